@@ -1,0 +1,80 @@
+# Batuta's tasks. `make` lists them. A new machine needs Python >= 3.11 (with venv and pip) and make.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+BUILD  := build
+
+# How many processes the tests use, and what else pytest is told: make test ARGS='-k world -x'
+WORKERS ?= 2
+ARGS    ?=
+
+CODE := src tests $(wildcard benchmarks)
+PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+UV   := VIRTUAL_ENV=$(VENV) $(BIN)/uv
+
+# Material for MkDocs prints a notice about its successor at every build otherwise.
+export NO_MKDOCS_2_WARNING := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check bench docs fmt lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(VENV)/.installed ## make .venv with everything in it, from the lock files
+
+demo: setup ## compare all policies on the sample workload and write a report
+	@mkdir -p $(BUILD)/demo
+	$(BIN)/batuta compare --policies all --workload sample --seeds 1 --parallel 2 --report $(BUILD)/demo/report.html
+	@echo "report: $(BUILD)/demo/report.html"
+
+test: setup ## run all tests (ARGS='-k world' to choose)
+	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+check: setup ## format, lint, types, architecture, docs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(CODE)
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/mkdocs build --quiet --strict
+
+bench: setup ## run the benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: setup ## build the documentation into build/docs
+	$(BIN)/mkdocs build --quiet --strict
+	@echo "docs: $(BUILD)/docs/index.html"
+
+fmt: setup ## format the code and repair what can be repaired
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+# LOCKFLAGS=--upgrade takes the newest versions; without it, only what pyproject.toml asks for changes.
+LOCKFLAGS ?=
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' $(LOCKFLAGS)
+lock: $(VENV)/.locked ## make requirements/*.txt from pyproject.toml (LOCKFLAGS=--upgrade)
+	$(COMPILE) pyproject.toml -o requirements/runtime.txt
+	$(COMPILE) pyproject.toml --all-extras --group dev -c requirements/runtime.txt -o requirements/dev.txt
+	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
+
+clean: ## remove all that was made here
+	rm -rf $(VENV) $(BUILD) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find src tests $(wildcard benchmarks) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# A lock that changed means a new environment, so that nothing stays behind. uv is several times faster than
+# pip, but does not read pip's configuration; where it cannot reach a registry, pip does the same work.
+$(VENV)/.locked: requirements/bootstrap.txt requirements/dev.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Batuta needs Python >= 3.11; try make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) --require-hashes -r requirements/bootstrap.txt
+	$(UV) pip install --quiet --require-hashes -r requirements/dev.txt || $(PIP) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# The package itself is linked, not copied: only a change of its metadata (scripts, entry points) needs this.
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip check >$(VENV)/pip-check.log || { cat $(VENV)/pip-check.log; echo 'after a change of dependencies: make lock'; exit 1; }
+	@touch $@

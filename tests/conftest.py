@@ -1,0 +1,49 @@
+"""What every test may rely on: Hypothesis without chance; the shared data, or one line that says so."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REPO = Path(__file__).resolve().parents[1]
+
+# Derandomized: a red run is red again on the next machine. Looking for new failures is a deliberate act:
+# HYPOTHESIS_PROFILE=ci for more examples, pytest --hypothesis-seed=N for other ones.
+settings.register_profile("dev", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("ci", derandomize=True, deadline=None, max_examples=200, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+
+
+def _find_shared_data() -> Path | None:
+    """Return the folder of traces and parity data; a folder that was asked for by name has to be there."""
+    named = os.environ.get("BATUTA_SHARED_DATA")
+    folder = Path(named) if named else REPO.parent / "shared" / "data"
+    if folder.is_dir():
+        return folder
+    if named:
+        raise pytest.UsageError(f"BATUTA_SHARED_DATA is not a folder: {named}")
+    return None
+
+
+SHARED_DATA = _find_shared_data()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whatever uses the `shared_data` fixture, so that `-m "not data"` leaves it out."""
+    for item in items:
+        if "shared_data" in getattr(item, "fixturenames", ()):
+            item.add_marker("data")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Skipping here, and not by a mark, lets pytest fold all of them into one line of its summary.
+    if SHARED_DATA is None and item.get_closest_marker("data"):
+        pytest.skip("needs the shared data: put it at ../shared/data or set BATUTA_SHARED_DATA")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of public traces and parity data (its README says what is there)."""
+    assert SHARED_DATA is not None, "a test without the data is skipped before its fixtures are made"
+    return SHARED_DATA
