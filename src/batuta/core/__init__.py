@@ -1,0 +1,1 @@
+"""The domain, pure: no clock, no file, no socket, no unseeded randomness."""

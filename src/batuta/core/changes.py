@@ -1,0 +1,159 @@
+"""Step 4 of a cycle: what would change for whom, whether it pays, and the commands that carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from batuta.core.admission import Admitted
+from batuta.core.cluster import Placement
+from batuta.core.command import Command, Migrate, Preempt, Resize, Start
+from batuta.core.job import Job
+from batuta.core.layout import Layout
+from batuta.core.placer import Placed, Target
+from batuta.core.reason import Evidence, Reason
+from batuta.core.weigh import Costs, Worth, worth_of_change
+from batuta.core.world import World, speed_at
+
+
+@dataclass(slots=True)
+class Changes:
+    """Rows that get other GPUs, or lose all of them; `weigh` removes those that do not pay."""
+
+    after: dict[int, Placement | None]
+    broken: set[int]
+    moved: dict[int, tuple[Reason, Evidence]]
+    dropped: dict[int, Evidence]
+    """Growth that did not pay, with gain and cost."""
+
+    @staticmethod
+    def of(world: World, targets: Sequence[Target], placed: Placed) -> Changes:
+        jobs = world.jobs
+        is_broken = jobs.is_broken()
+        after: dict[int, Placement | None] = {}
+        broken: set[int] = set()
+        for target in targets:
+            row = target.row
+            if is_broken is not None and is_broken[row]:
+                broken.add(row)
+            placement = placed.placements.get(row)
+            if placement is not None:
+                after[row] = placement
+            elif jobs.placements[row] is not None and (target.gpus == 0 or row in broken):
+                after[row] = None
+        moved: dict[int, tuple[Reason, Evidence]] = {}
+        for row, move in placed.moves.items():
+            after[row] = move.placement
+            moved[row] = (move.reason, move.evidence)
+        return Changes(after, broken, moved, {})
+
+
+def weigh(
+    world: World, now_s: float, changes: Changes, placed: Placed, admitted: Admitted, costs: Costs
+) -> None:
+    """Drops growth that does not pay, then every shrink or stop that nobody profits from."""
+    if not costs.enabled:
+        return
+    jobs, layout = world.jobs, placed.layout
+    given_up: list[int] = []
+    for row in sorted(changes.after):
+        before, after = jobs.placements[row], changes.after[row]
+        if before is None or row in changes.broken or row in changes.moved:
+            continue
+        if after is not None and after.size > before.size:
+            worth = _worth(world, now_s, row, before, after, costs)
+            if not worth.pays and _put_back(layout, jobs.jobs[row], before, after):
+                del changes.after[row]
+                changes.dropped[row] = (
+                    ("wanted", after.size),
+                    ("gain_s", worth.gain_s),
+                    ("cost_s", worth.cost_s),
+                )
+        else:
+            given_up.append(row)
+    for row in given_up:
+        before, after = jobs.placements[row], changes.after[row]
+        job = jobs.jobs[row]
+        if before is None or not _may_keep(job, before.size, row, admitted):
+            continue
+        if _put_back(layout, job, before, after):
+            del changes.after[row]
+
+
+def _worth(world: World, now_s: float, row: int, before: Placement, after: Placement, costs: Costs) -> Worth:
+    jobs, job = world.jobs, world.jobs.jobs[row]
+    anchor_s, rate = float(jobs.f("anchor_s")[row]), float(jobs.f("rate")[row])
+    remaining_s = max(0.0, float(jobs.f("remaining_s")[row]) - rate * (now_s - anchor_s))
+    return worth_of_change(
+        speed_at(world, job, before),
+        speed_at(world, job, after),
+        remaining_s,
+        float(jobs.f("restart_s")[row]),
+        lost_work_s(world, row, now_s),
+        costs,
+    )
+
+
+def lost_work_s(world: World, row: int, now_s: float) -> float:
+    """Work on one GPU that a stop would throw away: half a checkpoint interval, on average."""
+    interval_s = world.jobs.jobs[row].checkpoint_interval_s
+    if interval_s is None:
+        return 0.0
+    running_s = now_s - float(world.jobs.f("anchor_s")[row])
+    return float(world.jobs.f("rate")[row]) * min(interval_s / 2, max(running_s, 0.0))
+
+
+def _may_keep(job: Job, size: int, row: int, admitted: Admitted) -> bool:
+    """Whether the size that the job has is still one that it may have."""
+    if not job.min <= size <= job.max or (job.sizes is not None and size not in job.sizes):
+        return False
+    return admitted.cap is None or size <= int(admitted.cap[row])
+
+
+def _put_back(layout: Layout, job: Job, before: Placement, after: Placement | None) -> bool:
+    """Undoes a change in the layout, if what the job had is still there."""
+    if after is not None:
+        layout.remove(after, job)
+    if layout.holds(before, job):
+        layout.place(before, job)
+        return True
+    if after is not None:
+        layout.place(after, job)
+    return False
+
+
+def commands_for(world: World, changes: Changes) -> tuple[Command, ...]:
+    """Commands in the order in which they free and take GPUs: stops, shrinks, moves, growth, starts."""
+    jobs = world.jobs
+    stops: list[Command] = []
+    shrinks: list[Command] = []
+    moves: list[Command] = []
+    grows: list[Command] = []
+    starts: list[Command] = []
+    for row in sorted(changes.after):
+        after, before, job = changes.after[row], jobs.placements[row], jobs.jobs[row].id
+        if after is None:
+            stops.append(_stop(world, row, changes))
+        elif before is None:
+            starts.append(Start(job, after, Reason.ADMITTED, (("gpus", after.size),)))
+        elif row in changes.broken:
+            lost = int(jobs.i("lost_gpus")[row])
+            grows.append(Resize(job, after, Reason.REPAIRED, (("lost", lost), ("gpus", after.size))))
+        elif row in changes.moved:
+            reason, evidence = changes.moved[row]
+            moves.append(Migrate(job, after, reason, evidence))
+        else:
+            numbers: Evidence = (("before", before.size), ("gpus", after.size))
+            if after.size > before.size:
+                grows.append(Resize(job, after, Reason.GREW, numbers))
+            else:
+                shrinks.append(Resize(job, after, Reason.SHRANK, numbers))
+    return (*stops, *shrinks, *moves, *grows, *starts)
+
+
+def _stop(world: World, row: int, changes: Changes) -> Preempt:
+    jobs = world.jobs
+    if row in changes.broken:
+        lost = int(jobs.i("lost_gpus")[row])
+        return Preempt(jobs.ids[row], Reason.LOST_NODE, (("lost", lost),))
+    return Preempt(jobs.ids[row], Reason.PREEMPTED, (("before", int(jobs.i("gpus")[row])),))

@@ -1,0 +1,121 @@
+"""How fast a job runs with n GPUs, relative to one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from batuta.core.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedCurve:
+    """`speeds[n]` is the speed with n GPUs; `speeds[0]` is 0; beyond the end the last value holds."""
+
+    speeds: tuple[float, ...]
+    across_nodes: float = 1.0
+    """Factor on the speed when the GPUs lie on more than one node."""
+    across_racks: float = 1.0
+    """Further factor when they lie in more than one rack."""
+
+    def __post_init__(self) -> None:
+        if len(self.speeds) < 2:
+            raise ValueError("a speed curve needs a value for 0 and for 1 GPU")
+        if self.speeds[0] != 0:
+            raise ValueError(f"speed with 0 GPUs must be 0, found {self.speeds[0]}")
+        for n, speed in enumerate(self.speeds):
+            if not math.isfinite(speed) or speed < 0:
+                raise ValueError(f"speed with {n} GPUs must be a finite number ≥ 0, found {speed}")
+        for factor in (self.across_nodes, self.across_racks):
+            if not 0 < factor <= 1:
+                raise ValueError(f"a spread factor must be in (0, 1], found {factor}")
+
+    def at(self, n: int) -> float:
+        return self.speeds[min(n, len(self.speeds) - 1)]
+
+    def spread(self, nodes: int, racks: int) -> float:
+        """Factor on the speed for a placement over so many nodes and racks."""
+        factor = self.across_nodes if nodes > 1 else 1.0
+        return factor * self.across_racks if racks > 1 else factor
+
+    @staticmethod
+    def of(values: Iterable[float]) -> SpeedCurve:
+        return SpeedCurve(tuple(float(v) for v in values))
+
+
+@lru_cache(maxsize=4096)
+def linear_curve(largest: int) -> SpeedCurve:
+    """Perfect scaling up to `largest` GPUs."""
+    return SpeedCurve(tuple(float(n) for n in range(largest + 1)))
+
+
+@lru_cache(maxsize=4096)
+def amdahl_curve(largest: int, serial_fraction: float) -> SpeedCurve:
+    """Amdahl's law: a fraction of each step does not scale."""
+    return SpeedCurve(
+        (0.0, *(1.0 / (serial_fraction + (1.0 - serial_fraction) / n) for n in range(1, largest + 1)))
+    )
+
+
+@lru_cache(maxsize=4096)
+def power_curve(largest: int, exponent: float) -> SpeedCurve:
+    """n to the power of `exponent`: the usual prior when nothing has been measured."""
+    return SpeedCurve((0.0, *(float(n) ** exponent for n in range(1, largest + 1))))
+
+
+class CurvePool:
+    """All curves of a World in one flat array, equal ones stored once."""
+
+    __slots__ = ("_used", "flat", "places")
+
+    def __init__(self) -> None:
+        self.flat: FloatArray = np.zeros(1024)
+        self.places: dict[SpeedCurve, tuple[int, int]] = {}
+        self._used = 0
+
+    def add(self, curve: SpeedCurve) -> tuple[int, int]:
+        """Where the curve starts and the index of its last value."""
+        place = self.places.get(curve)
+        if place is None:
+            n = len(curve.speeds)
+            while self._used + n > len(self.flat):
+                self.flat = np.concatenate([self.flat, np.zeros_like(self.flat)])
+            self.flat[self._used : self._used + n] = curve.speeds
+            place = self.places[curve] = (self._used, n - 1)
+            self._used += n
+        return place
+
+    def fork(self) -> CurvePool:
+        twin = CurvePool()
+        twin.flat, twin.places, twin._used = self.flat.copy(), dict(self.places), self._used
+        return twin
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """The speed curves of many jobs, looked up in one go."""
+
+    flat: FloatArray
+    start: IntArray
+    last: IntArray
+
+    def at(self, gpus: IntArray) -> FloatArray:
+        """Speed of every job at its own GPU count."""
+        return self.flat[self.start + np.minimum(gpus, self.last)]
+
+    def of(self, rows: IntArray, gpus: IntArray) -> FloatArray:
+        """Speed of chosen jobs (rows may repeat) at the given counts."""
+        return self.flat[self.start[rows] + np.minimum(gpus, self.last[rows])]
+
+    def subset(self, rows: IntArray) -> Curves:
+        return Curves(self.flat, self.start[rows], self.last[rows])
+
+    def row(self, row: int, largest: int) -> FloatArray:
+        """Speeds of one job for 0..largest GPUs."""
+        n = np.minimum(np.arange(largest + 1), self.last[row])
+        speeds: FloatArray = self.flat[self.start[row] + n]
+        return speeds

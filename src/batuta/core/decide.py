@@ -1,0 +1,81 @@
+"""One cycle: admit → allocate → place → weigh → explain. It reads the World and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from batuta.core.admission import Admission, OpenDoor
+from batuta.core.allocate import Allocation, allocate
+from batuta.core.changes import Changes, commands_for, weigh
+from batuta.core.explain import explain
+from batuta.core.placer import Placed, Placer, Target
+from batuta.core.plan import Plan, no_decisions
+from batuta.core.policy import Policy
+from batuta.core.weigh import Costs
+from batuta.core.world import World
+
+STEPS = ("admit", "allocate", "place", "weigh", "explain")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Everything that shapes a decision beside the World: the collaborators of the steps."""
+
+    policy: Policy
+    placer: Placer
+    admission: Admission = field(default_factory=OpenDoor)
+    costs: Costs = field(default_factory=Costs)
+
+
+def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str], None] | None = None) -> Plan:
+    """What should happen now, and why. `after_step` is told the name of each step that is done."""
+    done = after_step or _ignore
+    if not world.jobs.n:
+        return Plan(world.version, now_s, rules.policy.name, (), (), no_decisions())
+    # 1. Who may run at all, and up to what size?
+    admitted = rules.admission.admit(world, now_s)
+    done("admit")
+    # 2. How many GPUs, of which type?
+    allocation = allocate(world, now_s, admitted, rules.policy, rules.costs.freeze_transitions)
+    done("allocate")
+    # 3. Which GPUs on which nodes?
+    targets = _targets(world, allocation)
+    placed = (
+        rules.placer.place(world, now_s, targets, rules.costs)
+        if targets
+        else Placed({}, {}, {}, world.layout)
+    )
+    changes = Changes.of(world, targets, placed)
+    done("place")
+    # 4. Is each change worth its cost?
+    weigh(world, now_s, changes, placed, admitted, rules.costs)
+    done("weigh")
+    # 5. Why does each job have what it has?
+    decisions = explain(world, allocation, admitted, placed, changes)
+    plan = Plan(
+        world.version,
+        now_s,
+        rules.policy.name,
+        commands_for(world, changes),
+        allocation.retiered,
+        decisions,
+    )
+    done("explain")
+    return plan
+
+
+def _targets(world: World, allocation: Allocation) -> list[Target]:
+    """The jobs that shall have something else than they have."""
+    jobs = world.jobs
+    differs = allocation.gpus != jobs.i("gpus")
+    broken = jobs.is_broken()
+    changed = (differs if broken is None else differs | broken).nonzero()[0]
+    if not changed.size:
+        return []
+    gpus, kinds = allocation.gpus[changed].tolist(), allocation.gpu_type[changed].tolist()
+    return list(map(Target, changed.tolist(), gpus, kinds))
+
+
+def _ignore(step: str) -> None:
+    pass

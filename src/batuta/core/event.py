@@ -1,0 +1,180 @@
+"""What happened, as frozen values with a time and a cause. Only events change the World."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from batuta.core.cluster import Node, NodeName, Queue
+from batuta.core.curve import SpeedCurve
+from batuta.core.job import Job, JobId, JobState
+from batuta.core.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A job is there."""
+
+    time_s: float
+    job: Job
+    cause: str = "submit"
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted:
+    """The replicas of the last command run and make progress."""
+
+    time_s: float
+    job: JobId
+    cause: str = "backend"
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgressed:
+    """A report replaces what the World predicted: seconds left on one GPU of the reference type."""
+
+    time_s: float
+    job: JobId
+    remaining_s: float
+    curve: SpeedCurve | None = None
+    restart_s: float | None = None
+    cause: str = "progress"
+
+
+@dataclass(frozen=True, slots=True)
+class JobInterrupted:
+    """All replicas are gone before the job was done; it waits again and may be started anew."""
+
+    time_s: float
+    job: JobId
+    cause: str = "backend"
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """The job is over: succeeded, failed for good, or cancelled."""
+
+    time_s: float
+    job: JobId
+    state: JobState
+    cause: str = "backend"
+
+
+@dataclass(frozen=True, slots=True)
+class JobChanged:
+    """The user changed the request: size range, priority or queue. The id and submit time stay."""
+
+    time_s: float
+    job: Job
+    cause: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAdded:
+    """A node joins the cluster."""
+
+    time_s: float
+    node: Node
+    cause: str = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """The node is gone, and every replica on it."""
+
+    time_s: float
+    node: NodeName
+    cause: str = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReturned:
+    """A lost node is back, without replicas."""
+
+    time_s: float
+    node: NodeName
+    cause: str = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCordoned:
+    """No new replicas here; those that run stay."""
+
+    time_s: float
+    node: NodeName
+    cause: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUncordoned:
+    """The node may get new replicas again."""
+
+    time_s: float
+    node: NodeName
+    cause: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFailed:
+    """One GPU is ill, and every replica on it gone."""
+
+    time_s: float
+    node: NodeName
+    gpu: int
+    cause: str = "health"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRepaired:
+    """The GPU can be used again."""
+
+    time_s: float
+    node: NodeName
+    gpu: int
+    cause: str = "health"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSet:
+    """A queue appears or changes."""
+
+    time_s: float
+    queue: Queue
+    cause: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Nothing else happened, but it is time to decide."""
+
+    time_s: float
+    cause: str = "clock"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan was made and its commands are on their way; GPUs count as taken from now on."""
+
+    time_s: float
+    plan: Plan
+    cause: str = "decide"
+
+
+Event: TypeAlias = (
+    JobSubmitted
+    | JobStarted
+    | JobProgressed
+    | JobInterrupted
+    | JobEnded
+    | JobChanged
+    | NodeAdded
+    | NodeLost
+    | NodeReturned
+    | NodeCordoned
+    | NodeUncordoned
+    | GpuFailed
+    | GpuRepaired
+    | QueueSet
+    | TimePassed
+    | Planned
+)

@@ -1,0 +1,262 @@
+"""The jobs that are alive, one row each, as columns: what `decide` compares by the thousand.
+
+Rows are always dense and in the order (submit time, id). So a column of all jobs is a slice, not a copy, and
+any stable sort ends its ties in that order. The price is a memory move when a job leaves, which is nothing
+beside a cycle.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import replace
+from enum import IntEnum
+from typing import ClassVar
+
+import numpy as np
+
+from batuta.core.arrays import BoolArray, FloatArray, IntArray
+from batuta.core.cluster import Placement
+from batuta.core.curve import CurvePool, Curves, SpeedCurve
+from batuta.core.job import Job, JobId
+from batuta.core.sizes import LegalSizes, SizeSetPool
+
+_FLOATS = (
+    "submit_s",
+    "first_start_s",
+    "last_start_s",
+    "last_stop_s",
+    "last_resize_s",
+    "tier_since_s",
+    "remaining_s",
+    "rate",
+    "anchor_s",
+    "attained_gpu_s",
+    "service_gpu_s",
+    "restart_s",
+)
+_INTS = (
+    "gpus",
+    "phase",
+    "size",
+    "min",
+    "max",
+    "step",
+    "size_set",
+    "priority",
+    "queue",
+    "curve_start",
+    "curve_last",
+    "tier",
+    "gpu_type",
+    "restarts",
+    "lost_gpus",
+)
+"""What `explain` needs comes first, what a request fills comes next, so that each is one block."""
+_NAN = float("nan")
+
+
+class Phase(IntEnum):
+    """What the World knows of a living job."""
+
+    WAITING = 0
+    STARTING = 1
+    RUNNING = 2
+    RESIZING = 3
+    BROKEN = 4
+    """It lost some of its GPUs and holds the others until the next cycle."""
+
+
+# Plain numbers for the hot path: the lookup of an enum's member costs as much as a small array operation.
+_STARTING, _RESIZING, _BROKEN = int(Phase.STARTING), int(Phase.RESIZING), int(Phase.BROKEN)
+
+
+class JobTable:
+    """Columns over all living jobs. `f` and `i` hold them; the named properties are the ones in daily use."""
+
+    __slots__ = (
+        "_f",
+        "_i",
+        "_keys",
+        "broken",
+        "curves",
+        "ids",
+        "irregular",
+        "jobs",
+        "key_of",
+        "moving",
+        "n",
+        "picky",
+        "placements",
+        "queues",
+        "size_sets",
+    )
+
+    F: ClassVar[dict[str, int]] = {name: k for k, name in enumerate(_FLOATS)}
+    I: ClassVar[dict[str, int]] = {name: k for k, name in enumerate(_INTS)}  # noqa: E741
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._f: FloatArray = np.zeros((len(_FLOATS), 64))
+        self._i: IntArray = np.zeros((len(_INTS), 64), dtype=np.int64)
+        self._keys: list[tuple[float, int, JobId]] = []
+        self.ids: list[JobId] = []
+        self.jobs: list[Job] = []
+        self.placements: list[Placement | None] = []
+        self.key_of: dict[JobId, tuple[float, int, JobId]] = {}
+        """The sort key of a job. A bisection finds its row, so no row number has to be kept up to date."""
+        self.curves = CurvePool()
+        self.size_sets = SizeSetPool()
+        self.queues: dict[str, int] = {}
+        self.picky = 0
+        """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
+        self.irregular = 0
+        """Jobs that may not have every size between `min` and `max`."""
+        self.moving = 0
+        """Jobs that are just starting or resizing."""
+        self.broken = 0
+        """Jobs that lost some of their GPUs."""
+
+    def f(self, name: str) -> FloatArray:
+        return self._f[self.F[name], : self.n]
+
+    def i(self, name: str) -> IntArray:
+        return self._i[self.I[name], : self.n]
+
+    def block(self) -> tuple[FloatArray, IntArray]:
+        """All columns at once, read-only: iterating over them costs far less than asking one by one."""
+        floats, ints = self._f[:, : self.n], self._i[:, : self.n]
+        floats.flags.writeable = ints.flags.writeable = False
+        return floats, ints
+
+    def outlook(self) -> IntArray:
+        """A copy of gpus, phase, size, min and max, in this order."""
+        return self._i[:5, : self.n].copy()
+
+    def set_phase(self, row: int, phase: Phase) -> None:
+        """Changes what is known of a job, and keeps count of those in motion."""
+        before, after = int(self._i[1, row]), int(phase)
+        self.moving += (after in (_STARTING, _RESIZING)) - (before in (_STARTING, _RESIZING))
+        self.broken += (after == _BROKEN) - (before == _BROKEN)
+        self._i[1, row] = after
+
+    def in_motion(self) -> BoolArray | None:
+        """The jobs that are just starting or resizing; None when there are none."""
+        if not self.moving:
+            return None
+        phase = self._i[1, : self.n]
+        found: BoolArray = (phase == _STARTING) | (phase == _RESIZING)
+        return found
+
+    def is_broken(self) -> BoolArray | None:
+        """The jobs that lost some of their GPUs; None when there are none."""
+        if not self.broken:
+            return None
+        found: BoolArray = self._i[1, : self.n] == _BROKEN
+        return found
+
+    def __contains__(self, job: JobId) -> bool:
+        return job in self.key_of
+
+    def row(self, job: JobId) -> int:
+        return bisect_left(self._keys, self.key_of[job])
+
+    def insert(self, job: Job) -> int:
+        if self.n == self._f.shape[1]:
+            self._f = np.concatenate([self._f, np.zeros_like(self._f)], axis=1)
+            self._i = np.concatenate([self._i, np.zeros_like(self._i)], axis=1)
+        key = (job.submit_s, job.sequence, job.id)
+        row = bisect_left(self._keys, key)
+        if row < self.n:
+            self._f[:, row + 1 : self.n + 1] = self._f[:, row : self.n]
+            self._i[:, row + 1 : self.n + 1] = self._i[:, row : self.n]
+        self._keys.insert(row, key)
+        self.ids.insert(row, job.id)
+        self.jobs.insert(row, job)
+        self.placements.insert(row, None)
+        self.key_of[job.id] = key
+        self.n += 1
+        self._f[:, row] = (
+            *(job.submit_s, _NAN, _NAN, _NAN, _NAN, job.submit_s),
+            *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s),
+        )
+        self._i[:, row] = 0
+        self._i[self.I["gpu_type"], row] = -1
+        self.picky += _picky(job)
+        self.irregular += _irregular(job)
+        self.describe(row, job)
+        return row
+
+    def describe(self, row: int, job: Job) -> None:
+        """Writes what the request says into the columns; used at submit and when the user changes it."""
+        self.picky += _picky(job) - _picky(self.jobs[row])
+        self.irregular += _irregular(job) - _irregular(self.jobs[row])
+        self.jobs[row] = job
+        queue = self.queues.setdefault(job.queue, len(self.queues))
+        size_set = self.size_sets.add(job.sizes)
+        start, last = self.curves.add(job.curve)
+        self._i[2:11, row] = (
+            *(job.size, job.min, job.max, job.gpus_per_replica, size_set),
+            *(job.priority, queue, start, last),
+        )
+
+    def set_curve(self, row: int, curve: SpeedCurve) -> None:
+        self.jobs[row] = replace(self.jobs[row], curve=curve)
+        start, last = self.curves.add(curve)
+        self._i[self.I["curve_start"], row] = start
+        self._i[self.I["curve_last"], row] = last
+
+    def remove(self, job: JobId) -> None:
+        row = self.row(job)
+        self.picky -= _picky(self.jobs[row])
+        self.irregular -= _irregular(self.jobs[row])
+        self.set_phase(row, Phase.WAITING)
+        del self._keys[row], self.ids[row], self.jobs[row], self.placements[row], self.key_of[job]
+        self._f[:, row : self.n - 1] = self._f[:, row + 1 : self.n]
+        self._i[:, row : self.n - 1] = self._i[:, row + 1 : self.n]
+        self.n -= 1
+
+    def settle(self, row: int, now_s: float) -> None:
+        """Books progress and service up to now, before the rate or the GPUs of a job change."""
+        f = self._f
+        anchor = self.F["anchor_s"]
+        elapsed_s = now_s - f[anchor, row]
+        if elapsed_s > 0:
+            left = self.F["remaining_s"]
+            f[left, row] = max(0.0, f[left, row] - f[self.F["rate"], row] * elapsed_s)
+            served = self._i[self.I["gpus"], row] * elapsed_s
+            f[self.F["attained_gpu_s"], row] += served
+            f[self.F["service_gpu_s"], row] += served
+            f[anchor, row] = now_s
+
+    def legal_sizes(self) -> LegalSizes:
+        return LegalSizes(
+            self.i("min"),
+            self.i("max"),
+            self.i("step"),
+            self.i("size_set"),
+            self.size_sets.matrix,
+            not self.irregular,
+        )
+
+    def speed(self) -> Curves:
+        return Curves(self.curves.flat, self.i("curve_start"), self.i("curve_last"))
+
+    def fork(self) -> JobTable:
+        twin = JobTable()
+        twin.n = self.n
+        twin._f, twin._i = self._f.copy(), self._i.copy()
+        twin._keys, twin.ids = list(self._keys), list(self.ids)
+        for name in ("picky", "irregular", "moving", "broken"):
+            setattr(twin, name, getattr(self, name))
+        twin.jobs, twin.placements = list(self.jobs), list(self.placements)
+        twin.key_of, twin.queues = dict(self.key_of), dict(self.queues)
+        twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()
+        return twin
+
+
+def _picky(job: Job) -> bool:
+    return job.share is not None or bool(job.gpu_types)
+
+
+def _irregular(job: Job) -> bool:
+    return job.sizes is not None or job.gpus_per_replica != 1

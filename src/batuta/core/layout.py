@@ -1,0 +1,249 @@
+"""Which GPUs are free, node by node. Cheap to copy, so that a placer may try things out.
+
+Nodes are numbered in the order in which they were added. A set of nodes is one Python integer with a bit per
+node, a set of GPUs of a node one integer with a bit per GPU: immutable, compact, and "the lowest node with at
+least three free GPUs in this rack" is a few integer operations, independent of the number of jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from batuta.core.cluster import Node, NodeName, Placement
+from batuta.core.job import Job, Share
+
+UNCOUNTED = 1 << 60
+"""CPU or memory of a node that does not count them."""
+
+
+class Card(NamedTuple):
+    """What the shares on one GPU have taken together."""
+
+    compute_percent: int
+    memory_mib: int
+    shares: int
+
+
+EMPTY_CARD = Card(0, 0, 0)
+
+
+def bits(value: int) -> Iterator[int]:
+    """The numbers of the set bits, ascending."""
+    while value:
+        low = value & -value
+        yield low.bit_length() - 1
+        value ^= low
+
+
+def mask_of(gpus: tuple[int, ...]) -> int:
+    mask = 0
+    for gpu in gpus:
+        mask |= 1 << gpu
+    return mask
+
+
+class NodeTable:
+    """What does not change from cycle to cycle: the nodes, and sets of them by what they have in common."""
+
+    __slots__ = (
+        "all",
+        "by_label",
+        "by_rack",
+        "by_size",
+        "by_type",
+        "index",
+        "largest",
+        "nodes",
+        "rack_of",
+        "tainted",
+        "type_of",
+        "types",
+    )
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.index: dict[NodeName, int] = {}
+        self.types: list[str] = []
+        self.type_of: list[int] = []
+        self.rack_of: list[str] = []
+        self.by_type: list[int] = []
+        self.by_rack: dict[str, int] = {}
+        self.by_label: dict[tuple[str, str], int] = {}
+        self.by_size: dict[int, int] = {}
+        self.tainted = 0
+        self.all = 0
+        self.largest = 0
+
+    def add(self, node: Node) -> int:
+        i = self.index[node.name] = len(self.nodes)
+        bit = 1 << i
+        self.nodes.append(node)
+        if node.gpu_type not in self.types:
+            self.types.append(node.gpu_type)
+            self.by_type.append(0)
+        kind = self.types.index(node.gpu_type)
+        self.type_of.append(kind)
+        self.by_type[kind] |= bit
+        self.rack_of.append(node.rack)
+        self.by_rack[node.rack] = self.by_rack.get(node.rack, 0) | bit
+        self.by_size[node.gpus] = self.by_size.get(node.gpus, 0) | bit
+        for label in node.labels:
+            self.by_label[label] = self.by_label.get(label, 0) | bit
+        if node.taints:
+            self.tainted |= bit
+        self.all |= bit
+        self.largest = max(self.largest, node.gpus)
+        return i
+
+    def matching(self, job: Job) -> int:
+        """Nodes whose labels and taints suit the job."""
+        found = self.all & ~self.tainted
+        for i in bits(self.tainted):
+            if all(taint in job.tolerations for taint in self.nodes[i].taints):
+                found |= 1 << i
+        for label in job.node_labels:
+            found &= self.by_label.get(label, 0)
+        return found
+
+    def racks(self, placement: Placement) -> int:
+        return len({self.rack_of[self.index[node]] for node in placement.nodes})
+
+    def fork(self) -> NodeTable:
+        twin = NodeTable()
+        for name in ("nodes", "types", "type_of", "rack_of", "by_type"):
+            setattr(twin, name, list(getattr(self, name)))
+        for name in ("index", "by_rack", "by_label", "by_size"):
+            setattr(twin, name, dict(getattr(self, name)))
+        twin.tainted, twin.all, twin.largest = self.tainted, self.all, self.largest
+        return twin
+
+
+class Layout:
+    """Free GPUs, CPU and memory of every node, and the cards that are shared."""
+
+    __slots__ = ("buckets", "cards", "cpus_milli", "free", "healthy", "memory_mib", "table", "usable")
+
+    def __init__(self, table: NodeTable) -> None:
+        self.table = table
+        self.free: list[int] = []
+        self.healthy: list[int] = []
+        self.cpus_milli: list[int] = []
+        self.memory_mib: list[int] = []
+        self.buckets: list[int] = [0]
+        """buckets[k]: the nodes with exactly k free GPUs."""
+        self.cards: dict[tuple[int, int], Card] = {}
+        """GPUs with shares on them; such a GPU is not free."""
+        self.usable = 0
+        """Nodes that may get new replicas: neither lost nor cordoned."""
+
+    def add(self, node: Node) -> None:
+        i = len(self.free)
+        self.free.append(0)
+        self.healthy.append((1 << node.gpus) - 1)
+        self.cpus_milli.append(node.cpus_milli or UNCOUNTED)
+        self.memory_mib.append(node.memory_mib or UNCOUNTED)
+        while len(self.buckets) <= node.gpus:
+            self.buckets.append(0)
+        self.buckets[0] |= 1 << i
+        self.usable |= 1 << i
+        self.set_free(i, self.healthy[i])
+
+    def set_free(self, i: int, mask: int) -> None:
+        """Makes exactly these GPUs of a node the free ones."""
+        bit = 1 << i
+        self.buckets[self.free[i].bit_count()] ^= bit
+        self.free[i] = mask
+        self.buckets[mask.bit_count()] |= bit
+
+    def take(self, i: int, mask: int, job: Job) -> None:
+        """Gives GPUs of a node to a job, with the CPU and memory beside them."""
+        if job.share is not None:
+            self._take_share(i, mask.bit_length() - 1, job.share)
+        else:
+            self.set_free(i, self.free[i] & ~mask)
+        gpus = mask.bit_count()
+        self.cpus_milli[i] -= job.cpus_milli_per_gpu * gpus
+        self.memory_mib[i] -= job.memory_mib_per_gpu * gpus
+
+    def give_back(self, i: int, mask: int, job: Job) -> None:
+        """The opposite of `take`; GPUs that fell ill meanwhile do not become free."""
+        if job.share is not None:
+            self._give_back_share(i, mask.bit_length() - 1, job.share)
+        else:
+            self.set_free(i, self.free[i] | (mask & self.healthy[i]))
+        gpus = mask.bit_count()
+        self.cpus_milli[i] += job.cpus_milli_per_gpu * gpus
+        self.memory_mib[i] += job.memory_mib_per_gpu * gpus
+
+    def _take_share(self, i: int, gpu: int, share: Share) -> None:
+        card = self.cards.get((i, gpu), EMPTY_CARD)
+        self.cards[i, gpu] = Card(
+            card.compute_percent + share.compute_percent,
+            card.memory_mib + share.memory_mib,
+            card.shares + 1,
+        )
+        self.set_free(i, self.free[i] & ~(1 << gpu))
+
+    def _give_back_share(self, i: int, gpu: int, share: Share) -> None:
+        card = self.cards[i, gpu]
+        if card.shares == 1:
+            del self.cards[i, gpu]
+            self.set_free(i, self.free[i] | (1 << gpu & self.healthy[i]))
+        else:
+            self.cards[i, gpu] = Card(
+                card.compute_percent - share.compute_percent,
+                card.memory_mib - share.memory_mib,
+                card.shares - 1,
+            )
+
+    def fits_card(self, i: int, gpu: int, share: Share) -> bool:
+        """Whether a share fits on a GPU, beside the shares that are there."""
+        card = self.cards.get((i, gpu), EMPTY_CARD)
+        return (
+            card.compute_percent + share.compute_percent <= 100
+            and card.memory_mib + share.memory_mib <= self.table.nodes[i].gpu_memory_mib
+        )
+
+    def has_beside(self, i: int, gpus: int, job: Job) -> bool:
+        """Whether the node has the CPU and memory that the job wants beside so many GPUs."""
+        return (
+            self.cpus_milli[i] >= job.cpus_milli_per_gpu * gpus
+            and self.memory_mib[i] >= job.memory_mib_per_gpu * gpus
+        )
+
+    def place(self, placement: Placement, job: Job) -> None:
+        index = self.table.index
+        for node, gpus in placement.spans:
+            self.take(index[node], mask_of(gpus), job)
+
+    def remove(self, placement: Placement, job: Job) -> None:
+        index = self.table.index
+        for node, gpus in placement.spans:
+            self.give_back(index[node], mask_of(gpus), job)
+
+    def holds(self, placement: Placement, job: Job) -> bool:
+        """Whether all of these GPUs, and what the job wants beside them, are free."""
+        index = self.table.index
+        for node, gpus in placement.spans:
+            i = index[node]
+            if job.share is not None:
+                gpu = gpus[0]
+                if not self.free[i] >> gpu & 1 and (i, gpu) not in self.cards:
+                    return False
+                if not self.fits_card(i, gpu, job.share):
+                    return False
+            elif mask_of(gpus) & ~self.free[i]:
+                return False
+        return all(self.has_beside(index[node], count, job) for node, count in placement.counts().items())
+
+    def free_gpus(self, nodes: int) -> int:
+        """Free GPUs on a set of nodes."""
+        return sum(k * (bucket & nodes).bit_count() for k, bucket in enumerate(self.buckets) if k)
+
+    def fork(self, table: NodeTable | None = None) -> Layout:
+        twin = Layout(table or self.table)
+        twin.free, twin.healthy = list(self.free), list(self.healthy)
+        twin.cpus_milli, twin.memory_mib = list(self.cpus_milli), list(self.memory_mib)
+        twin.buckets, twin.cards, twin.usable = list(self.buckets), dict(self.cards), self.usable
+        return twin

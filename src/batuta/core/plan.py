@@ -1,0 +1,120 @@
+"""The outcome of one cycle: commands, and for every job the reason why it has what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from batuta.core.arrays import BoolArray, IntArray
+from batuta.core.command import Command
+from batuta.core.job import JobId
+from batuta.core.reason import Evidence, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What one job gets, and why."""
+
+    job: JobId
+    gpus: int
+    reason: Reason
+    evidence: Evidence
+
+    def __str__(self) -> str:
+        return self.reason.sentence(self.evidence)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decisions:
+    """One decision for every job, kept as columns; reasons are worked out when somebody asks."""
+
+    ids: Sequence[JobId]
+    gpus: IntArray
+    moving: BoolArray | None
+    """Rows that were just starting or resizing; None when there were none."""
+    asked: IntArray
+    low: IntArray
+    high: IntArray
+    kind: IntArray | None
+    """The GPU type that each row competes for, -1 for none; None when there is only one."""
+    capacity: tuple[int, ...]
+    """GPUs by type."""
+    free: tuple[int, ...]
+    """GPUs by type that are left when the plan is carried out."""
+    special: dict[int, tuple[Reason, Evidence]]
+    """Rows whose reason does not follow from the columns, or needs numbers of its own."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Decision]:
+        return (self.at(row) for row in range(len(self.ids)))
+
+    def at(self, row: int) -> Decision:
+        kind = 0 if self.kind is None else int(self.kind[row])
+        gpus, low, asked = int(self.gpus[row]), int(self.low[row]), int(self.asked[row])
+        free = self.free[kind] if kind >= 0 else 0
+        numbers: dict[str, float] = {
+            "gpus": gpus,
+            # A policy that starts jobs at the size they asked for needs more than the minimum.
+            "needs": asked if low <= free < asked else low,
+            "asked": asked,
+            "max": int(self.high[row]),
+            "free": free,
+            "capacity": self.capacity[kind] if kind >= 0 else 0,
+        }
+        reason, own = self.special.get(row) or (self._common(row, numbers, kind), ())
+        numbers.update(own)
+        return Decision(self.ids[row], gpus, reason, tuple(numbers.items()))
+
+    def _common(self, row: int, numbers: dict[str, float], kind: int) -> Reason:
+        """The reason of a row that nothing special happened to."""
+        gpus = numbers["gpus"]
+        if gpus >= numbers["max"]:
+            return Reason.FULL_SIZE
+        if gpus == 0:
+            if kind < 0:
+                return Reason.NO_ACCEPTED_TYPE
+            if self.low[row] > numbers["capacity"]:
+                return Reason.EXCEEDS_CLUSTER
+            return Reason.HELD_BACK if numbers["needs"] <= numbers["free"] else Reason.WAITING_FOR_GPUS
+        if self.moving is not None and self.moving[row]:
+            return Reason.IN_TRANSITION
+        return Reason.SHARES_WITH_OTHERS if gpus < numbers["asked"] else Reason.AT_ASKED_SIZE
+
+    def of(self, job: JobId) -> Decision | None:
+        """The decision on one job, None when it was not alive."""
+        try:
+            return self.at(self.ids.index(job))
+        except ValueError:
+            return None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Decisions) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do next. It holds for one version of the World only; a stale plan is dropped."""
+
+    world_version: int
+    time_s: float
+    policy: str
+    commands: tuple[Command, ...]
+    retiered: tuple[tuple[JobId, int], ...]
+    """Jobs that change their queue level, with the new level."""
+    decisions: Decisions
+
+    @property
+    def empty(self) -> bool:
+        return not self.commands and not self.retiered
+
+
+def no_decisions() -> Decisions:
+    """The decisions of a cycle without jobs."""
+    none: IntArray = np.zeros(0, dtype=np.int64)
+    return Decisions((), none, None, none, none, none, None, (), (), {})

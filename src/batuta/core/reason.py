@@ -1,0 +1,49 @@
+"""Why: the typed reasons that plans and answers carry."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TypeAlias
+
+Evidence: TypeAlias = tuple[tuple[str, float], ...]
+"""Named numbers that back a reason, in the order in which people should read them."""
+
+
+class Reason(Enum):
+    """Each has a sentence; `{name}` in it is filled from the evidence."""
+
+    # Why a job has what it has, seen from the job.
+    FULL_SIZE = "runs at its full size of {gpus:.0f} GPUs"
+    WAITING_FOR_GPUS = (
+        "needs {needs:.0f} GPUs, {free:.0f} of {capacity:.0f} are left by the jobs that go first"
+    )
+    HELD_BACK = "needs {needs:.0f} GPUs and {free:.0f} are free, but the policy does not start it now"
+    EXCEEDS_CLUSTER = "needs {needs:.0f} GPUs, the cluster has {capacity:.0f} that it may use"
+    NO_ACCEPTED_TYPE = "accepts no GPU type that the cluster has"
+    QUEUE_HELD = "its queue is held"
+    QUOTA_EXHAUSTED = "needs {needs:.0f} GPUs, its queue has {quota_left:.0f} of {quota:.0f} left"
+    QUOTA_REACHED = "has {gpus:.0f} GPUs, which is all that its queue's quota leaves to it"
+    FRAGMENTED = "needs {needs:.0f} GPUs, {free:.0f} are free but not in a usable arrangement"
+    TOPOLOGY_UNMET = "needs {needs:.0f} GPUs close together, the best place has {best:.0f}"
+    NO_MATCHING_NODE = "no node has the labels it wants or the taints it tolerates"
+    SHORT_OF_CPU_OR_MEMORY = "GPUs are free, but the CPU or memory beside them is not"
+    SHARES_WITH_OTHERS = (
+        "has {gpus:.0f} of the {asked:.0f} GPUs it asked for; the others are held by other jobs"
+    )
+    AT_ASKED_SIZE = "has {gpus:.0f} GPUs, {asked:.0f} asked for; it could use {max:.0f}, {free:.0f} are spare"
+    CHANGE_DOES_NOT_PAY = (
+        "stays at {gpus:.0f} GPUs: a change to {wanted:.0f} gains {gain_s:.0f} s and costs {cost_s:.0f} s"
+    )
+    IN_TRANSITION = "has {gpus:.0f} GPUs and is just starting or resizing"
+    # Why a command is given.
+    ADMITTED = "starts with {gpus:.0f} GPUs"
+    GREW = "grows from {before:.0f} to {gpus:.0f} GPUs"
+    SHRANK = "gives GPUs to other jobs: {before:.0f} to {gpus:.0f}"
+    PREEMPTED = "gives its {before:.0f} GPUs to jobs that go first"
+    CONSOLIDATED = "moves closer together: gains {gain_s:.0f} s, costs {cost_s:.0f} s"
+    MADE_ROOM = "moves so that a larger job fits: gains {gain_s:.0f} s, costs {cost_s:.0f} s"
+    REPAIRED = "lost {lost:.0f} GPUs and gets others"
+    LOST_NODE = "lost {lost:.0f} GPUs and there are no others for it now"
+
+    def sentence(self, evidence: Evidence) -> str:
+        return self.value.format(**dict(evidence))

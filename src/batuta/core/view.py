@@ -1,0 +1,55 @@
+"""What a policy sees: a frozen picture of the jobs that compete for one GPU type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from batuta.core.arrays import FloatArray, IntArray
+from batuta.core.curve import Curves
+from batuta.core.job import JobId
+from batuta.core.sizes import LegalSizes
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """Jobs in the order (submit time, id), one column per fact; row i of every column is the same job.
+
+    The order is part of the promise: a stable sort by any other column breaks its ties by (submit, id).
+    """
+
+    now_s: float
+    capacity: int
+    """GPUs of this type that jobs may have now, those that they already have included."""
+    ids: Sequence[JobId]
+    submit_s: FloatArray
+    first_start_s: FloatArray
+    """NaN for a job that never ran."""
+    tier: IntArray
+    """Queue level of Tiresias; 0 is the best."""
+    tier_since_s: FloatArray
+    size: IntArray
+    min: IntArray
+    max: IntArray
+    sizes: LegalSizes
+    remaining_s: FloatArray
+    """Predicted run time that is left, on one GPU of this type."""
+    speed: Curves
+    """Speed with n GPUs relative to one."""
+    gpus: IntArray
+    """GPUs that the job has now."""
+    attained_gpu_s: FloatArray
+    """GPU-seconds since its submission."""
+    service_gpu_s: FloatArray
+    """GPU-seconds since its last start."""
+    last_start_s: FloatArray
+    """NaN for a job that never ran."""
+    last_stop_s: FloatArray
+    """When it last lost all its GPUs; NaN for never."""
+    last_resize_s: FloatArray
+    """NaN for never."""
+    restart_s: FloatArray
+    priority: IntArray
+
+    def __len__(self) -> int:
+        return len(self.ids)

@@ -1,0 +1,379 @@
+"""The state of everything, and `apply`, the only way in which it changes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from batuta.core import event as ev
+from batuta.core.cluster import NodeName, Placement, Queue, Span
+from batuta.core.command import Migrate, Preempt, Resize, Start
+from batuta.core.job import Job, JobId, JobState
+from batuta.core.job_table import JobTable, Phase
+from batuta.core.layout import Layout, NodeTable, bits
+
+
+class StalePlanError(Exception):
+    """The plan was made from an older World; it is dropped, not repaired."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastJob:
+    """What is kept of a job that is over."""
+
+    job: Job
+    state: JobState
+    first_start_s: float
+    end_s: float
+    attained_gpu_s: float
+    restarts: int
+
+
+class World:
+    """Jobs, nodes, queues, placements. One owner changes it, by `apply`; `fork` gives an independent copy."""
+
+    __slots__ = (
+        "_open_capacity",
+        "cordoned",
+        "ill",
+        "jobs",
+        "layout",
+        "lost",
+        "nodes",
+        "now_s",
+        "past",
+        "queues",
+        "version",
+    )
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.now_s = 0.0
+        self.jobs = JobTable()
+        self.nodes = NodeTable()
+        self.layout = Layout(self.nodes)
+        self.queues: dict[str, Queue] = {}
+        self.past: dict[JobId, PastJob] = {}
+        self.cordoned = 0
+        """Nodes that a person took out of service."""
+        self.lost = 0
+        self.ill: dict[int, int] = {}
+        """By node: GPUs that are ill themselves, whether the node is there or not."""
+        self._open_capacity: list[int] = []
+
+    def fork(self) -> World:
+        twin = World()
+        twin.version, twin.now_s = self.version, self.now_s
+        twin.jobs, twin.nodes = self.jobs.fork(), self.nodes.fork()
+        twin.layout = self.layout.fork(twin.nodes)
+        twin.queues, twin.past = dict(self.queues), dict(self.past)
+        twin.cordoned, twin.lost, twin.ill = self.cordoned, self.lost, dict(self.ill)
+        twin._open_capacity = list(self._open_capacity)
+        return twin
+
+    def capacity(self) -> list[int]:
+        """GPUs by type that jobs have or could have: all healthy ones, but no free ones on closed nodes."""
+        layout, total = self.layout, list(self._open_capacity)
+        for i in bits(self.nodes.all & ~layout.usable & ~self.lost):
+            total[self.nodes.type_of[i]] += (layout.healthy[i] & ~layout.free[i]).bit_count()
+        return total
+
+    def recount(self) -> None:
+        """Counts the GPUs of open nodes by type; called when nodes or GPUs come and go, not every cycle."""
+        self._open_capacity = [0] * len(self.nodes.types)
+        for i in bits(self.layout.usable):
+            self._open_capacity[self.nodes.type_of[i]] += self.layout.healthy[i].bit_count()
+
+    def count_node(self, i: int) -> None:
+        """Adds a new node to the count, so that adding n nodes does not take n² steps."""
+        kind = self.nodes.type_of[i]
+        while len(self._open_capacity) <= kind:
+            self._open_capacity.append(0)
+        self._open_capacity[kind] += self.nodes.nodes[i].gpus
+
+    def state_of(self, row: int) -> JobState:
+        """What people see of a living job."""
+        jobs = self.jobs
+        phase = Phase(int(jobs.i("phase")[row]))
+        if phase is Phase.WAITING:
+            never_ran = math.isnan(jobs.f("first_start_s")[row])
+            return JobState.PENDING if never_ran else JobState.PREEMPTED
+        if phase is Phase.STARTING:
+            return JobState.SETTING_UP
+        return JobState.RUNNING if phase is Phase.RUNNING else JobState.RESIZING
+
+
+def apply(world: World, event: ev.Event) -> None:
+    """Brings the World up to date with one event. Deterministic, without input or output."""
+    _HANDLERS[type(event)](world, event)
+    world.version += 1
+    world.now_s = max(world.now_s, event.time_s)
+
+
+def _submit(world: World, event: ev.JobSubmitted) -> None:
+    job = event.job
+    if job.id in world.jobs or job.id in world.past:
+        raise ValueError(f"job {job.id} exists already")
+    world.jobs.insert(job)
+
+
+def _change(world: World, event: ev.JobChanged) -> None:
+    world.jobs.describe(world.jobs.row(event.job.id), event.job)
+
+
+def _started(world: World, event: ev.JobStarted) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    placement = jobs.placements[row]
+    if placement is None or jobs.i("phase")[row] == Phase.BROKEN:
+        return
+    jobs.settle(row, event.time_s)
+    jobs.set_phase(row, Phase.RUNNING)
+    jobs.f("rate")[row] = speed_at(world, jobs.jobs[row], placement)
+
+
+def speed_at(world: World, job: Job, placement: Placement) -> float:
+    """Predicted speed on these GPUs, relative to one GPU of the reference type."""
+    spans = placement.spans
+    curve = job.curve
+    speed = curve.at(placement.size)
+    if len(spans) > 1:
+        speed *= curve.spread(len(placement.nodes), world.nodes.racks(placement))
+    if job.gpu_types:
+        speed *= dict(job.gpu_types).get(world.nodes.nodes[world.nodes.index[spans[0].node]].gpu_type, 1.0)
+    return speed
+
+
+def _progressed(world: World, event: ev.JobProgressed) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    jobs.settle(row, event.time_s)
+    jobs.f("remaining_s")[row] = event.remaining_s
+    if event.restart_s is not None:
+        jobs.f("restart_s")[row] = event.restart_s
+    if event.curve is not None:
+        jobs.set_curve(row, event.curve)
+        placement = jobs.placements[row]
+        if placement is not None and jobs.i("phase")[row] == Phase.RUNNING:
+            jobs.f("rate")[row] = speed_at(world, jobs.jobs[row], placement)
+
+
+def _interrupted(world: World, event: ev.JobInterrupted) -> None:
+    if event.job in world.jobs:
+        row = world.jobs.row(event.job)
+        if world.jobs.placements[row] is not None:
+            _release(world, row, event.time_s)
+
+
+def _ended(world: World, event: ev.JobEnded) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    if jobs.placements[row] is not None:
+        _release(world, row, event.time_s)
+    world.past[event.job] = PastJob(
+        jobs.jobs[row],
+        event.state,
+        float(jobs.f("first_start_s")[row]),
+        event.time_s,
+        float(jobs.f("attained_gpu_s")[row]),
+        int(jobs.i("restarts")[row]),
+    )
+    jobs.remove(event.job)
+
+
+def _release(world: World, row: int, now_s: float) -> None:
+    """Takes all GPUs from a job; it waits again."""
+    jobs = world.jobs
+    placement = jobs.placements[row]
+    if placement is None:
+        return
+    jobs.settle(row, now_s)
+    world.layout.remove(placement, jobs.jobs[row])
+    jobs.placements[row] = None
+    jobs.f("rate")[row] = 0.0
+    jobs.f("last_stop_s")[row] = now_s
+    jobs.i("gpus")[row] = 0
+    jobs.i("gpu_type")[row] = -1
+    jobs.set_phase(row, Phase.WAITING)
+    jobs.i("lost_gpus")[row] = 0
+
+
+def _planned(world: World, event: ev.Planned) -> None:
+    plan = event.plan
+    if plan.world_version != world.version:
+        raise StalePlanError(f"plan is for version {plan.world_version}, the World has {world.version}")
+    jobs, now_s = world.jobs, event.time_s
+    for job, tier in plan.retiered:
+        row = jobs.row(job)
+        jobs.i("tier")[row] = tier
+        jobs.f("tier_since_s")[row] = now_s
+    # All GPUs are given back before any is taken: two jobs may swap places in one plan.
+    for command in plan.commands:
+        row = jobs.row(command.job)
+        match command:
+            case Preempt():
+                _release(world, row, now_s)
+            case Resize() | Migrate():
+                held = jobs.placements[row]
+                if held is not None:
+                    world.layout.remove(held, jobs.jobs[row])
+            case Start():
+                pass
+    for command in plan.commands:
+        match command:
+            case Start(job, placement):
+                _occupy(world, jobs.row(job), placement, now_s, Phase.STARTING)
+            case Resize(job, placement) | Migrate(job, placement):
+                _occupy(world, jobs.row(job), placement, now_s, Phase.RESIZING)
+            case Preempt():
+                pass
+
+
+def _occupy(world: World, row: int, placement: Placement, now_s: float, phase: Phase) -> None:
+    jobs = world.jobs
+    jobs.settle(row, now_s)
+    job = jobs.jobs[row]
+    world.layout.place(placement, job)
+    first = jobs.f("first_start_s")
+    if math.isnan(first[row]):
+        first[row] = now_s
+    else:
+        jobs.i("restarts")[row] += 1
+    if phase is Phase.STARTING:
+        jobs.f("last_start_s")[row] = now_s
+        jobs.f("service_gpu_s")[row] = 0.0
+    else:
+        jobs.f("last_resize_s")[row] = now_s
+    jobs.placements[row] = placement
+    jobs.f("rate")[row] = 0.0
+    jobs.i("gpus")[row] = placement.size
+    jobs.i("gpu_type")[row] = world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
+    jobs.set_phase(row, phase)
+    jobs.i("lost_gpus")[row] = 0
+
+
+def _node_added(world: World, event: ev.NodeAdded) -> None:
+    if event.node.name in world.nodes.index:
+        raise ValueError(f"node {event.node.name} exists already")
+    i = world.nodes.add(event.node)
+    world.layout.add(event.node)
+    world.count_node(i)
+
+
+def _node_lost(world: World, event: ev.NodeLost) -> None:
+    i = world.nodes.index[event.node]
+    world.lost |= 1 << i
+    _refresh_node(world, i, event.time_s)
+
+
+def _node_returned(world: World, event: ev.NodeReturned) -> None:
+    i = world.nodes.index[event.node]
+    world.lost &= ~(1 << i)
+    _refresh_node(world, i, event.time_s)
+
+
+def _node_cordoned(world: World, event: ev.NodeCordoned) -> None:
+    i = world.nodes.index[event.node]
+    world.cordoned |= 1 << i
+    _refresh_node(world, i, event.time_s)
+
+
+def _node_uncordoned(world: World, event: ev.NodeUncordoned) -> None:
+    i = world.nodes.index[event.node]
+    world.cordoned &= ~(1 << i)
+    _refresh_node(world, i, event.time_s)
+
+
+def _gpu_failed(world: World, event: ev.GpuFailed) -> None:
+    i = world.nodes.index[event.node]
+    world.ill[i] = world.ill.get(i, 0) | 1 << event.gpu
+    _refresh_node(world, i, event.time_s)
+
+
+def _gpu_repaired(world: World, event: ev.GpuRepaired) -> None:
+    i = world.nodes.index[event.node]
+    world.ill[i] = world.ill.get(i, 0) & ~(1 << event.gpu)
+    _refresh_node(world, i, event.time_s)
+
+
+def _refresh_node(world: World, i: int, now_s: float) -> None:
+    """Derives what a node can give from the facts about it: there or lost, cordoned, GPUs that are ill."""
+    layout, bit = world.layout, 1 << i
+    lost = bool(world.lost & bit)
+    healthy = 0 if lost else ((1 << world.nodes.nodes[i].gpus) - 1) & ~world.ill.get(i, 0)
+    gone = layout.healthy[i] & ~healthy
+    back = healthy & ~layout.healthy[i]
+    layout.healthy[i] = healthy
+    layout.set_free(i, layout.free[i] & ~gone | back)
+    layout.usable = layout.usable & ~bit if lost or world.cordoned & bit else layout.usable | bit
+    if gone:
+        _drop_gpus(world, i, gone, now_s)
+    world.recount()
+
+
+def _drop_gpus(world: World, i: int, gone: int, now_s: float) -> None:
+    """Jobs on these GPUs lose them and keep the others until the next cycle repairs or stops them."""
+    layout, jobs = world.layout, world.jobs
+    name = world.nodes.nodes[i].name
+    for row, placement in enumerate(jobs.placements):
+        if placement is None or not any(s.node == name and _hit(s, gone) for s in placement.spans):
+            continue
+        left = _without(placement, name, gone)
+        if left.size == 0:
+            _release(world, row, now_s)
+            continue
+        jobs.settle(row, now_s)
+        layout.remove(placement, jobs.jobs[row])
+        layout.place(left, jobs.jobs[row])
+        jobs.placements[row] = left
+        jobs.f("rate")[row] = 0.0
+        jobs.i("gpus")[row] = left.size
+        jobs.set_phase(row, Phase.BROKEN)
+        jobs.i("lost_gpus")[row] += placement.size - left.size
+
+
+def _hit(span: Span, mask: int) -> bool:
+    return any(mask >> gpu & 1 for gpu in span.gpus)
+
+
+def _without(placement: Placement, node: NodeName, mask: int) -> Placement:
+    spans = (
+        Span(s.node, tuple(g for g in s.gpus if not (s.node == node and mask >> g & 1)))
+        for s in placement.spans
+    )
+    return Placement(tuple(span for span in spans if span.gpus))
+
+
+def _queue_set(world: World, event: ev.QueueSet) -> None:
+    world.queues[event.queue.name] = event.queue
+
+
+def _time_passed(world: World, event: ev.TimePassed) -> None:
+    """Only the clock moves, which `apply` does for every event."""
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    ev.JobSubmitted: _submit,
+    ev.JobStarted: _started,
+    ev.JobProgressed: _progressed,
+    ev.JobInterrupted: _interrupted,
+    ev.JobEnded: _ended,
+    ev.JobChanged: _change,
+    ev.NodeAdded: _node_added,
+    ev.NodeLost: _node_lost,
+    ev.NodeReturned: _node_returned,
+    ev.NodeCordoned: _node_cordoned,
+    ev.NodeUncordoned: _node_uncordoned,
+    ev.GpuFailed: _gpu_failed,
+    ev.GpuRepaired: _gpu_repaired,
+    ev.QueueSet: _queue_set,
+    ev.TimePassed: _time_passed,
+    ev.Planned: _planned,
+}

@@ -1,0 +1,35 @@
+"""What the engine needs from outside: who carries out commands, and who keeps the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from batuta.core.command import Command
+from batuta.core.event import Event
+
+
+class Backend(Protocol):
+    """Carries commands out and says what really happened. Nothing is assumed done."""
+
+    def next_events(self, until_s: float | None) -> Sequence[Event]:
+        """Waits for what happens next, at most until the given time.
+
+        At that time without anything else it answers with `TimePassed`; with no events when nothing can
+        happen any more. Events come in the order of their times.
+        """
+        ...
+
+    def quiet(self) -> bool:
+        """Whether nothing will ever happen unless a command is given; a real machine is never quiet."""
+        ...
+
+    def execute(self, commands: Sequence[Command], now_s: float) -> Sequence[Event]:
+        """Begins to carry out commands, in this order; returns what is already done."""
+        ...
+
+
+class Journal(Protocol):
+    """Keeps every event, in order. A `Planned` event carries its plan."""
+
+    def append(self, event: Event) -> None: ...
