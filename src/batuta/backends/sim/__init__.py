@@ -1,0 +1,1 @@
+"""A clock that jumps and models in place of machines."""

@@ -1,0 +1,180 @@
+"""Simulated machines for the goodput model: every job runs a whole round with what it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from batuta.backends.sim.goodput.application import Application, load_applications, save_points
+from batuta.backends.sim.goodput.job import FixedBatch, GoodputJob
+from batuta.backends.sim.goodput.knowledge import Belief, Measured, Observed, beliefs, truth
+from batuta.backends.sim.workload import SimJob
+from batuta.core import event as ev
+from batuta.core.cluster import Node, NodeName, Placement
+from batuta.core.command import Command, Preempt
+from batuta.core.curve import SpeedCurve
+from batuta.core.job import Job, JobId, JobState
+from batuta.spec.problem import InputError, Problem, did_you_mean
+
+
+@dataclass(slots=True)
+class GoodputBackend:
+    """One run of the goodput replay. Events carry their true second, but are told at the end of the round."""
+
+    jobs: Sequence[Job]
+    nodes: Sequence[Node]
+    models: dict[JobId, Observed]
+    round_s: float
+    believe: Callable[[Observed], Belief] | None
+    now_s: float = 0.0
+    lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
+    _index: dict[NodeName, int] = field(default_factory=dict)
+    _alive: dict[JobId, Observed] = field(default_factory=dict)
+    _told: dict[JobId, SpeedCurve] = field(default_factory=dict)
+    _arrived: int = 0
+
+    @staticmethod
+    def of(
+        sims: Sequence[SimJob],
+        nodes: Sequence[Node],
+        profiles: Path,
+        round_s: float,
+        restart_s: float,
+        knowledge: str,
+    ) -> GoodputBackend:
+        applications = load_applications(profiles)
+        gpus = sum(node.gpus for node in nodes)
+        jobs: list[Job] = []
+        models: dict[JobId, Observed] = {}
+        problems: list[Problem] = []
+        believe = beliefs(knowledge)
+        for sequence, sim in enumerate(sims):
+            request = sim.goodput
+            application = applications.get(request.application) if request else None
+            if request is None or application is None:
+                problems.append(_unknown(sim, applications))
+                continue
+            if not application.efficiency.covers(request.batch_size):
+                problems.append(
+                    Problem(f"job {sim.job.id}: batch size {request.batch_size} was never measured")
+                )
+                continue
+            model = GoodputJob(application, FixedBatch(request.batch_size), restart_s)
+            most = max(1, min(application.profile.max_gpus(request.batch_size), gpus))
+            seen = models[sim.job.id] = Observed(sim.job.id, model, request.batch_size, most)
+            belief = believe(seen) if believe else Belief(sim.job.curve, sim.job.work_s)
+            jobs.append(
+                replace(
+                    sim.job,
+                    sequence=sequence,
+                    max=max(most, request.num_replicas),
+                    curve=belief.curve,
+                    work_s=belief.remaining_s,
+                    restart_s=restart_s,
+                )
+            )
+        if problems:
+            raise InputError(problems)
+        return GoodputBackend(jobs, nodes, models, round_s, believe)
+
+    def __post_init__(self) -> None:
+        self._index = {node.name: i for i, node in enumerate(self.nodes)}
+
+    def opening(self) -> list[ev.Event]:
+        return [ev.NodeAdded(0.0, node) for node in self.nodes]
+
+    def quiet(self) -> bool:
+        return self._arrived == len(self.jobs) and not any(job.model.gpus for job in self._alive.values())
+
+    def waiting(self) -> int:
+        return len(self._alive) + len(self.jobs) - self._arrived
+
+    def alone_s(self, job: JobId, gpus: float) -> float:
+        """Time from start to end on a fair share, from the true model."""
+        seen = self.models[job]
+        fresh = Observed(job, GoodputJob(seen.model.application, FixedBatch(seen.batch_size)), *_sizes(seen))
+        belief = truth(fresh)
+        n = max(1, min(int(gpus), seen.most_gpus))
+        speed = max(belief.curve.speeds[1 : n + 1]) * min(gpus, 1.0)
+        return belief.remaining_s / speed + seen.model.restart_s
+
+    def next_events(self, until_s: float | None) -> list[ev.Event]:
+        if not self.waiting():
+            self._keep_what_was_computed()
+            return []
+        end_s = until_s
+        if end_s is None:
+            # Nobody is here: jump to the end of the round in which the next job arrives.
+            submit_s = self.jobs[self._arrived].submit_s
+            end_s = max(math.ceil(submit_s / self.round_s) * self.round_s, self.now_s + self.round_s)
+        found: list[ev.Event] = []
+        for seen in list(self._alive.values()):
+            self._advance(seen, end_s - self.now_s, found)
+        self.now_s = end_s
+        while self._arrived < len(self.jobs) and self.jobs[self._arrived].submit_s <= end_s:
+            job = self.jobs[self._arrived]
+            self._arrived += 1
+            seen = self._alive[job.id] = self.models[job.id]
+            found.append(ev.JobSubmitted(job.submit_s, job))
+            self._tell(seen, end_s, found)
+        found.sort(key=lambda event: event.time_s)
+        return [*found, ev.TimePassed(end_s)]
+
+    def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
+        for command in commands:
+            model = self.models[command.job].model
+            if isinstance(command, Preempt):
+                model.set_placement((), ())
+            elif model.set_placement(*self._shape(command.placement)):
+                lost = model.restart_s * model.gpus
+                self.lost_gpu_s[command.job] = self.lost_gpu_s.get(command.job, 0.0) + lost
+        return []
+
+    def _advance(self, seen: Observed, seconds: float, found: list[ev.Event]) -> None:
+        model, begun_s = seen.model, self.now_s
+        if not model.placement:
+            return
+        restart_left_s = model.restart_left_s
+        ended_after_s = model.advance(seconds)
+        if restart_left_s and not model.restart_left_s:
+            found.append(ev.JobStarted(begun_s + restart_left_s, seen.id))
+        if ended_after_s is not None:
+            del self._alive[seen.id]
+            if isinstance(self.believe, Measured):
+                self.believe.ended(seen)
+            found.append(ev.JobEnded(begun_s + ended_after_s, seen.id, JobState.SUCCEEDED))
+        else:
+            self._tell(seen, begun_s + seconds, found)
+
+    def _tell(self, seen: Observed, now_s: float, found: list[ev.Event]) -> None:
+        """Reports progress in the scheduler's terms; the curve only when it has changed."""
+        if self.believe is None:
+            return
+        belief = self.believe(seen)
+        curve = None if self._told.get(seen.id) == belief.curve else belief.curve
+        if curve is not None:
+            self._told[seen.id] = curve
+        found.append(ev.JobProgressed(now_s, seen.id, belief.remaining_s, curve))
+
+    def _shape(self, placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """GPUs per node, and the nodes, in the order of the workers."""
+        counts = placement.counts()
+        return tuple(counts.values()), tuple(self._index[node] for node in counts)
+
+    def _keep_what_was_computed(self) -> None:
+        save_points({seen.application: seen.model.application for seen in self.models.values()})
+
+
+def _sizes(seen: Observed) -> tuple[int, int]:
+    return seen.batch_size, seen.most_gpus
+
+
+def _unknown(sim: SimJob, applications: dict[str, Application]) -> Problem:
+    if sim.goodput is None:
+        return Problem(f"job {sim.job.id} has no application and batch size, others of this workload have")
+    name = sim.goodput.application
+    return Problem(
+        f"job {sim.job.id}: no profile of application {name}", fix=did_you_mean(name, [*applications])
+    )

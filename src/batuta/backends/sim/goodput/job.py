@@ -1,0 +1,214 @@
+"""One running job of the goodput model: give it GPUs, let time pass, see how far it gets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from batuta.backends.sim.goodput.application import Application, EpochPlan, PerEpoch
+from batuta.backends.sim.goodput.batch import BatchSplit
+from batuta.backends.sim.goodput.efficiency import GradientStatistics
+from batuta.backends.sim.goodput.throughput import Placement, StepTime
+
+RESTART_S = 30
+
+
+class BatchMode(Protocol):
+    """Says how a job splits its batch in each epoch, given the GPUs on each node."""
+
+    def plan(self, application: Application, placement: Placement) -> EpochPlan: ...
+
+
+class FixedBatch:
+    """The total batch size of the request, whatever the GPUs (Tiresias, Optimus)."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+
+    def plan(self, application: Application, placement: Placement) -> EpochPlan:
+        return application.fixed_plan(placement, self.batch)
+
+
+class TunedBatch:
+    """The batch size with the largest true goodput in each epoch; a pinned application keeps its own."""
+
+    __slots__ = ()
+
+    def plan(self, application: Application, placement: Placement) -> EpochPlan:
+        pinned = application.profile.rule.pinned_batch
+        return application.fixed_plan(placement, pinned) if pinned else application.tuned_plan(placement)
+
+
+class ChosenBatch:
+    """The split that a function of (placement, epoch) names, asked again in each epoch and each round.
+
+    For policies that tune with what they have learned instead of the truth.
+    """
+
+    __slots__ = ("choose",)
+
+    def __init__(self, choose: Callable[[Placement, int], BatchSplit]) -> None:
+        self.choose = choose
+
+    def plan(self, application: Application, placement: Placement) -> EpochPlan:
+        splits = _OnDemand(lambda epoch: self.choose(placement, epoch))
+        goodputs = _OnDemand(lambda epoch: application.goodputs(placement, splits[epoch])[epoch])
+        return EpochPlan(goodputs, splits)
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class _OnDemand(Generic[T_co]):
+    """A value per epoch that is asked for each time, because the answer may change."""
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, ask: Callable[[int], T_co]) -> None:
+        self._ask = ask
+
+    def __getitem__(self, epoch: int) -> T_co:
+        return self._ask(epoch)
+
+
+class GoodputJob:
+    """Progress of one job. Seconds may be whole or not; with whole ones all times stay whole."""
+
+    __slots__ = (
+        "_goodputs",
+        "_last",
+        "_plan",
+        "_thresholds",
+        "application",
+        "epoch",
+        "finished",
+        "mode",
+        "nodes",
+        "placement",
+        "progress",
+        "restart_left_s",
+        "restart_s",
+        "starts",
+    )
+
+    def __init__(self, application: Application, mode: BatchMode, restart_s: float = RESTART_S) -> None:
+        self.application = application
+        self.mode = mode
+        self.restart_s = restart_s
+        self.placement: Placement = ()
+        self.nodes: tuple[int, ...] = ()
+        self.epoch = 0
+        self.progress = 0.0
+        self.finished = False
+        self.restart_left_s: float = 0
+        self.starts = 0
+        """How often it was given GPUs that it did not hold before; all but the first are restarts."""
+        self._plan: EpochPlan | None = None
+        self._goodputs: PerEpoch[float] = ()
+        self._thresholds = application.efficiency.thresholds
+        self._last = application.efficiency.epochs - 1
+
+    def set_placement(self, placement: Placement, nodes: tuple[int, ...]) -> bool:
+        """Hold `placement[i]` GPUs on `nodes[i]` from now on; True when that is a change.
+
+        A change costs a restart, also when only the order of the nodes differs. `()` takes all GPUs away.
+        """
+        if placement == self.placement and nodes == self.nodes:
+            return False
+        if len(placement) != len(nodes) or any(gpus < 1 for gpus in placement):
+            raise ValueError(f"placement {placement} does not fit nodes {nodes}")
+        plan = self.mode.plan(self.application, placement) if placement else None
+        self._plan = plan
+        self._goodputs = plan.goodputs if plan else ()
+        self.placement, self.nodes = placement, nodes
+        if placement:
+            self.restart_left_s = self.restart_s
+            self.starts += 1
+        return True
+
+    def advance(self, seconds: float) -> float | None:
+        """Let time pass; the second within it at which the job finished, or None if it did not."""
+        if not self.placement or self.finished:
+            return None
+        left = seconds
+        if self.restart_left_s:
+            delay = min(self.restart_left_s, left)
+            self.restart_left_s -= delay
+            left -= delay
+        while left > 0:
+            epoch = self.epoch
+            goodput = self._goodputs[epoch]
+            reached = self.progress + goodput * left
+            goal = self._thresholds[epoch + 1]
+            if reached < goal:
+                self.progress = reached
+                return None
+            # An epoch takes whole seconds, and its end forgives the rounding, as in the published runs.
+            left -= min(round((goal - self.progress) / goodput), left)
+            self.progress = goal
+            self.epoch = epoch + 1
+            if epoch == self._last:
+                self.finished = True
+                return seconds - left
+        return None
+
+    def seconds_left(self) -> float:
+        """The least time (whole seconds after a restart) by which `advance` ends the job as it is placed.
+
+        Infinite without GPUs. The end itself may lie up to a second earlier, because an epoch is rounded.
+        """
+        if self.finished:
+            return 0
+        if not self.placement:
+            return math.inf
+        needed = 0
+        for epoch in range(self._last, self.epoch - 1, -1):
+            start = self.progress if epoch == self.epoch else self._thresholds[epoch]
+            goal, goodput = self._thresholds[epoch + 1], self._goodputs[epoch]
+            needed = max(needed + round((goal - start) / goodput), math.ceil((goal - start) / goodput))
+            if start + goodput * needed < goal:  # `advance` compares progress, and a product may fall short
+                needed += 1
+        return self.restart_left_s + needed
+
+    @property
+    def gpus(self) -> int:
+        return sum(self.placement)
+
+    @property
+    def goodput(self) -> float:
+        """Progress per second now; 0 without GPUs, in a restart and after the end."""
+        return 0.0 if self.restart_left_s or not self._running() else self._goodputs[self.epoch]
+
+    @property
+    def split(self) -> BatchSplit | None:
+        return self._plan.splits[self.epoch] if self._plan and self._running() else None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of one iteration over all GPUs; 0 without GPUs."""
+        return self.split.total(self.gpus) if self.split else 0
+
+    def remaining_iterations(self, batch: int) -> float:
+        """Iterations of the epochs after the current one at a total batch size; 1 if there are none."""
+        return self.application.efficiency.remaining_iterations(batch, self.epoch)
+
+    def measured(self) -> tuple[StepTime, GradientStatistics] | None:
+        """What a scheduler may see of this job now: its step time and its gradient statistics."""
+        split = self.split
+        time = self.application.throughput.at(self.placement, split.local) if split else None
+        if split is None or time is None:
+            return None
+        return time, self.application.efficiency.statistics(split.total(self.gpus), self.epoch)
+
+    def fork(self) -> GoodputJob:
+        """An independent copy; what is tabulated stays shared."""
+        twin = GoodputJob.__new__(GoodputJob)
+        for name in self.__slots__:
+            setattr(twin, name, getattr(self, name))
+        return twin
+
+    def _running(self) -> bool:
+        return bool(self.placement) and not self.finished

@@ -1,0 +1,273 @@
+"""What was measured of each application: step times by placement, training statistics by batch size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.backends.sim.goodput import csv_table
+from batuta.backends.sim.goodput.cache import read_arrays, write_arrays
+from batuta.core.arrays import FloatArray, IntArray, frozen
+from batuta.spec.problem import InputError, Problem
+
+LAYOUT = 1
+"""Raise when what the cache holds changes its meaning."""
+
+
+class ProfileError(InputError):
+    """All faults of all profile files, each with its file and line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What the authors fixed by hand for an application; None means: as the files say."""
+
+    epochs: int | None = None
+    max_local: int | None = None
+    max_gpus: int | None = None
+    pinned_batch: int | None = None
+    """Total batch size that Pollux does not tune."""
+
+
+RULES = {
+    "bert": Rule(epochs=2),
+    "cifar10": Rule(epochs=100),
+    "deepspeech2": Rule(epochs=80),
+    "imagenet": Rule(epochs=90),
+    "ncf": Rule(epochs=10, max_gpus=1, pinned_batch=32768),
+    "yolov3": Rule(epochs=50, max_local=8),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementTimes:
+    """Rows of placements.csv: `placement` is read as a decimal number, one digit per node."""
+
+    placement: IntArray
+    local_bsz: IntArray
+    step_s: FloatArray
+    sync_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScalabilityTimes:
+    """Rows of scalability.csv, in the order of the file (the triangulation depends on it)."""
+
+    num_nodes: IntArray
+    num_replicas: IntArray
+    local_bsz: IntArray
+    step_s: FloatArray
+    sync_s: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Validation:
+    """One row per validated batch size (ascending), one column per epoch."""
+
+    batch_sizes: IntArray
+    progress: FloatArray
+    iteration: FloatArray
+    grad_sqr: FloatArray
+    grad_var: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AppProfile:
+    """All that is known of one application. Equal files have an equal digest."""
+
+    name: str
+    digest: str
+    placements: PlacementTimes
+    scalability: ScalabilityTimes
+    validation: Validation
+    rule: Rule
+    epochs: int
+    init_batch: int
+    """The smallest validated batch size: a step at this size is one unit of progress."""
+    max_batch: int
+    min_local: int
+    max_local: int
+
+    def max_gpus(self, batch: int) -> int:
+        """The most GPUs that a total batch size can be split over."""
+        return self.rule.max_gpus or max(1, batch // self.min_local)
+
+
+def load_profiles(folder: Path) -> dict[str, AppProfile]:
+    """Every application below the folder, by name; raises ProfileError with all faults at once."""
+    problems: list[Problem] = []
+    try:
+        apps = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError as error:
+        raise ProfileError([Problem(f"cannot be read: {error.strerror or error}", str(folder))]) from None
+    if not apps:
+        problems.append(Problem("holds no application folder", str(folder)))
+    loaded = [_load_app(app, problems) for app in apps]
+    if problems:
+        raise ProfileError(problems)
+    return {profile.name: profile for profile in loaded if profile is not None}
+
+
+def _load_app(folder: Path, problems: list[Problem]) -> AppProfile | None:
+    rule = RULES.get(folder.name, Rule())
+    validations = _validation_files(folder, problems)
+    sources = [folder / "placements.csv", folder / "scalability.csv", *validations.values()]
+    digest = _digest(f"{LAYOUT} {folder.name} {rule}", sources)
+    cached = read_arrays(f"profile-{digest}")
+    if cached is not None:
+        try:
+            return _from_arrays(folder.name, digest, rule, cached)
+        except (IndexError, TypeError, ValueError):
+            pass  # written by another hand: read the sources instead
+    before = len(problems)
+    arrays = {
+        **_read_placements(folder / "placements.csv", problems),
+        **_read_scalability(folder / "scalability.csv", problems),
+        **_read_validations(folder, validations, rule, problems),
+    }
+    if len(problems) > before:
+        return None
+    write_arrays(f"profile-{digest}", arrays)
+    return _from_arrays(folder.name, digest, rule, arrays)
+
+
+def _validation_files(folder: Path, problems: list[Problem]) -> dict[int, Path]:
+    found = {}
+    for path in sorted(folder.glob("validation-*.csv")):
+        match = re.fullmatch(r"validation-([1-9][0-9]*)\.csv", path.name)
+        if match:
+            found[int(match[1])] = path
+        else:
+            problems.append(
+                Problem("the name holds no batch size", str(path), fix="as in validation-128.csv")
+            )
+    return dict(sorted(found.items()))
+
+
+def _digest(heading: str, paths: Iterable[Path]) -> str:
+    whole = sha256(heading.encode())
+    for path in paths:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            content = b""  # reported with its name when it is parsed
+        whole.update(f"\n{path.name} {len(content)}\n".encode())
+        whole.update(content)
+    return whole.hexdigest()[:32]
+
+
+def _read_placements(path: Path, problems: list[Problem]) -> dict[str, NDArray[Any]]:
+    columns = {"placement": _digits, "local_bsz": csv_table.count, **_TIMES}
+    rows = csv_table.read_rows(path, columns, problems)
+    _check_times(path, rows, ("placement", "local_bsz"), problems)
+    return _columns(rows, "placements", ("placement", "local_bsz"), ("step_time", "sync_time"))
+
+
+def _read_scalability(path: Path, problems: list[Problem]) -> dict[str, NDArray[Any]]:
+    whole = ("num_nodes", "num_replicas", "local_bsz")
+    rows = csv_table.read_rows(path, {**dict.fromkeys(whole, csv_table.count), **_TIMES}, problems)
+    _check_times(path, rows, whole, problems)
+    return _columns(rows, "scalability", whole, ("step_time", "sync_time"))
+
+
+def _read_validations(
+    folder: Path, files: dict[int, Path], rule: Rule, problems: list[Problem]
+) -> dict[str, NDArray[Any]]:
+    if not files:
+        problems.append(
+            Problem("the file is missing", str(folder / "validation-B.csv"), fix="B: a batch size")
+        )
+        return {}
+    names = ("progress", "iteration", "grad_sqr", "grad_var")
+    columns = {**dict.fromkeys(names, csv_table.at_least_zero), "metric": csv_table.number}
+    tables = []
+    for path in files.values():
+        before = len(problems)
+        rows = csv_table.read_rows(path, columns, problems)
+        _check_epochs(path, rows, problems)
+        if len(problems) == before and rule.epochs and len(rows) < rule.epochs:
+            problems.append(Problem(f"has {len(rows)} epochs, {folder.name} needs {rule.epochs}", str(path)))
+        tables.append(rows)
+    epochs = rule.epochs or min(map(len, tables))
+    arrays = {
+        f"validation.{name}": np.array([[row[name] for _, row in rows[:epochs]] for rows in tables], float)
+        for name in names
+        if all(len(rows) >= epochs for rows in tables)
+    }
+    return {"validation.batch_sizes": np.array(list(files), np.int64), **arrays}
+
+
+_TIMES = {"step_time": csv_table.above_zero, "sync_time": csv_table.at_least_zero}
+
+
+def _digits(cell: str) -> int:
+    if not re.fullmatch(r"[1-9]{1,18}", cell):
+        raise ValueError(f"is not a row of digits 1–9, one per node: {cell!r}")
+    return int(cell)
+
+
+def _check_times(
+    path: Path, rows: list[csv_table.Row], key: tuple[str, ...], problems: list[Problem]
+) -> None:
+    seen: dict[tuple[int, ...], int] = {}
+    for line, row in rows:
+        first = seen.setdefault(tuple(row[name] for name in key), line)
+        if first != line:
+            problems.append(Problem(f"repeats line {first}", str(path), line))
+        if row["sync_time"] > row["step_time"]:
+            problems.append(Problem("sync_time is longer than step_time", str(path), line))
+
+
+def _check_epochs(path: Path, rows: list[csv_table.Row], problems: list[Problem]) -> None:
+    before = 0.0
+    for line, row in rows:
+        if row["progress"] < before:
+            problems.append(Problem("progress is less than in the epoch before", str(path), line))
+        if row["grad_sqr"] + row["grad_var"] <= 0:
+            problems.append(Problem("grad_sqr and grad_var are both zero", str(path), line))
+        before = row["progress"]
+
+
+def _columns(
+    rows: list[csv_table.Row], table: str, whole: tuple[str, ...], real: tuple[str, ...]
+) -> dict[str, NDArray[Any]]:
+    ints = {name: np.array([row[name] for _, row in rows], np.int64) for name in whole}
+    floats = {name.replace("_time", "_s"): np.array([row[name] for _, row in rows], float) for name in real}
+    return {f"{table}.{name}": array for name, array in {**ints, **floats}.items()}
+
+
+def _from_arrays(name: str, digest: str, rule: Rule, arrays: dict[str, NDArray[Any]]) -> AppProfile:
+    def table(prefix: str) -> dict[str, NDArray[Any]]:
+        columns = {
+            key.split(".")[1]: frozen(array) for key, array in arrays.items() if key.startswith(prefix)
+        }
+        if not columns or len({len(array) for array in columns.values()}) != 1:
+            raise ValueError(f"{prefix} has columns of unequal length")
+        return columns
+
+    try:
+        placements = PlacementTimes(**table("placements."))
+        scalability = ScalabilityTimes(**table("scalability."))
+        validation = Validation(**table("validation."))
+    except TypeError as error:  # a column is missing or unknown
+        raise ValueError(str(error)) from None
+    return AppProfile(
+        name,
+        digest,
+        placements,
+        scalability,
+        validation,
+        rule,
+        epochs=validation.progress.shape[1],
+        init_batch=int(validation.batch_sizes[0]),
+        max_batch=int(validation.batch_sizes[-1]),
+        min_local=int(placements.local_bsz.min()),
+        max_local=rule.max_local or int(placements.local_bsz.max()),
+    )

@@ -1,0 +1,259 @@
+"""The simulated machines: what a job really does on the GPUs it has. Closed form, so time can jump."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from batuta.backends.sim.failures import FailureRecord
+from batuta.backends.sim.workload import SimJob
+from batuta.core import event as ev
+from batuta.core.cluster import Node, NodeName, Placement
+from batuta.core.command import Command, Preempt
+from batuta.core.job import JobId, JobState
+
+_DONE = 1e-9
+"""Work below this is rounding."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """The truth about one submitted job."""
+
+    sim: SimJob
+    left_s: float
+    """Work left, in seconds on one GPU of the reference type."""
+    rate: float = 0.0
+    since_s: float = 0.0
+    """When `left_s` was true."""
+    begun_s: float = 0.0
+    """When its processes last began."""
+    placement: Placement | None = None
+    stamp: int = 0
+    """Raised at every change; a timer with an older stamp has lapsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimOptions:
+    """What the simulated machines cost."""
+
+    restart_s: float | None = None
+    """Seconds without progress after a start, resize or migration; None takes each job's own."""
+    first_start_free: bool = False
+    checkpoint_s: float = 1800.0
+    """When a node fails, a job without checkpoints of its own loses what came after a multiple of this."""
+
+
+@dataclass(slots=True)
+class SimBackend:
+    """Discrete events: arrivals, starts, ends, failures. One instance simulates one run."""
+
+    jobs: Sequence[SimJob]
+    nodes: Sequence[Node]
+    options: SimOptions = field(default_factory=SimOptions)
+    failures: Sequence[FailureRecord] = ()
+    now_s: float = 0.0
+    lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
+    """By job: GPU-seconds held without keeping progress."""
+    _runs: dict[JobId, _Run] = field(default_factory=dict)
+    _timers: list[tuple[float, int, bool, JobId]] = field(default_factory=list)
+    """(time, stamp, whether it is an end, job): a job's start or end, unless its stamp has changed."""
+    _arrived: int = 0
+    _failed: int = 0
+    _slow: dict[NodeName, float] = field(default_factory=dict)
+    _by_name: dict[NodeName, Node] = field(default_factory=dict)
+    _truth: dict[JobId, SimJob] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._truth = {sim.job.id: sim for sim in self.jobs}
+        self._by_name = {node.name: node for node in self.nodes}
+
+    def opening(self) -> list[ev.Event]:
+        """The events that bring the cluster into being."""
+        return [ev.NodeAdded(0.0, node) for node in self.nodes]
+
+    def next_events(self, until_s: float | None) -> list[ev.Event]:
+        self._drop_lapsed()
+        if not self.waiting():
+            return []
+        at_s = self._next_time_s()
+        if at_s is None and until_s is None:
+            return []
+        if until_s is not None and (at_s is None or until_s < at_s):
+            self.now_s = max(until_s, self.now_s)
+            return [ev.TimePassed(self.now_s)]
+        assert at_s is not None
+        self.now_s = at_s
+        found: list[ev.Event] = []
+        timers = self._timers
+        while timers and timers[0][0] <= at_s:
+            _, stamp, is_end, job = heapq.heappop(timers)
+            run = self._runs.get(job)
+            if run is not None and run.stamp == stamp:
+                found.append(self._end(run) if is_end else self._begin(run))
+        while self._arrived < len(self.jobs) and self.jobs[self._arrived].job.submit_s <= at_s:
+            sim = self.jobs[self._arrived]
+            self._arrived += 1
+            self._runs[sim.job.id] = _Run(sim, sim.work_s, since_s=at_s)
+            found.append(ev.JobSubmitted(at_s, sim.job))
+        while self._failed < len(self.failures) and self.failures[self._failed].time_s <= at_s:
+            found.extend(self._fail(self.failures[self._failed]))
+            self._failed += 1
+        return found
+
+    def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
+        done: list[ev.Event] = []
+        for command in commands:
+            run = self._runs[command.job]
+            self._settle(run, now_s)
+            run.stamp += 1
+            run.rate = 0.0
+            if isinstance(command, Preempt):
+                run.placement = None
+                continue
+            free = self.options.first_start_free and run.begun_s == 0.0 and run.left_s == run.sim.work_s
+            run.placement, run.begun_s = command.placement, now_s
+            restart_s = run.sim.job.restart_s if self.options.restart_s is None else self.options.restart_s
+            if restart_s <= 0 or free:
+                done.append(self._begin(run))
+            else:
+                self.lost_gpu_s[command.job] = (
+                    self.lost_gpu_s.get(command.job, 0.0) + restart_s * command.placement.size
+                )
+                heapq.heappush(self._timers, (now_s + restart_s, run.stamp, False, command.job))
+        return done
+
+    def quiet(self) -> bool:
+        self._drop_lapsed()
+        return self._next_time_s() is None
+
+    def alone_s(self, job: JobId, gpus: float) -> float:
+        return alone_s(self._truth[job], gpus, self.options.restart_s)
+
+    def waiting(self) -> int:
+        """Jobs that are submitted or still to come and not over."""
+        return len(self._runs) + len(self.jobs) - self._arrived
+
+    def _next_time_s(self) -> float | None:
+        times = []
+        if self._timers:
+            times.append(self._timers[0][0])
+        if self._arrived < len(self.jobs):
+            times.append(self.jobs[self._arrived].job.submit_s)
+        if self._failed < len(self.failures):
+            times.append(self.failures[self._failed].time_s)
+        return min(times) if times else None
+
+    def _drop_lapsed(self) -> None:
+        timers = self._timers
+        while timers:
+            _, stamp, _, job = timers[0]
+            run = self._runs.get(job)
+            if run is not None and run.stamp == stamp:
+                return
+            heapq.heappop(timers)
+
+    def _begin(self, run: _Run) -> ev.Event:
+        """The processes are up: progress from now on."""
+        run.since_s = self.now_s
+        run.rate = self._rate(run)
+        self._set_end(run)
+        return ev.JobStarted(self.now_s, run.sim.job.id)
+
+    def _set_end(self, run: _Run) -> None:
+        if run.rate > 0:
+            end_s = run.since_s + run.left_s / run.rate
+            heapq.heappush(self._timers, (end_s, run.stamp, True, run.sim.job.id))
+
+    def _end(self, run: _Run) -> ev.Event:
+        del self._runs[run.sim.job.id]
+        return ev.JobEnded(self.now_s, run.sim.job.id, JobState.SUCCEEDED)
+
+    def _settle(self, run: _Run, now_s: float) -> None:
+        if run.rate > 0:
+            run.left_s -= run.rate * (now_s - run.since_s)
+            if run.left_s < _DONE:
+                run.left_s = 0.0
+        run.since_s = now_s
+
+    def _rate(self, run: _Run) -> float:
+        placement, job, curve = run.placement, run.sim.job, run.sim.curve
+        if placement is None:
+            return 0.0
+        rate = curve.at(placement.size)
+        if len(placement.spans) > 1:
+            nodes = placement.nodes
+            rate *= curve.spread(len(nodes), len({self._by_name[name].rack for name in nodes}))
+        if job.gpu_types:
+            rate *= dict(job.gpu_types).get(self._by_name[placement.spans[0].node].gpu_type, 1.0)
+        if self._slow:
+            rate *= min(self._slow.get(name, 1.0) for name in placement.nodes)
+        return rate
+
+    def _fail(self, record: FailureRecord) -> list[ev.Event]:
+        """What a failure, repair or slow-down does to the jobs there."""
+        now_s, node = self.now_s, record.node
+        match record.kind:
+            case "node-returned":
+                return [ev.NodeReturned(now_s, node)]
+            case "gpu-repaired":
+                return [ev.GpuRepaired(now_s, node, record.gpu)]
+            case "slow" | "normal":
+                return self._change_pace(node, record.factor if record.kind == "slow" else 1.0)
+        event: ev.Event
+        gpu: int | None
+        if record.kind == "node-lost":
+            event, gpu = ev.NodeLost(now_s, node), None
+        else:
+            event, gpu = ev.GpuFailed(now_s, node, record.gpu), record.gpu
+        hit = [
+            run
+            for run in self._runs.values()
+            if run.placement is not None
+            and any(span.node == node and (gpu is None or gpu in span.gpus) for span in run.placement.spans)
+        ]
+        return [event, *(self._crash(run, now_s) for run in hit)]
+
+    def _crash(self, run: _Run, now_s: float) -> ev.Event:
+        """The job's processes are gone without warning: it falls back to its last checkpoint."""
+        assert run.placement is not None
+        rate, since_s = run.rate, run.since_s
+        self._settle(run, now_s)
+        run.stamp += 1
+        run.rate = 0.0
+        if rate > 0:
+            interval_s = run.sim.job.checkpoint_interval_s or self.options.checkpoint_s
+            lost_s = min((now_s - run.begun_s) % interval_s, now_s - since_s)
+            run.left_s = min(run.left_s + lost_s * rate, run.sim.work_s)
+            self.lost_gpu_s[run.sim.job.id] = (
+                self.lost_gpu_s.get(run.sim.job.id, 0.0) + lost_s * run.placement.size
+            )
+        # The scheduler is told in its own terms: the share that is left of what it believes the whole is.
+        share = run.left_s / run.sim.work_s if run.sim.work_s > 0 else 0.0
+        return ev.JobProgressed(now_s, run.sim.job.id, share * run.sim.job.work_s)
+
+    def _change_pace(self, node: NodeName, factor: float) -> list[ev.Event]:
+        if factor == 1.0:
+            self._slow.pop(node, None)
+        else:
+            self._slow[node] = factor
+        for run in self._runs.values():
+            if run.rate > 0 and run.placement is not None and node in run.placement.nodes:
+                self._settle(run, self.now_s)
+                run.stamp += 1
+                run.rate = self._rate(run)
+                self._set_end(run)
+        return [ev.TimePassed(self.now_s, cause="pace of a node")]
+
+
+def alone_s(sim: SimJob, gpus: float, restart_s: float | None) -> float:
+    """Run time alone on a share of the GPUs: the best legal size within it, or slices of the smallest."""
+    job = sim.job
+    sizes = job.sizes or range(job.min, job.max + 1, job.gpus_per_replica)
+    within = [n for n in sizes if n <= gpus]
+    speed = max((sim.curve.at(n) for n in within), default=0.0)
+    if speed == 0.0:
+        speed = sim.curve.at(job.min) * gpus / job.min
+    start_s = job.restart_s if restart_s is None else restart_s
+    return sim.work_s / speed + start_s if speed > 0 else float("inf")

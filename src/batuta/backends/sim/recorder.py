@@ -1,0 +1,165 @@
+"""Watches a simulation and keeps what reports need."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+
+from batuta.backends.sim.result import JobResult, Segment, Timeline
+from batuta.core.arrays import FloatArray
+from batuta.core.cluster import Placement
+from batuta.core.command import Migrate, Preempt
+from batuta.core.event import Event, JobEnded, JobInterrupted, Planned
+from batuta.core.job import Job, JobId, JobState
+from batuta.core.layout import Layout
+from batuta.core.plan import Plan
+from batuta.core.world import World
+
+_NAN = float("nan")
+
+
+class Recorder:
+    """A watcher of the engine. Segments of placements are kept only when asked: a big trace has millions."""
+
+    def __init__(self, keep_segments: bool = True) -> None:
+        self.events = 0
+        self.segments: list[Segment] = []
+        self.migrations: dict[JobId, int] = {}
+        self.preemptions: dict[JobId, int] = {}
+        self._keep_segments = keep_segments
+        self._open: dict[JobId, tuple[float, Placement]] = {}
+        self._ints = array("q")
+        self._floats = array("d")
+
+    def saw(self, world: World, event: Event) -> None:
+        self.events += 1
+        match event:
+            case Planned(time_s, plan):
+                self._commanded(time_s, plan)
+            case JobEnded(time_s, job) | JobInterrupted(time_s, job):
+                self._close(job, time_s)
+            case _:
+                pass
+
+    def _commanded(self, time_s: float, plan: Plan) -> None:
+        for command in plan.commands:
+            if isinstance(command, Preempt):
+                self.preemptions[command.job] = self.preemptions.get(command.job, 0) + 1
+                self._close(command.job, time_s)
+                continue
+            if isinstance(command, Migrate):
+                self.migrations[command.job] = self.migrations.get(command.job, 0) + 1
+            if self._keep_segments:
+                self._close(command.job, time_s)
+                self._open[command.job] = (time_s, command.placement)
+
+    def _close(self, job: JobId, time_s: float) -> None:
+        opened = self._open.pop(job, None)
+        if opened is not None and time_s > opened[0]:
+            begun_s, placement = opened
+            self.segments.append(Segment(job, begun_s, time_s, placement.size, placement.nodes))
+
+    def decided(self, world: World, plan: Plan) -> None:
+        """One row of the timeline per cycle; a later one at the same time replaces it."""
+        n = world.jobs.n
+        running = int(np.count_nonzero(world.jobs.i("gpus"))) if n else 0
+        capacity = sum(world.capacity())
+        free, fragmented = free_and_fragmented(world.layout)
+        if self._floats and self._floats[-2] == plan.time_s:
+            del self._floats[-2:], self._ints[-4:]
+        self._floats.extend((plan.time_s, fragmented / free if free else 0.0))
+        self._ints.extend((capacity - free, capacity, running, n - running))
+
+    def timeline(self) -> Timeline:
+        floats = np.array(self._floats).reshape(-1, 2)
+        ints = np.array(self._ints, dtype=np.int64).reshape(-1, 4)
+        return Timeline(floats[:, 0], ints[:, 0], ints[:, 1], ints[:, 2], ints[:, 3], floats[:, 1])
+
+    def close(self, now_s: float) -> None:
+        """Ends the segments of jobs that still run."""
+        for job in list(self._open):
+            self._close(job, now_s)
+
+
+def free_and_fragmented(layout: Layout) -> tuple[int, int]:
+    """Free GPUs on open nodes, and how many of them lie on nodes that are partly in use."""
+    usable, table = layout.usable, layout.table
+    free = whole = 0
+    for k, bucket in enumerate(layout.buckets):
+        if k and bucket:
+            here = bucket & usable
+            free += k * here.bit_count()
+            whole += k * (here & table.by_size.get(k, 0)).bit_count()
+    return free, free - whole
+
+
+def job_results(
+    world: World,
+    timeline: Timeline,
+    recorder: Recorder,
+    lost_gpu_s: dict[JobId, float],
+    alone_s: Callable[[JobId, float], float],
+) -> tuple[JobResult, ...]:
+    """The lives of all jobs, those that are not over included, in submit order."""
+    contention = _Contention(timeline)
+    past = world.past
+    living = {job.id: (job, row) for row, job in enumerate(world.jobs.jobs)}
+    everyone: list[Job] = [*(p.job for p in past.values()), *(job for job, _ in living.values())]
+    everyone.sort(key=lambda job: (job.submit_s, job.id))
+    found = []
+    for job in everyone:
+        over = past.get(job.id)
+        if over is not None:
+            state, first_s, end_s = over.state, over.first_start_s, over.end_s
+            gpu_s, restarts = over.attained_gpu_s, over.restarts
+        else:
+            row = living[job.id][1]
+            state, first_s, end_s = world.state_of(row), float(world.jobs.f("first_start_s")[row]), _NAN
+            world.jobs.settle(row, world.now_s)
+            gpu_s, restarts = float(world.jobs.f("attained_gpu_s")[row]), int(world.jobs.i("restarts")[row])
+        fairness = _NAN
+        if state is JobState.SUCCEEDED:
+            fair_s = alone_s(job.id, contention.share(job.submit_s, end_s))
+            fairness = (end_s - job.submit_s) / fair_s if fair_s > 0 else _NAN
+        found.append(
+            JobResult(
+                id=job.id,
+                application=job.application,
+                user=job.user,
+                queue=job.queue,
+                state=state,
+                size=job.size,
+                submit_s=job.submit_s,
+                first_start_s=first_s,
+                end_s=end_s,
+                gpu_s=gpu_s,
+                restarts=restarts,
+                migrations=recorder.migrations.get(job.id, 0),
+                preemptions=recorder.preemptions.get(job.id, 0),
+                lost_gpu_s=lost_gpu_s.get(job.id, 0.0),
+                fairness=fairness,
+            )
+        )
+    return tuple(found)
+
+
+class _Contention:
+    """How many GPUs a fair share of the cluster was, on average over a job's life."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._time_s = timeline.time_s
+        lengths = np.diff(timeline.time_s)
+        alive: FloatArray = (timeline.running + timeline.pending).astype(np.float64)
+        self._job_s = np.concatenate([[0.0], np.cumsum(alive[:-1] * lengths)])
+        self._gpu_s = np.concatenate([[0.0], np.cumsum(timeline.capacity_gpus[:-1] * lengths)])
+
+    def share(self, from_s: float, to_s: float) -> float:
+        """GPUs per job alive; 1 GPU where nothing is known."""
+        if len(self._time_s) < 2 or to_s <= from_s:
+            return 1.0
+        edges = np.array([from_s, to_s])
+        jobs = np.diff(np.interp(edges, self._time_s, self._job_s))[0]
+        gpus = np.diff(np.interp(edges, self._time_s, self._gpu_s))[0]
+        return float(gpus / max(jobs, to_s - from_s)) if gpus > 0 else 1.0

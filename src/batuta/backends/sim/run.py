@@ -1,0 +1,160 @@
+"""One simulation from beginning to end: the engine on simulated machines, watched by a recorder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from batuta.backends.sim.recorder import Recorder, job_results
+from batuta.backends.sim.result import RunResult
+from batuta.core.cluster import Node
+from batuta.core.decide import STEPS, Rules
+from batuta.core.event import Event
+from batuta.core.job import JobId
+from batuta.core.plan import Plan
+from batuta.core.world import World, apply
+from batuta.engine.journal import NoJournal
+from batuta.engine.loop import Cadence, Engine
+from batuta.engine.ports import Backend, Journal
+
+
+class SimulatedBackend(Backend, Protocol):
+    """A backend that also knows the truth that reports need."""
+
+    nodes: Sequence[Node]
+    lost_gpu_s: dict[JobId, float]
+
+    def opening(self) -> list[Event]: ...
+
+    def alone_s(self, job: JobId, gpus: float) -> float:
+        """Run time of a job alone on so many GPUs (a fraction means: that share of the time)."""
+        ...
+
+    def waiting(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a run is called in its result, and how much of it is kept."""
+
+    workload: str
+    cluster: str
+    seed: int = 0
+    keep_segments: bool = True
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """Wall time of the steps of a cycle."""
+
+    total_ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEPS, 0.0))
+    cycles_ms: list[float] = field(default_factory=list)
+    _begun: float = 0.0
+    _last: float = 0.0
+
+    def begin(self) -> None:
+        self._begun = self._last = time.perf_counter()
+
+    def after_step(self, step: str) -> None:
+        now = time.perf_counter()
+        self.total_ms[step] += (now - self._last) * 1e3
+        self._last = now
+        if step == STEPS[-1]:
+            self.cycles_ms.append((now - self._begun) * 1e3)
+
+
+class _Progress:
+    """Watches for the recorder, and tells how far the run is."""
+
+    def __init__(
+        self, recorder: Recorder, times: StepTimes, tell: Callable[[float, int], None] | None
+    ) -> None:
+        self._recorder = recorder
+        self._times = times
+        self._tell = tell
+        self._cycles = 0
+
+    def saw(self, world: World, event: Event) -> None:
+        self._recorder.saw(world, event)
+
+    def deciding(self) -> None:
+        self._times.begin()
+
+    def decided(self, world: World, plan: Plan) -> None:
+        self._recorder.decided(world, plan)
+        self._cycles += 1
+        if self._tell is not None and self._cycles % 256 == 0:
+            self._tell(plan.time_s, len(world.past))
+
+
+def simulate(
+    backend: SimulatedBackend,
+    rules: Rules,
+    setting: Setting,
+    cadence: Cadence = Cadence(),  # noqa: B008  (frozen)
+    journal: Journal | None = None,
+    tell: Callable[[float, int], None] | None = None,
+    watch: Callable[[World, Plan], None] | None = None,
+) -> RunResult:
+    """Runs a workload to its end, or until interrupted: then the result says that it is not complete."""
+    world, recorder, times = World(), Recorder(setting.keep_segments), StepTimes()
+    journal = journal or NoJournal()
+    for event in backend.opening():
+        journal.append(event)
+        apply(world, event)
+    watcher = _Progress(recorder, times, tell)
+    if watch is not None:
+        watcher = _Watched(recorder, times, tell, watch)
+    engine = Engine(world, backend, rules, journal, watcher, cadence, times.after_step)
+    begun_cpu_s = time.process_time()
+    complete = True
+    try:
+        engine.run()
+    except KeyboardInterrupt:
+        complete = False
+    cpu_s = time.process_time() - begun_cpu_s
+    recorder.close(world.now_s)
+    timeline = recorder.timeline()
+    cycles = max(len(times.cycles_ms), 1)
+    notes = list(setting.notes)
+    if complete and backend.waiting():
+        notes.append(f"{backend.waiting()} jobs can never run on this cluster")
+    return RunResult(
+        policy=rules.policy.name,
+        workload=setting.workload,
+        cluster=setting.cluster,
+        seed=setting.seed,
+        gpus=sum(node.gpus for node in backend.nodes),
+        jobs=job_results(world, timeline, recorder, backend.lost_gpu_s, backend.alone_s),
+        timeline=timeline,
+        segments=tuple(recorder.segments),
+        decide_ms=np.array(times.cycles_ms),
+        step_ms={step: total / cycles for step, total in times.total_ms.items()},
+        cpu_s=cpu_s,
+        events=recorder.events,
+        complete=complete,
+        notes=tuple(notes),
+    )
+
+
+class _Watched(_Progress):
+    """Also shows every plan to somebody, for the story of one job."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        times: StepTimes,
+        tell: Callable[[float, int], None] | None,
+        watch: Callable[[World, Plan], None],
+    ) -> None:
+        super().__init__(recorder, times, tell)
+        self._watch = watch
+
+    def decided(self, world: World, plan: Plan) -> None:
+        super().decided(world, plan)
+        self._watch(world, plan)

@@ -1,0 +1,1 @@
+"""Workloads from files: one module per format, the recogniser, and a generator."""

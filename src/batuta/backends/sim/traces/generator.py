@@ -1,0 +1,287 @@
+"""Workloads from a seed, with the statistics of a real cluster.
+
+Sizes, durations and the weekly rhythm are Philly's (`philly_facts`); users follow a Zipf law, since few
+people submit most jobs in every published trace; elastic jobs, which no public trace has, get a size range,
+sometimes a list of legal sizes, and curves from three families. Every job has its own row of uniform numbers,
+so a longer workload begins with the same demands as a shorter one.
+
+Only `Generator.random` of PCG64 is used: its stream is fixed, whereas NumPy may change how it draws from
+other distributions. What is written is rounded, so the last bit of a logarithm does not show.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from itertools import accumulate
+from statistics import NormalDist
+
+import numpy as np
+
+from batuta.backends.sim.speed import LARGEST_JOB_GPUS, AlphaBeta, Amdahl, Power, SpeedModel
+from batuta.backends.sim.traces.arrivals import FLAT, HOUR_S, WeeklyRate, arrivals_at, arrivals_in
+from batuta.backends.sim.traces.philly_facts import (
+    JOBS_BY_GPUS,
+    JOBS_BY_HOUR,
+    JOBS_BY_WEEKDAY,
+    LogNormal,
+    duration_mixture,
+)
+from batuta.backends.sim.workload import SimJob, Workload
+from batuta.core.curve import SpeedCurve
+from batuta.core.job import Job
+from batuta.spec.problem import InputError, Problem
+
+WEEKLY = WeeklyRate.of(JOBS_BY_WEEKDAY, JOBS_BY_HOUR)
+_DRAWS = 10
+"""Uniform numbers per job."""
+_NORMAL = NormalDist()
+_MOST_JOBS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorOptions:
+    """What to generate. The arrival rate follows from `load` on `gpus`, unless `jobs_per_hour` is set."""
+
+    jobs: int = 1000
+    seed: int = 0
+    name: str = "generated"
+    gpus: int = 64
+    """GPUs of the cluster that `load` is meant for; no job asks for more."""
+    load: float = 0.9
+    """GPU time asked for over GPU time there is, while jobs arrive."""
+    jobs_per_hour: float | None = None
+    weekly: bool = True
+    """Follow the hours of the week; False: the same rate at all times."""
+    start_hour: float = 0.0
+    """Hours since Monday 0:00 at which the workload begins."""
+    sizes: tuple[tuple[int, float], ...] = JOBS_BY_GPUS
+    """GPU counts and how often they are asked for."""
+    duration_scale: float = 1.0
+    shortest_s: float = 10.0
+    longest_s: float = 7 * 24 * HOUR_S
+    users: int = 50
+    zipf_exponent: float = 1.2
+    elastic_fraction: float = 1.0
+    """Share of jobs that can run with other than the size they ask for."""
+    restart_s: float = 30.0
+
+    def problems(self) -> list[Problem]:
+        rules = (
+            (1 <= self.jobs <= _MOST_JOBS, f"jobs must be within 1..{_MOST_JOBS:,}, found {self.jobs}"),
+            (self.seed >= 0, f"seed must be ≥ 0, found {self.seed}"),
+            (self.gpus >= 1, f"gpus must be at least 1, found {self.gpus}"),
+            (0 < self.load < math.inf, f"load must be a number > 0, found {self.load}"),
+            (
+                self.jobs_per_hour is None or 0 < self.jobs_per_hour < math.inf,
+                f"jobs per hour must be a number > 0, found {self.jobs_per_hour}",
+            ),
+            (0 <= self.start_hour < math.inf, f"start hour must be ≥ 0, found {self.start_hour}"),
+            (
+                0 < self.duration_scale < math.inf,
+                f"duration scale must be a number > 0, found {self.duration_scale}",
+            ),
+            (
+                0 < self.shortest_s <= self.longest_s < math.inf,
+                f"durations must be within 0 < shortest ≤ longest, found {self.shortest_s}..{self.longest_s}",
+            ),
+            (self.users >= 1, f"users must be at least 1, found {self.users}"),
+            (0 <= self.zipf_exponent < math.inf, f"Zipf exponent must be ≥ 0, found {self.zipf_exponent}"),
+            (
+                0 <= self.elastic_fraction <= 1,
+                f"elastic fraction must be within 0..1, found {self.elastic_fraction}",
+            ),
+            (0 <= self.restart_s < math.inf, f"restart time must be ≥ 0, found {self.restart_s}"),
+            (
+                all(1 <= size <= LARGEST_JOB_GPUS and 0 <= weight < math.inf for size, weight in self.sizes)
+                and any(weight > 0 and size <= max(self.gpus, 1) for size, weight in self.sizes),
+                f"sizes need a GPU count ≥ 1 with a weight > 0 that fits {self.gpus} GPUs",
+            ),
+        )
+        return [Problem(message) for sound, message in rules if not sound]
+
+
+SAMPLE_OPTIONS = GeneratorOptions(
+    jobs=120,
+    seed=7,
+    name="sample",
+    gpus=32,
+    load=0.9,
+    start_hour=9.0,
+    sizes=((1, 35), (2, 27), (4, 23), (8, 15)),
+    duration_scale=0.2,
+    shortest_s=60.0,
+    longest_s=3 * HOUR_S,
+    users=8,
+)
+"""Made `src/batuta/data/sample.jsonl`."""
+
+
+def generate(options: GeneratorOptions) -> Workload:
+    """The workload of these options; equal options give equal workloads on every machine."""
+    problems = options.problems()
+    if problems:
+        raise InputError(problems)
+    rows = np.random.Generator(np.random.PCG64(options.seed)).random((options.jobs, _DRAWS)).tolist()
+    users = _Choice([(rank, rank**-options.zipf_exponent) for rank in range(1, options.users + 1)])
+    demands = _demands(options, rows)
+    submits = _submits(options, demands, [row[0] for row in rows])
+    width = max(4, len(str(options.jobs)))
+    jobs = tuple(
+        _sim_job(options, f"job-{index + 1:0{width}d}", submit_s, demand, users.at(row[4]), row)
+        for index, (submit_s, demand, row) in enumerate(zip(submits, demands, rows, strict=True))
+    )
+    return Workload(options.name, "batuta", jobs, (_recipe(options),))
+
+
+def parse_sizes(text: str) -> tuple[tuple[int, float], ...]:
+    """GPU counts and weights from `1:40,2:30,4:30`."""
+    try:
+        pairs = (part.split(":") for part in text.split(","))
+        return tuple((int(gpus), float(weight)) for gpus, weight in pairs)
+    except ValueError:
+        fix = "write GPUS:WEIGHT,…, such as 1:40,2:30,4:30"
+        raise InputError.of(f"sizes {text!r} are not understood", fix=fix) from None
+
+
+class _Choice:
+    """A discrete distribution that is read with uniform numbers."""
+
+    def __init__(self, weighted: Sequence[tuple[int, float]]) -> None:
+        self.values = [value for value, weight in weighted if weight > 0]
+        self.upto = list(accumulate(weight for _, weight in weighted if weight > 0))
+
+    def at(self, draw: float) -> int:
+        place = bisect_right(self.upto, draw * self.upto[-1])
+        return self.values[min(place, len(self.values) - 1)]
+
+
+class _Durations:
+    """Philly's durations for one class of sizes, scaled, and cut to a range without heaps at its ends."""
+
+    def __init__(self, mixture: Sequence[LogNormal], options: GeneratorOptions) -> None:
+        self.parts = []
+        for one in mixture:
+            median_s = one.median_s * options.duration_scale
+            low, high = (
+                _NORMAL.cdf(math.log(limit / median_s) / one.sigma)
+                for limit in (options.shortest_s, options.longest_s)
+            )
+            self.parts.append((median_s, one.sigma, low, high))
+        within = [
+            one.weight * (high - low) for one, (_, _, low, high) in zip(mixture, self.parts, strict=True)
+        ]
+        self.choice = _Choice(list(enumerate(within))) if any(within) else None
+        self.limits = (options.shortest_s, options.longest_s)
+
+    def at(self, part: float, place: float) -> float:
+        shortest, longest = self.limits
+        if self.choice is None:  # the range lies far outside: no shape is left of the mixture
+            return shortest * math.pow(longest / shortest, place)
+        median_s, sigma, low, high = self.parts[self.choice.at(part)]
+        deviation = _NORMAL.inv_cdf(min(max(low + place * (high - low), 1e-15), 1 - 1e-15))
+        return min(max(median_s * math.exp(sigma * deviation), shortest), longest)
+
+
+def _demands(options: GeneratorOptions, rows: Sequence[Sequence[float]]) -> list[tuple[int, float]]:
+    """GPUs asked for and seconds on them, by job."""
+    sizes = _Choice([(size, weight) for size, weight in options.sizes if size <= options.gpus])
+    durations = {size: _Durations(duration_mixture(size), options) for size in sizes.values}
+    demands = []
+    for row in rows:
+        size = sizes.at(row[1])
+        demands.append((size, round(durations[size].at(row[2], row[3]), 1)))
+    return demands
+
+
+def _submits(
+    options: GeneratorOptions, demands: Sequence[tuple[int, float]], draws: Sequence[float]
+) -> list[float]:
+    """Ascending submit times, the first at 0."""
+    rate = WEEKLY if options.weekly else FLAT
+    if options.jobs_per_hour is not None:
+        moments = arrivals_at(rate, options.start_hour, options.jobs_per_hour, draws)
+    else:
+        gpu_s = math.fsum(size * seconds for size, seconds in demands)
+        span_s = gpu_s / (options.gpus * options.load)
+        moments = arrivals_in(rate, options.start_hour, span_s, draws)
+    return [round(moment - moments[0], 1) for moment in moments]
+
+
+def _sim_job(
+    options: GeneratorOptions,
+    job_id: str,
+    submit_s: float,
+    demand: tuple[int, float],
+    user: int,
+    row: Sequence[float],
+) -> SimJob:
+    size, seconds = demand
+    low = high = size
+    sizes: tuple[int, ...] | None = None
+    if row[5] < options.elastic_fraction:
+        low, high, sizes = _range(size, options.gpus, row[6], row[7])
+    family, curve = _curve(high, row[8], row[9])
+    work_s = round(seconds * curve.at(size), 1)
+    job = Job(
+        id=job_id,
+        submit_s=submit_s,
+        size=size,
+        min=low,
+        max=high,
+        sizes=sizes,
+        user=f"user-{user:02d}",
+        application=family,
+        curve=curve,
+        work_s=work_s,
+        restart_s=options.restart_s,
+    )
+    return SimJob(job, work_s, curve)
+
+
+def _range(size: int, gpus: int, stretch: float, kind: float) -> tuple[int, int, tuple[int, ...] | None]:
+    """From a quarter or half of the size to its double or fourfold; every third job takes doublings only."""
+    low = max(1, size // (4 if stretch < 0.5 else 2))
+    high = max(size, min(gpus, size * (4 if stretch % 0.5 < 0.25 else 2)))
+    if kind >= 1 / 3:
+        return low, high, None
+    doublings = {size}
+    while size > low:
+        size = max(low, size // 2)
+        doublings.add(size)
+    size = max(doublings)
+    while size < high:
+        size = min(high, size * 2)
+        doublings.add(size)
+    return low, high, tuple(sorted(doublings))
+
+
+def _curve(largest: int, family: float, parameter: float) -> tuple[str, SpeedCurve]:
+    """A family and its parameter, from nearly linear to poor; values to four digits."""
+    model: SpeedModel
+    if family < 0.4:
+        name, model = "amdahl", Amdahl(round(0.01 + 0.14 * parameter, 3))
+    elif family < 0.7:
+        name, model = "power", Power(round(0.65 + 0.33 * parameter, 3))
+    else:
+        name, model = "all-reduce", AlphaBeta(round(0.002 + 0.03 * parameter, 3), round(0.2 * parameter, 3))
+    return name, _rounded(model, largest)
+
+
+@lru_cache(maxsize=4096)
+def _rounded(model: SpeedModel, largest: int) -> SpeedCurve:
+    return SpeedCurve(tuple(round(speed, 4) for speed in model.curve(largest).speeds))
+
+
+def _recipe(options: GeneratorOptions) -> str:
+    """How to make it again: the options that are not the default."""
+    always, never = ("jobs", "seed"), ("name",)
+    changed = [
+        f"{field.name}={getattr(options, field.name)!r}"
+        for field in fields(options)
+        if field.name in always or (field.name not in never and getattr(options, field.name) != field.default)
+    ]
+    return f"generated with {', '.join(changed)}"

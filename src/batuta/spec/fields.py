@@ -1,0 +1,124 @@
+"""Reads values out of parsed JSON and notes all that is wrong with them, instead of stopping at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batuta.spec.json_place import Path, find_places, write_path
+from batuta.spec.problem import Problem, did_you_mean
+
+LARGEST = 10**9
+"""No count in a snapshot is larger; it keeps sums well inside 64 bits."""
+
+_MISSING: Any = object()
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is wrong, each with the path of the value."""
+
+    found: list[tuple[Path, str, str]] = field(default_factory=list)
+
+    def add(self, path: Path, message: str, fix: str = "") -> None:
+        self.found.append((path, message, fix))
+
+    def problems(self, text: str, file: str) -> list[Problem]:
+        """The same with file, line and column. A missing value is placed at what it is missing from."""
+        wanted = {path[:end] for path, _, _ in self.found for end in range(len(path) + 1)}
+        places = find_places(text, wanted)
+        result = []
+        for path, message, fix in self.found:
+            nearest = next(path[:end] for end in range(len(path), -1, -1) if path[:end] in places)
+            name = write_path(path)
+            result.append(Problem(f"{name} {message}" if name else message, file, *places[nearest], fix))
+        return result
+
+
+class Fields:
+    """One JSON object that is being read. Every reader returns a usable value, sound or not."""
+
+    __slots__ = ("_findings", "_path", "_values")
+
+    def __init__(self, values: dict[str, Any], path: Path, findings: Findings) -> None:
+        self._values, self._path, self._findings = values, path, findings
+
+    def has(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def wrong(self, key: str, message: str, fix: str = "") -> None:
+        self._findings.add((*self._path, key), message, fix)
+
+    def refuse_unknown(self, known: Sequence[str]) -> None:
+        for key in self._values:
+            if key not in known:
+                self.wrong(key, "is not a known key", did_you_mean(key, known))
+
+    def text(self, key: str) -> str:
+        value = self._get(key, _MISSING, "")
+        if value is _MISSING:
+            return ""
+        if not isinstance(value, str) or not value:
+            self.wrong(key, f"must be a text that is not empty, found {_show(value)}")
+            return ""
+        return value
+
+    def number(self, key: str, default: float = _MISSING) -> float:
+        """A finite number of at least 0."""
+        value = self._get(key, default, "a number ≥ 0")
+        if value is _MISSING:
+            return 0.0
+        if not is_number(value) or value < 0:
+            self.wrong(key, f"must be a finite number ≥ 0, found {_show(value)}")
+            return 0.0
+        return float(value)
+
+    def moment(self, key: str) -> float:
+        """A time in seconds, or NaN where it is absent or null."""
+        return self.number(key) if self.has(key) else math.nan
+
+    def count(self, key: str, least: int, default: int = _MISSING) -> int:
+        value = self._get(key, default, f"a whole number ≥ {least}")
+        if value is _MISSING:
+            return least
+        if not is_number(value) or value != int(value) or not least <= value <= LARGEST:
+            self.wrong(key, f"must be a whole number in {least}..{LARGEST}, found {_show(value)}")
+            return least
+        return int(value)
+
+    def items(self, key: str) -> list[Any]:
+        value = self._get(key, _MISSING, "a list")
+        if value is _MISSING:
+            return []
+        if not isinstance(value, list):
+            self.wrong(key, f"must be a list, found {_show(value)}")
+            return []
+        return value
+
+    def table(self, key: str) -> dict[str, Any]:
+        value = self._get(key, _MISSING, "an object")
+        if value is _MISSING:
+            return {}
+        if not isinstance(value, dict):
+            self.wrong(key, f"must be an object, found {_show(value)}")
+            return {}
+        return value
+
+    def _get(self, key: str, default: Any, wanted: str) -> Any:
+        value = self._values.get(key)
+        if value is not None:
+            return value
+        if default is _MISSING:
+            self.wrong(key, "is missing", f"give {wanted}" if wanted else "")
+        return default
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

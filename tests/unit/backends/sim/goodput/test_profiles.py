@@ -1,0 +1,147 @@
+"""Profiles are read once, kept, and refused with all their faults."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from batuta.backends.sim.goodput import csv_table
+from batuta.backends.sim.goodput.profiles import ProfileError, load_profiles
+
+
+def faults_of(folder: Path) -> list[str]:
+    with pytest.raises(ProfileError) as caught:
+        load_profiles(folder)
+    return [str(problem).removeprefix(f"{folder}/toy/") for problem in caught.value.problems]
+
+
+def test_an_application_knows_its_limits_from_its_files(toy_folder: Path):
+    toy = load_profiles(toy_folder)["toy"]
+    assert (toy.init_batch, toy.max_batch) == (20, 60)
+    assert (toy.min_local, toy.max_local) == (10, 40)
+    assert toy.epochs == 3
+    assert toy.max_gpus(60) == 6
+
+
+def test_loaded_arrays_cannot_be_written(toy_folder: Path):
+    toy = load_profiles(toy_folder)["toy"]
+    with pytest.raises(ValueError, match="read-only"):
+        toy.placements.step_s[0] = 1.0
+
+
+def test_the_second_run_reads_the_cache_and_not_the_files(toy_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    first = load_profiles(toy_folder)["toy"]
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("parsed again")
+
+    monkeypatch.setattr(csv_table, "read_rows", refuse)
+    second = load_profiles(toy_folder)["toy"]
+    assert second.digest == first.digest
+    assert np.array_equal(second.placements.step_s, first.placements.step_s)
+    assert np.array_equal(second.validation.grad_var, first.validation.grad_var)
+
+
+def test_a_changed_file_is_read_again(toy_folder: Path):
+    load_profiles(toy_folder)
+    path = toy_folder / "toy" / "validation-60.csv"
+    path.write_text(path.read_text().replace("260,120", "270,121"))
+    assert load_profiles(toy_folder)["toy"].validation.iteration[1, -1] == 121
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"\x93NUMPY\x01\x00"])
+def test_a_broken_cache_is_ignored(toy_folder: Path, cache: Path, content: bytes):
+    load_profiles(toy_folder)
+    (stored,) = cache.glob("profile-*.npz")
+    stored.write_bytes(content)
+    assert load_profiles(toy_folder)["toy"].max_batch == 60
+
+
+def test_a_cache_with_other_arrays_is_ignored(toy_folder: Path, cache: Path):
+    load_profiles(toy_folder)
+    (stored,) = cache.glob("profile-*.npz")
+    np.savez(stored, strange=np.zeros(3))
+    assert load_profiles(toy_folder)["toy"].max_batch == 60
+
+
+def test_a_cache_that_cannot_be_written_does_no_harm(
+    toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    blocked = tmp_path / "a file"
+    blocked.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    assert load_profiles(toy_folder)["toy"].epochs == 3
+
+
+def test_nothing_half_written_stays_in_the_cache(toy_folder: Path, cache: Path):
+    load_profiles(toy_folder)
+    assert [path.suffix for path in cache.iterdir()] == [".npz"]
+
+
+def test_all_faults_are_named_with_file_and_line(toy_folder: Path):
+    app = toy_folder / "toy"
+    (app / "placements.csv").write_text(
+        "placement,local_bsz,step_time,sync_time\n"
+        "1,10,0.2,0.1\n"
+        "1,10,0.2,0.1\n"
+        "1,x,-0.2,nan\n"
+        "10,20,0.2,0.3\n"
+        "1,40,0.2\n"
+        "2,40,0.2,0.3\n"
+    )
+    (app / "scalability.csv").write_text("num_nodes,local_bsz,step_time\n6,10,1\n")
+    (app / "validation-20.csv").write_text(
+        "progress,iteration,metric,grad_sqr,grad_var\n9,1,1,0,0\n8,2,1,1,-1\n7,3,,1,1\n6,3,0,1,1\n"
+    )
+    (app / "validation-60.csv").unlink()
+    (app / "validation-big.csv").write_text("")
+    header = "(the first line should be num_nodes,num_replicas,local_bsz,step_time,sync_time)"
+    assert faults_of(toy_folder) == [
+        "validation-big.csv: the name holds no batch size (as in validation-128.csv)",
+        "placements.csv:4: local_bsz is not a whole number: 'x'",
+        "placements.csv:4: step_time is not above zero: -0.2",
+        "placements.csv:4: sync_time is not a finite number: 'nan'",
+        "placements.csv:5: placement is not a row of digits 1–9, one per node: '10'",
+        "placements.csv:6: has 3 fields, the header has 4",
+        "placements.csv:3: repeats line 2",
+        "placements.csv:7: sync_time is longer than step_time",
+        f"scalability.csv:1: column num_replicas is missing {header}",
+        f"scalability.csv:1: column sync_time is missing {header}",
+        "validation-20.csv:3: grad_var is negative: -1",
+        "validation-20.csv:4: metric is not a number: ''",
+        "validation-20.csv:2: grad_sqr and grad_var are both zero",
+        "validation-20.csv:5: progress is less than in the epoch before",
+    ]
+
+
+def test_missing_files_are_named(toy_folder: Path):
+    app = toy_folder / "toy"
+    for path in app.iterdir():
+        path.unlink()
+    assert faults_of(toy_folder) == [
+        "placements.csv: the file is missing",
+        "scalability.csv: the file is missing",
+        "validation-B.csv: the file is missing (B: a batch size)",
+    ]
+
+
+def test_faults_of_several_applications_come_together(toy_folder: Path):
+    (toy_folder / "other").mkdir()
+    (toy_folder / "toy" / "placements.csv").write_bytes(b"\xff\xfe\x00")
+    faults = faults_of(toy_folder)
+    assert any("other/placements.csv" in fault for fault in faults)
+    assert "placements.csv: the file is not UTF-8 text" in faults
+
+
+def test_a_known_application_needs_all_its_epochs(toy_folder: Path):
+    (toy_folder / "toy").rename(toy_folder / "ncf")
+    with pytest.raises(ProfileError, match=r"validation-20.csv: has 3 epochs, ncf needs 10"):
+        load_profiles(toy_folder)
+
+
+def test_a_folder_that_is_not_there_is_a_fault(tmp_path: Path):
+    with pytest.raises(ProfileError, match="No such file"):
+        load_profiles(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ProfileError, match="holds no application"):
+        load_profiles(tmp_path / "empty")
