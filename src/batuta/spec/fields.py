@@ -40,16 +40,23 @@ class Findings:
 class Fields:
     """One JSON object that is being read. Every reader returns a usable value, sound or not."""
 
-    __slots__ = ("_findings", "_path", "_values")
+    __slots__ = ("_findings", "_path", "_values", "_wrong")
 
     def __init__(self, values: dict[str, Any], path: Path, findings: Findings) -> None:
         self._values, self._path, self._findings = values, path, findings
+        self._wrong: set[str] = set()
 
     def has(self, key: str) -> bool:
         return self._values.get(key) is not None
 
-    def wrong(self, key: str, message: str, fix: str = "") -> None:
-        self._findings.add((*self._path, key), message, fix)
+    def all_sound(self, *keys: str) -> bool:
+        """Whether nothing is wrong with these so far; only then is it fair to compare them."""
+        return self._wrong.isdisjoint(keys)
+
+    def wrong(self, key: str, message: str, fix: str = "", *below: int) -> None:
+        """Notes a problem with the value of a key, or with what lies at an index below it."""
+        self._wrong.add(key)
+        self._findings.add((*self._path, key, *below), message, fix)
 
     def refuse_unknown(self, known: Sequence[str]) -> None:
         for key in self._values:

@@ -125,7 +125,7 @@ def _read_snapshot(value: object, path: Path, findings: Findings) -> PoolView | 
 
 def _read_capacity(fields: Fields, path: Path, findings: Findings) -> tuple[str, int]:
     capacity = fields.table("capacity")
-    if fields.has("capacity") and len(capacity) != 1:
+    if fields.all_sound("capacity") and len(capacity) != 1:
         names = ", ".join(capacity) or "none"
         fields.wrong(
             "capacity",

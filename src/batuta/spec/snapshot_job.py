@@ -55,8 +55,8 @@ def read_job(value: object, path: Path, findings: Findings) -> SnapshotJob | Non
         min=fields.count("min", 1),
         max=fields.count("max", 1),
         remaining_s=fields.number("remaining_s"),
-        speed=_read_speed(fields, path, findings),
-        sizes=_read_sizes(fields, path, findings) if fields.has("sizes") else None,
+        speed=_read_speed(fields),
+        sizes=_read_sizes(fields) if fields.has("sizes") else None,
         gpus_per_replica=fields.count("gpus_per_replica", 1, 1),
         first_start_s=fields.moment("first_start_s"),
         tier=fields.count("tier", 0, 0),
@@ -71,32 +71,36 @@ def read_job(value: object, path: Path, findings: Findings) -> SnapshotJob | Non
         priority=_read_priority(fields, value),
         gpu_types=_read_types(fields, value),
     )
-    if all(fields.has(key) for key in ("size", "min", "max", "speed")):
+    if fields.all_sound("size", "min", "max", "sizes", "gpus_per_replica"):
         _check_sizes(job, fields)
+    if fields.all_sound("max", "speed"):
+        _check_speed(job, fields)
     return job
 
 
-def _read_speed(fields: Fields, path: Path, findings: Findings) -> tuple[float, ...]:
+def _read_speed(fields: Fields) -> tuple[float, ...]:
     speeds = fields.items("speed")
     for n, speed in enumerate(speeds):
         if not is_number(speed) or speed < 0:
-            findings.add((*path, "speed", n), f"must be a finite number ≥ 0, found {speed!r}")
+            fields.wrong("speed", f"must be a finite number ≥ 0, found {speed!r}", "", n)
             return (0.0, 1.0)
     return tuple(map(float, speeds))
 
 
-def _read_sizes(fields: Fields, path: Path, findings: Findings) -> tuple[int, ...]:
+def _read_sizes(fields: Fields) -> tuple[int, ...]:
     sizes = fields.items("sizes")
     for k, size in enumerate(sizes):
         if not is_number(size) or size != int(size) or size < 1:
-            findings.add((*path, "sizes", k), f"must be a whole number ≥ 1, found {size!r}")
+            fields.wrong("sizes", f"must be a whole number ≥ 1, found {size!r}", "", k)
             return ()
     return tuple(map(int, sizes))
 
 
 def _read_priority(fields: Fields, value: dict[str, object]) -> int:
     """The one count that may be negative."""
-    priority = value.get("priority", 0)
+    priority = value.get("priority")
+    if priority is None:
+        return 0
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 10**9:
         fields.wrong("priority", f"must be a whole number, found {priority!r}")
         return 0
@@ -131,6 +135,9 @@ def _check_sizes(job: SnapshotJob, fields: Fields) -> None:
             f"must divide size - min and max - min, found {job.gpus_per_replica} for "
             f"min {job.min}, size {job.size}, max {job.max}",
         )
+
+
+def _check_speed(job: SnapshotJob, fields: Fields) -> None:
     if len(job.speed) <= job.max:
         fields.wrong(
             "speed", f"must have a value for each of 0..{job.max} GPUs, found {len(job.speed)} values"

@@ -1,0 +1,86 @@
+"""What every registered policy promises, whatever it decides by."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta.core.policy import Policy, TieredPolicy
+from batuta.policies.registry import load_policy, policy_names
+from batuta.spec.snapshot_job import SnapshotJob
+from tests.support.reference_policies import legal_sizes
+from tests.support.views import make_view, pools, run
+
+Pool = tuple[int, list[SnapshotJob]]
+
+
+@pytest.fixture(scope="module", params=policy_names())
+def policy(request: pytest.FixtureRequest) -> Policy:
+    return load_policy(request.param)
+
+
+def test_says_its_name_and_is_a_value(policy: Policy) -> None:
+    """Frozen dataclasses can be hashed, others cannot."""
+    assert policy.name in policy_names()
+    assert hash(policy) == hash(load_policy(policy.name))
+    assert policy == load_policy(policy.name)
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 16])
+def test_no_jobs(policy: Policy, capacity: int) -> None:
+    assert policy.allocate(make_view(capacity, [])).tolist() == []
+
+
+@given(pool=pools(most=5))
+def test_no_gpus(policy: Policy, pool: Pool) -> None:
+    assert set(run(policy, 0, pool[1]).values()) <= {0}
+
+
+@given(pool=pools(most=10))
+def test_gives_legal_sizes_within_the_capacity(policy: Policy, pool: Pool) -> None:
+    capacity, jobs = pool
+    gpus = policy.allocate(make_view(capacity, jobs))
+    assert gpus.dtype == np.int64
+    assert gpus.shape == (len(jobs),)
+    result = run(policy, capacity, jobs)
+    assert sum(result.values()) <= capacity
+    for job in jobs:
+        assert result[job.id] in (0, *legal_sizes(job))
+
+
+@given(pool=pools(most=10), data=st.data())
+def test_order_of_input_does_not_matter(policy: Policy, pool: Pool, data: st.DataObject) -> None:
+    capacity, jobs = pool
+    assert run(policy, capacity, data.draw(st.permutations(jobs))) == run(policy, capacity, jobs)
+
+
+@given(pool=pools(most=10))
+def test_same_view_same_result_and_nothing_written(policy: Policy, pool: Pool) -> None:
+    capacity, jobs = pool
+    view, twin = make_view(capacity, jobs), make_view(capacity, jobs)
+    first = policy.allocate(view)
+    first_copy = first.copy()
+    if first.size:
+        first[0] += 1  # the result belongs to the caller
+    assert policy.allocate(view).tolist() == first_copy.tolist()
+    for column in fields(view):
+        before, after = getattr(twin, column.name), getattr(view, column.name)
+        if isinstance(before, np.ndarray):
+            np.testing.assert_array_equal(before, after)
+    np.testing.assert_array_equal(twin.speed.flat, view.speed.flat)
+    np.testing.assert_array_equal(twin.sizes.sets, view.sizes.sets)
+
+
+TIERED = [name for name in policy_names() if isinstance(load_policy(name), TieredPolicy)]
+
+
+@pytest.mark.parametrize("name", TIERED)
+@given(pool=pools(most=10), now_s=st.floats(0, 1e6))
+def test_tiers_stay_in_range(name: str, pool: Pool, now_s: float) -> None:
+    policy, (capacity, jobs) = load_policy(name), pool
+    assert isinstance(policy, TieredPolicy)
+    tiers = policy.tiers(make_view(capacity, jobs, now_s))
+    assert tiers.shape == (len(jobs),)
+    assert set(tiers.tolist()) <= {0, 1}

@@ -1,0 +1,101 @@
+"""Pool views for tests, from dicts in the shape of `batuta allocate`; what is left out gets a plain value."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+from hypothesis import strategies as st
+
+from batuta.core.policy import Policy
+from batuta.core.view import PoolView
+from batuta.spec.snapshot import build_view
+from batuta.spec.snapshot_job import SnapshotJob
+
+
+def make_job(**given: Any) -> SnapshotJob:
+    """A job of a snapshot; only an id is needed. `size` alone makes it rigid; speed is linear by default."""
+    job = dict(given)
+    size = job.setdefault("size", job.get("min", 1))
+    low = job.setdefault("min", size)
+    high = job.setdefault("max", max(size, low))
+    job.setdefault("submit_s", 0.0)
+    job.setdefault("remaining_s", 3600.0)
+    job["speed"] = tuple(map(float, job.get("speed") or range(high + 1)))
+    if job.get("sizes") is not None:
+        job["sizes"] = tuple(job["sizes"])
+    for key in ("first_start_s", "last_start_s", "last_stop_s", "last_resize_s"):
+        if job.get(key) is None:
+            job[key] = math.nan
+    return SnapshotJob(**job)
+
+
+def make_view(capacity: int, jobs: Iterable[Mapping[str, Any] | SnapshotJob], now_s: float = 0.0) -> PoolView:
+    made = [job if isinstance(job, SnapshotJob) else make_job(**job) for job in jobs]
+    return build_view(capacity, made, now_s)
+
+
+def run(policy: Policy, capacity: int, jobs: Iterable[Mapping[str, Any] | SnapshotJob]) -> dict[str, int]:
+    """The allocation by job id."""
+    view = make_view(capacity, jobs)
+    return dict(zip(view.ids, policy.allocate(view).tolist(), strict=True))
+
+
+def in_order(jobs: Sequence[SnapshotJob]) -> list[SnapshotJob]:
+    return sorted(jobs, key=lambda job: (job.submit_s, job.id))
+
+
+def draw_curve(random: Random, largest: int, exact: bool) -> tuple[float, ...]:
+    """Linear, flattening, flat or any curve; `exact` ones are multiples of 1/8, whose sums do not round."""
+    kind = random.choice(["linear", "flattening", "any", "any", "flat"])
+    if kind == "linear":
+        return tuple(map(float, range(largest + 1)))
+    if kind == "flat":
+        return (0.0, *[1.0] * largest)
+    eighths = [random.randint(0, 40) / 8 for _ in range(largest)]
+    if kind == "any":
+        return (0.0, *eighths)
+    if exact:
+        return (0.0, *accumulate(sorted(eighths, reverse=True)))
+    exponent = random.uniform(0.3, 1.0)
+    return (0.0, *(n**exponent for n in range(1, largest + 1)))
+
+
+@st.composite
+def snapshot_jobs(draw: st.DrawFn, number: int, *, exact: bool = False) -> SnapshotJob:
+    """A sound job of any shape. Few distinct times, so that ties are common."""
+    step = draw(st.sampled_from([1, 1, 1, 2, 4]))
+    low = step * draw(st.integers(1, 3))
+    high = low + step * draw(st.integers(0, 5))
+    # What is left needs no shrinking, and one draw instead of thirty makes the tests three times as fast.
+    random = Random(draw(st.integers(0, 2**16)))
+    legal = list(range(low, high + 1, step))
+    sizes = None
+    if random.random() < 0.3:
+        legal = sorted({low, high, *random.choices(legal, k=random.randint(0, 4))})
+        sizes = tuple(legal)
+    return make_job(
+        id=f"j{number:02}",
+        submit_s=float(random.randint(0, 3)),
+        first_start_s=random.choice([None, 10.0, 20.0, 30.0]),
+        tier=random.randint(0, 1),
+        size=random.choice(legal),
+        min=low,
+        max=high,
+        sizes=sizes,
+        gpus_per_replica=step,
+        remaining_s=float(random.choice([0, 1, 60, 3600, random.randint(0, 10**6)])),
+        speed=draw_curve(random, high + random.randint(0, 1), exact),
+        gpus=random.choice([0, low]),
+        service_gpu_s=random.choice([0.0, 3600.0, 3601.0]),
+        last_start_s=random.choice([None, 10.0]),
+        last_stop_s=random.choice([None, 20.0]),
+    )
+
+
+@st.composite
+def pools(draw: st.DrawFn, *, most: int = 14, exact: bool = False) -> tuple[int, list[SnapshotJob]]:
+    """A capacity and jobs; they are not in the order of their submission."""
+    jobs = [draw(snapshot_jobs(k, exact=exact)) for k in range(draw(st.integers(0, most)))]
+    return draw(st.integers(0, 40)), jobs
