@@ -1,0 +1,7 @@
+"""Which GPUs: topology, packing, sharing, migration."""
+
+from batuta.placement.draft import PlacerOptions
+from batuta.placement.most_free import MostFreePlacer
+from batuta.placement.placer import TopologyPlacer
+
+__all__ = ["MostFreePlacer", "PlacerOptions", "TopologyPlacer"]

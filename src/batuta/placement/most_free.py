@@ -1,0 +1,107 @@
+"""The placer of the baselines that Pollux was compared with: GPUs from the node with the most free ones.
+
+Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning" (OSDI '21).
+No moves and no topology; it exists so that published averages come out to the digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from batuta.core.cluster import Placement
+from batuta.core.job import Job
+from batuta.core.job_table import Phase
+from batuta.core.placer import Failure, Placed, Target
+from batuta.core.weigh import Costs
+from batuta.core.world import World
+from batuta.placement.room import Part, Room
+from batuta.placement.sharing import place_share
+from batuta.placement.shortage import why
+
+
+@dataclass(frozen=True, slots=True)
+class MostFreePlacer:
+    """Releases the jobs whose count changes, then places them: as given or, `by_size`, the smallest first."""
+
+    by_size: bool = False
+
+    def place(self, world: World, now_s: float, targets: Sequence[Target], costs: Costs) -> Placed:
+        order = sorted(targets, key=_size if self.by_size else _entry(world))
+        stays: set[int] = set()
+        while True:
+            placed = _place_all(world, order, stays)
+            # Who runs and found nothing keeps what it has: that must not be given to others then.
+            stuck = {row for row in placed.failures if keeps_gpus(world, row)} - stays
+            if not stuck:
+                return placed
+            stays |= stuck
+
+
+def _size(target: Target) -> int:
+    return target.gpus
+
+
+def _entry(world: World) -> Callable[[Target], tuple[int, float]]:
+    """By queue level, and in the lower ones by when a job entered it; else in the order given."""
+    tier, since_s = world.jobs.i("tier"), world.jobs.f("tier_since_s")
+
+    def key(target: Target) -> tuple[int, float]:
+        level = int(tier[target.row])
+        return level, float(since_s[target.row]) if level else 0.0
+
+    return key
+
+
+def _place_all(world: World, order: Sequence[Target], stays: set[int]) -> Placed:
+    room, jobs = Room(world.layout.fork(), world.ill), world.jobs
+    placements: dict[int, Placement] = {}
+    failures: dict[int, Failure] = {}
+    for target in order:
+        held = jobs.placements[target.row]
+        if held is not None and target.row not in stays:
+            room.vacate(held, jobs.jobs[target.row])
+    for target in order:
+        job = jobs.jobs[target.row]
+        if not target.gpus:
+            continue
+        found = None if target.row in stays else _most_free(room, job, target)
+        if found is None:
+            kept = int(jobs.i("gpus")[target.row]) if target.row in stays else 0
+            failures[target.row] = why(room, job, target.gpus, target.gpu_type, kept)
+        else:
+            placements[target.row] = found
+    return Placed(placements, failures, {}, room.layout)
+
+
+def keeps_gpus(world: World, row: int) -> bool:
+    """Whether a job that cannot be placed stays as it is. One that lost GPUs cannot: it is preempted."""
+    return world.jobs.placements[row] is not None and int(world.jobs.i("phase")[row]) != Phase.BROKEN
+
+
+def _most_free(room: Room, job: Job, target: Target) -> Placement | None:
+    nodes = room.suited(job, target.gpu_type)
+    if job.share is not None:
+        return place_share(room, job, job.share, nodes)
+    parts = _emptiest_first(room, job, target.gpus, nodes)
+    return None if parts is None else room.seat(job, parts)
+
+
+def _emptiest_first(room: Room, job: Job, gpus: int, nodes: int) -> list[Part] | None:
+    """As many GPUs as there are on the node with the most free ones, the lowest number on ties, and so on."""
+    levels, step = [level & nodes for level in room.layout.buckets], job.gpus_per_replica
+    parts: list[Part] = []
+    for k in range(len(levels) - 1, 0, -1):
+        while levels[k] and gpus:
+            low = levels[k] & -levels[k]
+            i = low.bit_length() - 1
+            levels[k] ^= low
+            capacity = room.capacity(i, job)
+            if capacity < k - k % step:
+                # It lacks CPU or memory beside its GPUs, and comes up again where it belongs.
+                levels[capacity] |= low
+                continue
+            count = min(capacity, gpus)
+            parts.append((i, count))
+            gpus -= count
+    return None if gpus else parts

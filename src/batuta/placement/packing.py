@@ -1,0 +1,178 @@
+"""Which nodes for a job with whole GPUs: one if possible, else few and close together; the fullest."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from batuta.core.job import Job, Spread
+from batuta.core.layout import bits
+from batuta.placement.choose_gpus import choose_gpus, crossings
+from batuta.placement.room import Part, Room
+
+NOWHERE = -1
+SNUG_TRIES = 8
+"""How many equally full nodes are compared for the one where the job stays within an NVLink group."""
+
+
+def pack(room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) -> list[Part] | None:
+    """Chooses nodes for a job, `home` in this order before others that are as good. None: no room."""
+    for i in home:
+        if nodes >> i & 1 and room.capacity(i, job) >= gpus:
+            return [(i, gpus)]
+    i = fullest(room, job, gpus, nodes)
+    if i >= 0:
+        return [(i, gpus)]
+    within, required = job.topology.within, job.topology.required
+    if required and within is Spread.NODE:
+        return None
+    if len(room.table.by_rack) < 2:
+        return few_nodes(room, job, gpus, nodes, home)
+    racks = racks_by_fit(room, job, gpus, nodes)
+    for rack in racks:
+        parts = few_nodes(room, job, gpus, nodes & rack, home)
+        if parts is not None:
+            return parts
+    if required and within is Spread.RACK:
+        return None
+    return few_nodes(room, job, gpus, nodes, home, widest_rack(room, job, nodes))
+
+
+def fullest(room: Room, job: Job, gpus: int, nodes: int) -> int:
+    """The fullest node on which the whole job fits, the lowest number on ties; NOWHERE without one."""
+    levels = room.levels(job)
+    exact = levels is room.layout.buckets
+    for k in range(gpus, len(levels)):
+        fit = levels[k] & nodes
+        while fit:
+            low = fit & -fit
+            i = low.bit_length() - 1
+            if exact:
+                return _snuggest(room, gpus, fit, i) if gpus > 1 and room.table.nodes[i].nvlink else i
+            capacity = room.capacity(i, job)
+            if capacity < k:
+                levels[k] ^= low
+                levels[capacity] |= low
+            if capacity >= gpus:
+                return i
+            fit ^= low
+    return NOWHERE
+
+
+def _snuggest(room: Room, gpus: int, fit: int, first: int) -> int:
+    """Of some equally full nodes the first one with the fewest NVLink groups for the job."""
+    best, fewest = first, len(room.layout.buckets)
+    for tries, i in enumerate(bits(fit)):
+        if tries == SNUG_TRIES or fewest == 1:
+            break
+        node = room.table.nodes[i]
+        chosen = choose_gpus(node.nvlink, node.numa, room.layout.free[i], gpus)
+        groups = crossings(node.nvlink, chosen.mask) if node.nvlink else 1
+        if groups < fewest:
+            best, fewest = i, groups
+    return best
+
+
+def few_nodes(
+    room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = (), near: int = 0
+) -> list[Part] | None:
+    """As few nodes as possible: the emptiest ones whole, then the fullest one that has room for the rest.
+
+    Among nodes that are as good, `home` goes first, then those `near`, then those in racks that it is in.
+    """
+    shared, step = room.levels(job), job.gpus_per_replica
+    exact = shared is room.layout.buckets
+    levels = [level & nodes for level in shared]
+    if sum(level.bit_count() * (k - k % step) for k, level in enumerate(levels)) < gpus:
+        return None
+    by_rack, rack_of = room.table.by_rack, room.table.rack_of
+    several = len(by_rack) > 1
+    parts: list[Part] = []
+    left, top = gpus, len(levels) - 1
+    while left:
+        rest = [(k, left) for k in range(left, top + 1) if levels[k]]
+        while top and not levels[top]:
+            top -= 1
+        whole = top - top % step
+        if not whole:
+            return None
+        k, count = rest[0] if rest else (top, whole)
+        i = next((i for i in home if levels[k] >> i & 1), NOWHERE)
+        if i < 0:
+            fit = levels[k] & near or levels[k]
+            i = (fit & -fit).bit_length() - 1
+        low = 1 << i
+        levels[k] ^= low
+        if not exact and (capacity := room.capacity(i, job)) < k:
+            # It has GPUs, but not what the job wants beside them: it comes up again at its true level.
+            levels[capacity] |= low
+            if shared[k] & low:
+                shared[k] ^= low
+                shared[capacity] |= low
+            continue
+        parts.append((i, count))
+        left -= count
+        if several:
+            near |= by_rack[rack_of[i]]
+    return parts
+
+
+def racks_by_fit(room: Room, job: Job, gpus: int, nodes: int) -> list[int]:
+    """The racks that could hold the whole job, as sets of nodes: fewest nodes first, then the fullest."""
+    levels, step = room.levels(job), job.gpus_per_replica
+    sizes = [(k, k - k % step) for k in range(len(levels) - 1, 0, -1) if k >= step and levels[k] & nodes]
+    found = []
+    for order, rack in enumerate(room.table.by_rack.values()):
+        here, free, left, count = nodes & rack, 0, gpus, 0
+        if not here:
+            continue
+        for k, whole in sizes:
+            there = (levels[k] & here).bit_count()
+            free += there * whole
+            if left > 0 and there:
+                used = min(there, -(-left // whole))
+                count += used
+                left -= used * whole
+        if left <= 0:
+            found.append((count, free, order, rack))
+    return [rack for *_, rack in sorted(found)]
+
+
+def widest_rack(room: Room, job: Job, nodes: int) -> int:
+    """The rack with the most room for a job that fits in none."""
+    return max(room.table.by_rack.values(), key=lambda rack: most(room, job, nodes & rack, Spread.ANY))
+
+
+def most(room: Room, job: Job, nodes: int, within: Spread | None = None) -> int:
+    """The most GPUs that the job could have on these nodes, by what it requires of their closeness."""
+    if within is None:
+        within = job.topology.within if job.topology.required else Spread.ANY
+    if within is Spread.RACK:
+        racks = room.table.by_rack.values()
+        return max((most(room, job, nodes & rack, Spread.ANY) for rack in racks), default=0)
+    levels, step = room.levels(job), job.gpus_per_replica
+    if levels is room.layout.buckets:
+        sizes = [(k - k % step, (level & nodes).bit_count()) for k, level in enumerate(levels)]
+        if within is Spread.NODE:
+            return max((size for size, count in sizes if count), default=0)
+        return sum(size * count for size, count in sizes)
+    capacities = [room.capacity(i, job) for i in bits(nodes & ~levels[0])]
+    return max(capacities, default=0) if within is Spread.NODE else sum(capacities)
+
+
+def legal_floor(job: Job, gpus: int) -> int:
+    """The largest legal size that is at most `gpus`; 0 without one."""
+    if gpus < job.min:
+        return 0
+    if job.sizes is not None:
+        return job.sizes[bisect_right(job.sizes, gpus) - 1]
+    return job.min + (min(gpus, job.max) - job.min) // job.gpus_per_replica * job.gpus_per_replica
+
+
+def legal_above(job: Job, gpus: int) -> int:
+    """The next legal size above `gpus`; `gpus` itself when there is none."""
+    if job.sizes is not None:
+        above = bisect_right(job.sizes, gpus)
+        return job.sizes[above] if above < len(job.sizes) else gpus
+    size = max(job.min, legal_floor(job, gpus) + job.gpus_per_replica)
+    return size if size <= job.max else gpus

@@ -1,0 +1,148 @@
+"""The layout while a cycle is placed, with what was learned about it on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from batuta.core.cluster import Placement, Span
+from batuta.core.job import Job
+from batuta.core.layout import Layout, bits, mask_of
+from batuta.placement.choose_gpus import choose_gpus, numa_part
+
+if TYPE_CHECKING:
+    from batuta.placement.sharing import CardLevels
+
+Part = tuple[int, int]
+"""A node, and how many of its GPUs."""
+
+
+class Room:
+    """A working copy of the layout. What it remembers are upper bounds: true while GPUs are only taken."""
+
+    __slots__ = ("_ill", "_levels", "_suited", "_widest", "cards", "layout", "table")
+
+    def __init__(self, layout: Layout, ill: Mapping[int, int]) -> None:
+        self.layout = layout
+        self.table = layout.table
+        self._ill = ill
+        self._widest: dict[int, int] = {}
+        self._suited: dict[tuple[object, ...], int] = {}
+        self._levels: dict[tuple[int, int, int, bool], list[int]] = {}
+        self.cards: CardLevels | None = None
+        """Made when the first job that shares a card is placed."""
+
+    def fork(self) -> Room:
+        """A copy to try something out on."""
+        twin = Room(self.layout.fork(), self._ill)
+        twin._suited, twin._widest = self._suited, self._widest
+        return twin
+
+    def suited(self, job: Job, gpu_type: int) -> int:
+        """Nodes of this type that may get new replicas of the job."""
+        key = (gpu_type, job.node_labels, job.tolerations)
+        nodes = self._suited.get(key)
+        if nodes is None:
+            nodes = self.layout.usable & self.table.by_type[gpu_type] & self.table.matching(job)
+            self._suited[key] = nodes
+        return nodes
+
+    def levels(self, job: Job) -> list[int]:
+        """levels[k]: nodes on which the job could have at most k GPUs; exact if it asks for GPUs only.
+
+        Otherwise CPU, memory and NUMA are looked at when a node comes up, and the node is lowered to what it
+        really has. So no job looks at all nodes, and no two jobs of the same shape at the same full one.
+        """
+        cpus, memory, numa = job.cpus_milli_per_gpu, job.memory_mib_per_gpu, job.topology.single_numa
+        if not (cpus or memory or numa):
+            return self.layout.buckets
+        key = (cpus, memory, job.gpus_per_replica, numa)
+        levels = self._levels.get(key)
+        if levels is None:
+            levels = self._levels[key] = list(self.layout.buckets)
+        return levels
+
+    def capacity(self, i: int, job: Job, own: int = 0) -> int:
+        """How many more GPUs the job could have on a node where it has `own`: whole replicas only."""
+        layout = self.layout
+        free = layout.free[i]
+        if job.topology.single_numa and self.table.nodes[i].numa:
+            free = numa_part(self.table.nodes[i].numa, free, 0, own)
+        most = free.bit_count()
+        if job.cpus_milli_per_gpu:
+            most = min(most, layout.cpus_milli[i] // job.cpus_milli_per_gpu)
+        if job.memory_mib_per_gpu:
+            most = min(most, layout.memory_mib[i] // job.memory_mib_per_gpu)
+        return max(most - most % job.gpus_per_replica, 0)
+
+    def take(self, i: int, count: int, job: Job, own: int = 0) -> Span:
+        """Gives a job GPUs of a node, chosen close together."""
+        node = self.table.nodes[i]
+        mask, gpus = choose_gpus(
+            node.nvlink, node.numa, self.layout.free[i], count, own, job.topology.single_numa
+        )
+        self.layout.take(i, mask, job)
+        return Span(node.name, gpus)
+
+    def first_gpu(self, i: int) -> int:
+        """The free GPU of a node that leaves the others closest together."""
+        node = self.table.nodes[i]
+        return choose_gpus(node.nvlink, node.numa, self.layout.free[i], 1).gpus[0]
+
+    def retake(self, i: int, count: int, job: Job, held: int) -> int:
+        """Gives a job GPUs of a node, those that it held there first. Returns them as a set."""
+        node, free, numa = self.table.nodes[i], self.layout.free[i], job.topology.single_numa
+        kept = held & free
+        if kept and numa and node.numa and (numa_part(node.numa, free, 0, kept)).bit_count() < count:
+            # Its old NUMA node is too narrow for all; another one is not.
+            kept = 0
+        if kept.bit_count() >= count:
+            mask = choose_gpus(node.nvlink, node.numa, kept, count, 0, numa).mask
+        else:
+            more = count - kept.bit_count()
+            mask = kept | choose_gpus(node.nvlink, node.numa, free & ~kept, more, kept, numa).mask
+        self.layout.take(i, mask, job)
+        return mask
+
+    def seat(self, job: Job, parts: Iterable[Part]) -> Placement:
+        """Takes GPUs on every chosen node."""
+        return Placement(tuple([self.take(i, count, job) for i, count in parts]))
+
+    def occupy(self, placement: Placement, job: Job) -> None:
+        """Takes exactly these GPUs."""
+        self.layout.place(placement, job)
+
+    def give_back(self, i: int, mask: int, job: Job) -> None:
+        """Gives some GPUs of a node back. What was remembered about full nodes no longer holds."""
+        self.layout.give_back(i, mask, job)
+        self._levels.clear()
+        self.cards = None
+
+    def vacate(self, placement: Placement, job: Job) -> None:
+        """Gives all these GPUs back."""
+        self.layout.remove(placement, job)
+        self._levels.clear()
+        self.cards = None
+
+    def total(self, nodes: int) -> int:
+        """Healthy GPUs of a set of usable nodes, free or not."""
+        total = sum(size * (own & nodes).bit_count() for size, own in self.table.by_size.items())
+        return total - sum(mask.bit_count() for i, mask in self._ill.items() if nodes >> i & 1)
+
+    def widest(self, nodes: int) -> int:
+        """Healthy GPUs of the largest of these usable nodes."""
+        widest = self._widest.get(nodes)
+        if widest is None:
+            ill = sum(1 << i for i in self._ill)
+            whole = max((size for size, own in self.table.by_size.items() if own & nodes & ~ill), default=0)
+            widest = max([whole, *(self.layout.healthy[i].bit_count() for i in bits(ill & nodes))])
+            self._widest[nodes] = widest
+        return widest
+
+    def masks(self, placement: Placement) -> dict[int, int]:
+        """The GPUs of a placement as a set per node."""
+        index, found = self.table.index, dict[int, int]()
+        for name, gpus in placement.spans:
+            i = index[name]
+            found[i] = found.get(i, 0) | mask_of(gpus)
+        return found
