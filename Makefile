@@ -70,7 +70,7 @@ $(VENV)/.locked: requirements/bootstrap.txt requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Batuta needs Python >= 3.11; try make PYTHON=python3.12") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) --require-hashes -r requirements/bootstrap.txt
-	$(UV) pip install --quiet --require-hashes -r requirements/dev.txt || $(PIP) --require-hashes -r requirements/dev.txt
+	$(UV) pip install --quiet --compile-bytecode --require-hashes -r requirements/dev.txt || $(PIP) --require-hashes -r requirements/dev.txt
 	@touch $@
 
 # The package itself is linked, not copied: only a change of its metadata (scripts, entry points) needs this.

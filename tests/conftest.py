@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+# Before NumPy is loaded: with two test processes on two cores, threads of BLAS only wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import settings
 

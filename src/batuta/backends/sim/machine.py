@@ -128,6 +128,9 @@ class SimBackend:
         self._drop_lapsed()
         return self._next_time_s() is None
 
+    def close(self) -> None:
+        pass
+
     def alone_s(self, job: JobId, gpus: float) -> float:
         return alone_s(self._truth[job], gpus, self.options.restart_s)
 

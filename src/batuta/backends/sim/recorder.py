@@ -103,25 +103,26 @@ def job_results(
     alone_s: Callable[[JobId, float], float],
 ) -> tuple[JobResult, ...]:
     """The lives of all jobs, those that are not over included, in submit order."""
-    contention = _Contention(timeline)
     past = world.past
-    living = {job.id: (job, row) for row, job in enumerate(world.jobs.jobs)}
-    everyone: list[Job] = [*(p.job for p in past.values()), *(job for job, _ in living.values())]
+    living = {job.id: row for row, job in enumerate(world.jobs.jobs)}
+    everyone: list[Job] = [*(p.job for p in past.values()), *world.jobs.jobs]
     everyone.sort(key=lambda job: (job.submit_s, job.id))
+    ends_s = np.array([past[job.id].end_s if job.id in past else _NAN for job in everyone])
+    shares = _Contention(timeline).shares(np.array([job.submit_s for job in everyone]), ends_s)
     found = []
-    for job in everyone:
+    for job, end_s, share in zip(everyone, ends_s.tolist(), shares.tolist(), strict=True):
         over = past.get(job.id)
         if over is not None:
-            state, first_s, end_s = over.state, over.first_start_s, over.end_s
+            state, first_s = over.state, over.first_start_s
             gpu_s, restarts = over.attained_gpu_s, over.restarts
         else:
-            row = living[job.id][1]
-            state, first_s, end_s = world.state_of(row), float(world.jobs.f("first_start_s")[row]), _NAN
+            row = living[job.id]
+            state, first_s = world.state_of(row), float(world.jobs.f("first_start_s")[row])
             world.jobs.settle(row, world.now_s)
             gpu_s, restarts = float(world.jobs.f("attained_gpu_s")[row]), int(world.jobs.i("restarts")[row])
         fairness = _NAN
         if state is JobState.SUCCEEDED:
-            fair_s = alone_s(job.id, contention.share(job.submit_s, end_s))
+            fair_s = alone_s(job.id, share)
             fairness = (end_s - job.submit_s) / fair_s if fair_s > 0 else _NAN
         found.append(
             JobResult(
@@ -155,11 +156,13 @@ class _Contention:
         self._job_s = np.concatenate([[0.0], np.cumsum(alive[:-1] * lengths)])
         self._gpu_s = np.concatenate([[0.0], np.cumsum(timeline.capacity_gpus[:-1] * lengths)])
 
-    def share(self, from_s: float, to_s: float) -> float:
-        """GPUs per job alive; 1 GPU where nothing is known."""
-        if len(self._time_s) < 2 or to_s <= from_s:
-            return 1.0
-        edges = np.array([from_s, to_s])
-        jobs = np.diff(np.interp(edges, self._time_s, self._job_s))[0]
-        gpus = np.diff(np.interp(edges, self._time_s, self._gpu_s))[0]
-        return float(gpus / max(jobs, to_s - from_s)) if gpus > 0 else 1.0
+    def shares(self, from_s: FloatArray, to_s: FloatArray) -> FloatArray:
+        """For each job GPUs per job alive; 1 GPU where nothing is known. All at once: traces are long."""
+        shares = np.ones(len(from_s))
+        if len(self._time_s) < 2:
+            return shares
+        jobs = np.interp(to_s, self._time_s, self._job_s) - np.interp(from_s, self._time_s, self._job_s)
+        gpus = np.interp(to_s, self._time_s, self._gpu_s) - np.interp(from_s, self._time_s, self._gpu_s)
+        known = (to_s > from_s) & (gpus > 0)
+        shares[known] = gpus[known] / np.maximum(jobs, to_s - from_s)[known]
+        return shares

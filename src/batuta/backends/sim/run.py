@@ -36,6 +36,10 @@ class SimulatedBackend(Backend, Protocol):
 
     def waiting(self) -> int: ...
 
+    def close(self) -> None:
+        """The run is over."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -118,6 +122,7 @@ def simulate(
     except KeyboardInterrupt:
         complete = False
     cpu_s = time.process_time() - begun_cpu_s
+    backend.close()
     recorder.close(world.now_s)
     timeline = recorder.timeline()
     cycles = max(len(times.cycles_ms), 1)

@@ -84,9 +84,9 @@ class _Points:
 class Measured:
     """Beliefs from measurements alone.
 
-    With `shared` all jobs of an application and batch size pool their points and their totals, else each has its
-    own. With `totals` the length of a job is known; without, it is guessed as twice the furthest progress seen
-    until a job of the application has ended.
+    With `shared` all jobs of an application and batch size pool their points and their totals, else each has
+    its own. With `totals` the length of a job is known; without, it is guessed as twice the furthest progress
+    seen until a job of the application has ended.
     """
 
     def __init__(self, shared: bool, totals: bool) -> None:

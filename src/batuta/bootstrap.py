@@ -1,0 +1,283 @@
+"""The only place that wires things together: names from the command line become collaborators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from batuta.backends.sim.experiment import Experiment
+    from batuta.backends.sim.result import RunResult
+    from batuta.backends.sim.run import SimulatedBackend
+    from batuta.backends.sim.workload import Workload
+    from batuta.core.cluster import Node
+    from batuta.core.decide import Rules
+    from batuta.core.placer import Placer
+    from batuta.core.plan import Plan
+    from batuta.core.policy import Policy
+    from batuta.core.world import World
+    from batuta.engine.loop import Cadence
+    from batuta.engine.ports import Journal
+    from batuta.spec.problem import Problem
+
+DEFAULT_CLUSTERS = {"sample": "8x4", "pollux": "16x4:T4"}
+"""For workloads that were made for a certain cluster."""
+
+
+@lru_cache(maxsize=8)
+def _load_workload(
+    path: str, format: str | None, elastic: str, speed: str, profiles: str | None = None
+) -> Workload:
+    """Reads a workload once per process."""
+    from batuta.backends.sim.traces.detect import read_workload
+    from batuta.backends.sim.traces.elasticity import Elasticity
+    from batuta.backends.sim.traces.trace_format import TraceOptions
+
+    folder = Path(profiles) if profiles else None
+    return read_workload(path, format, TraceOptions(Elasticity.parse(elastic, speed), profiles=folder))
+
+
+def workload_of(experiment: Experiment) -> Workload:
+    """The workload that an experiment names, as it is in its source."""
+    return _load_workload(
+        experiment.workload, experiment.format, experiment.elastic, experiment.speed, experiment.profiles
+    )
+
+
+def cluster_nodes(text: str) -> tuple[Node, ...]:
+    from batuta.spec.cluster import read_cluster
+
+    return read_cluster(text)
+
+
+def default_cluster(workload: Workload) -> str | None:
+    return DEFAULT_CLUSTERS.get(workload.name) or DEFAULT_CLUSTERS.get(workload.format)
+
+
+def placer_for(policy: Policy) -> Placer:
+    """The placer that a policy is defined with, or the topology-aware one."""
+    from batuta.placement.most_free import MostFreePlacer
+    from batuta.placement.placer import TopologyPlacer
+
+    style = getattr(policy, "placement", "topology")
+    return TopologyPlacer() if style == "topology" else MostFreePlacer(by_size=style == "most-free-by-size")
+
+
+def find_policy(name: str) -> Policy:
+    """A policy by its name, or the one in a Python file: `my_policy.py`, or `my_policy.py:ClassName`."""
+    from batuta.policies.policy_file import load_policy_file
+    from batuta.policies.registry import BrokenPolicyError, UnknownPolicyError, load_policy
+    from batuta.spec.problem import InputError
+
+    path, _, wanted = name.partition(":")
+    try:
+        return load_policy_file(path, wanted) if path.endswith(".py") else load_policy(name)
+    except (BrokenPolicyError, UnknownPolicyError) as error:
+        raise InputError.of(str(error)) from error
+
+
+def rules_for(policy_name: str, weigh: bool = True, freeze: bool = True) -> Rules:
+    from batuta.core.decide import Rules
+    from batuta.core.weigh import Costs
+    from batuta.quota.queue_limits import QueueLimits
+
+    policy = find_policy(policy_name)
+    if getattr(policy, "placement", "topology") != "topology":
+        # Published baselines are replayed as their authors ran them.
+        weigh = freeze = False
+    costs = Costs(enabled=weigh, freeze_transitions=freeze)
+    return Rules(policy, placer_for(policy), QueueLimits(), costs)
+
+
+def cadence_for(experiment: Experiment, policy: Policy) -> Cadence:
+    from batuta.engine.loop import Cadence
+
+    every_s = 60.0 if hasattr(policy, "tiers") and experiment.round_s is None else None
+    return Cadence(experiment.round_s, experiment.min_interval_s, every_s)
+
+
+def run_experiment(
+    experiment: Experiment,
+    tell: Callable[[float, int], None] | None = None,
+    watch: Callable[[World, Plan], None] | None = None,
+    journal: Journal | None = None,
+) -> RunResult:
+    """Simulates one experiment from beginning to end."""
+    from batuta.backends.sim.experiment import first_jobs, resample
+    from batuta.backends.sim.run import Setting, simulate
+
+    workload = resample(first_jobs(workload_of(experiment), experiment.limit), experiment.seed)
+    nodes = cluster_nodes(experiment.cluster)
+    goodput = any(sim.goodput is not None for sim in workload.jobs)
+    rules = rules_for(experiment.policy, experiment.weigh, freeze=not goodput)
+    backend = (
+        _goodput_backend(experiment, workload, nodes, rules.policy)
+        if goodput
+        else _event_backend(experiment, workload, nodes)
+    )
+    setting = Setting(
+        workload=workload.name,
+        cluster=experiment.cluster,
+        seed=experiment.seed,
+        keep_segments=experiment.keep_segments,
+        notes=workload.notes,
+    )
+    return simulate(backend, rules, setting, cadence_for(experiment, rules.policy), journal, tell, watch)
+
+
+def _event_backend(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> SimulatedBackend:
+    from batuta.backends.sim.experiment import with_locality
+    from batuta.backends.sim.machine import SimBackend, SimOptions
+
+    jobs = with_locality(workload.jobs, experiment.locality)
+    options = SimOptions(restart_s=experiment.restart_s)
+    return SimBackend(jobs, nodes, options, _failures(experiment, workload, nodes))
+
+
+def _goodput_backend(
+    experiment: Experiment, workload: Workload, nodes: Sequence[Node], policy: Policy
+) -> SimulatedBackend:
+    from batuta.backends.sim.experiment import profiles_beside
+    from batuta.backends.sim.goodput.backend import GoodputBackend
+    from batuta.spec.problem import InputError
+
+    folder = Path(experiment.profiles) if experiment.profiles else profiles_beside(experiment.workload)
+    if folder is None:
+        raise InputError.of(
+            f"{experiment.workload}: this workload needs measured profiles and none were found beside it",
+            fix="name their folder with --profiles DIR",
+        )
+    return GoodputBackend.of(
+        workload.jobs,
+        nodes,
+        folder,
+        round_s=experiment.round_s or 60.0,
+        restart_s=30.0 if experiment.restart_s is None else experiment.restart_s,
+        knowledge=getattr(policy, "knowledge", experiment.knowledge),
+    )
+
+
+def _failures(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> Sequence[Any]:
+    if experiment.failures is None:
+        return ()
+    from batuta.backends.sim.failures import read_failures
+
+    horizon_s = 2 * max((sim.job.submit_s + sim.work_s for sim in workload.jobs), default=0.0)
+    return read_failures(experiment.failures, nodes, horizon_s, experiment.seed)
+
+
+def with_seed(experiment: Experiment, seed: int) -> Experiment:
+    from dataclasses import replace
+
+    return replace(experiment, seed=seed)
+
+
+def run_experiments(
+    experiments: Sequence[Experiment], parallel: int, advance: Callable[[], None]
+) -> list[RunResult]:
+    """Runs all, some at a time; the results are in the order of the experiments.
+
+    After Ctrl-C the results that are complete.
+    """
+    import multiprocessing
+
+    found: dict[int, RunResult] = {}
+    if parallel == 1 or len(experiments) == 1:
+        for number, experiment in enumerate(experiments):
+            run = run_experiment(experiment)
+            if not run.complete:
+                break
+            found[number] = run
+            advance()
+        return list(found.values())
+    with multiprocessing.Pool(min(parallel, len(experiments)), _ignore_interrupts) as pool:
+        try:
+            for number, run in pool.imap_unordered(_run_numbered, list(enumerate(experiments))):
+                found[number] = run
+                advance()
+        except KeyboardInterrupt:
+            pool.terminate()
+    return [found[number] for number in sorted(found)]
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C goes to the whole process group; only the parent answers it."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _run_numbered(numbered: tuple[int, Experiment]) -> tuple[int, RunResult]:
+    return numbered[0], run_experiment(numbered[1])
+
+
+def check_outputs(report: Path | None, tables: Sequence[Path | None], problems: list[Problem]) -> None:
+    """Looks at where results shall go before anything runs."""
+    from batuta.report.files import NotWritable, check_path, check_results_path
+    from batuta.spec.problem import Problem
+
+    for path, check in ((report, check_path), *((table, check_results_path) for table in tables)):
+        if path is not None:
+            try:
+                check(path)
+            except NotWritable as error:
+                problems.append(Problem(str(error)))
+
+
+def write_results(
+    runs: Sequence[RunResult],
+    report: Path | None,
+    jobs: Path | None,
+    timeline: Path | None,
+    command: Sequence[str],
+    baseline: str | None = None,
+) -> None:
+    from batuta.report.files import write_jobs, write_timeline
+    from batuta.report.origin import Origin
+    from batuta.report.page import write_report
+
+    if jobs is not None:
+        write_jobs(jobs, runs)
+    if timeline is not None:
+        write_timeline(timeline, runs)
+    if report is not None:
+        write_report(report, runs, baseline=baseline, origin=Origin(command=_command_line(command)))
+
+
+def print_run(run: RunResult) -> None:
+    from batuta.report.cli_table import run_view
+
+    _console().print(run_view(run))
+
+
+def print_comparison(runs: Sequence[RunResult], baseline: str) -> None:
+    from batuta.report.cli_table import comparison_view
+    from batuta.report.compare_table import compare
+
+    console = _console()
+    console.print(comparison_view(compare(runs, baseline), width=console.width))
+
+
+def comparison_json(runs: Sequence[RunResult], baseline: str) -> dict[str, object]:
+    from batuta.report.compare_table import compare, comparison_json
+
+    return comparison_json(compare(runs, baseline))
+
+
+def _console() -> Console:
+    """As wide as the terminal; wide enough for a table where there is none, as in a pipe."""
+    import sys
+
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=120)
+
+
+def _command_line(words: Sequence[str]) -> str:
+    import shlex
+
+    return shlex.join(["batuta", *words])
