@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 DEFAULT_CLUSTERS = {"sample": "8x4", "pollux": "16x4:T4"}
 """For workloads that were made for a certain cluster."""
+GOODPUT_ROUND_S = 60.0
+"""The goodput model is defined in rounds; these are its authors'."""
 
 
 @lru_cache(maxsize=8)
@@ -107,12 +109,16 @@ def run_experiment(
     journal: Journal | None = None,
 ) -> RunResult:
     """Simulates one experiment from beginning to end."""
+    from dataclasses import replace
+
     from batuta.backends.sim.experiment import first_jobs, resample
     from batuta.backends.sim.run import Setting, simulate
 
     workload = resample(first_jobs(workload_of(experiment), experiment.limit), experiment.seed)
     nodes = cluster_nodes(experiment.cluster)
     goodput = any(sim.goodput is not None for sim in workload.jobs)
+    if goodput and experiment.round_s is None:
+        experiment = replace(experiment, round_s=GOODPUT_ROUND_S)
     rules = rules_for(experiment.policy, experiment.weigh, freeze=not goodput)
     backend = (
         _goodput_backend(experiment, workload, nodes, rules.policy)
@@ -155,7 +161,7 @@ def _goodput_backend(
         workload.jobs,
         nodes,
         folder,
-        round_s=experiment.round_s or 60.0,
+        round_s=experiment.round_s or GOODPUT_ROUND_S,
         restart_s=30.0 if experiment.restart_s is None else experiment.restart_s,
         knowledge=getattr(policy, "knowledge", experiment.knowledge),
     )

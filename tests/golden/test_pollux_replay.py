@@ -37,7 +37,6 @@ def test_the_published_average_of_each_workload_comes_out_to_the_digit(
                 policy=f"{policy}-replay",
                 workload=str(folder / "workloads" / f"load-{load}" / f"workload-{number}.csv"),
                 cluster="16x4:T4",
-                round_s=60.0,
                 keep_segments=False,
             )
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from batuta.core.admission import Admitted
 from batuta.core.cluster import Placement
 from batuta.core.command import Command, Migrate, Preempt, Resize, Start
@@ -99,8 +101,10 @@ def lost_work_s(world: World, row: int, now_s: float) -> float:
     interval_s = world.jobs.jobs[row].checkpoint_interval_s
     if interval_s is None:
         return 0.0
-    running_s = now_s - float(world.jobs.f("anchor_s")[row])
-    return float(world.jobs.f("rate")[row]) * min(interval_s / 2, max(running_s, 0.0))
+    jobs = world.jobs
+    # Since the last start or resize, not since the last report of progress: that is no checkpoint.
+    begun_s = np.fmax(jobs.f("last_start_s")[row], jobs.f("last_resize_s")[row])
+    return float(jobs.f("rate")[row]) * min(interval_s / 2, max(now_s - float(begun_s), 0.0))
 
 
 def _may_keep(job: Job, size: int, row: int, admitted: Admitted) -> bool:

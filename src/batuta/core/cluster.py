@@ -56,7 +56,9 @@ class Placement(NamedTuple):
 
     @property
     def size(self) -> int:
-        return sum(len(span.gpus) for span in self.spans)
+        spans = self.spans
+        # Most jobs lie on one node, and this is asked many times a cycle.
+        return len(spans[0][1]) if len(spans) == 1 else sum([len(gpus) for _, gpus in spans])
 
     @property
     def nodes(self) -> tuple[NodeName, ...]:

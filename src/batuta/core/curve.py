@@ -70,28 +70,31 @@ def power_curve(largest: int, exponent: float) -> SpeedCurve:
 class CurvePool:
     """All curves of a World in one flat array, equal ones stored once."""
 
-    __slots__ = ("_used", "flat", "places")
+    __slots__ = ("flat", "limit", "places", "used")
 
     def __init__(self) -> None:
         self.flat: FloatArray = np.zeros(1024)
         self.places: dict[SpeedCurve, tuple[int, int]] = {}
-        self._used = 0
+        self.used = 0
+        self.limit = 1 << 17
+        """Values beyond which it is worth looking for curves that no job has any more."""
 
     def add(self, curve: SpeedCurve) -> tuple[int, int]:
         """Where the curve starts and the index of its last value."""
         place = self.places.get(curve)
         if place is None:
             n = len(curve.speeds)
-            while self._used + n > len(self.flat):
+            while self.used + n > len(self.flat):
                 self.flat = np.concatenate([self.flat, np.zeros_like(self.flat)])
-            self.flat[self._used : self._used + n] = curve.speeds
-            place = self.places[curve] = (self._used, n - 1)
-            self._used += n
+            self.flat[self.used : self.used + n] = curve.speeds
+            place = self.places[curve] = (self.used, n - 1)
+            self.used += n
         return place
 
     def fork(self) -> CurvePool:
         twin = CurvePool()
-        twin.flat, twin.places, twin._used = self.flat.copy(), dict(self.places), self._used
+        twin.flat, twin.places = self.flat.copy(), dict(self.places)
+        twin.used, twin.limit = self.used, self.limit
         return twin
 
 

@@ -62,7 +62,7 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True)
 class JobChanged:
-    """The user changed the request: size range, priority or queue. The id and submit time stay."""
+    """The user changed the request: size range, priority or queue. All else stays as it was."""
 
     time_s: float
     job: Job

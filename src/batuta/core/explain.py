@@ -5,10 +5,14 @@ from __future__ import annotations
 from batuta.core.admission import Admitted
 from batuta.core.allocate import Allocation
 from batuta.core.changes import Changes
+from batuta.core.job import Spread
 from batuta.core.placer import Placed
 from batuta.core.plan import Decisions
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
+
+_LIMITS = (Reason.QUOTA_REACHED, Reason.QUEUE_HELD)
+"""Refusals that say why a job with GPUs does not have more."""
 
 
 def explain(
@@ -28,11 +32,16 @@ def explain(
     for row, failure in placed.failures.items():
         if gpus[row] < high[row]:
             special[row] = (failure.reason, failure.evidence)
-    special.update(
-        (row, refusal)
-        for row, refusal in (admitted.refused or {}).items()
-        if gpus[row] < high[row] and (gpus[row] == 0 or refusal[0] is Reason.QUOTA_REACHED)
-    )
+    for row, most in allocation.reach.items():
+        if gpus[row] == 0 and most < low[row]:
+            special[row] = _beyond_reach(world, row, int(allocation.gpu_type[row]), most)
+    if admitted.cap is not None:
+        # A refusal is the reason only for who has all that it was admitted to; others wait for GPUs.
+        special.update(
+            (row, refusal)
+            for row, refusal in (admitted.refused or {}).items()
+            if admitted.cap[row] <= gpus[row] < high[row] and (gpus[row] == 0 or refusal[0] in _LIMITS)
+        )
     return Decisions(
         ids=tuple(jobs.ids),
         gpus=gpus,
@@ -40,8 +49,18 @@ def explain(
         asked=asked,
         low=low,
         high=high,
-        kind=allocation.gpu_type if len(allocation.capacity) > 1 or jobs.picky else None,
+        kind=allocation.gpu_type if len(allocation.capacity) != 1 or jobs.picky else None,
         capacity=tuple(allocation.capacity),
         free=tuple(layout.free_gpus(own & layout.usable) for own in world.nodes.by_type),
         special=special,
     )
+
+
+def _beyond_reach(world: World, row: int, kind: int, most: int) -> tuple[Reason, Evidence]:
+    """Why a job could not run even if it were alone."""
+    job, nodes = world.jobs.jobs[row], world.nodes
+    if not nodes.by_type[kind] & nodes.matching(job):
+        return Reason.NO_MATCHING_NODE, ()
+    if job.topology.single_numa or (job.topology.required and job.topology.within is not Spread.ANY):
+        return Reason.TOPOLOGY_UNMET, (("needs", job.min), ("best", most))
+    return Reason.EXCEEDS_CLUSTER, (("needs", job.min), ("capacity", most))

@@ -10,9 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import replace
 from enum import IntEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.cluster import Placement
@@ -50,6 +51,7 @@ _INTS = (
     "gpu_type",
     "restarts",
     "lost_gpus",
+    "narrow",
 )
 """What `explain` needs comes first, what a request fills comes next, so that each is one block."""
 _NAN = float("nan")
@@ -66,6 +68,7 @@ class Phase(IntEnum):
     """It lost some of its GPUs and holds the others until the next cycle."""
 
 
+_PHASES = tuple(Phase)
 # Plain numbers for the hot path: the lookup of an enum's member costs as much as a small array operation.
 _STARTING, _RESIZING, _BROKEN = int(Phase.STARTING), int(Phase.RESIZING), int(Phase.BROKEN)
 
@@ -85,6 +88,7 @@ class JobTable:
         "key_of",
         "moving",
         "n",
+        "narrow",
         "picky",
         "placements",
         "queues",
@@ -115,6 +119,8 @@ class JobTable:
         """Jobs that are just starting or resizing."""
         self.broken = 0
         """Jobs that lost some of their GPUs."""
+        self.narrow = 0
+        """Jobs for which the open nodes have fewer GPUs than they want, even if they were alone."""
 
     def f(self, name: str) -> FloatArray:
         return self._f[self.F[name], : self.n]
@@ -132,12 +138,22 @@ class JobTable:
         """A copy of gpus, phase, size, min and max, in this order."""
         return self._i[:5, : self.n].copy()
 
+    def phase_of(self, row: int) -> Phase:
+        """To compare a NumPy integer with an enum takes a hundred times as long as this."""
+        return _PHASES[self._i[1, row]]
+
     def set_phase(self, row: int, phase: Phase) -> None:
         """Changes what is known of a job, and keeps count of those in motion."""
         before, after = int(self._i[1, row]), int(phase)
         self.moving += (after in (_STARTING, _RESIZING)) - (before in (_STARTING, _RESIZING))
         self.broken += (after == _BROKEN) - (before == _BROKEN)
         self._i[1, row] = after
+
+    def set_narrow(self, row: int, narrow: bool) -> None:
+        """Notes whether a job wants more than the open nodes could give to it, and keeps count."""
+        column = self._i[self.I["narrow"]]
+        self.narrow += int(narrow) - int(column[row])
+        column[row] = narrow
 
     def in_motion(self) -> BoolArray | None:
         """The jobs that are just starting or resizing; None when there are none."""
@@ -162,8 +178,7 @@ class JobTable:
 
     def insert(self, job: Job) -> int:
         if self.n == self._f.shape[1]:
-            self._f = np.concatenate([self._f, np.zeros_like(self._f)], axis=1)
-            self._i = np.concatenate([self._i, np.zeros_like(self._i)], axis=1)
+            self._f, self._i = _with_room(self._f), _with_room(self._i)
         key = (job.submit_s, job.sequence, job.id)
         row = bisect_left(self._keys, key)
         if row < self.n:
@@ -193,7 +208,7 @@ class JobTable:
         self.jobs[row] = job
         queue = self.queues.setdefault(job.queue, len(self.queues))
         size_set = self.size_sets.add(job.sizes)
-        start, last = self.curves.add(job.curve)
+        start, last = self._add_curve(job.curve)
         self._i[2:11, row] = (
             *(job.size, job.min, job.max, job.gpus_per_replica, size_set),
             *(job.priority, queue, start, last),
@@ -201,18 +216,33 @@ class JobTable:
 
     def set_curve(self, row: int, curve: SpeedCurve) -> None:
         self.jobs[row] = replace(self.jobs[row], curve=curve)
-        start, last = self.curves.add(curve)
-        self._i[self.I["curve_start"], row] = start
-        self._i[self.I["curve_last"], row] = last
+        first = self.I["curve_start"]
+        self._i[first : first + 2, row] = self._add_curve(curve)
+
+    def _add_curve(self, curve: SpeedCurve) -> tuple[int, int]:
+        """Jobs report new curves as long as they run: those that nobody has any more are given up in time."""
+        if self.curves.used > self.curves.limit:
+            self.curves, first = CurvePool(), self.I["curve_start"]
+            for row, job in enumerate(self.jobs):
+                self._i[first : first + 2, row] = self.curves.add(job.curve)
+            self.curves.limit = max(self.curves.limit, 4 * self.curves.used)
+        return self.curves.add(curve)
 
     def remove(self, job: JobId) -> None:
         row = self.row(job)
         self.picky -= _picky(self.jobs[row])
         self.irregular -= _irregular(self.jobs[row])
         self.set_phase(row, Phase.WAITING)
+        self.set_narrow(row, False)
         del self._keys[row], self.ids[row], self.jobs[row], self.placements[row], self.key_of[job]
-        self._f[:, row : self.n - 1] = self._f[:, row + 1 : self.n]
-        self._i[:, row : self.n - 1] = self._i[:, row + 1 : self.n]
+        if row < self.n // 2:
+            # The shorter side moves: old jobs, which are the first to end, have few before them.
+            self._f[:, 1 : row + 1] = self._f[:, :row]
+            self._i[:, 1 : row + 1] = self._i[:, :row]
+            self._f, self._i = self._f[:, 1:], self._i[:, 1:]
+        else:
+            self._f[:, row : self.n - 1] = self._f[:, row + 1 : self.n]
+            self._i[:, row : self.n - 1] = self._i[:, row + 1 : self.n]
         self.n -= 1
 
     def settle(self, row: int, now_s: float) -> None:
@@ -246,12 +276,20 @@ class JobTable:
         twin.n = self.n
         twin._f, twin._i = self._f.copy(), self._i.copy()
         twin._keys, twin.ids = list(self._keys), list(self.ids)
-        for name in ("picky", "irregular", "moving", "broken"):
+        for name in ("picky", "irregular", "moving", "broken", "narrow"):
             setattr(twin, name, getattr(self, name))
         twin.jobs, twin.placements = list(self.jobs), list(self.placements)
         twin.key_of, twin.queues = dict(self.key_of), dict(self.queues)
         twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()
         return twin
+
+
+def _with_room(table: NDArray[Any]) -> NDArray[Any]:
+    """The same columns with room for twice as many rows, and at least for 64."""
+    rows = table.shape[1]
+    grown = np.zeros((len(table), max(2 * rows, 64)), dtype=table.dtype)
+    grown[:, :rows] = table
+    return grown
 
 
 def _picky(job: Job) -> bool:

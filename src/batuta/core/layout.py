@@ -8,6 +8,7 @@ least three free GPUs in this rack" is a few integer operations, independent of 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from batuta.core.cluster import Node, NodeName, Placement
@@ -54,6 +55,7 @@ class NodeTable:
         "by_type",
         "index",
         "largest",
+        "models",
         "nodes",
         "rack_of",
         "tainted",
@@ -71,6 +73,8 @@ class NodeTable:
         self.by_rack: dict[str, int] = {}
         self.by_label: dict[tuple[str, str], int] = {}
         self.by_size: dict[int, int] = {}
+        self.models: dict[Node, int] = {}
+        """Nodes that differ in name and place only, by what they have in common."""
         self.tainted = 0
         self.all = 0
         self.largest = 0
@@ -88,6 +92,8 @@ class NodeTable:
         self.rack_of.append(node.rack)
         self.by_rack[node.rack] = self.by_rack.get(node.rack, 0) | bit
         self.by_size[node.gpus] = self.by_size.get(node.gpus, 0) | bit
+        model = replace(node, name="", rack="", zone="")
+        self.models[model] = self.models.get(model, 0) | bit
         for label in node.labels:
             self.by_label[label] = self.by_label.get(label, 0) | bit
         if node.taints:
@@ -113,7 +119,7 @@ class NodeTable:
         twin = NodeTable()
         for name in ("nodes", "types", "type_of", "rack_of", "by_type"):
             setattr(twin, name, list(getattr(self, name)))
-        for name in ("index", "by_rack", "by_label", "by_size"):
+        for name in ("index", "by_rack", "by_label", "by_size", "models"):
             setattr(twin, name, dict(getattr(self, name)))
         twin.tainted, twin.all, twin.largest = self.tainted, self.all, self.largest
         return twin

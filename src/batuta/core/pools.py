@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,37 +11,71 @@ import numpy as np
 from batuta.core.arrays import BoolArray, IntArray
 from batuta.core.job import Job
 from batuta.core.layout import Card
+from batuta.core.reach import wishes_of
 from batuta.core.world import World
 
 NO_TYPE = -1
 
 
-def assign_types(world: World, capacity: list[int]) -> IntArray:
+def assign_types(
+    world: World, capacity: list[int], limits: Mapping[tuple[int, int], int] | None = None
+) -> IntArray:
     """One GPU type per row: what a job has, else the fastest accepted one with room for its `min`.
 
     Policies that see one type at a time need this. Room is counted in row order: an early job has its choice.
+    `limits` says how many GPUs of a type the jobs of a queue may have, by the numbers of both.
     """
     jobs, types = world.jobs, world.nodes.types
-    held = jobs.i("gpu_type")
+    result = jobs.i("gpu_type").copy()
+    held: list[int] = result.tolist()
+    low: list[int] = jobs.i("min").tolist()
+    queue: list[int] = jobs.i("queue").tolist()
     room = list(capacity)
-    for row in np.flatnonzero(held >= 0):
-        room[held[row]] -= int(jobs.i("min")[row])
-    result = held.copy()
+    for kind, need in zip(held, low, strict=True):
+        if kind >= 0:
+            room[kind] -= need
+    # What those before have or wait for. It does not change when somebody behind is started or stopped for a
+    # job that waits: if it did, the job would be sent to another type, and all would go round in circles.
+    ahead = [0] * len(types)
     order = sorted(range(len(types)), key=lambda kind: (-capacity[kind], kind))
-    low = jobs.i("min")
-    for row in np.flatnonzero(held < 0):
-        job = jobs.jobs[row]
-        accepted = _accepted(job, types, order)
-        if not accepted:
-            result[row] = NO_TYPE
-            continue
-        need = int(low[row])
-        fits = [kind for kind in accepted if room[kind] >= need]
-        # With no room anywhere the job queues where the queue is shortest for the size of the pool.
-        kind = fits[0] if fits else max(accepted, key=lambda k: (room[k] / max(capacity[k], 1), -k))
-        result[row] = kind
-        room[kind] -= need
+    for row, need in enumerate(low):
+        kind = held[row]
+        if kind < 0:
+            accepted = _accepted(jobs.jobs[row], types, order)
+            if not accepted:
+                continue
+            if jobs.narrow or limits:
+                possible = _possible(world, row, need, accepted, queue[row], limits or {})
+                if not possible:
+                    # It cannot run, so it takes no room from others.
+                    result[row] = accepted[0]
+                    continue
+                accepted = possible
+            # With no room anywhere the job queues where the queue is shortest for the size of the pool.
+            kind = next(
+                (k for k in accepted if room[k] >= need),
+                next(
+                    (k for k in accepted if capacity[k] - ahead[k] >= need),
+                    min(accepted, key=lambda k: (ahead[k] / max(capacity[k], 1), k)),
+                ),
+            )
+            result[row] = kind
+            room[kind] -= need
+        ahead[kind] += need
     return result
+
+
+def _possible(
+    world: World,
+    row: int,
+    need: int,
+    accepted: list[int],
+    queue: int,
+    limits: Mapping[tuple[int, int], int],
+) -> list[int]:
+    """The types that can ever have enough for a job, and of which its queue may use as much."""
+    most = world.reach[wishes_of(world.jobs.jobs[row])]
+    return [kind for kind in accepted if min(most[kind], limits.get((queue, kind), need)) >= need]
 
 
 def _accepted(job: Job, types: list[str], order: list[int]) -> list[int]:
@@ -83,10 +119,11 @@ class Bundles:
     asked: the other jobs of the bundle have their share for nothing.
     """
 
-    __slots__ = ("_asked", "_kept", "_world", "hidden")
+    __slots__ = ("_asked", "_kept", "_stays", "_world", "hidden")
 
-    def __init__(self, world: World, bundles: list[_Bundle], fixed: BoolArray) -> None:
+    def __init__(self, world: World, bundles: list[_Bundle], eligible: BoolArray, fixed: BoolArray) -> None:
         self._world = world
+        self._stays = eligible | fixed
         self._kept = [bundle for bundle in bundles if fixed[bundle.rows].any()]
         self._asked = [bundle for bundle in bundles if not fixed[bundle.rows].any()]
         self.hidden: BoolArray = np.zeros(world.jobs.n, dtype=bool)
@@ -97,11 +134,11 @@ class Bundles:
             self.hidden[bundle.rows[1:]] = True
 
     def spread(self, gpus: IntArray) -> None:
-        """Gives every job of a bundle what its first job got."""
+        """Gives every job of a bundle what its first job got, unless it may not run at all."""
         for bundle in self._kept:
-            gpus[bundle.rows] = 1
+            gpus[bundle.rows] = self._stays[bundle.rows]
         for bundle in self._asked:
-            gpus[bundle.rows[1:]] = gpus[bundle.rows[0]]
+            gpus[bundle.rows[1:]] = gpus[bundle.rows[0]] * self._stays[bundle.rows[1:]]
 
     def cards_held(self, gpu_type: IntArray, kind: int, fixed: BoolArray) -> int:
         """GPUs of one type that the policy cannot dispose of; a shared card counts once."""
@@ -117,6 +154,7 @@ class Bundles:
 def bundle_shares(world: World, gpu_type: IntArray, eligible: BoolArray, fixed: BoolArray) -> Bundles:
     """Groups the jobs that take shares: running ones by their card, waiting ones best fit in row order."""
     jobs, index = world.jobs, world.nodes.index
+    begun_s = jobs.f("last_start_s")
     rows = [row for row in range(jobs.n) if jobs.jobs[row].share is not None] if jobs.picky else []
     by_card: dict[tuple[int, int], _Bundle] = {}
     by_type: dict[int, list[_Bundle]] = {}
@@ -148,9 +186,16 @@ def bundle_shares(world: World, gpu_type: IntArray, eligible: BoolArray, fixed: 
             bundles.append(bundle)
         bundle.add(row, job)
     for bundle in bundles:
-        # The first job stands for the bundle before the policy, so it must be one that may run.
-        bundle.rows.sort(key=lambda row: (not eligible[row], row))
-    return Bundles(world, bundles, fixed)
+        # The first job stands for the bundle before the policy, so it must be one that may run: the one that
+        # has been on the card for longest, lest who joined it later make it look worse than it is.
+        bundle.rows.sort(
+            key=lambda row: (
+                not eligible[row],
+                float(begun_s[row]) if jobs.placements[row] is not None else math.inf,
+                row,
+            )
+        )
+    return Bundles(world, bundles, eligible, fixed)
 
 
 def _card_memory_mib(world: World, kind: int) -> int:

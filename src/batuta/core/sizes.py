@@ -65,13 +65,16 @@ class LegalSizes:
 
     def next(self, gpus: IntArray) -> IntArray:
         """The next legal size above each count; the count itself where there is none."""
-        up = np.where(gpus < self.min, self.min, gpus + self.step)
+        above = gpus + 1 if self.regular else gpus + self.step - (gpus - self.min) % self.step
+        up = np.where(gpus < self.min, self.min, above)
         up = np.where(up > self.max, gpus, up)
+        if self.regular:
+            return up
         listed = np.flatnonzero(self.set_of != NO_SET)
         if listed.size:
             table = self.sets[self.set_of[listed]]
-            above = np.where(table > gpus[listed, None], table, _BEYOND).min(axis=1)
-            up[listed] = np.where(above > self.max[listed], gpus[listed], above)
+            listed_above = np.where(table > gpus[listed, None], table, _BEYOND).min(axis=1)
+            up[listed] = np.where(listed_above > self.max[listed], gpus[listed], listed_above)
         return up
 
     def floor(self, gpus: IntArray) -> IntArray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Queue, Span
@@ -12,6 +12,7 @@ from batuta.core.command import Migrate, Preempt, Resize, Start
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import Layout, NodeTable, bits
+from batuta.core.reach import Wishes, most_gpus, wishes_of
 
 
 class StalePlanError(Exception):
@@ -44,6 +45,7 @@ class World:
         "now_s",
         "past",
         "queues",
+        "reach",
         "version",
     )
 
@@ -60,6 +62,8 @@ class World:
         self.lost = 0
         self.ill: dict[int, int] = {}
         """By node: GPUs that are ill themselves, whether the node is there or not."""
+        self.reach: dict[Wishes, list[int]] = {}
+        """By what living jobs want of nodes, and by type: the most GPUs that such a job could have."""
         self._open_capacity: list[int] = []
 
     def fork(self) -> World:
@@ -69,7 +73,7 @@ class World:
         twin.layout = self.layout.fork(twin.nodes)
         twin.queues, twin.past = dict(self.queues), dict(self.past)
         twin.cordoned, twin.lost, twin.ill = self.cordoned, self.lost, dict(self.ill)
-        twin._open_capacity = list(self._open_capacity)
+        twin.reach, twin._open_capacity = dict(self.reach), list(self._open_capacity)
         return twin
 
     def capacity(self) -> list[int]:
@@ -92,10 +96,30 @@ class World:
             self._open_capacity.append(0)
         self._open_capacity[kind] += self.nodes.nodes[i].gpus
 
+    def look_around(self) -> None:
+        """Finds out for every job how much the open nodes could give to it; called when they have changed."""
+        self.reach.clear()
+        for row in range(self.jobs.n):
+            self.judge(row)
+
+    def judge(self, row: int) -> None:
+        """Notes whether a job wants more than the open nodes could give to it if it were alone."""
+        job = self.jobs.jobs[row]
+        wishes = wishes_of(job)
+        most = self.reach.get(wishes)
+        if most is None:
+            most = self.reach[wishes] = most_gpus(self, job)
+        # Where all GPUs are open to the job its `max` is no matter: the policy sees the capacity itself.
+        narrow = any(
+            gpus < (job.size if gpus == total else job.max)
+            for gpus, total in zip(most, self._open_capacity, strict=True)
+        )
+        self.jobs.set_narrow(row, narrow or not most)
+
     def state_of(self, row: int) -> JobState:
         """What people see of a living job."""
         jobs = self.jobs
-        phase = Phase(int(jobs.i("phase")[row]))
+        phase = jobs.phase_of(row)
         if phase is Phase.WAITING:
             never_ran = math.isnan(jobs.f("first_start_s")[row])
             return JobState.PENDING if never_ran else JobState.PREEMPTED
@@ -115,11 +139,29 @@ def _submit(world: World, event: ev.JobSubmitted) -> None:
     job = event.job
     if job.id in world.jobs or job.id in world.past:
         raise ValueError(f"job {job.id} exists already")
-    world.jobs.insert(job)
+    world.judge(world.jobs.insert(job))
 
 
 def _change(world: World, event: ev.JobChanged) -> None:
-    world.jobs.describe(world.jobs.row(event.job.id), event.job)
+    jobs, wanted = world.jobs, event.job
+    if wanted.id not in jobs:
+        return
+    row = jobs.row(wanted.id)
+    known = jobs.jobs[row]
+    # Only this: what a job holds was booked by its share, its replicas, the CPU and memory beside its GPUs.
+    changed = replace(
+        known,
+        size=wanted.size,
+        min=wanted.min,
+        max=wanted.max,
+        sizes=wanted.sizes,
+        priority=wanted.priority,
+        queue=wanted.queue,
+        # What was learned since stays, unless it ends below the new range.
+        curve=max(known.curve, wanted.curve, key=lambda curve: len(curve.speeds)),
+    )
+    jobs.describe(row, changed)
+    world.judge(row)
 
 
 def _started(world: World, event: ev.JobStarted) -> None:
@@ -128,7 +170,7 @@ def _started(world: World, event: ev.JobStarted) -> None:
         return
     row = jobs.row(event.job)
     placement = jobs.placements[row]
-    if placement is None or jobs.i("phase")[row] == Phase.BROKEN:
+    if placement is None or jobs.phase_of(row) is Phase.BROKEN:
         return
     jobs.settle(row, event.time_s)
     jobs.set_phase(row, Phase.RUNNING)
@@ -159,7 +201,7 @@ def _progressed(world: World, event: ev.JobProgressed) -> None:
     if event.curve is not None:
         jobs.set_curve(row, event.curve)
         placement = jobs.placements[row]
-        if placement is not None and jobs.i("phase")[row] == Phase.RUNNING:
+        if placement is not None and jobs.phase_of(row) is Phase.RUNNING:
             jobs.f("rate")[row] = speed_at(world, jobs.jobs[row], placement)
 
 
@@ -265,6 +307,7 @@ def _node_added(world: World, event: ev.NodeAdded) -> None:
     i = world.nodes.add(event.node)
     world.layout.add(event.node)
     world.count_node(i)
+    world.look_around()
 
 
 def _node_lost(world: World, event: ev.NodeLost) -> None:
@@ -316,6 +359,7 @@ def _refresh_node(world: World, i: int, now_s: float) -> None:
     if gone:
         _drop_gpus(world, i, gone, now_s)
     world.recount()
+    world.look_around()
 
 
 def _drop_gpus(world: World, i: int, gone: int, now_s: float) -> None:

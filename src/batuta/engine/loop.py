@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batuta.core.decide import Rules, decide
-from batuta.core.event import Event, Planned
+from batuta.core.event import Event, JobStarted, Planned
 from batuta.core.plan import Plan
 from batuta.core.world import World, apply
 from batuta.engine.ports import Backend, Journal
@@ -39,6 +39,10 @@ class Watcher(Protocol):
 
     def decided(self, world: World, plan: Plan) -> None:
         """After a plan was made, and applied when it was not empty."""
+        ...
+
+    def postponed(self, world: World) -> None:
+        """After events on which a decision is not due yet."""
         ...
 
 
@@ -84,8 +88,10 @@ class Engine:
             self._take(event)
         self._owed = True
         self._settled = False
-        if self._owed and self._due(self.world.now_s):
+        if self._due(self.world.now_s):
             self._cycle(self.world.now_s)
+        else:
+            self.watcher.postponed(self.world)
         return True
 
     def _take(self, event: Event) -> None:
@@ -125,4 +131,6 @@ class Engine:
             self.watcher.saw(self.world, event)
             for done in self.backend.execute(plan.commands, now_s):
                 self._take(done)
+                # That a job runs was to be expected; anything else may call for another decision.
+                self._owed |= not isinstance(done, JobStarted)
         self.watcher.decided(self.world, plan)

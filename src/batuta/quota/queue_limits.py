@@ -6,7 +6,9 @@ import numpy as np
 
 from batuta.core.admission import Admitted
 from batuta.core.arrays import IntArray
+from batuta.core.cluster import Queue
 from batuta.core.pools import assign_types
+from batuta.core.reach import within_reach
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
 
@@ -25,30 +27,42 @@ class QueueLimits:
         if not limited:
             return Admitted()
         jobs = world.jobs
-        cap = jobs.i("max").copy()
         refused: dict[int, tuple[Reason, Evidence]] = {}
-        gpu_type = assign_types(world, world.capacity())
+        gpu_type = assign_types(world, world.capacity(), self._by_type(world, limited))
+        # A job that could not run even if it were alone uses no quota that others could use.
+        cap, _ = within_reach(world, np.where(gpu_type < 0, 0, jobs.i("max")), gpu_type)
+        assert cap is not None
         for queue in limited:
             index = jobs.queues.get(queue.name)
             if index is None:
                 continue
             rows = np.flatnonzero(jobs.i("queue") == index)
             if queue.held:
-                rows = self._hold(world, rows, cap, refused)
-            for type_name, quota in queue.quota:
+                self._hold(world, rows, cap, refused)
+            # The limit on all types comes last: whoever is refused by its type's limit uses nothing of it.
+            for type_name, quota in sorted(queue.quota, key=lambda limit: limit[0] == ALL_TYPES):
                 self._limit(world, self._counted(world, rows, gpu_type, type_name), quota, cap, refused)
         return Admitted(cap, refused, gpu_type)
 
+    def _by_type(self, world: World, limited: list[Queue]) -> dict[tuple[int, int], int]:
+        """The quota of a queue in a type, by the numbers of both."""
+        queues, types = world.jobs.queues, world.nodes.types
+        return {
+            (queues[queue.name], types.index(type_name)): quota
+            for queue in limited
+            for type_name, quota in queue.quota
+            if queue.name in queues and type_name in types
+        }
+
     def _hold(
         self, world: World, rows: IntArray, cap: IntArray, refused: dict[int, tuple[Reason, Evidence]]
-    ) -> IntArray:
-        """A held queue starts nothing; what runs goes on at its size."""
-        gpus = world.jobs.i("gpus")[rows]
-        for row in rows[gpus == 0].tolist():
-            cap[row] = 0
-            refused[row] = (Reason.QUEUE_HELD, ())
-        cap[rows] = np.minimum(cap[rows], gpus)
-        return rows[gpus > 0]
+    ) -> None:
+        """A held queue starts nothing; what runs goes on at its size, also when it has to be repaired."""
+        jobs = world.jobs
+        own = np.minimum(cap[rows], jobs.i("gpus")[rows] + jobs.i("lost_gpus")[rows])
+        own[own < jobs.i("min")[rows]] = 0
+        cap[rows] = own
+        refused.update((row, (Reason.QUEUE_HELD, ())) for row in rows.tolist())
 
     def _counted(self, world: World, rows: IntArray, gpu_type: IntArray, type_name: str) -> IntArray:
         """The jobs of a queue that a quota is about."""
@@ -68,12 +82,18 @@ class QueueLimits:
         refused: dict[int, tuple[Reason, Evidence]],
     ) -> None:
         jobs = world.jobs
-        rows = rows[cap[rows] > 0]
+        left = quota
+        moving = jobs.in_motion()
+        if moving is not None:
+            # A job in transition is left alone and keeps what it has; the others share the rest.
+            fixed, rows = rows[moving[rows]], rows[~moving[rows]]
+            cap[fixed] = np.minimum(cap[fixed], jobs.i("gpus")[fixed])
+            left = max(left - int(jobs.i("gpus")[fixed].sum()), 0)
+        low = jobs.i("min")
+        rows = rows[cap[rows] >= low[rows]]
         order = np.lexsort((jobs.i("gpus")[rows] == 0, -jobs.i("priority")[rows]))
         rows = rows[order]
-        left = quota
         kept: list[int] = []
-        low = jobs.i("min")
         for row in rows.tolist():
             if low[row] <= left:
                 left -= int(low[row])
@@ -86,7 +106,9 @@ class QueueLimits:
                     ("quota", quota),
                 )
                 refused[row] = (Reason.QUOTA_EXHAUSTED, numbers)
-        self._divide(world, np.array(kept, dtype=np.int64), left, cap, refused)
+        # Whoever runs goes first above, so that it stays; here that would make sizes depend on who runs.
+        by_priority = sorted(kept, key=lambda row: (-int(jobs.i("priority")[row]), row))
+        self._divide(world, np.array(by_priority, dtype=np.int64), left, cap, refused)
 
     def _divide(
         self,

@@ -48,7 +48,8 @@ def resample(workload: Workload, seed: int) -> Workload:
     jobs = []
     for place, pick in enumerate(drawn.tolist()):
         at, source = workload.jobs[place].job, workload.jobs[pick]
-        jobs.append(replace(source, job=replace(source.job, id=at.id, submit_s=at.submit_s)))
+        job = replace(source.job, id=at.id, submit_s=at.submit_s, sequence=at.sequence)
+        jobs.append(replace(source, job=job))
     return replace(workload, jobs=tuple(jobs))
 
 

@@ -28,8 +28,13 @@ class _Run:
     since_s: float = 0.0
     """When `left_s` was true."""
     begun_s: float = 0.0
-    """When its processes last began."""
+    """When its processes were last started; checkpoints come at whole intervals after it."""
+    saved_left_s: float = 0.0
+    """Work left at the last checkpoint: a crash goes back to it."""
+    saved_s: float = 0.0
+    """When that was."""
     placement: Placement | None = None
+    starts: int = 0
     stamp: int = 0
     """Raised at every change; a timer with an older stamp has lapsed."""
 
@@ -84,7 +89,7 @@ class SimBackend:
             self.now_s = max(until_s, self.now_s)
             return [ev.TimePassed(self.now_s)]
         assert at_s is not None
-        self.now_s = at_s
+        at_s = self.now_s = max(at_s, self.now_s)
         found: list[ev.Event] = []
         timers = self._timers
         while timers and timers[0][0] <= at_s:
@@ -104,24 +109,22 @@ class SimBackend:
 
     def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
         done: list[ev.Event] = []
+        self.now_s = max(now_s, self.now_s)
         for command in commands:
             run = self._runs[command.job]
-            self._settle(run, now_s)
-            run.stamp += 1
-            run.rate = 0.0
+            if run.sim.job.checkpoint_interval_s is not None and run.rate > 0:
+                # It writes no checkpoint when asked, so what came after its last one is lost.
+                done.append(self._crash(run))
+            self._stop(run)
             if isinstance(command, Preempt):
-                run.placement = None
                 continue
-            free = self.options.first_start_free and run.begun_s == 0.0 and run.left_s == run.sim.work_s
-            run.placement, run.begun_s = command.placement, now_s
+            run.placement, run.begun_s = command.placement, self.now_s
             restart_s = run.sim.job.restart_s if self.options.restart_s is None else self.options.restart_s
-            if restart_s <= 0 or free:
+            if restart_s <= 0 or (self.options.first_start_free and run.starts == 0):
                 done.append(self._begin(run))
             else:
-                self.lost_gpu_s[command.job] = (
-                    self.lost_gpu_s.get(command.job, 0.0) + restart_s * command.placement.size
-                )
-                heapq.heappush(self._timers, (now_s + restart_s, run.stamp, False, command.job))
+                heapq.heappush(self._timers, (self.now_s + restart_s, run.stamp, False, command.job))
+            run.starts += 1
         return done
 
     def quiet(self) -> bool:
@@ -159,7 +162,8 @@ class SimBackend:
 
     def _begin(self, run: _Run) -> ev.Event:
         """The processes are up: progress from now on."""
-        run.since_s = self.now_s
+        self._settle(run)
+        run.saved_left_s, run.saved_s = run.left_s, self.now_s
         run.rate = self._rate(run)
         self._set_end(run)
         return ev.JobStarted(self.now_s, run.sim.job.id)
@@ -173,12 +177,40 @@ class SimBackend:
         del self._runs[run.sim.job.id]
         return ev.JobEnded(self.now_s, run.sim.job.id, JobState.SUCCEEDED)
 
-    def _settle(self, run: _Run, now_s: float) -> None:
+    def _settle(self, run: _Run) -> None:
+        """Books what a job did until now: progress, or GPUs held without any."""
+        now_s, since_s = self.now_s, run.since_s
         if run.rate > 0:
-            run.left_s -= run.rate * (now_s - run.since_s)
+            self._save(run)
+            run.left_s -= run.rate * (now_s - since_s)
             if run.left_s < _DONE:
                 run.left_s = 0.0
+        elif run.placement is not None:
+            self._lose(run, now_s - since_s)
         run.since_s = now_s
+
+    def _save(self, run: _Run) -> None:
+        """Notes the last checkpoint before now, if the job wrote one since it was last looked at."""
+        own_s = run.sim.job.checkpoint_interval_s
+        interval_s = self.options.checkpoint_s if own_s is None else own_s
+        elapsed_s = self.now_s - run.begun_s
+        saved_s = run.begun_s + elapsed_s // interval_s * interval_s if interval_s > 0 else self.now_s
+        if saved_s > run.since_s:
+            run.saved_left_s = run.left_s - run.rate * (saved_s - run.since_s)
+            run.saved_s = saved_s
+
+    def _lose(self, run: _Run, seconds: float) -> None:
+        """Books time for which the GPUs of a job were held in vain."""
+        if run.placement is not None and seconds > 0:
+            job = run.sim.job.id
+            self.lost_gpu_s[job] = self.lost_gpu_s.get(job, 0.0) + seconds * run.placement.size
+
+    def _stop(self, run: _Run) -> None:
+        """The job's processes end; what they did so far is kept."""
+        self._settle(run)
+        run.stamp += 1
+        run.rate = 0.0
+        run.placement = None
 
     def _rate(self, run: _Run) -> float:
         placement, job, curve = run.placement, run.sim.job, run.sim.curve
@@ -216,25 +248,19 @@ class SimBackend:
             if run.placement is not None
             and any(span.node == node and (gpu is None or gpu in span.gpus) for span in run.placement.spans)
         ]
-        return [event, *(self._crash(run, now_s) for run in hit)]
+        return [event, *(self._crash(run) for run in hit)]
 
-    def _crash(self, run: _Run, now_s: float) -> ev.Event:
+    def _crash(self, run: _Run) -> ev.Event:
         """The job's processes are gone without warning: it falls back to its last checkpoint."""
-        assert run.placement is not None
-        rate, since_s = run.rate, run.since_s
-        self._settle(run, now_s)
-        run.stamp += 1
-        run.rate = 0.0
-        if rate > 0:
-            interval_s = run.sim.job.checkpoint_interval_s or self.options.checkpoint_s
-            lost_s = min((now_s - run.begun_s) % interval_s, now_s - since_s)
-            run.left_s = min(run.left_s + lost_s * rate, run.sim.work_s)
-            self.lost_gpu_s[run.sim.job.id] = (
-                self.lost_gpu_s.get(run.sim.job.id, 0.0) + lost_s * run.placement.size
-            )
+        if run.rate > 0:
+            self._settle(run)
+            self._lose(run, self.now_s - run.saved_s)
+            run.left_s = run.saved_left_s
+            run.rate = 0.0
+        self._stop(run)
         # The scheduler is told in its own terms: the share that is left of what it believes the whole is.
         share = run.left_s / run.sim.work_s if run.sim.work_s > 0 else 0.0
-        return ev.JobProgressed(now_s, run.sim.job.id, share * run.sim.job.work_s)
+        return ev.JobProgressed(self.now_s, run.sim.job.id, share * run.sim.job.work_s)
 
     def _change_pace(self, node: NodeName, factor: float) -> list[ev.Event]:
         if factor == 1.0:
@@ -243,7 +269,7 @@ class SimBackend:
             self._slow[node] = factor
         for run in self._runs.values():
             if run.rate > 0 and run.placement is not None and node in run.placement.nodes:
-                self._settle(run, self.now_s)
+                self._settle(run)
                 run.stamp += 1
                 run.rate = self._rate(run)
                 self._set_end(run)

@@ -11,7 +11,7 @@ from batuta.backends.sim.result import JobResult, Segment, Timeline
 from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Placement
 from batuta.core.command import Migrate, Preempt
-from batuta.core.event import Event, JobEnded, JobInterrupted, Planned
+from batuta.core.event import Event, GpuFailed, JobEnded, JobInterrupted, NodeLost, Planned
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.layout import Layout
 from batuta.core.plan import Plan
@@ -40,6 +40,8 @@ class Recorder:
                 self._commanded(time_s, plan)
             case JobEnded(time_s, job) | JobInterrupted(time_s, job):
                 self._close(job, time_s)
+            case NodeLost(time_s) | GpuFailed(time_s):
+                self._lost_some(world, time_s)
             case _:
                 pass
 
@@ -55,21 +57,30 @@ class Recorder:
                 self._close(command.job, time_s)
                 self._open[command.job] = (time_s, command.placement)
 
+    def _lost_some(self, world: World, time_s: float) -> None:
+        """Jobs that lost GPUs go on with the others, or with none."""
+        for job, (_, placement) in list(self._open.items()):
+            left = world.jobs.placements[world.jobs.row(job)]
+            if left != placement:
+                self._close(job, time_s)
+                if left is not None:
+                    self._open[job] = (time_s, left)
+
     def _close(self, job: JobId, time_s: float) -> None:
         opened = self._open.pop(job, None)
         if opened is not None and time_s > opened[0]:
             begun_s, placement = opened
             self.segments.append(Segment(job, begun_s, time_s, placement.size, placement.nodes))
 
-    def decided(self, world: World, plan: Plan) -> None:
-        """One row of the timeline per cycle; a later one at the same time replaces it."""
+    def look(self, world: World, time_s: float) -> None:
+        """One row of the timeline; a later one at the same time replaces it."""
         n = world.jobs.n
         running = int(np.count_nonzero(world.jobs.i("gpus"))) if n else 0
         capacity = sum(world.capacity())
         free, fragmented = free_and_fragmented(world.layout)
-        if self._floats and self._floats[-2] == plan.time_s:
+        if self._floats and self._floats[-2] == time_s:
             del self._floats[-2:], self._ints[-4:]
-        self._floats.extend((plan.time_s, fragmented / free if free else 0.0))
+        self._floats.extend((time_s, fragmented / free if free else 0.0))
         self._ints.extend((capacity - free, capacity, running, n - running))
 
     def timeline(self) -> Timeline:
@@ -77,10 +88,11 @@ class Recorder:
         ints = np.array(self._ints, dtype=np.int64).reshape(-1, 4)
         return Timeline(floats[:, 0], ints[:, 0], ints[:, 1], ints[:, 2], ints[:, 3], floats[:, 1])
 
-    def close(self, now_s: float) -> None:
-        """Ends the segments of jobs that still run."""
+    def close(self, world: World) -> None:
+        """Ends the timeline, and the segments of jobs that still run."""
+        self.look(world, world.now_s)
         for job in list(self._open):
-            self._close(job, now_s)
+            self._close(job, world.now_s)
 
 
 def free_and_fragmented(layout: Layout) -> tuple[int, int]:
@@ -106,7 +118,7 @@ def job_results(
     past = world.past
     living = {job.id: row for row, job in enumerate(world.jobs.jobs)}
     everyone: list[Job] = [*(p.job for p in past.values()), *world.jobs.jobs]
-    everyone.sort(key=lambda job: (job.submit_s, job.id))
+    everyone.sort(key=lambda job: (job.submit_s, job.sequence, job.id))
     ends_s = np.array([past[job.id].end_s if job.id in past else _NAN for job in everyone])
     shares = _Contention(timeline).shares(np.array([job.submit_s for job in everyone]), ends_s)
     found = []
@@ -118,8 +130,7 @@ def job_results(
         else:
             row = living[job.id]
             state, first_s = world.state_of(row), float(world.jobs.f("first_start_s")[row])
-            world.jobs.settle(row, world.now_s)
-            gpu_s, restarts = float(world.jobs.f("attained_gpu_s")[row]), int(world.jobs.i("restarts")[row])
+            gpu_s, restarts = _attained_gpu_s(world, row), int(world.jobs.i("restarts")[row])
         fairness = _NAN
         if state is JobState.SUCCEEDED:
             fair_s = alone_s(job.id, share)
@@ -144,6 +155,13 @@ def job_results(
             )
         )
     return tuple(found)
+
+
+def _attained_gpu_s(world: World, row: int) -> float:
+    """GPU-seconds of a job that is not over, up to now."""
+    jobs = world.jobs
+    since_s = max(world.now_s - float(jobs.f("anchor_s")[row]), 0.0)
+    return float(jobs.f("attained_gpu_s")[row]) + int(jobs.i("gpus")[row]) * since_s
 
 
 class _Contention:

@@ -89,8 +89,11 @@ class _Progress:
     def deciding(self) -> None:
         self._times.begin()
 
+    def postponed(self, world: World) -> None:
+        self._recorder.look(world, world.now_s)
+
     def decided(self, world: World, plan: Plan) -> None:
-        self._recorder.decided(world, plan)
+        self._recorder.look(world, plan.time_s)
         self._cycles += 1
         if self._tell is not None and self._cycles % 256 == 0:
             self._tell(plan.time_s, len(world.past))
@@ -123,12 +126,12 @@ def simulate(
         complete = False
     cpu_s = time.process_time() - begun_cpu_s
     backend.close()
-    recorder.close(world.now_s)
+    recorder.close(world)
     timeline = recorder.timeline()
     cycles = max(len(times.cycles_ms), 1)
     notes = list(setting.notes)
     if complete and backend.waiting():
-        notes.append(f"{backend.waiting()} jobs can never run on this cluster")
+        notes.append(f"{backend.waiting()} jobs were never started")
     return RunResult(
         policy=rules.policy.name,
         workload=setting.workload,

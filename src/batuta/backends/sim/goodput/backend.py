@@ -105,12 +105,14 @@ class GoodputBackend:
         return belief.remaining_s / speed + seen.model.restart_s
 
     def next_events(self, until_s: float | None) -> list[ev.Event]:
-        if not self.waiting():
+        if not self.waiting() or (until_s is None and self.quiet()):
             return []
-        end_s = until_s
-        if end_s is None:
-            # Nobody is here: jump to the end of the round in which the next job arrives.
-            submit_s = self.jobs[self._arrived].submit_s
+        if until_s is not None:
+            end_s = max(until_s, self.now_s)
+        else:
+            # Nobody has to be decided on: jump to the end of the round in which the next job arrives.
+            ahead = self.jobs[self._arrived : self._arrived + 1]
+            submit_s = ahead[0].submit_s if ahead and not self._alive else 0.0
             end_s = max(math.ceil(submit_s / self.round_s) * self.round_s, self.now_s + self.round_s)
         found: list[ev.Event] = []
         for seen in list(self._alive.values()):
@@ -126,14 +128,19 @@ class GoodputBackend:
         return [*found, ev.TimePassed(end_s)]
 
     def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
+        done: list[ev.Event] = []
         for command in commands:
             model = self.models[command.job].model
             if isinstance(command, Preempt):
                 model.set_placement((), ())
-            elif model.set_placement(*self._shape(command.placement)):
+                continue
+            if model.set_placement(*self._shape(command.placement)):
                 lost = model.restart_s * model.gpus
                 self.lost_gpu_s[command.job] = self.lost_gpu_s.get(command.job, 0.0) + lost
-        return []
+            if not model.restart_left_s:
+                # Nothing to wait for: restarts are free, or only the GPUs within the same nodes are others.
+                done.append(ev.JobStarted(now_s, command.job))
+        return done
 
     def _advance(self, seen: Observed, seconds: float, found: list[ev.Event]) -> None:
         model, begun_s = seen.model, self.now_s
@@ -165,7 +172,6 @@ class GoodputBackend:
         """GPUs per node, and the nodes, in the order of the workers."""
         counts = placement.counts()
         return tuple(counts.values()), tuple(self._index[node] for node in counts)
-
 
 
 def _sizes(seen: Observed) -> tuple[int, int]:

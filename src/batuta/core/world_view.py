@@ -1,0 +1,129 @@
+"""The jobs of a World as a policy sees them: a column is cut out when it is first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from batuta.core.arrays import FloatArray, IntArray, frozen
+from batuta.core.curve import Curves
+from batuta.core.job import JobId
+from batuta.core.job_table import JobTable
+from batuta.core.sizes import LegalSizes
+from batuta.core.view import PoolView
+from batuta.core.world import World
+
+_set = object.__setattr__  # fills a slot of a frozen value, as its own constructor does
+
+
+def pool_view(
+    world: World,
+    now_s: float,
+    rows: IntArray | None,
+    capacity: int,
+    cap: IntArray | None,
+    kind: int | None = None,
+) -> PoolView:
+    """These rows, or all when `rows` is None; `cap` lowers what a row may have, `kind` is the GPU type."""
+    view = WorldView.__new__(WorldView)
+    _set(view, "now_s", now_s)
+    _set(view, "capacity", max(capacity, 0))
+    _set(view, "source", (world, rows, cap, kind))
+    return view
+
+
+class WorldView(PoolView):
+    """A view whose slots are empty at first. It holds for as long as the World does not change."""
+
+    __slots__ = ("source",)
+
+    source: tuple[World, IntArray | None, IntArray | None, int | None]
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for an empty slot only."""
+        make = _MADE.get(name)
+        value = make(self) if make else self.column(name)
+        _set(self, name, value)
+        return value
+
+    def column(self, name: str) -> Any:
+        """A column of the job table."""
+        if name not in JobTable.F and name not in JobTable.I:
+            raise AttributeError(name)
+        world, rows, _, _ = self.source
+        values = world.jobs.f(name) if name in JobTable.F else world.jobs.i(name)
+        return frozen(values if rows is None else values[rows])
+
+
+def _ids(view: WorldView) -> list[JobId]:
+    world, rows, _, _ = view.source
+    ids = world.jobs.ids
+    return ids if rows is None else [ids[row] for row in rows.tolist()]
+
+
+def _sizes(view: WorldView) -> LegalSizes:
+    """What each row may have; a cap lowers `max` to the largest legal size within it."""
+    world, rows, cap, _ = view.source
+    jobs, column = world.jobs, view.column
+    low, high, step, listed = column("min"), column("max"), column("step"), column("size_set")
+    sizes = LegalSizes(low, high, step, listed, jobs.size_sets.matrix, not jobs.irregular)
+    if cap is None:
+        return sizes
+    return replace(sizes, max=sizes.floor(np.minimum(cap if rows is None else cap[rows], high)))
+
+
+def _size(view: WorldView) -> IntArray:
+    size: IntArray = view.column("size")
+    return size if view.source[2] is None else np.minimum(size, view.sizes.max)
+
+
+def _speed(view: WorldView) -> Curves:
+    world, rows, _, _ = view.source
+    speed = world.jobs.speed()
+    return speed if rows is None else speed.subset(rows)
+
+
+def _remaining_s(view: WorldView) -> FloatArray:
+    """What is left now. The table knows what was left when the job last changed."""
+    left_s: FloatArray = np.maximum(view.column("remaining_s") - view.column("rate") * _elapsed_s(view), 0.0)
+    world, rows, _, kind = view.source
+    return left_s if kind is None else left_s / _relative_speed(world, rows, kind)
+
+
+def _attained_gpu_s(view: WorldView) -> FloatArray:
+    attained_gpu_s: FloatArray = view.column("attained_gpu_s") + view.gpus * _elapsed_s(view)
+    return attained_gpu_s
+
+
+def _service_gpu_s(view: WorldView) -> FloatArray:
+    service_gpu_s: FloatArray = view.column("service_gpu_s") + view.gpus * _elapsed_s(view)
+    return service_gpu_s
+
+
+def _elapsed_s(view: WorldView) -> FloatArray:
+    elapsed_s: FloatArray = view.now_s - view.column("anchor_s")
+    return elapsed_s
+
+
+def _relative_speed(world: World, rows: IntArray | None, kind: int) -> FloatArray:
+    jobs, name = world.jobs.jobs, world.nodes.types[kind]
+    chosen = jobs if rows is None else [jobs[row] for row in rows]
+    return np.array([dict(job.gpu_types).get(name, 1.0) if job.gpu_types else 1.0 for job in chosen])
+
+
+_MADE = {
+    "ids": _ids,
+    "sizes": _sizes,
+    "min": lambda view: view.sizes.min,
+    "max": lambda view: view.sizes.max,
+    "size": _size,
+    "speed": _speed,
+    "remaining_s": _remaining_s,
+    "attained_gpu_s": _attained_gpu_s,
+    "service_gpu_s": _service_gpu_s,
+}

@@ -1,0 +1,139 @@
+"""Journals in which anything may happen, with real plans: a random walk through all types of events."""
+
+from random import Random
+from typing import Any
+
+from batuta.bootstrap import rules_for
+from batuta.core import event as ev
+from batuta.core.cluster import Node, Queue
+from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve
+from batuta.core.decide import decide
+from batuta.core.job import Job, JobKind, JobState, Share, Spread, Topology
+from batuta.core.world import World, apply
+
+NODES: tuple[dict[str, Any], ...] = (
+    {"gpus": 4, "gpu_type": "a"},
+    {"gpus": 8, "gpu_type": "a", "rack": "r1", "numa": (0, 0, 0, 0, 1, 1, 1, 1), "nvlink": (0, 0, 1, 1) * 2},
+    {"gpus": 4, "gpu_type": "b", "labels": (("zone", "ü"),), "cpus_milli": 16_000, "memory_mib": 4000},
+    {"gpus": 2, "gpu_type": "b", "taints": ("spot",), "zone": "z"},
+)
+JOBS: tuple[dict[str, Any], ...] = (
+    {},
+    {"size": 2, "max": 8},
+    {"size": 4, "min": 2, "max": 6, "gpus_per_replica": 2, "kind": JobKind.TORCH_ELASTIC},
+    {"size": 2, "max": 8, "sizes": (1, 2, 4, 8), "checkpoint_interval_s": 600.5},
+    {"share": Share(memory_mib=400, compute_percent=30)},
+    {"size": 2, "max": 4, "gpu_types": (("b", 2.0), ("a", 0.5)), "cpus_milli_per_gpu": 1000},
+    {
+        "size": 2,
+        "min": 2,
+        "max": 2,
+        "topology": Topology(Spread.RACK, required=True),
+        "tolerations": ("spot",),
+    },
+    {"node_labels": (("zone", "ü"),), "user": "ada \N{OWL}", "name": 'a "name"\n'},
+    {"size": 40, "min": 40, "max": 40},
+)
+QUOTAS: tuple[tuple[tuple[str, int], ...], ...] = ((), (("*", 4),), (("a", 0), ("*", 6)))
+
+
+class Walk:
+    """A World on which events happen by chance; all that happened is remembered."""
+
+    def __init__(self, seed: int, policy: str = "fifo") -> None:
+        self.chance = Random(seed)
+        self.rules = rules_for(policy)
+        self.world = World()
+        self.now_s = 0.0
+        self.events: list[ev.Event] = []
+        self.submitted = 0
+
+    def go(self, steps: int) -> "Walk":
+        for _ in range(steps):
+            self.step()
+        return self
+
+    def happens(self, event: ev.Event) -> None:
+        apply(self.world, event)
+        self.events.append(event)
+
+    def step(self) -> None:
+        chance, world = self.chance, self.world
+        if chance.random() < 0.5:
+            self.now_s += chance.expovariate(0.01)
+        if len(world.nodes.nodes) < 3:
+            self.join()
+            return
+        about_jobs = (self.submit, self.submit, self.plan, self.plan, self.report, self.end, self.interrupt)
+        about_others = (self.change, self.join, self.harm, self.heal, self.set_queue, self.wait)
+        chance.choice(about_jobs if chance.random() < 0.8 else about_others)()
+
+    def join(self) -> None:
+        known = len(self.world.nodes.nodes)
+        if known < 7:
+            self.happens(ev.NodeAdded(self.now_s, Node(f"n{known}", **self.chance.choice(NODES))))
+
+    def wait(self) -> None:
+        self.happens(ev.TimePassed(self.now_s))
+
+    def set_queue(self) -> None:
+        name, quota = self.chance.choice(("default", "batch")), self.chance.choice(QUOTAS)
+        self.happens(ev.QueueSet(self.now_s, Queue(name, quota, weight=0.1, held=self.chance.random() < 0.2)))
+
+    def harm(self) -> None:
+        node = self.chance.choice(self.world.nodes.nodes)
+        kind = self.chance.choice((ev.NodeLost, ev.NodeCordoned))
+        if self.chance.random() < 0.5:
+            self.happens(ev.GpuFailed(self.now_s, node.name, self.chance.randrange(node.gpus)))
+        else:
+            self.happens(kind(self.now_s, node.name))
+
+    def heal(self) -> None:
+        for node in self.world.nodes.nodes:
+            for kind in (ev.NodeReturned, ev.NodeUncordoned):
+                self.happens(kind(self.now_s, node.name))
+            self.happens(ev.GpuRepaired(self.now_s, node.name, 0))
+
+    def _job(self, name: str) -> Job:
+        shape = self.chance.choice(JOBS)
+        largest = shape.get("max", 1)
+        curve = self.chance.choice((linear_curve(largest), amdahl_curve(largest, 0.1)))
+        return Job(name, self.now_s, curve=curve, queue=self.chance.choice(("default", "batch")), **shape)
+
+    def submit(self) -> None:
+        self.happens(ev.JobSubmitted(self.now_s, self._job(f"j{self.submitted}")))
+        self.submitted += 1
+
+    def change(self) -> None:
+        if self.world.jobs.n:
+            known = self.chance.choice(self.world.jobs.jobs)
+            wanted = self._job(known.id)
+            if (
+                known.share is None
+                and wanted.share is None
+                and known.gpus_per_replica == wanted.gpus_per_replica
+            ):
+                self.happens(ev.JobChanged(self.now_s, wanted))
+
+    def _anyone(self) -> str:
+        return self.chance.choice(self.world.jobs.ids or list(self.world.past) or ["nobody"])
+
+    def report(self) -> None:
+        curve = SpeedCurve((0.0, 1.0, self.chance.uniform(1, 2))) if self.chance.random() < 0.3 else None
+        restart_s = self.chance.choice((None, 12.25))
+        left_s = self.chance.uniform(0, 1e6)
+        self.happens(ev.JobProgressed(self.now_s, self._anyone(), left_s, curve, restart_s))
+
+    def end(self) -> None:
+        states = (JobState.SUCCEEDED, JobState.FAILED, JobState.FAILED_SETUP, JobState.CANCELLED)
+        self.happens(ev.JobEnded(self.now_s, self._anyone(), self.chance.choice(states)))
+
+    def interrupt(self) -> None:
+        self.happens(ev.JobInterrupted(self.now_s, self._anyone()))
+
+    def plan(self) -> None:
+        plan = decide(self.world, self.now_s, self.rules)
+        self.happens(ev.Planned(self.now_s, plan))
+        for command in plan.commands:
+            if self.chance.random() < 0.8:
+                self.happens(ev.JobStarted(self.now_s, command.job))
