@@ -1,0 +1,99 @@
+"""What a training script tells Batuta, and hears from it. The standard library is all it needs.
+
+    from batuta import sdk
+
+    for step in range(start, total):
+        loss = train_one_step()
+        sdk.report(step=step + 1, total_steps=total, loss=loss)
+        if sdk.checkpoint_requested():
+            sdk.checkpointed(save_checkpoint(step + 1), step=step + 1)
+    sdk.result({"accuracy": accuracy})
+
+Without Batuta (none of its variables is set) every function does nothing, so that the script runs anywhere.
+No function raises because of a full disk or a value that JSON does not know: it says so once on stderr and
+goes on.
+
+**Distributed training**: processes hear of a request at slightly different steps. Let rank 0 ask and
+broadcast the answer, or they save at different steps. `checkpointed` and `result` are for rank 0; `report`
+is for all.
+
+**How a checkpoint is asked for**: in the folder `$BATUTA_CONTROL` the file `checkpoint-request` holds a
+number that grows with every request, and `checkpoint-done` the last one that was answered; a checkpoint is
+wanted while the first is larger. Both are replaced as a whole, never half written. SIGUSR1 comes along for
+those who would rather be told; where there is no such folder, it alone is the request. Importing this
+module under Batuta installs a handler for it, which calls the one that was there before.
+`checkpoint_requested` works without it, so that any thread may ask, and a launcher that keeps signals to
+itself (torchrun) does no harm. In a shell script:
+
+    number() { cat "$BATUTA_CONTROL/$1" 2>/dev/null || echo 0; }
+    [ "$(number checkpoint-request)" -gt "$(number checkpoint-done)" ] && save_checkpoint
+"""
+
+from __future__ import annotations
+
+import os
+
+from batuta.sdk import _lines, _requests
+
+TYPE_CHECKING = False  # importing `typing` to be told so takes longer than all the rest
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["checkpoint_requested", "checkpointed", "report", "result"]
+
+
+def report(
+    *,
+    step: int | None = None,
+    total_steps: int | None = None,
+    epoch: float | None = None,
+    total_epochs: float | None = None,
+    samples: float | None = None,
+    loss: Any = None,
+    **metrics: Any,
+) -> None:
+    """Says how far the training is. Any thread and any rank may call it, as often as it likes.
+
+    `step` and `samples` count what is done since the very beginning, restarts included; `epoch` counts epochs
+    that are finished. A loss that is NaN or infinite is reported as such. Numbers of NumPy and tensors of one
+    element are fine. With `$BATUTA_REPORT_EVERY_S` the last of too many reports is kept, the others dropped.
+    """
+    path = os.environ.get("BATUTA_PROGRESS")
+    if path:
+        known = {
+            "step": step,
+            "total_steps": total_steps,
+            "epoch": epoch,
+            "total_epochs": total_epochs,
+            "samples": samples,
+            "loss": loss,
+        }
+        _lines.append_report(path, known, metrics)
+
+
+def checkpoint_requested() -> bool:
+    """Whether Batuta waits for a checkpoint, because it is about to stop, move or resize this job.
+
+    True until `checkpointed` is called, here or by another process of the job on this machine. Cheap enough
+    for every step.
+    """
+    return _requests.is_waiting()
+
+
+def checkpointed(path: str | os.PathLike[str], *, step: int | None = None) -> None:
+    """Says that a checkpoint is complete, on disk and worth resuming from. Also for those made unasked."""
+    answered = _requests.pending()
+    progress = os.environ.get("BATUTA_PROGRESS")
+    if progress:
+        _lines.append_checkpoint(progress, path, step, answered)
+    _requests.answer(answered)
+
+
+def result(value: Any) -> None:
+    """Keeps the job's return value for `batuta result`: anything that JSON can say. The last call counts."""
+    folder = os.environ.get("BATUTA_CONTROL")
+    if folder:
+        _lines.write_result(os.path.join(folder, "result.json"), value)
+
+
+_requests.listen()

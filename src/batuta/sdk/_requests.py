@@ -1,0 +1,94 @@
+"""Requests for a checkpoint: numbers in two small files, and SIGUSR1."""
+
+from __future__ import annotations
+
+import os
+
+from batuta.sdk import _lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+REQUEST_FILE = "checkpoint-request"
+DONE_FILE = "checkpoint-done"
+
+_answered = 0
+"""The last request that this process answered, should its answer not have reached the disk."""
+_signalled = False
+_listening = False
+
+
+def listen() -> None:
+    """Installs the handler of SIGUSR1, under Batuta and where that is possible; else nothing happens."""
+    global _listening  # noqa: PLW0603 - a process has one handler for a signal
+    if _listening or "BATUTA_JOB_ID" not in os.environ:
+        return
+    import signal  # noqa: PLC0415 - only under Batuta
+
+    try:
+        before = signal.getsignal(signal.SIGUSR1)
+        if before is None:
+            return  # Set by C code, which could not be called from here.
+
+        def note(number: int, frame: Any) -> None:
+            global _signalled  # noqa: PLW0603
+            _signalled = True
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(signal.SIGUSR1, note)
+        if before in (signal.SIG_DFL, signal.SIG_IGN):
+            # It is only noted: no call of a C library has to be cut short for that.
+            signal.siginterrupt(signal.SIGUSR1, False)
+        _listening = True
+    except (ValueError, OSError, AttributeError):
+        return  # Not the main thread, or not a system with this signal. The files do without.
+
+
+def is_waiting() -> bool:
+    """Whether a request has not been answered yet."""
+    if os.environ.get("BATUTA_CONTROL"):
+        return pending() > 0
+    listen()
+    return _signalled
+
+
+def pending() -> int:
+    """The number of the request that waits for an answer; 0 when there is none, or when it has no number."""
+    folder = os.environ.get("BATUTA_CONTROL")
+    if not folder:
+        return 0
+    wanted = _read_number(os.path.join(folder, REQUEST_FILE))
+    if wanted <= _answered:
+        return 0
+    return wanted if wanted > _read_number(os.path.join(folder, DONE_FILE)) else 0
+
+
+def answer(number: int) -> None:
+    """Marks a request as answered, for this process and for all that share the folder."""
+    global _answered, _signalled  # noqa: PLW0603 - what a process knows of its requests
+    _signalled = False
+    folder = os.environ.get("BATUTA_CONTROL")
+    if not number or not folder:
+        return
+    _answered = max(_answered, number)
+    try:
+        _lines.replace_file(os.path.join(folder, DONE_FILE), f"{number}\n".encode())
+    except Exception as error:
+        _lines.warn_once(f"a request for a checkpoint could not be answered: {error}")
+
+
+def _read_number(path: str) -> int:
+    """The number in a file; 0 for anything else."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        text = os.read(handle, 32).split()
+        return int(text[0]) if text and text[0].isdigit() else 0
+    except OSError:
+        return 0
+    finally:
+        os.close(handle)

@@ -1,0 +1,203 @@
+"""The paths of a task: its working directory, and what it wants copied or linked to where it runs.
+
+They are local. A relative path starts at the folder of the task file (`sky` starts at the folder that it is
+called from; whoever wants that passes it as `base`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import yaml
+
+from batuta.spec.quantity import shown
+from batuta.spec.task_env import fill_in
+from batuta.spec.task_yaml import TaskReader, is_null
+from batuta.spec.yaml_nodes import YamlNode
+
+LONGEST_SHOWN = 300
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_MOUNT_KEYS = ("source",)
+_MOUNT_UNUSED = ("name", "store", "persistent", "mode", "type", "config", "_force_delete")
+_LOCAL_FIX = "give a local path, or fetch it in setup"
+
+
+class Found(Enum):
+    """What is at a path."""
+
+    FILE = "a file"
+    FOLDER = "a folder"
+    NOTHING = "nothing"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """What lies at `source` is to be seen at `target` by every replica."""
+
+    target: str
+    source: str
+
+
+def probe_disk(path: Path) -> tuple[Found, Path]:
+    """What this process finds at a path, and where that really is, links followed."""
+    try:
+        real = path.resolve(strict=True)
+        is_folder, is_file = real.is_dir(), real.is_file()
+    except PermissionError:
+        return Found.UNREADABLE, path
+    except (OSError, ValueError, RuntimeError):
+        return Found.NOTHING, path
+    if not os.access(real, os.R_OK | os.X_OK if is_folder else os.R_OK):
+        return Found.UNREADABLE, real
+    return (Found.FOLDER if is_folder else Found.FILE if is_file else Found.NOTHING), real
+
+
+@dataclass(frozen=True, slots=True)
+class PathRules:
+    """How paths are understood, and which are allowed."""
+
+    base: Path | None = None
+    """Where relative paths start; None refuses them."""
+    home: Path | None = None
+    """What `~` is; None refuses it."""
+    roots: tuple[Path, ...] = ()
+    """Folders that a path has to lie in, links followed; empty allows all that can be read."""
+    probe: Callable[[Path], tuple[Found, Path]] | None = probe_disk
+    """None takes paths on trust."""
+
+
+def read_workdir(reader: TaskReader, node: YamlNode | None, rules: PathRules, envs: Mapping[str, str]) -> str:
+    """The absolute path of the working directory; empty when there is none, or a problem."""
+    if node is None or is_null(node):
+        return ""
+    if isinstance(node, yaml.MappingNode):
+        reader.fault(
+            node, "workdir must be a folder, found a mapping", "clone the repository and give its path"
+        )
+        return ""
+    text = reader.text(node, "workdir")
+    if text is None:
+        return ""
+    path = _local_path(reader, node, "workdir", fill_in(text, envs), rules)
+    return _checked(reader, node, "workdir", path, rules, folder=True) if path else ""
+
+
+def check_workdir(reader: TaskReader, text: str, rules: PathRules, envs: Mapping[str, str]) -> str:
+    """The same for a path from the command line."""
+    path = _local_path(reader, None, "workdir", fill_in(text, envs), rules)
+    return _checked(reader, None, "workdir", path, rules, folder=True) if path else ""
+
+
+def read_mounts(
+    reader: TaskReader, node: YamlNode | None, rules: PathRules, envs: Mapping[str, str]
+) -> tuple[Mount, ...]:
+    """`file_mounts` in order of the file. `$NAME` is filled in from `envs` on both sides."""
+    if node is None or is_null(node):
+        return ()
+    mounts: dict[str, Mount] = {}
+    for written, value in (reader.mapping(node, "file_mounts") or {}).items():
+        what = f"file_mounts.{written[:60]}"
+        target = fill_in(written.strip(), envs)
+        parts = target.split("/")
+        if not target.strip("/") or ".." in parts or "\0" in target or _URI.match(target):
+            reader.fault(
+                value,
+                f"{what}: {shown(target, LONGEST_SHOWN)} is no place to mount",
+                "a path below /, ~ or the workdir",
+            )
+            continue
+        if target in mounts:
+            reader.fault(value, f"{what}: something is mounted at {shown(target, LONGEST_SHOWN)} already")
+            continue
+        source = _read_source(reader, value, what, rules, envs)
+        if source:
+            mounts[target] = Mount(target, source)
+    return tuple(mounts.values())
+
+
+def _read_source(
+    reader: TaskReader, node: YamlNode, what: str, rules: PathRules, envs: Mapping[str, str]
+) -> str:
+    if isinstance(node, yaml.MappingNode):
+        values = reader.section(node, what, _MOUNT_KEYS, _MOUNT_UNUSED)
+        if "source" not in values:
+            reader.fault(node, f"{what} has no source: buckets and volumes cannot be made here", _LOCAL_FIX)
+            return ""
+        node = values["source"]
+    if isinstance(node, yaml.SequenceNode):
+        if len(node.value) != 1:
+            reader.fault(node, f"{what} has {len(node.value)} sources", "one source for each mount")
+            return ""
+        node = node.value[0]
+    text = reader.text(node, what)
+    if text is None:
+        return ""
+    path = _local_path(reader, node, what, fill_in(text, envs), rules)
+    return _checked(reader, node, what, path, rules, folder=False) if path else ""
+
+
+def _local_path(
+    reader: TaskReader, node: YamlNode | None, what: str, text: str, rules: PathRules
+) -> Path | None:
+    """An absolute path without `~`; None when it cannot be one here."""
+    if _URI.match(text):
+        reader.blame(node, f"{what} is in a cloud ({shown(text, LONGEST_SHOWN)})", _LOCAL_FIX)
+        return None
+    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+        reader.blame(node, f"{what} holds a NUL character or is not UTF-8", "a path that is plain text")
+        return None
+    if text == "~" or text.startswith("~/"):
+        if rules.home is None:
+            reader.blame(
+                node,
+                f"{what} {shown(text, LONGEST_SHOWN)} begins with ~, which is not known here",
+                "an absolute path",
+            )
+            return None
+        text = str(rules.home) + text[1:]
+    elif text.startswith("~"):
+        reader.blame(
+            node, f"{what} {shown(text, LONGEST_SHOWN)} is in another user's home", "a path of your own"
+        )
+        return None
+    if not text.startswith("/"):
+        if rules.base is None:
+            reader.blame(node, f"{what} {shown(text, LONGEST_SHOWN)} is relative", "an absolute path")
+            return None
+        text = f"{rules.base}/{text}"
+    return Path(text)
+
+
+def _checked(
+    reader: TaskReader, node: YamlNode | None, what: str, path: Path, rules: PathRules, *, folder: bool
+) -> str:
+    if rules.probe is None:
+        return str(path)
+    found, real = rules.probe(path)
+    wanted = "a folder" if folder else "a file or folder"
+    fix = f"{wanted} that you may read"
+    if rules.roots and not any(real.is_relative_to(os.path.realpath(root)) for root in rules.roots):
+        allowed = ", ".join(map(str, rules.roots))
+        reader.blame(
+            node,
+            f"{what} {shown(str(path), LONGEST_SHOWN)} lies outside of what you may use",
+            f"below {allowed}",
+        )
+    elif found is Found.NOTHING:
+        missing = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", str(path))
+        fix = f"{missing[1]} is not in envs" if missing else fix
+        reader.blame(node, f"{what} {shown(str(path), LONGEST_SHOWN)} is not there", fix)
+    elif found is Found.UNREADABLE:
+        reader.blame(node, f"{what} {shown(str(path), LONGEST_SHOWN)} cannot be read", fix)
+    elif folder and found is not Found.FOLDER:
+        reader.blame(node, f"{what} {shown(str(path), LONGEST_SHOWN)} is {found.value}", fix)
+    else:
+        # Where only some folders are allowed, the real path is kept: a link may be turned elsewhere later.
+        return str(real if rules.roots else path)
+    return ""

@@ -1,0 +1,37 @@
+"""An SDK that has seen nothing, and the two places that it writes to."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batuta.sdk import _lines, _requests
+
+
+@pytest.fixture(autouse=True)
+def untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test has an SDK that has seen nothing, in a process that Batuta did not start."""
+    for name in [name for name in os.environ if name.startswith("BATUTA_")]:
+        monkeypatch.delenv(name)
+    for name, value in (("_answered", 0), ("_signalled", False), ("_listening", False)):
+        monkeypatch.setattr(_requests, name, value)
+    for name, empty in (("_warned", set()), ("_torn", set()), ("_held", {}), ("_last_s", {})):
+        monkeypatch.setattr(_lines, name, empty)
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BATUTA_PROGRESS", str(tmp_path / "progress.jsonl"))
+    return tmp_path / "progress.jsonl"
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "control").mkdir()
+    monkeypatch.setenv("BATUTA_CONTROL", str(tmp_path / "control"))
+    return tmp_path / "control"
