@@ -1,0 +1,47 @@
+"""What can go wrong with what is stored; each message says what to do about it."""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Something about stored state is not as it has to be."""
+
+
+class StoreFullError(StoreError):
+    """There is no room left. Nothing was half written; the same can be tried again when there is."""
+
+
+class StoreBusyError(StoreError):
+    """Another process has kept the database for too long."""
+
+
+class StoreCorruptError(StoreError):
+    """The file is damaged, or is no journal of Batuta's."""
+
+
+class SchemaError(StoreError):
+    """The database has a schema that this version cannot use."""
+
+
+class CodecError(StoreError):
+    """Stored text or bytes are not what was written, or come from a version that writes them otherwise."""
+
+
+class UnknownEventError(CodecError):
+    """An event of a type that this version does not know."""
+
+
+class RecoveryError(StoreError):
+    """The World cannot be rebuilt from what is there."""
+
+
+class StateDirError(StoreError):
+    """The state directory cannot be used as it is."""
+
+
+class AlreadyRunningError(StoreError):
+    """Another server has the state directory."""
+
+    def __init__(self, message: str, pid: int | None) -> None:
+        super().__init__(message)
+        self.pid = pid

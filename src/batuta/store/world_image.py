@@ -1,0 +1,154 @@
+"""The World ↔ bytes, without the jobs that are over, which are kept one by one (see snapshots.py).
+
+A World is made again by the core's own methods, then all that was counted or learned since is laid over it.
+So what follows from nodes and requests is never read from a file, and a column or counter that a later
+version adds begins as it would for a new job.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from batuta.core.cluster import Node, Placement, Queue
+from batuta.core.curve import CurvePool, SpeedCurve
+from batuta.core.job import Job
+from batuta.core.job_table import JobTable
+from batuta.core.layout import Card, Layout
+from batuta.core.reach import Wishes
+from batuta.core.world import World
+from batuta.store.errors import CodecError
+from batuta.store.parcel import unwrap, wrap
+from batuta.store.values import form_of
+
+VERSION = 1
+"""Changes when an image would be misread; then the journal is replayed."""
+_COUNTERS = ("picky", "irregular", "moving", "broken", "narrow")
+_NUMBER, _NODES, _JOBS, _QUEUES = (form_of(kind) for kind in (float, list[Node], list[Job], list[Queue]))
+_PLACEMENTS, _REACH = form_of(list[Placement | None]), form_of(dict[Wishes, list[int]])
+
+
+def draw(world: World) -> bytes:
+    """Everything about a World but the jobs that are over."""
+    jobs = world.jobs
+    header = {
+        "v": VERSION,
+        "version": world.version,
+        "now_s": _write(_NUMBER, world.now_s),
+        "open_capacity": world._open_capacity,
+        "cordoned": hex(world.cordoned),
+        "lost": hex(world.lost),
+        "ill": [[i, hex(mask)] for i, mask in world.ill.items()],
+        "queues": _write(_QUEUES, world.queues.values()),
+        "reach": _write(_REACH, world.reach),
+        "nodes": _write(_NODES, world.nodes.nodes),
+        "layout": _draw_layout(world.layout),
+        "jobs": _write(_JOBS, jobs.jobs),
+        "placements": _write(_PLACEMENTS, jobs.placements),
+        "counters": {name: getattr(jobs, name) for name in _COUNTERS},
+        "job_queues": list(jobs.queues.items()),
+        "size_sets": list(jobs.size_sets.places),
+        "curves": [
+            [start, last, curve.across_nodes, curve.across_racks]
+            for curve, (start, last) in jobs.curves.places.items()
+        ],
+        "curve_room": len(jobs.curves.flat),
+        "curve_limit": jobs.curves.limit,
+    }
+    columns = {f"f.{name}": jobs.f(name) for name in jobs.F} | {f"i.{name}": jobs.i(name) for name in jobs.I}
+    return wrap(header, columns | {"speeds": jobs.curves.flat[: jobs.curves.used]})
+
+
+def _draw_layout(layout: Layout) -> dict[str, Any]:
+    return {
+        "free": list(map(hex, layout.free)),
+        "healthy": list(map(hex, layout.healthy)),
+        "cpus_milli": layout.cpus_milli,
+        "memory_mib": layout.memory_mib,
+        "buckets": list(map(hex, layout.buckets)),
+        "cards": [[i, gpu, *card] for (i, gpu), card in layout.cards.items()],
+        "usable": hex(layout.usable),
+    }
+
+
+def restore(image: bytes) -> World:
+    """The World that was drawn, with nothing in `past`."""
+    header, arrays = unwrap(image)
+    if header.get("v") != VERSION:
+        raise CodecError(f"an image of the World has format {header.get('v')}, this version reads {VERSION}")
+    try:
+        return _restore(header, arrays)
+    except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise CodecError(f"an image of the World is damaged: {error!r}") from error
+
+
+def _restore(header: dict[str, Any], arrays: dict[str, Any]) -> World:
+    world = World()
+    for node in _read(_NODES, header["nodes"]):
+        world.nodes.add(node)
+        world.layout.add(node)
+    _restore_layout(world.layout, header["layout"])
+    _restore_jobs(world.jobs, header, arrays)
+    for queue in _read(_QUEUES, header["queues"]):
+        world.queues[queue.name] = queue
+    world.version, world.now_s = header["version"], _read(_NUMBER, header["now_s"])
+    world.cordoned, world.lost = _bits(header["cordoned"]), _bits(header["lost"])
+    world.ill = {i: _bits(mask) for i, mask in header["ill"]}
+    world.reach = _read(_REACH, header["reach"])
+    world._open_capacity = header["open_capacity"]
+    return world
+
+
+def _restore_layout(layout: Layout, data: dict[str, Any]) -> None:
+    layout.free = [_bits(mask) for mask in data["free"]]
+    layout.healthy = [_bits(mask) for mask in data["healthy"]]
+    layout.cpus_milli, layout.memory_mib = data["cpus_milli"], data["memory_mib"]
+    layout.buckets = [_bits(nodes) for nodes in data["buckets"]]
+    layout.cards = {(i, gpu): Card(*rest) for i, gpu, *rest in data["cards"]}
+    layout.usable = _bits(data["usable"])
+
+
+def _restore_jobs(table: JobTable, header: dict[str, Any], arrays: dict[str, Any]) -> None:
+    # Numbers of queues, size sets and curves first: inserting a job finds them as they were.
+    table.queues = dict(header["job_queues"])
+    for sizes in header["size_sets"]:
+        table.size_sets.add(tuple(sizes))
+    _restore_curves(table.curves, header, arrays["speeds"])
+    for job in _read(_JOBS, header["jobs"]):
+        table.insert(job)
+    table.curves.limit = header["curve_limit"]
+    for letter, names, column_of in (("f", table.F, table.f), ("i", table.I, table.i)):
+        for name in names:
+            if f"{letter}.{name}" in arrays:
+                column_of(name)[:] = arrays[f"{letter}.{name}"]
+    table.placements = _read(_PLACEMENTS, header["placements"])
+    if len(table.placements) != table.n:
+        raise CodecError(f"{table.n} jobs have {len(table.placements)} placements")
+    for name in _COUNTERS:
+        if name in header["counters"]:
+            setattr(table, name, header["counters"][name])
+
+
+def _restore_curves(pool: CurvePool, header: dict[str, Any], speeds: Any) -> None:
+    pool.flat = np.zeros(header["curve_room"])
+    pool.flat[: len(speeds)] = speeds
+    pool.used = len(speeds)
+    # No clearing up while jobs are inserted: it happens when it would have happened.
+    pool.limit = len(speeds)
+    values = speeds.tolist()
+    for start, last, across_nodes, across_racks in header["curves"]:
+        curve = SpeedCurve(tuple(values[start : start + last + 1]), across_nodes, across_racks)
+        pool.places[curve] = (start, last)
+
+
+def _bits(text: str) -> int:
+    return int(text, 16)
+
+
+def _write(form: Any, value: Any) -> Any:
+    return form.write(value)
+
+
+def _read(form: Any, value: Any) -> Any:
+    return form.read(value)

@@ -1,0 +1,117 @@
+import hashlib
+import threading
+from contextlib import closing
+
+import pytest
+
+from batuta.core.event import TimePassed
+from batuta.store.records import Claim, Role, hash_of
+from batuta.store.sqlite_store import SqliteStore
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "journal.db"
+
+
+@pytest.fixture
+def store(path):
+    with closing(SqliteStore(path)) as store:
+        yield store
+
+
+@pytest.mark.parametrize("name", ["tasks", "results"])
+def test_texts_of_jobs_become_durable_with_the_journal(store, path, name):
+    table = getattr(store, name)
+    assert table.get("a") is None
+    table.stage("a", '{"run": "ü"}')
+    assert table.get("a") == '{"run": "ü"}'
+    assert table.all() == {}
+    store.journal.append(TimePassed(1.0))
+    store.journal.commit()
+    table.stage("b", "lost")
+    store.close()
+    with SqliteStore(path) as again:
+        table = getattr(again, name)
+        assert (table.get("a"), table.get("b")) == ('{"run": "ü"}', None)
+        table.stage("a", "2")
+        assert table.get("a") == "2"
+        again.journal.commit()
+        assert table.all() == {"a": "2"}
+
+
+def test_a_text_that_cannot_be_stored_spoils_no_commit(store):
+    for table in (store.tasks, store.results):
+        with pytest.raises(UnicodeEncodeError):
+            table.stage("a", "\ud800")
+    with pytest.raises(UnicodeEncodeError):
+        store.idempotency.claim("k", "\ud800", 1.0)
+    store.tasks.stage("\ud800", "x")
+    store.journal.commit()
+    assert store.tasks.get("\ud800") == "x"
+
+
+def test_settings_are_durable_at_once(store, path):
+    store.settings.put("policy", "fifo")
+    store.settings.put("policy", "elastic-tiresias")
+    store.close()
+    with SqliteStore(path) as again:
+        assert again.settings.all() == {"policy": "elastic-tiresias"}
+        assert again.settings.remove("policy")
+        assert not again.settings.remove("policy")
+        assert again.settings.get("policy") is None
+
+
+def test_a_token_is_known_by_its_hash_only(store, path):
+    token = store.tokens.create("ada", Role.ADMIN, 100.0)
+    other = store.tokens.create("grace", Role.VIEWER, 200.0)
+    assert token.startswith("batuta_")
+    assert len(token) > 40
+    found = store.tokens.find(token)
+    assert found is not None
+    assert (found.user, found.role, found.created_s) == ("ada", Role.ADMIN, 100.0)
+    assert found.hash == hash_of(token) == hashlib.sha256(token.encode()).hexdigest()
+    assert [own.user for own in store.tokens.all()] == ["ada", "grace"]
+    for wrong in ("", token[:-1], found.hash, "\ud800", "' OR 1=1 --"):
+        assert store.tokens.find(wrong) is None
+    assert store.tokens.revoke(found.hash)
+    assert not store.tokens.revoke(found.hash)
+    assert store.tokens.find(token) is None
+    store.database.checkpoint()
+    assert other.encode() not in path.read_bytes()
+
+
+def test_a_key_stands_for_the_job_that_it_made_first(store, path):
+    assert store.idempotency.find("k") is None
+    assert store.idempotency.claim("k", "job-1", 10.0, "digest") == Claim("job-1", "digest", True)
+    assert store.idempotency.claim("k", "job-2", 11.0, "other") == Claim("job-1", "digest", False)
+    store.journal.commit()
+    assert store.idempotency.claim("k", "job-3", 12.0) == Claim("job-1", "digest", False)
+    assert store.idempotency.claim("late", "job-4", 20.0).is_new
+    store.close()
+    with SqliteStore(path) as again:
+        assert again.idempotency.find("k") == Claim("job-1", "digest", False)
+        assert again.idempotency.find("late") is None, "it was not committed"
+        assert again.idempotency.claim("new", "job-5", 30.0).is_new
+        again.journal.commit()
+        assert again.idempotency.forget(before_s=20.0) == 1
+        assert again.idempotency.find("k") is None
+        assert again.idempotency.find("new") == Claim("job-5", "", False)
+
+
+def test_two_at_once_make_one_job(store):
+    claims: list[Claim] = []
+    barrier = threading.Barrier(8)
+
+    def submit(number: int) -> None:
+        barrier.wait()
+        claims.append(store.idempotency.claim("same", f"job-{number}", 1.0))
+        store.journal.commit()
+
+    threads = [threading.Thread(target=submit, args=(k,)) for k in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(claim.is_new for claim in claims) == 1
+    assert len({claim.job for claim in claims}) == 1

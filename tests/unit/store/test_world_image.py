@@ -1,0 +1,129 @@
+import pytest
+
+from batuta.core.curve import CurvePool
+from batuta.core.decide import decide
+from batuta.core.event import JobSubmitted, NodeAdded
+from batuta.core.job_table import JobTable
+from batuta.core.layout import Layout, NodeTable
+from batuta.core.sizes import SizeSetPool
+from batuta.core.world import World, apply
+from batuta.store.errors import CodecError
+from batuta.store.parcel import unwrap, wrap
+from batuta.store.world_image import draw, restore
+from tests.support.deep import deep
+from tests.support.invariants import fingerprint
+from tests.support.stories import Story
+from tests.support.walks import Walk
+from tests.support.worlds import make_job, make_nodes
+
+FOLLOWS, DRAWN = "follows from what is drawn", "is drawn"
+SLOTS = {
+    World: {
+        **dict.fromkeys(
+            ("_open_capacity", "cordoned", "ill", "jobs", "layout", "lost", "nodes", "now_s"), DRAWN
+        ),
+        **dict.fromkeys(("queues", "reach", "version"), DRAWN),
+        "past": "is kept by the snapshots, job by job",
+    },
+    JobTable: {
+        **dict.fromkeys(("_f", "_i", "curves", "jobs", "placements", "queues", "size_sets"), DRAWN),
+        **dict.fromkeys(("broken", "irregular", "moving", "narrow", "picky"), DRAWN),
+        **dict.fromkeys(("_keys", "ids", "key_of", "n"), FOLLOWS),
+    },
+    NodeTable: {
+        "nodes": DRAWN,
+        **dict.fromkeys(("all", "by_label", "by_rack", "by_size", "by_type", "index", "largest"), FOLLOWS),
+        **dict.fromkeys(("models", "rack_of", "tainted", "type_of", "types"), FOLLOWS),
+    },
+    Layout: {
+        **dict.fromkeys(("buckets", "cards", "cpus_milli", "free", "healthy", "memory_mib", "usable"), DRAWN),
+        "table": FOLLOWS,
+    },
+    CurvePool: dict.fromkeys(("flat", "limit", "places", "used"), DRAWN),
+    SizeSetPool: {"places": DRAWN, "matrix": FOLLOWS},
+}
+
+
+@pytest.mark.parametrize("kind", SLOTS, ids=lambda kind: kind.__name__)
+def test_nothing_about_a_world_is_forgotten(kind):
+    """Whoever gives the World a new slot says here how a snapshot keeps it, and raises VERSION if need be."""
+    assert set(kind.__slots__) == set(SLOTS[kind])
+
+
+@pytest.mark.parametrize("policy", ["fifo", "elastic-tiresias"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_world_comes_back_whatever_happened(seed, policy):
+    walk = Walk(seed, policy)
+    for _ in range(15):
+        walk.go(12)
+        twin = restore(draw(walk.world))
+        twin.past = dict(walk.world.past)
+        assert fingerprint(twin) == fingerprint(walk.world)
+        assert deep(twin) == deep(walk.world)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_world_that_came_back_goes_on_in_the_same_way(seed):
+    walk = Walk(seed).go(80)
+    twin = restore(draw(walk.world))
+    twin.past = dict(walk.world.past)
+    known = len(walk.events)
+    walk.go(80)
+    for event in walk.events[known:]:
+        apply(twin, event)
+    assert deep(twin) == deep(walk.world)
+    now_s = walk.now_s + 1
+    assert decide(twin, now_s, walk.rules) == decide(walk.world, now_s, walk.rules)
+
+
+def test_an_image_is_independent():
+    walk = Walk(1).go(60)
+    before, twin = deep(walk.world), restore(draw(walk.world))
+    apply(twin, JobSubmitted(walk.now_s, make_job("new")))
+    twin.jobs.f("remaining_s")[:] = 7.0
+    assert deep(walk.world) == before
+
+
+def test_an_empty_world():
+    assert deep(restore(draw(World()))) == deep(World())
+
+
+def test_more_nodes_than_a_number_in_text_has_digits():
+    """A set of 20,000 nodes is an integer of more decimal digits than Python is willing to write or read."""
+    world = World()
+    world.cordoned = world.lost = 1 << 20_000
+    assert restore(draw(world)).lost == world.lost
+
+
+def test_what_a_later_version_adds_begins_as_for_a_new_job():
+    world = World()
+    apply(world, NodeAdded(0.0, make_nodes(4)[0]))
+    apply(world, JobSubmitted(0.0, make_job("a", 2)))
+    header, arrays = unwrap(draw(world))
+    del arrays["f.restart_s"], arrays["i.gpu_type"], header["counters"]["narrow"]
+    arrays["i.mood"] = arrays["i.gpus"]
+    assert deep(restore(wrap(header, arrays))) == deep(world)
+
+
+def test_an_image_of_another_format_is_refused():
+    header, arrays = unwrap(draw(World()))
+    with pytest.raises(CodecError, match="format 99"):
+        restore(wrap(header | {"v": 99}, arrays))
+
+
+@pytest.mark.parametrize("key", ["jobs", "placements", "layout", "curves", "nodes", "version", "reach"])
+def test_a_damaged_image_is_refused(key):
+    header, arrays = unwrap(draw(Walk(1).go(60).world))
+    with pytest.raises(CodecError, match="damaged"):
+        restore(wrap({name: own for name, own in header.items() if name != key}, arrays))
+    with pytest.raises(CodecError, match="placements"):
+        restore(wrap(header | {"placements": header["placements"][1:]}, arrays))
+
+
+def test_a_story_of_many_jobs():
+    world = World()
+    for _, event in zip(range(3000), Story(3), strict=False):
+        apply(world, event)
+    twin = restore(draw(world))
+    twin.past = world.past
+    assert deep(twin) == deep(world)
