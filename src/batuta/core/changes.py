@@ -29,7 +29,7 @@ class Changes:
     """Growth that did not pay, with gain and cost."""
 
     @staticmethod
-    def of(world: World, targets: Sequence[Target], placed: Placed) -> Changes:
+    def of(world: World, targets: Sequence[Target], placed: Placed, admitted: Admitted) -> Changes:
         jobs = world.jobs
         is_broken = jobs.is_broken()
         after: dict[int, Placement | None] = {}
@@ -41,8 +41,13 @@ class Changes:
             placement = placed.placements.get(row)
             if placement is not None:
                 after[row] = placement
-            elif jobs.placements[row] is not None and (target.gpus == 0 or row in broken):
-                after[row] = None
+            elif (held := jobs.placements[row]) is not None:
+                if target.gpus == 0 or row in broken:
+                    after[row] = None
+                elif admitted.cap is not None and held.size > admitted.cap[row]:
+                    # It found no place at a size that it may have, and what it has is more than that.
+                    after[row] = None
+                    placed.layout.remove(held, jobs.jobs[row])
         moved: dict[int, tuple[Reason, Evidence]] = {}
         for row, move in placed.moves.items():
             after[row] = move.placement

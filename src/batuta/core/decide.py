@@ -46,7 +46,7 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
         if targets
         else Placed({}, {}, {}, world.layout)
     )
-    changes = Changes.of(world, targets, placed)
+    changes = Changes.of(world, targets, placed, admitted)
     done("place")
     # 4. Is each change worth its cost?
     weigh(world, now_s, changes, placed, admitted, rules.costs)

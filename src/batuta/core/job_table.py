@@ -140,7 +140,7 @@ class JobTable:
 
     def phase_of(self, row: int) -> Phase:
         """To compare a NumPy integer with an enum takes a hundred times as long as this."""
-        return _PHASES[self._i[1, row]]
+        return _PHASES[int(self._i[1, row])]
 
     def set_phase(self, row: int, phase: Phase) -> None:
         """Changes what is known of a job, and keeps count of those in motion."""

@@ -1,0 +1,159 @@
+"""Liveness: when no more events come, every job that can run does run, and the scheduler comes to rest.
+
+Safety has a file of its own. Here nobody may wait for ever, and nothing may go round in circles.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batuta.bootstrap import rules_for
+from batuta.core import event as ev
+from batuta.core.cluster import Node, Queue
+from batuta.core.curve import linear_curve
+from batuta.core.decide import Rules, decide
+from batuta.core.job import Job, JobState, Spread, Topology
+from batuta.core.job_table import Phase
+from batuta.core.world import World, apply
+from batuta.policies.registry import policy_names
+from tests.support.arbitrary import JOB_COUNT, QUEUE_COUNT, make_job, make_node, make_queue
+from tests.support.invariants import check_invariants, check_plan, most_alone
+
+some_nodes = st.lists(st.integers(0, 10), min_size=1, max_size=4)
+some_queues = st.lists(st.integers(0, QUEUE_COUNT - 1), max_size=2)
+some_jobs = st.lists(st.integers(0, JOB_COUNT - 1), min_size=1, max_size=12)
+RESTS_WITHIN = 8
+"""Cycles until nothing changes any more, if nothing happens."""
+
+
+def build(nodes: list[int], queues: list[int], jobs: list[int]) -> World:
+    """A cluster with jobs of which each could run if it were alone, and some that never can."""
+    world = World()
+    for k, number in enumerate(nodes):
+        apply(world, ev.NodeAdded(0.0, make_node(number, f"n{k}")))
+    for number in queues:
+        apply(world, ev.QueueSet(0.0, make_queue(number)))
+    for k, number in enumerate(jobs):
+        apply(world, ev.JobSubmitted(0.0, make_job(number, f"j{k:02}")))
+    return world
+
+
+def feasible(world: World, job: Job) -> bool:
+    """Whether the job could run with the cluster and its queue to itself."""
+    queue = world.queues.get(job.queue)
+    quota = dict(queue.quota) if queue else {}
+    if queue and queue.held:
+        return False
+    accepted = dict(job.gpu_types)
+    return any(
+        job.min <= min(most_alone(world, job, kind), quota.get(name, 10**6), quota.get("*", 10**6))
+        for kind, name in enumerate(world.nodes.types)
+        if not accepted or name in accepted
+    )
+
+
+def cycle(world: World, rules: Rules) -> bool:
+    """Decides and carries it out, and says whether anything changed."""
+    plan = decide(world, world.now_s, rules)
+    check_plan(world, plan, rules.costs.freeze_transitions)
+    if plan.empty:
+        return False
+    apply(world, ev.Planned(world.now_s, plan))
+    for command in plan.commands:
+        apply(world, ev.JobStarted(world.now_s, command.job))
+    return True
+
+
+def come_to_rest(world: World, rules: Rules) -> None:
+    for _ in range(RESTS_WITHIN):
+        if not cycle(world, rules):
+            return
+        if rules.costs.enabled:
+            # A policy that weighs nothing follows every second of progress; that it may.
+            apply(world, ev.TimePassed(world.now_s + 1.0))
+    raise AssertionError("it does not come to rest")
+
+
+def running(world: World) -> list[str]:
+    phases = world.jobs.i("phase").tolist()
+    return [job for job, phase in zip(world.jobs.ids, phases, strict=True) if phase == Phase.RUNNING]
+
+
+def finish_one_at_a_time(world: World, rules: Rules, step_s: float = 60.0) -> None:
+    """One job ends after the other, the last that came first; whoever could run has to be over then."""
+    for _ in range(world.jobs.n + 1):
+        come_to_rest(world, rules)
+        check_invariants(world)
+        there = running(world)
+        if not there:
+            break
+        apply(world, ev.JobEnded(world.now_s + step_s, there[-1], JobState.SUCCEEDED))
+    stuck = [job.id for job in world.jobs.jobs if feasible(world, job)]
+    assert not stuck, f"with nobody else there, these wait for ever: {stuck}"
+
+
+@pytest.mark.parametrize("policy", policy_names())
+@settings(max_examples=40)
+@given(nodes=some_nodes, queues=some_queues, jobs=some_jobs)
+def test_every_job_that_can_run_ends(
+    policy: str, nodes: list[int], queues: list[int], jobs: list[int]
+) -> None:
+    finish_one_at_a_time(build(nodes, queues, jobs), rules_for(policy))
+
+
+@pytest.mark.parametrize("policy", policy_names())
+@settings(max_examples=40)
+@given(nodes=some_nodes, queues=some_queues, jobs=some_jobs, lost=st.integers(0, 3), comes_back=st.booleans())
+def test_every_job_that_can_run_ends_after_a_node_was_lost(
+    policy: str, nodes: list[int], queues: list[int], jobs: list[int], lost: int, comes_back: bool
+) -> None:
+    world, rules = build(nodes, queues, jobs), rules_for(policy)
+    come_to_rest(world, rules)
+    name = f"n{lost % len(nodes)}"
+    apply(world, ev.NodeLost(10.0, name))
+    come_to_rest(world, rules)
+    if comes_back:
+        apply(world, ev.NodeReturned(20.0, name))
+    finish_one_at_a_time(world, rules)
+
+
+HOPELESS: dict[str, dict[str, Any]] = {
+    "its label is nowhere": {"node_labels": (("zone", "nowhere"),)},
+    "its replica is wider than any node": {"size": 5, "min": 5, "max": 5, "gpus_per_replica": 5},
+    "it wants more than there is": {"size": 9, "min": 9, "max": 9},
+    "it wants to stay on one node and is larger": {"topology": Topology(Spread.NODE, required=True)},
+    "no node has the CPU": {"cpus_milli_per_gpu": 9000},
+}
+
+
+@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("why", HOPELESS)
+def test_a_job_that_can_never_run_keeps_nobody_waiting(policy: str, why: str) -> None:
+    """Given such a job, first in every order; when others come; then they get all GPUs."""
+    world = World()
+    for k in range(2):
+        apply(world, ev.NodeAdded(0.0, Node(f"n{k}", 4, cpus_milli=8000)))
+    shape = {"size": 8, "min": 8, "max": 8} | HOPELESS[why]
+    apply(world, ev.JobSubmitted(0.0, Job("first", 0.0, curve=linear_curve(9), work_s=1.0, **shape)))
+    for k in range(8):
+        apply(world, ev.JobSubmitted(1.0, Job(f"later-{k}", 1.0, work_s=1e5)))
+
+    come_to_rest(world, rules_for(policy))
+
+    assert running(world) == [f"later-{k}" for k in range(8)]
+
+
+@pytest.mark.parametrize("policy", policy_names())
+@pytest.mark.parametrize("why", ["its label is nowhere", "no node has the CPU"])
+def test_a_job_that_can_never_run_uses_no_quota(policy: str, why: str) -> None:
+    world = World()
+    apply(world, ev.NodeAdded(0.0, Node("n0", 4, cpus_milli=8000)))
+    apply(world, ev.QueueSet(0.0, Queue("default", (("*", 1),))))
+    apply(world, ev.JobSubmitted(0.0, Job("first", 0.0, work_s=1.0, **HOPELESS[why])))
+    apply(world, ev.JobSubmitted(1.0, Job("later", 1.0, work_s=1e5)))
+
+    come_to_rest(world, rules_for(policy))
+
+    assert running(world) == ["later"]

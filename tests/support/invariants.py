@@ -1,0 +1,353 @@
+"""What is true of every World after every event, and of every plan: computed anew, then compared."""
+
+from collections import Counter
+from collections.abc import Collection
+
+import numpy as np
+
+from batuta.core.cluster import Placement
+from batuta.core.command import Migrate, Preempt, Resize, Start
+from batuta.core.job import Job, JobId, Spread
+from batuta.core.job_table import JobTable, Phase
+from batuta.core.layout import UNCOUNTED, Card, Layout
+from batuta.core.plan import Plan
+from batuta.core.reach import wishes_of
+from batuta.core.reason import Reason
+from batuta.core.world import World
+
+WITH_GPUS = (Phase.STARTING, Phase.RUNNING, Phase.RESIZING)
+WHY_IT_WAITS = {
+    *(Reason.WAITING_FOR_GPUS, Reason.EXCEEDS_CLUSTER, Reason.NO_ACCEPTED_TYPE, Reason.QUEUE_HELD),
+    *(Reason.QUOTA_EXHAUSTED, Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET, Reason.NO_MATCHING_NODE),
+    *(Reason.SHORT_OF_CPU_OR_MEMORY, Reason.HELD_BACK),
+}
+"""The reasons that make sense for a job without GPUs."""
+
+
+def check_invariants(
+    world: World, submitted: Collection[JobId] | None = None, changed: Collection[JobId] = ()
+) -> None:
+    """Everything that holds between any two events.
+
+    `submitted` names all jobs that ever were: none may be missing. `changed` names the jobs whose users asked
+    for other sizes after they got their GPUs: theirs may be a size that is no longer legal.
+    """
+    check_table(world.jobs)
+    check_counters(world.jobs)
+    check_nodes(world)
+    check_layout(world)
+    check_reach(world)
+    check_gangs(world, changed)
+    if submitted is not None:
+        check_nobody_lost(world, submitted)
+
+
+# ---------------------------------------------------------------------------------------- the job table
+
+
+def check_table(jobs: JobTable) -> None:
+    """Rows are dense, sorted, and every list and dict agrees about them."""
+    keys = [(job.submit_s, job.sequence, job.id) for job in jobs.jobs]
+    assert jobs.n == len(jobs.ids) == len(jobs.jobs) == len(jobs.placements) == len(keys)
+    assert keys == sorted(keys)
+    assert jobs.ids == [job.id for job in jobs.jobs]
+    assert jobs.key_of == dict(zip(jobs.ids, keys, strict=True))
+    assert [jobs.row(job) for job in jobs.ids] == list(range(jobs.n))
+    for row, job in enumerate(jobs.jobs):
+        told = {name: int(jobs.i(name)[row]) for name in jobs.I}
+        assert (told["size"], told["min"], told["max"]) == (job.size, job.min, job.max)
+        assert told["step"] == job.gpus_per_replica
+        assert told["priority"] == job.priority
+        assert told["queue"] == jobs.queues[job.queue]
+        assert jobs.legal_sizes().of(row).tolist() == list(legal_sizes(job))
+        assert jobs.speed().row(row, job.max + 1).tolist() == [job.curve.at(n) for n in range(job.max + 2)]
+        assert jobs.f("submit_s")[row] == job.submit_s
+        assert jobs.f("remaining_s")[row] >= 0
+        assert jobs.f("attained_gpu_s")[row] >= jobs.f("service_gpu_s")[row] >= 0
+        assert np.isfinite(jobs.f("anchor_s")[row])
+
+
+def check_counters(jobs: JobTable) -> None:
+    """What is counted as events come in is what one finds by looking at all jobs."""
+    phases = Counter(Phase(int(phase)) for phase in jobs.i("phase"))
+    assert jobs.moving == phases[Phase.STARTING] + phases[Phase.RESIZING]
+    assert jobs.broken == phases[Phase.BROKEN]
+    assert jobs.picky == sum(job.share is not None or bool(job.gpu_types) for job in jobs.jobs)
+    assert jobs.irregular == sum(job.sizes is not None or job.gpus_per_replica != 1 for job in jobs.jobs)
+    assert (jobs.in_motion() is None) == (jobs.moving == 0)
+    assert (jobs.is_broken() is None) == (jobs.broken == 0)
+
+
+# ----------------------------------------------------------------------------------- nodes and their GPUs
+
+
+def check_nodes(world: World) -> None:
+    """Health, usable nodes and capacity follow from what is lost, cordoned and ill."""
+    capacity = [0] * len(world.nodes.types)
+    for i, node in enumerate(world.nodes.nodes):
+        lost, cordoned = bool(world.lost >> i & 1), bool(world.cordoned >> i & 1)
+        healthy = 0 if lost else ((1 << node.gpus) - 1) & ~world.ill.get(i, 0)
+        assert world.layout.healthy[i] == healthy, node.name
+        assert bool(world.layout.usable >> i & 1) == (not lost and not cordoned), node.name
+        in_use = healthy & ~world.layout.free[i]
+        capacity[world.nodes.type_of[i]] += (in_use if cordoned else healthy).bit_count()
+    assert world.capacity() == capacity
+    assert world.layout.usable & ~world.nodes.all == 0
+
+
+def check_layout(world: World) -> None:
+    """The layout is what the placements make of it: to the last GPU, millicore and mebibyte."""
+    anew = layout_from_placements(world)
+    layout = world.layout
+    assert layout.free == anew.free
+    assert layout.cards == anew.cards
+    assert layout.cpus_milli == anew.cpus_milli
+    assert layout.memory_mib == anew.memory_mib
+    assert layout.buckets == anew.buckets
+    assert min(layout.cpus_milli, default=0) >= 0
+    assert min(layout.memory_mib, default=0) >= 0
+    for (i, gpu), card in layout.cards.items():
+        assert card.compute_percent <= 100
+        assert card.memory_mib <= world.nodes.nodes[i].gpu_memory_mib
+        assert not layout.free[i] >> gpu & 1
+
+
+def layout_from_placements(world: World) -> Layout:
+    """Counts every GPU by hand. A GPU that two jobs have, or that is ill or lost, is found here."""
+    anew = Layout(world.nodes)
+    taken: Counter[tuple[int, int]] = Counter()
+    for node in world.nodes.nodes:
+        anew.free.append(0)
+        anew.cpus_milli.append(node.cpus_milli or UNCOUNTED)
+        anew.memory_mib.append(node.memory_mib or UNCOUNTED)
+    for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
+        for i, gpu in gpus_of(world, placement):
+            assert world.layout.healthy[i] >> gpu & 1, f"{job.id} is on a GPU that is ill or lost"
+            anew.cpus_milli[i] -= job.cpus_milli_per_gpu
+            anew.memory_mib[i] -= job.memory_mib_per_gpu
+            if job.share is None:
+                taken[i, gpu] += 1
+            else:
+                card = anew.cards.get((i, gpu), Card(0, 0, 0))
+                anew.cards[i, gpu] = Card(
+                    card.compute_percent + job.share.compute_percent,
+                    card.memory_mib + job.share.memory_mib,
+                    card.shares + 1,
+                )
+    assert max(taken.values(), default=0) <= 1, "a GPU belongs to two jobs"
+    assert not taken.keys() & anew.cards.keys(), "a GPU is shared and somebody's own"
+    anew.buckets = [0] * (world.nodes.largest + 1)
+    for i in range(len(world.nodes.nodes)):
+        for gpu in range(world.nodes.nodes[i].gpus):
+            if world.layout.healthy[i] >> gpu & 1 and (i, gpu) not in taken and (i, gpu) not in anew.cards:
+                anew.free[i] |= 1 << gpu
+        anew.buckets[anew.free[i].bit_count()] |= 1 << i
+    return anew
+
+
+def check_reach(world: World) -> None:
+    """Whoever wants more than the open nodes could give to it is marked: found by trying every node."""
+    marked = []
+    taints = tuple(taint for node in world.nodes.nodes for taint in node.taints)
+    anyone = Job("anyone", 0.0, tolerations=taints)
+    open_gpus = [most_alone(world, anyone, kind) for kind in range(len(world.nodes.types))]
+    for job in world.jobs.jobs:
+        most = [most_alone(world, job, kind) for kind in range(len(world.nodes.types))]
+        assert world.reach[wishes_of(job)] == most, job.id
+        wanted = [job.size if most[kind] == gpus else job.max for kind, gpus in enumerate(open_gpus)]
+        marked.append(not most or any(most[kind] < wanted[kind] for kind in range(len(most))))
+    assert world.jobs.i("narrow").tolist() == marked
+    assert world.jobs.narrow == sum(marked)
+
+
+def most_alone(world: World, job: Job, kind: int) -> int:
+    """How many GPUs of a type a job could have with nobody else on the open nodes."""
+    by_node: dict[int, int] = {}
+    for i, node in enumerate(world.nodes.nodes):
+        wants = set(job.node_labels) <= set(node.labels) and set(node.taints) <= set(job.tolerations)
+        if not wants or not world.layout.usable >> i & 1 or world.nodes.type_of[i] != kind:
+            continue
+        healthy = [gpu for gpu in range(node.gpus) if world.layout.healthy[i] >> gpu & 1]
+        if job.share is not None and job.share.memory_mib > node.gpu_memory_mib:
+            healthy = []
+        counts = [len(healthy)]
+        if job.topology.single_numa and node.numa:
+            counts = [sum(node.numa[gpu] == own for gpu in healthy) for own in set(node.numa)]
+        legal = [
+            n
+            for n in range(max(counts) + 1)
+            if n % job.gpus_per_replica == 0
+            and (not node.cpus_milli or n * job.cpus_milli_per_gpu <= node.cpus_milli)
+            and (not node.memory_mib or n * job.memory_mib_per_gpu <= node.memory_mib)
+        ]
+        by_node[i] = max(legal)
+    within = job.topology.within if job.topology.required else Spread.ANY
+    if within is Spread.NODE:
+        return max(by_node.values(), default=0)
+    if within is Spread.RACK:
+        racks: Counter[str] = Counter()
+        for i, gpus in by_node.items():
+            racks[world.nodes.nodes[i].rack] += gpus
+        return max(racks.values(), default=0)
+    return sum(by_node.values())
+
+
+# ------------------------------------------------------------------------------------------------ gangs
+
+
+def check_gangs(world: World, changed: Collection[JobId] = ()) -> None:
+    """A job has all the GPUs of a legal size, or none; only one that was just broken has a rest of them."""
+    jobs = world.jobs
+    for row, (job, placement) in enumerate(zip(jobs.jobs, jobs.placements, strict=True)):
+        phase = Phase(int(jobs.i("phase")[row]))
+        assert int(jobs.i("gpus")[row]) == (0 if placement is None else placement.size), job.id
+        assert (phase is Phase.WAITING) == (placement is None), job.id
+        assert (phase is Phase.BROKEN) == (jobs.i("lost_gpus")[row] > 0), job.id
+        assert phase is Phase.RUNNING or jobs.f("rate")[row] == 0, f"{job.id} makes progress {phase.name}"
+        if placement is None:
+            assert jobs.i("gpu_type")[row] == -1
+            continue
+        own = gpus_of(world, placement)
+        kinds = {world.nodes.type_of[i] for i, _ in own}
+        assert kinds == {int(jobs.i("gpu_type")[row])}, f"{job.id} has GPUs of two types"
+        assert not np.isnan(jobs.f("first_start_s")[row])
+        if phase in WITH_GPUS:
+            check_gang(job, placement, size_is_current=job.id not in changed)
+
+
+def check_gang(job: Job, placement: Placement, size_is_current: bool = True) -> None:
+    if size_is_current:
+        assert placement.size in legal_sizes(job), job.id
+    assert placement.size % job.gpus_per_replica == 0, job.id
+    for worker in placement.workers(job.gpus_per_replica):
+        assert len(worker.gpus) == job.gpus_per_replica, f"a replica of {job.id} straddles nodes"
+    assert all(span.gpus for span in placement.spans)
+
+
+def check_nobody_lost(world: World, submitted: Collection[JobId]) -> None:
+    living, past = set(world.jobs.ids), set(world.past)
+    assert not living & past
+    assert living | past == set(submitted)
+
+
+def check_quota(world: World, frozen: Collection[JobId] = ()) -> None:
+    """After a plan: no queue has more than its quota.
+
+    Jobs in `frozen` were in transition, so they kept what they had; with more than the quota in their hands
+    nobody else of the queue may have anything.
+    """
+    jobs = world.jobs
+    for queue in world.queues.values():
+        for type_name, quota in queue.quota:
+            used = {
+                job.id: int(jobs.i("gpus")[row])
+                for row, job in enumerate(jobs.jobs)
+                if job.queue == queue.name and type_name in ("*", type_of(world, row))
+            }
+            kept = sum(gpus for job, gpus in used.items() if job in frozen)
+            total = sum(used.values())
+            assert total <= max(quota, kept), f"{queue.name} has {total} of {quota} GPUs of type {type_name}"
+
+
+def type_of(world: World, row: int) -> str:
+    """The GPU type that a job has; empty for none."""
+    kind = int(world.jobs.i("gpu_type")[row])
+    return world.nodes.types[kind] if kind >= 0 else ""
+
+
+# ------------------------------------------------------------------------------------------------ plans
+
+
+def check_plan(world: World, plan: Plan, frozen: bool = True) -> None:
+    """A plan is complete and consistent, seen from the World that it was made from.
+
+    `frozen` says that jobs in transition are left alone.
+    """
+    jobs = world.jobs
+    assert plan.world_version == world.version
+    assert [decision.job for decision in plan.decisions] == jobs.ids
+    after = dict(zip(jobs.ids, jobs.i("gpus").tolist(), strict=True))
+    commanded = Counter(command.job for command in plan.commands)
+    assert max(commanded.values(), default=0) <= 1, "two commands for one job"
+    for command in plan.commands:
+        row = jobs.row(command.job)
+        job, held = jobs.jobs[row], jobs.placements[row]
+        phase = Phase(int(jobs.i("phase")[row]))
+        assert command.reason.sentence(command.evidence)
+        assert not (frozen and phase in (Phase.STARTING, Phase.RESIZING)), f"{job.id} is in transition"
+        match command:
+            case Preempt():
+                assert held is not None, f"{job.id} has nothing to lose"
+                after[job.id] = 0
+                continue
+            case Start():
+                assert held is None, f"{job.id} has started already"
+            case Resize():
+                assert held is not None
+                assert phase is Phase.BROKEN or command.placement != held, f"{job.id} restarts for nothing"
+            case Migrate():
+                assert held is not None
+                assert command.placement.size == held.size
+                assert command.placement != held
+        check_gang(job, command.placement)
+        check_reachable(world, job, held, command.placement)
+        after[job.id] = command.placement.size
+    for decision in plan.decisions:
+        assert decision.gpus == after[decision.job]
+        assert str(decision)
+        if decision.gpus == 0:
+            assert decision.reason in WHY_IT_WAITS, f"{decision.job} waits, but: {decision}"
+        else:
+            assert decision.reason not in (Reason.QUOTA_EXHAUSTED, Reason.NO_ACCEPTED_TYPE), str(decision)
+        numbers = dict(decision.evidence)
+        if decision.reason is Reason.QUOTA_REACHED:
+            assert numbers["gpus"] == decision.gpus > 0
+    assert {job for job, _ in plan.retiered} <= set(jobs.ids)
+
+
+def check_reachable(world: World, job: Job, held: Placement | None, after: Placement) -> None:
+    """New GPUs lie on nodes that are open to the job; each GPU occurs once."""
+    own = gpus_of(world, after)
+    assert len(own) == len(set(own)), f"{job.id} gets a GPU twice"
+    suited = world.layout.usable & world.nodes.matching(job)
+    kept = set(gpus_of(world, held))
+    for i, gpu in own:
+        assert world.layout.healthy[i] >> gpu & 1, f"{job.id} gets an ill GPU"
+        assert (i, gpu) in kept or suited >> i & 1, f"{job.id} goes to a node that does not suit it"
+    accepted = dict(job.gpu_types)
+    for i, _ in own:
+        assert not accepted or world.nodes.nodes[i].gpu_type in accepted
+
+
+def fingerprint(world: World) -> tuple[object, ...]:
+    """All of a World as one value, for "nothing was changed"."""
+    jobs, layout, nodes = world.jobs, world.layout, world.nodes
+    return (
+        *(world.version, world.now_s, world.lost, world.cordoned, dict(world.ill), world.capacity()),
+        *(dict(world.queues), dict(world.past)),
+        *(tuple(jobs.ids), tuple(jobs.jobs), tuple(jobs.placements), dict(jobs.key_of), dict(jobs.queues)),
+        *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.reach)),
+        # As text, because NaN is not equal to itself.
+        tuple(str(jobs.f(name).tolist()) for name in jobs.F),
+        tuple(str(jobs.i(name).tolist()) for name in jobs.I),
+        *(tuple(jobs.curves.flat.tolist()), dict(jobs.curves.places)),
+        *(str(jobs.size_sets.matrix.tolist()), dict(jobs.size_sets.places)),
+        *(tuple(layout.free), tuple(layout.healthy), tuple(layout.cpus_milli), tuple(layout.memory_mib)),
+        *(tuple(layout.buckets), dict(layout.cards), layout.usable),
+        *(tuple(nodes.nodes), dict(nodes.index), tuple(nodes.types), tuple(nodes.type_of)),
+        *(tuple(nodes.rack_of), dict(nodes.models)),
+        *(tuple(nodes.by_type), dict(nodes.by_rack), dict(nodes.by_label), dict(nodes.by_size)),
+        *(nodes.tainted, nodes.all, nodes.largest),
+    )
+
+
+def gpus_of(world: World, placement: Placement | None) -> list[tuple[int, int]]:
+    """(node, GPU) of every GPU of a placement, in worker order."""
+    if placement is None:
+        return []
+    index = world.nodes.index
+    return [(index[span.node], gpu) for span in placement.spans for gpu in span.gpus]
+
+
+def legal_sizes(job: Job) -> tuple[int, ...]:
+    return job.sizes or tuple(range(job.min, job.max + 1, job.gpus_per_replica))

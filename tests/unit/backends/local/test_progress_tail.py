@@ -1,0 +1,80 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from batuta.backends.local.progress_tail import ProgressTail
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "progress"
+
+
+def append(path: Path, data: bytes) -> None:
+    with open(path, "ab") as file:
+        file.write(data)
+
+
+def test_each_complete_line_comes_once(path: Path):
+    tail = ProgressTail(path)
+    assert tail.poll() == []
+    append(path, b"one\ntw")
+    assert tail.poll() == ["one"]
+    assert tail.poll() == []
+    append(path, b"o\n\nfour\n")
+    assert tail.poll() == ["two", "", "four"]
+    append(path, b"five")
+    assert tail.poll() == []
+    assert tail.poll(at_end=True) == ["five"]
+    assert tail.poll(at_end=True) == []
+
+
+def test_new_server_goes_on_where_the_old_one_was(path: Path):
+    append(path, b"one\ntwo\nthr")
+    old = ProgressTail(path)
+    assert old.poll() == ["one", "two"]
+    append(path, b"ee\n")
+    assert ProgressTail(path, old.position).poll() == ["three"]
+
+
+def test_file_that_was_cut_or_replaced_is_read_from_its_start(path: Path):
+    tail = ProgressTail(path)
+    append(path, b"epoch,time\n0,1.0\n")
+    assert len(tail.poll()) == 2
+    path.write_bytes(b"again\n")
+    assert tail.poll() == ["again"]
+    draft = path.with_name("draft")
+    draft.write_bytes(b"another\n")
+    os.replace(draft, path)
+    assert tail.poll() == ["another"]
+    path.unlink()
+    assert tail.poll() == []
+
+
+def test_rotated_file_is_read_to_its_end(path: Path):
+    tail = ProgressTail(path, most_bytes=16)
+    append(path, b"one\n")
+    assert tail.poll() == ["one"]
+    append(path, b"line 2\nline 3\nline 4\nline 5\nlast")
+    os.replace(path, path.with_name("progress.1"))
+    append(path, b"new\n")
+    seen = []
+    for _ in range(5):
+        seen += tail.poll()
+    assert seen == ["line 2", "line 3", "line 4", "line 5", "last", "new"]
+
+
+def test_poll_reads_a_bounded_part_and_skips_lines_that_are_too_long(path: Path):
+    tail = ProgressTail(path, most_bytes=10)
+    append(path, b"a\nb\n" + b"x" * 37 + b"\nc\nd\n" + b"12345678901\n")
+    polls = [tail.poll() for _ in range(12)]
+    assert [line for lines in polls for line in lines] == ["a", "b", "c", "d"]
+    assert tail.skipped_bytes >= 37
+    append(path, b"e\n")
+    assert tail.poll() == ["e"]
+
+
+def test_bytes_that_are_no_text_are_replaced(path: Path):
+    append(path, b"\xff{}\n")
+    assert ProgressTail(path).poll() == ["�{}"]

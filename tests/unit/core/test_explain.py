@@ -1,0 +1,243 @@
+"""Every reason can be reached, and its sentence is true: given a World, then a job is told this."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from batuta.core import event as ev
+from batuta.core.cluster import Node, Queue
+from batuta.core.decide import Rules, decide
+from batuta.core.job import Share, Spread, Topology
+from batuta.core.plan import Decision
+from batuta.core.reason import Reason
+from batuta.core.weigh import Costs
+from batuta.core.world import World, apply
+from batuta.quota.queue_limits import QueueLimits
+from tests.support.fixed_policy import rules_that_give
+from tests.support.invariants import check_plan
+from tests.support.worlds import NOW_S, make_job, make_nodes, make_world, scaling
+
+Case = Callable[[], tuple[World, Rules]]
+
+
+def quota(world: World, *queues: Queue) -> World:
+    for queue in queues:
+        apply(world, ev.QueueSet(0.0, queue))
+    return world
+
+
+def limited(**gpus: int) -> Rules:
+    return rules_that_give(None, QueueLimits(), **gpus)
+
+
+def alone(*sizes: int, lost: tuple[str, ...] = (), **wishes: Any) -> World:
+    """Job `j`, which waits, on nodes of these sizes."""
+    return make_world(make_nodes(*sizes), {}, [make_job("j", wishes.pop("size", 1), **wishes)], lost=lost)
+
+
+def beside(other: str, nodes: list[Node], **wishes: Any) -> World:
+    """Job `j`, which waits, while another job runs."""
+    size = sum(len(part.split(":")[1]) for part in other.split())
+    jobs = [make_job("other", size), make_job("j", wishes.pop("size", 1), **wishes)]
+    return make_world(nodes, {"other": other}, jobs)
+
+
+def moving() -> tuple[World, Rules]:
+    world, rules = alone(4, size=2, max=4), rules_that_give(j=2)
+    apply(world, ev.Planned(NOW_S, decide(world, NOW_S, rules)))
+    return world, rules
+
+
+NOBODY_MOVES = Costs(enabled=False)
+ON_ONE_NODE = Topology(Spread.NODE, required=True)
+
+CASES: dict[str, tuple[Reason, str, Case]] = {
+    "it has all": (
+        Reason.FULL_SIZE,
+        "runs at its full size of 4 GPUs",
+        lambda: (alone(4, size=4), rules_that_give(j=4)),
+    ),
+    "others go first": (
+        Reason.WAITING_FOR_GPUS,
+        "needs 2 GPUs, 1 of 4 are left by the jobs that go first",
+        lambda: (beside("n0:012", make_nodes(4), size=2), rules_that_give(other=3)),
+    ),
+    "the policy does not want it": (
+        Reason.HELD_BACK,
+        "needs 2 GPUs and 4 are free, but the policy does not start it now",
+        lambda: (alone(4, size=2), rules_that_give()),
+    ),
+    "it is larger than the cluster": (
+        Reason.EXCEEDS_CLUSTER,
+        "needs 5 GPUs, the cluster has 4 that it may use",
+        lambda: (alone(4, size=5), rules_that_give(j=5)),
+    ),
+    "it is larger than what it may use of the cluster": (
+        Reason.EXCEEDS_CLUSTER,
+        "needs 4 GPUs, the cluster has 2 that it may use",
+        lambda: (
+            make_world(
+                [Node("n0", 4, cpus_milli=2000), Node("n1", 4, taints=("spot",))],
+                {},
+                [make_job("j", 4, cpus_milli_per_gpu=1000)],
+            ),
+            rules_that_give(j=4),
+        ),
+    ),
+    "there are no nodes": (
+        Reason.NO_ACCEPTED_TYPE,
+        "accepts no GPU type that the cluster has",
+        lambda: (alone(), rules_that_give(j=1)),
+    ),
+    "it wants another type": (
+        Reason.NO_ACCEPTED_TYPE,
+        "accepts no GPU type that the cluster has",
+        lambda: (alone(4, gpu_types=(("tpu", 1.0),)), rules_that_give(j=1)),
+    ),
+    "its queue is held": (
+        Reason.QUEUE_HELD,
+        "its queue is held",
+        lambda: (quota(alone(4), Queue("default", held=True)), limited(j=1)),
+    ),
+    "its queue is held while it runs": (
+        Reason.QUEUE_HELD,
+        "its queue is held",
+        lambda: (
+            quota(
+                make_world(make_nodes(4), {"j": "n0:0"}, [make_job("j", max=4)]), Queue("default", held=True)
+            ),
+            limited(j=1),
+        ),
+    ),
+    "its queue has used its quota": (
+        Reason.QUOTA_EXHAUSTED,
+        "needs 2 GPUs, its queue has 1 of 4 left",
+        lambda: (
+            quota(beside("n0:012", make_nodes(8), size=2), Queue("default", (("*", 4),))),
+            limited(other=3),
+        ),
+    ),
+    "its queue leaves it no more": (
+        Reason.QUOTA_REACHED,
+        "has 3 GPUs, which is all that its queue's quota leaves to it",
+        lambda: (quota(alone(8, size=1, max=8), Queue("default", (("*", 3),))), limited(j=3)),
+    ),
+    "its queue would leave it more": (
+        Reason.AT_ASKED_SIZE,
+        "has 2 GPUs, 1 asked for; it could use 8, 6 are spare",
+        lambda: (quota(alone(8, size=1, max=8), Queue("default", (("*", 3),))), limited(j=2)),
+    ),
+    "its queue is not why it waits": (
+        Reason.WAITING_FOR_GPUS,
+        "needs 1 GPUs, 0 of 4 are left by the jobs that go first",
+        lambda: (
+            quota(beside("n0:0123", make_nodes(4), size=1, max=8), Queue("default", (("*", 6),))),
+            limited(other=4),
+        ),
+    ),
+    "there is room, but not for a replica": (
+        Reason.FRAGMENTED,
+        "needs 2 GPUs, 2 are free but not in a usable arrangement",
+        lambda: (
+            beside("n0:0 n1:0", make_nodes(2, 2), size=2, gpus_per_replica=2),
+            rules_that_give(NOBODY_MOVES, other=2, j=2),
+        ),
+    ),
+    "there is room, but not on one node": (
+        Reason.TOPOLOGY_UNMET,
+        "needs 2 GPUs close together, the best place has 1",
+        lambda: (
+            beside("n0:0 n1:0", make_nodes(2, 2), size=2, topology=ON_ONE_NODE),
+            rules_that_give(NOBODY_MOVES, other=2, j=2),
+        ),
+    ),
+    "no node is large enough": (
+        Reason.TOPOLOGY_UNMET,
+        "needs 3 GPUs close together, the best place has 2",
+        lambda: (alone(2, 2, size=3, topology=ON_ONE_NODE), rules_that_give(j=3)),
+    ),
+    "its label is nowhere": (
+        Reason.NO_MATCHING_NODE,
+        "no node has the labels it wants or the taints it tolerates",
+        lambda: (alone(4, node_labels=(("zone", "x"),)), rules_that_give(j=1)),
+    ),
+    "there are GPUs, but no CPU": (
+        Reason.SHORT_OF_CPU_OR_MEMORY,
+        "GPUs are free, but the CPU or memory beside them is not",
+        lambda: (
+            make_world(
+                make_nodes(4, cpus_milli=4000),
+                {"other": "n0:0"},
+                [make_job("other", cpus_milli_per_gpu=3500), make_job("j", cpus_milli_per_gpu=1000)],
+            ),
+            rules_that_give(other=1, j=1),
+        ),
+    ),
+    "it asked for more": (
+        Reason.SHARES_WITH_OTHERS,
+        "has 2 of the 4 GPUs it asked for; the others are held by other jobs",
+        lambda: (beside("n0:01", make_nodes(4), size=4, min=1), rules_that_give(other=2, j=2)),
+    ),
+    "it has what it asked for and could use more": (
+        Reason.AT_ASKED_SIZE,
+        "has 2 GPUs, 2 asked for; it could use 4, 2 are spare",
+        lambda: (alone(4, size=2, max=4), rules_that_give(j=2)),
+    ),
+    "more does not pay": (
+        Reason.CHANGE_DOES_NOT_PAY,
+        "stays at 1 GPUs: a change to 2 gains 100 s and costs 400 s",
+        lambda: (
+            make_world(
+                make_nodes(4),
+                {"j": "n0:0"},
+                [make_job("j", 1, max=2, work_s=NOW_S, restart_s=100.0)],
+            ),
+            rules_that_give(j=2),
+        ),
+    ),
+    "it is just starting": (Reason.IN_TRANSITION, "has 2 GPUs and is just starting or resizing", moving),
+}
+
+FOR_COMMANDS = {
+    *(Reason.ADMITTED, Reason.GREW, Reason.SHRANK, Reason.PREEMPTED, Reason.CONSOLIDATED, Reason.MADE_ROOM),
+    *(Reason.REPAIRED, Reason.LOST_NODE),
+}
+
+
+def decision_on(world: World, rules: Rules, job: str = "j") -> Decision:
+    plan = decide(world, NOW_S, rules)
+    check_plan(world, plan)
+    decision = plan.decisions.of(job)
+    assert decision is not None
+    return decision
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_job_is_told_why(case: str) -> None:
+    reason, sentence, given = CASES[case]
+    decision = decision_on(*given())
+    assert (decision.reason, str(decision)) == (reason, sentence)
+
+
+def test_there_is_a_case_for_every_reason() -> None:
+    assert {reason for reason, _, _ in CASES.values()} | FOR_COMMANDS == set(Reason)
+
+
+def test_shares_that_fit_on_no_card_are_told_so() -> None:
+    world = make_world(make_nodes(4, gpu_memory_mib=1000), {}, [make_job("j", share=Share(memory_mib=2000))])
+    assert decision_on(world, rules_that_give(j=1)).reason is Reason.EXCEEDS_CLUSTER
+
+
+def test_numbers_are_of_the_type_that_the_job_competes_for() -> None:
+    nodes = [Node("n0", 4, gpu_type="a"), Node("n1", 2, gpu_type="b")]
+    jobs = [make_job("a", 4, gpu_types=(("a", 1.0),)), make_job("j", 2, gpu_types=(("b", 1.0),), min=1)]
+    numbers = dict(decision_on(make_world(nodes, {}, jobs), rules_that_give(a=4, j=1)).evidence)
+    assert (numbers["capacity"], numbers["free"], numbers["gpus"]) == (2, 1, 1)
+
+
+def test_there_is_one_decision_for_everybody_and_none_for_strangers() -> None:
+    world = make_world(make_nodes(2), {}, [make_job("a"), make_job("b", curve=scaling(1))])
+    decisions = decide(world, NOW_S, rules_that_give(Costs(), a=1)).decisions
+    assert ([decision.job for decision in decisions], len(decisions)) == (["a", "b"], 2)
+    assert decisions.of("stranger") is None

@@ -1,0 +1,89 @@
+"""Which GPU type a job competes for."""
+
+from typing import Any
+
+import pytest
+
+from batuta.core import event as ev
+from batuta.core.cluster import Node
+from batuta.core.job import Job
+from batuta.core.pools import assign_types
+from batuta.core.world import apply
+from tests.support.worlds import make_job, make_world
+
+
+def types_of(
+    nodes: list[Node], jobs: list[Job], running: dict[str, str] | None = None, **limits: int
+) -> dict[str, str]:
+    """By job the name of its type; `limits` are of the queue `default`, by type."""
+    world = make_world(nodes, running, jobs)
+    by_number = {(0, world.nodes.types.index(name)): quota for name, quota in limits.items()}
+    found = assign_types(world, world.capacity(), by_number or None)
+    names = [*world.nodes.types, "none"]
+    return {job: names[kind] for job, kind in zip(world.jobs.ids, found, strict=True)}
+
+
+BOTH = [Node("s", 4, gpu_type="small"), Node("l", 8, gpu_type="large")]
+
+
+def job(name: str, size: int = 1, **changes: Any) -> Job:
+    return make_job(name, size, **changes)
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        # The largest pool first, the next when it is full, in row order.
+        ([job("a", 6), job("b", 3)], {"a": "large", "b": "small"}),
+        ([job("a", 6), job("b", 2), job("c", 1)], {"a": "large", "b": "large", "c": "small"}),
+        # The fastest accepted one.
+        ([job("a", gpu_types=(("large", 1.0), ("small", 2.0)))], {"a": "small"}),
+        ([job("a", 5, gpu_types=(("large", 1.0), ("small", 2.0)))], {"a": "large"}),
+        ([job("a", gpu_types=(("tpu", 1.0),))], {"a": "none"}),
+        # A range counts with its minimum.
+        ([job("a", 8, min=2), job("b", 6)], {"a": "large", "b": "large"}),
+        # With no room anywhere: where the queue is shortest for the size of the pool.
+        (
+            [job("a", 8), job("b", 4), job("c", 4), job("d", 4)],
+            {"a": "large", "b": "small", "c": "small", "d": "large"},
+        ),
+        # Never where it can never run.
+        ([job("a", 8), job("b", 5)], {"a": "large", "b": "large"}),
+        ([job("a", 4, gpus_per_replica=4), job("b", 8, gpus_per_replica=8)], {"a": "large", "b": "large"}),
+    ],
+)
+def test_who_waits(jobs: list[Job], expected: dict[str, str]) -> None:
+    assert types_of(BOTH, jobs) == expected
+
+
+def test_who_has_gpus_stays_with_their_type() -> None:
+    assert types_of(BOTH, [job("a", 2)], {"a": "s:01"}) == {"a": "small"}
+
+
+def test_a_job_goes_where_its_labels_are() -> None:
+    labelled = Node("x", 2, gpu_type="small", labels=(("zone", "x"),))
+    assert types_of([labelled, BOTH[1]], [job("a", node_labels=(("zone", "x"),))]) == {"a": "small"}
+
+
+def test_a_job_goes_where_its_queue_may_use_enough() -> None:
+    assert types_of(BOTH, [job("a", 2)], large=1) == {"a": "small"}
+    assert types_of(BOTH, [job("a", 2)], large=2) == {"a": "large"}
+
+
+def test_a_job_that_can_never_run_takes_no_room() -> None:
+    jobs = [job("hopeless", 8, node_labels=(("zone", "x"),)), job("b", 8)]
+    assert types_of(BOTH, jobs)["b"] == "large"
+
+
+def test_where_a_job_waits_does_not_depend_on_who_runs_behind_it() -> None:
+    """If it did, a start behind it would send it elsewhere, which might undo the start, and so on."""
+    jobs = [job("a", 4), job("b", 4), job("c", 4), job("d", 1, submit_s=9.0)]
+    idle = types_of(BOTH, jobs, {"a": "l:0123", "b": "s:0123"})
+    busy = types_of(BOTH, jobs, {"a": "l:0123", "b": "s:0123", "d": "l:4"})
+    assert idle["c"] == busy["c"] == "large"
+
+
+def test_closed_nodes_are_no_reason_to_wait_there() -> None:
+    world = make_world(BOTH, {}, [job("a", 2)])
+    apply(world, ev.NodeCordoned(1.0, "l"))
+    assert assign_types(world, world.capacity()).tolist() == [0]
