@@ -50,7 +50,7 @@ def batuta(
 
 def run() -> None:
     """The entry point: exit code 2 for bad input with all problems on standard error, 130 after Ctrl-C."""
-    # Matrices here are small: threads of BLAS would only wait for each other, busily. NumPy is not loaded yet.
+    # Matrices are small here: threads of BLAS would only wait for each other. NumPy is not loaded yet.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         app()

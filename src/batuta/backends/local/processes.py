@@ -1,0 +1,222 @@
+"""Replicas as processes: start one, find it again after a restart of the server, stop it, learn its end.
+
+A replica has a directory for each of its runs, used once:
+
+    spec.json     what to run (spec.py); locked as long as its runner lives
+    state.json    how it goes, written by the runner (supervisor/report.py); never half-written
+    setup.sh, run.sh, runner.err
+
+The server starts a runner and may then be killed at any instant: the lock passes from the server to the
+runner with no moment in between at which nobody holds it. So `spec.json` without `state.json` is either a
+replica that is just starting (locked) or one that nobody will ever start (not locked); a new server cannot
+take one for the other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from batuta.backends.local import runner
+from batuta.backends.local.leftovers import find_leftovers, kill_leftovers
+from batuta.backends.local.spec import ReplicaSpec, write_spec
+from batuta.backends.local.state import Phase, ReplicaState, read_state, write_state
+from batuta.backends.local.supervisor import tree
+
+__all__ = [
+    "ReplicaSpec",
+    "ReplicaState",
+    "RunExists",
+    "RunningReplica",
+    "adopt",
+    "bury",
+    "find_leftovers",
+    "kill",
+    "kill_leftovers",
+    "launch",
+    "observe",
+    "request_checkpoint",
+    "stop",
+]
+
+_LOCK_FILE = 3
+_STARTS_WITHIN_S = 10.0
+_LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # an interpreter may need them to start
+
+
+class RunExists(Exception):
+    """The directory has been used for a run already."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningReplica:
+    """A runner that lives, or did a moment ago; named so that no other process is taken for it."""
+
+    run_id: str
+    run_dir: Path
+    pid: int
+    start: int | None
+
+    @property
+    def is_running(self) -> bool:
+        if self.start is None:  # no /proc here
+            return _is_locked(self.run_dir)
+        return tree.is_running((self.pid, self.start))
+
+
+def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
+    """Starts a replica. It goes on whatever becomes of this process.
+
+    OSError when it cannot be started (no space, no processes left); then nothing runs.
+    """
+    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (run_dir / "spec.json").exists():
+        raise RunExists(str(run_dir))
+    write_spec(run_dir, spec)
+    lock = os.open(run_dir / "spec.json", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits at most for an observe() of the same moment
+        pid = _spawn(run_dir, spec.run_id, lock)
+    finally:
+        os.close(lock)  # the runner has it as well, so it stays locked
+    return RunningReplica(spec.run_id, run_dir, pid, tree.start_of(pid))
+
+
+def observe(run_dir: Path) -> ReplicaState:
+    """How a replica is now: what its runner wrote last, unless the runner is gone without having ended it."""
+    state = read_state(run_dir)
+    if state is None:
+        if _is_locked(run_dir):
+            return ReplicaState(phase=Phase.STARTING)
+        state = read_state(run_dir)  # it may have run and ended since
+        if state is None:
+            return ReplicaState(phase=Phase.ABSENT, error=_complaint(run_dir))
+    if state.phase is Phase.EXITED or _runs(run_dir, state):
+        return state
+    last = read_state(run_dir) or state
+    return last if last.phase is Phase.EXITED else last.lost(_complaint(run_dir))
+
+
+def adopt(run_dir: Path, within_s: float = _STARTS_WITHIN_S) -> RunningReplica | None:
+    """The replica that a former server started here, if it still runs; waits for one that just starts."""
+    give_up = time.monotonic() + within_s
+    state = observe(run_dir)
+    while state.phase is Phase.STARTING and state.runner_pid is None and time.monotonic() < give_up:
+        time.sleep(0.005)
+        state = observe(run_dir)
+    if not state.phase.is_alive or state.runner_pid is None:
+        return None
+    return RunningReplica(state.run_id, run_dir, state.runner_pid, state.runner_start)
+
+
+def bury(run_dir: Path) -> ReplicaState:
+    """The final state of a replica whose runner is gone. Of one that was killed, no process is left behind.
+
+    Nothing else may be started in its place before this returns.
+    """
+    state = observe(run_dir)
+    if state.phase is not Phase.LOST:
+        return state
+    kill_leftovers(state.run_id, session=state.session)
+    left = find_leftovers(state.run_id, session=state.session)
+    final = state.killed(time.time(), survivors=tuple(entry.pid for entry in left))
+    write_state(run_dir, final)  # on a full disk the next one comes to the same conclusion
+    return final
+
+
+def request_checkpoint(replica: RunningReplica) -> bool:
+    """Asks the replica's processes to write a checkpoint; False when the runner is gone.
+
+    The request has a number, which is in the state once it is made. Processes without a handler of SIGUSR1
+    are spared the signal.
+    """
+    return _tell(replica, signal.SIGUSR1)
+
+
+def stop(replica: RunningReplica) -> bool:
+    """Asks the replica to end, and ends it after its grace; False when the runner is gone.
+
+    To ask again changes nothing: a server that was started again cannot know whether the last one did.
+    """
+    if observe(replica.run_dir).phase is Phase.STOPPING:
+        return replica.is_running
+    return _tell(replica, signal.SIGTERM)
+
+
+def kill(replica: RunningReplica) -> bool:
+    """Ends the replica now, without grace; False when the runner is gone."""
+    # Two different signals: two of the same kind may arrive as one.
+    return _tell(replica, signal.SIGTERM) and _tell(replica, signal.SIGINT)
+
+
+def _tell(replica: RunningReplica, number: signal.Signals) -> bool:
+    if replica.start is not None:
+        return tree.send((replica.pid, replica.start), number)
+    if not _is_locked(replica.run_dir):
+        return False
+    try:
+        os.kill(replica.pid, number)
+    except OSError:
+        return False
+    return True
+
+
+def _runs(run_dir: Path, state: ReplicaState) -> bool:
+    """Whether the runner that wrote this state is still there."""
+    if state.runner_pid is None:
+        return False
+    if state.runner_start is None:
+        return _is_locked(run_dir)
+    return state.boot_id == tree.boot_id() and tree.is_running((state.runner_pid, state.runner_start))
+
+
+def _complaint(run_dir: Path) -> str:
+    """What a runner said when it broke down, which it should never do."""
+    try:
+        return (run_dir / "runner.err").read_text(encoding="utf-8", errors="replace").strip()[-500:]
+    except OSError:
+        return ""
+
+
+def _is_locked(run_dir: Path) -> bool:
+    """Whether a runner lives here, or a server is just about to start one."""
+    try:
+        file = os.open(run_dir / "spec.json", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def _spawn(run_dir: Path, run_id: str, lock: int) -> int:
+    """Starts the runner in a session of its own, with the lock and nothing else of this process."""
+    handed = fcntl.fcntl(lock, fcntl.F_DUPFD_CLOEXEC, 10)  # never the number it shall have in the runner
+    own = {name: os.environ[name] for name in _LIBRARY_PATHS if name in os.environ}
+    heard = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-I", "-S", runner.__file__, str(run_dir.absolute())],
+            {**own, "BATUTA_RUNNER": run_id},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                (os.POSIX_SPAWN_DUP2, handed, _LOCK_FILE),
+            ],
+            setsid=sys.platform == "linux",  # elsewhere the runner does it
+            setsigdef=(*heard, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT),
+            setsigmask=heard,  # they wait until the runner can handle them
+        )
+    finally:
+        os.close(handed)
