@@ -32,7 +32,7 @@ from tests.support.invariants import check_invariants, check_plan, check_quota, 
 
 T = TypeVar("T")
 
-EXAMPLES, STEPS = 30, 50
+EXAMPLES, STEPS = 40, 50
 AT_LEAST = 1000
 """Steps that Hypothesis takes under each policy, so that ten policies take 10,000."""
 WALK = 2000

@@ -116,7 +116,7 @@ def test_curves_that_nobody_has_any_more_are_given_up() -> None:
     table = table_of(make_job("a", 8), make_job("b", 8), make_job("c", 8))
     for step in range(40_000):
         table.set_curve(1, SpeedCurve((0.0, *(step + n for n in range(1, 9)))))
-    assert table.curves.used <= table.curves.limit + 10
+    assert len(table.curves.places) < 20_000
     check_table(table)
     assert table.speed().row(1, 8)[1] == 40_000.0
     assert table.jobs[0].curve == linear_curve(8)

@@ -77,9 +77,9 @@ def test_a_job_that_can_never_run_takes_no_room() -> None:
 
 def test_where_a_job_waits_does_not_depend_on_who_runs_behind_it() -> None:
     """If it did, a start behind it would send it elsewhere, which might undo the start, and so on."""
-    jobs = [job("a", 4), job("b", 4), job("c", 4), job("d", 1, submit_s=9.0)]
-    idle = types_of(BOTH, jobs, {"a": "l:0123", "b": "s:0123"})
-    busy = types_of(BOTH, jobs, {"a": "l:0123", "b": "s:0123", "d": "l:4"})
+    jobs = [job("a", 4), job("c", 4), job("d", submit_s=9.0), job("e", 4, submit_s=9.0)]
+    idle = types_of(BOTH, jobs, {"a": "l:0123", "e": "s:0123"})
+    busy = types_of(BOTH, jobs, {"a": "l:0123", "e": "s:0123", "d": "l:4"})
     assert idle["c"] == busy["c"] == "large"
 
 

@@ -44,16 +44,18 @@ def together(jobs: list[Range]) -> LegalSizes:
     return LegalSizes.build(low, high, step, set_of, pool.matrix)
 
 
-@given(jobs=st.lists(ranges(), min_size=1, max_size=8), data=st.data())
-def test_next_floor_and_of_are_what_one_finds_by_looking(jobs: list[Range], data: st.DataObject) -> None:
+@given(jobs=st.lists(ranges(), min_size=1, max_size=8))
+def test_next_floor_and_of_are_what_one_finds_by_looking(jobs: list[Range]) -> None:
+    """For every count, those that are no legal size among them: a user may have changed the range."""
     sizes = together(jobs)
-    gpus = [data.draw(st.integers(0, 35)) for _ in jobs]
-    now = np.array(gpus, dtype=np.int64)
-    for row, (job, n) in enumerate(zip(jobs, gpus, strict=True)):
-        legal = job.legal()
-        assert sizes.of(row).tolist() == legal
-        assert sizes.floor(now)[row] == max((size for size in legal if size <= n), default=0)
-        assert sizes.next(now)[row] == min((size for size in legal if size > n), default=n)
+    for n in range(36):
+        now = np.full(len(jobs), n, dtype=np.int64)
+        up, down = sizes.next(now), sizes.floor(now)
+        for row, job in enumerate(jobs):
+            legal = job.legal()
+            assert up[row] == min((size for size in legal if size > n), default=n)
+            assert down[row] == max((size for size in legal if size <= n), default=0)
+    assert [sizes.of(row).tolist() for row in range(len(jobs))] == [job.legal() for job in jobs]
 
 
 @given(jobs=st.lists(ranges(), min_size=1, max_size=8), data=st.data())

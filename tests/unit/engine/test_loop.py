@@ -78,6 +78,16 @@ def decided_s(
 # -------------------------------------------------------------------------------------------- when it decides
 
 
+@pytest.mark.parametrize("name", ["round_s", "every_s", "min_interval_s"])
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, float("nan"), float("inf")])
+def test_a_cadence_that_stands_still_is_refused(name: str, seconds: float) -> None:
+    if name == "min_interval_s" and seconds == 0.0:
+        assert Cadence(min_interval_s=0.0) == Cadence()
+        return
+    with pytest.raises(ValueError, match=name):
+        Cadence(**{name: seconds})
+
+
 def test_by_default_every_event_is_decided_on_at_once() -> None:
     jobs = [sim_job("a"), sim_job("b", submit_s=30)]
     assert decided_s(jobs, gpus=2) == [0, 30, 100, 130]
