@@ -25,6 +25,15 @@ class Cadence:
     every_s: float | None = None
     """At least this often while jobs wait, for policies whose order changes with time alone."""
 
+    def __post_init__(self) -> None:
+        # Otherwise the loop would decide again and again without time going on.
+        for name in ("round_s", "every_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and not 0 < seconds < math.inf:
+                raise ValueError(f"{name} must be a finite number of seconds > 0, found {seconds}")
+        if not 0 <= self.min_interval_s < math.inf:
+            raise ValueError(f"min_interval_s must be finite and ≥ 0, found {self.min_interval_s}")
+
 
 class Watcher(Protocol):
     """Is told of everything that happens, and changes nothing."""

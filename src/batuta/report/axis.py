@@ -19,6 +19,9 @@ class Tick:
     label: str
 
 
+_TINY = 1e-300
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """A mapping of values to pixels, its ticks and its title (with the unit)."""
@@ -64,7 +67,8 @@ def number_axis(
     kind: str = "number",
 ) -> Axis:
     """A linear axis that ends at a tick."""
-    high = high if math.isfinite(high) and high > low else low + 1
+    # What nothing real reaches: rounding to a tick must not leave the range of floats, above or below.
+    high = min(high, 1e300) if math.isfinite(high) and high - low > _TINY else low + 1
     step = nice_step((high - low) / count)
     if kind == "whole":
         step = max(step, 1.0)
@@ -81,7 +85,7 @@ def share_axis(px: tuple[float, float], title: str, count: int = 5) -> Axis:
 
 def time_axis(high_s: float, px: tuple[float, float], title: str, *, count: int = 8) -> Axis:
     """A linear axis of time from 0, in one unit that is named in the title; it ends where the data ends."""
-    high_s = high_s if math.isfinite(high_s) and high_s > 0 else 1.0
+    high_s = high_s if math.isfinite(high_s) and high_s > _TINY else 1.0
     step = _nice_time_step(high_s / count)
     unit = _unit_of_step(step)
     steps = range(math.floor(high_s / step + 1e-9) + 1)
@@ -185,6 +189,7 @@ def _log_ends(low: float, high: float) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high) and high > 0):
         return 0.1, 10.0
     low = max(low, high * 1e-9, 1e-9)
+    high = max(high, low)
     return (low, high) if high > low * 1.05 else (low / 1.5, high * 1.5)
 
 

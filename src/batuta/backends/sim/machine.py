@@ -112,7 +112,8 @@ class SimBackend:
         self.now_s = max(now_s, self.now_s)
         for command in commands:
             run = self._runs[command.job]
-            if run.sim.job.checkpoint_interval_s is not None and run.rate > 0:
+            self._settle(run)
+            if run.sim.job.checkpoint_interval_s is not None and run.rate > 0 and run.saved_s < self.now_s:
                 # It writes no checkpoint when asked, so what came after its last one is lost.
                 done.append(self._crash(run))
             self._stop(run)
