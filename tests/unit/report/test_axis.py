@@ -48,7 +48,12 @@ def test_counts_have_whole_ticks():
     assert labels(share_axis(PX, "used"))[-1] == "100 %"
 
 
-numbers = st.floats(allow_nan=True, allow_infinity=True)
+# From a nanosecond to thirty million years, either sign, and what a division by zero may leave behind.
+numbers = st.one_of(
+    st.floats(1e-9, 1e15),
+    st.floats(-1e15, -1e-9),
+    st.sampled_from([0.0, math.nan, math.inf, -math.inf]),
+)
 
 
 @given(numbers, numbers)
