@@ -190,6 +190,8 @@ def run_experiments(
     After Ctrl-C the results that are complete.
     """
     import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
 
     found: dict[int, RunResult] = {}
     if parallel == 1 or len(experiments) == 1:
@@ -200,13 +202,18 @@ def run_experiments(
             found[number] = run
             advance()
         return list(found.values())
-    with multiprocessing.Pool(min(parallel, len(experiments)), _ignore_interrupts) as pool:
-        try:
-            for number, run in pool.imap_unordered(_run_numbered, list(enumerate(experiments))):
-                found[number] = run
-                advance()
-        except KeyboardInterrupt:
-            pool.terminate()
+    pool = ProcessPoolExecutor(min(parallel, len(experiments)), initializer=_ignore_interrupts)
+    try:
+        numbers = {pool.submit(run_experiment, one): number for number, one in enumerate(experiments)}
+        for done in as_completed(numbers):
+            found[numbers[done]] = done.result()
+            advance()
+    except (KeyboardInterrupt, BrokenProcessPool):
+        # Nothing is asked of the workers, which may be deep in a simulation: they are ended.
+        for worker in multiprocessing.active_children():
+            worker.kill()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     return [found[number] for number in sorted(found)]
 
 
@@ -215,10 +222,6 @@ def _ignore_interrupts() -> None:
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _run_numbered(numbered: tuple[int, Experiment]) -> tuple[int, RunResult]:
-    return numbered[0], run_experiment(numbered[1])
 
 
 def check_outputs(report: Path | None, tables: Sequence[Path | None], problems: list[Problem]) -> None:

@@ -110,7 +110,10 @@ def test_ctrl_c_says_what_is_complete_and_leaves_no_broken_file(tmp_path: Path) 
     with subprocess.Popen(
         [*BATUTA, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as running:
-        time.sleep(4)
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        while running.poll() is None and len(children.read_text().split()) < 2:
+            time.sleep(0.05)
+        time.sleep(1)  # both are at work now
         os.killpg(running.pid, signal.SIGINT)
         _, errors = running.communicate(timeout=60)
     assert running.returncode == 130, errors
