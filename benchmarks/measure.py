@@ -121,7 +121,7 @@ def _text(cell: object) -> str:
 
 def times(ratio: float, bar: float | None = None, at_least: bool = False) -> str:
     """A ratio as people read it, marked where it misses its bar."""
-    text = f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.0f}×"
+    text = f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×" if ratio < 100 else f"{ratio:,.0f}×"
     if bar is None:
         return text
     met = ratio >= bar if at_least else ratio <= bar

@@ -15,12 +15,15 @@ What the log says, and what was assumed:
   is. There, most vgg16 took 780 s on 2 GPUs, but one was not done after 960 s.
 - Nothing is weighed, as in Voda. Queue levels are looked at every 5 s, as Voda does.
 
-The elastic-tiresias run is special. It was made with a threshold of 1,800 GPU-seconds, not 3,600 (the
+The elastic-tiresias run is the hard one. It was made with a threshold of 1,800 GPU-seconds, not 3,600 (the
 seventh job loses its 2 GPUs 898 s after its start, when nothing else happens), so that is what is
-simulated. And Voda promotes a job of the second queue as soon as it starts: the start sets the time that
-it ran to zero, but not the time that it waited, and so it has "waited 8 times as long as it last ran".
-Promoted, it pushes another job out, and so on every 120 s: 64 restarts and resizes. Batuta keeps to the
-rule as it was meant, has about 20 of them, and is faster.
+simulated; with 3,600 the first test gives 4 to 14.9 % less mean JCT, inside the bar by a hair at 100 s.
+Foretold from the other runs, its mean JCT comes out 18 % too low, which misses 15 %: the bounds of that
+test were set after seeing it, and say what holds, not what was hoped for. The log has 64 restarts and
+resizes, the simulation about 20. Two short jobs that end before they are demoted here did not there, and
+then waited 2,300 s. Why they were slow, the log does not say. That Voda's public code promotes a job
+when it starts (the start resets the time that it ran, not the time that it waited) was tried as an
+explanation, and is none: simulated, it changes the gap by less than 3 %.
 """
 
 from dataclasses import replace
@@ -128,7 +131,7 @@ def test_the_same_jobs_take_the_time_that_was_logged(policy: str, restart_s: flo
         ("elastic-fifo", 0.95, 1.05),
         ("ffdl", 0.95, 1.05),
         ("afs-l", 0.95, 1.05),
-        ("elastic-tiresias", 0.80, 1.00),  # faster than the log, see above
+        ("elastic-tiresias", 0.80, 1.00),  # outside of 15 %, see above
     ],
 )
 def test_a_run_is_foretold_from_the_other_three(
