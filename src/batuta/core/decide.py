@@ -13,6 +13,7 @@ from batuta.core.placer import Placed, Placer, Target
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.policy import Policy
 from batuta.core.weigh import Costs
+from batuta.core.withhold import withhold
 from batuta.core.world import World
 
 STEPS = ("admit", "allocate", "place", "weigh", "explain")
@@ -34,7 +35,7 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
     if not world.jobs.n:
         return Plan(world.version, now_s, rules.policy.name, (), (), no_decisions())
     # 1. Who may run at all, and up to what size?
-    admitted = rules.admission.admit(world, now_s)
+    admitted = withhold(world, now_s, rules.admission.admit(world, now_s))
     done("admit")
     # 2. How many GPUs, of which type?
     allocation = allocate(world, now_s, admitted, rules.policy, rules.costs.freeze_transitions)

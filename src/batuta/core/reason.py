@@ -35,6 +35,10 @@ class Reason(Enum):
         "stays at {gpus:.0f} GPUs: a change to {wanted:.0f} gains {gain_s:.0f} s and costs {cost_s:.0f} s"
     )
     IN_TRANSITION = "has {gpus:.0f} GPUs and is just starting or resizing"
+    PARKED = "is parked until it is started again"
+    CANCELLING = "is cancelled and about to end"
+    EVICTED = "leaves its GPUs, which are taken out of service"
+    RESTART_BACKOFF = "failed and is tried again in {wait_s:.0f} s"
     # Why a command is given.
     ADMITTED = "starts with {gpus:.0f} GPUs"
     GREW = "grows from {before:.0f} to {gpus:.0f} GPUs"

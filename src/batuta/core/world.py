@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Queue, Span
-from batuta.core.command import Migrate, Preempt, Resize, Start
+from batuta.core.command import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import Layout, NodeTable, bits
+from batuta.core.progress import Progress
 from batuta.core.reach import Wishes, most_gpus, wishes_of
+from batuta.core.wish import Wish
 
 
 class StalePlanError(Exception):
@@ -29,6 +31,9 @@ class PastJob:
     end_s: float
     attained_gpu_s: float
     restarts: int
+    progress: Progress | None = None
+    exit_code: int | None = None
+    detail: str = ""
 
 
 class World:
@@ -44,6 +49,8 @@ class World:
         "nodes",
         "now_s",
         "past",
+        "policy",
+        "progress",
         "queues",
         "reach",
         "version",
@@ -57,6 +64,10 @@ class World:
         self.layout = Layout(self.nodes)
         self.queues: dict[str, Queue] = {}
         self.past: dict[JobId, PastJob] = {}
+        self.progress: dict[JobId, Progress] = {}
+        """What living jobs said last."""
+        self.policy = ""
+        """The one that was chosen last; empty for the one that the engine was started with."""
         self.cordoned = 0
         """Nodes that a person took out of service."""
         self.lost = 0
@@ -72,6 +83,7 @@ class World:
         twin.jobs, twin.nodes = self.jobs.fork(), self.nodes.fork()
         twin.layout = self.layout.fork(twin.nodes)
         twin.queues, twin.past = dict(self.queues), dict(self.past)
+        twin.progress, twin.policy = dict(self.progress), self.policy
         twin.cordoned, twin.lost, twin.ill = self.cordoned, self.lost, dict(self.ill)
         twin.reach, twin._open_capacity = dict(self.reach), list(self._open_capacity)
         return twin
@@ -120,7 +132,7 @@ class World:
         """What people see of a living job."""
         jobs = self.jobs
         phase = jobs.phase_of(row)
-        if phase is Phase.WAITING:
+        if phase is Phase.WAITING or phase is Phase.STOPPING:
             never_ran = math.isnan(jobs.f("first_start_s")[row])
             return JobState.PENDING if never_ran else JobState.PREEMPTED
         if phase is Phase.STARTING:
@@ -196,6 +208,8 @@ def _progressed(world: World, event: ev.JobProgressed) -> None:
     row = jobs.row(event.job)
     jobs.settle(row, event.time_s)
     jobs.f("remaining_s")[row] = event.remaining_s
+    if event.progress is not None:
+        world.progress[event.job] = event.progress
     if event.restart_s is not None:
         jobs.f("restart_s")[row] = event.restart_s
     if event.curve is not None:
@@ -210,6 +224,26 @@ def _interrupted(world: World, event: ev.JobInterrupted) -> None:
         row = world.jobs.row(event.job)
         if world.jobs.placements[row] is not None:
             _release(world, row, event.time_s)
+        if event.not_before_s > event.time_s:
+            world.jobs.hold_back(row, not_before_s=event.not_before_s)
+
+
+def _wished(world: World, event: ev.JobWished) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    if jobs.wish_of(row) is Wish.CANCEL:
+        return
+    if event.wish is not Wish.EVICT:
+        # Whoever says RUN does not want to wait for a back-off to end.
+        jobs.hold_back(row, event.wish, 0.0 if event.wish is Wish.RUN else None)
+    elif jobs.placements[row] is not None and jobs.wish_of(row) is Wish.RUN:
+        jobs.hold_back(row, Wish.EVICT)
+
+
+def _policy_set(world: World, event: ev.PolicySet) -> None:
+    world.policy = event.policy
 
 
 def _ended(world: World, event: ev.JobEnded) -> None:
@@ -226,6 +260,9 @@ def _ended(world: World, event: ev.JobEnded) -> None:
         event.time_s,
         float(jobs.f("attained_gpu_s")[row]),
         int(jobs.i("restarts")[row]),
+        world.progress.pop(event.job, None),
+        event.exit_code,
+        event.detail,
     )
     jobs.remove(event.job)
 
@@ -245,6 +282,8 @@ def _release(world: World, row: int, now_s: float) -> None:
     jobs.i("gpu_type")[row] = -1
     jobs.set_phase(row, Phase.WAITING)
     jobs.i("lost_gpus")[row] = 0
+    if jobs.wish_of(row) is Wish.EVICT:
+        jobs.hold_back(row, Wish.RUN)
 
 
 def _planned(world: World, event: ev.Planned) -> None:
@@ -262,6 +301,9 @@ def _planned(world: World, event: ev.Planned) -> None:
         match command:
             case Preempt():
                 _release(world, row, now_s)
+            case Stop():
+                _release(world, row, now_s)
+                jobs.set_phase(row, Phase.STOPPING)
             case Resize() | Migrate():
                 held = jobs.placements[row]
                 if held is not None:
@@ -274,7 +316,7 @@ def _planned(world: World, event: ev.Planned) -> None:
                 _occupy(world, jobs.row(job), placement, now_s, Phase.STARTING)
             case Resize(job, placement) | Migrate(job, placement):
                 _occupy(world, jobs.row(job), placement, now_s, Phase.RESIZING)
-            case Preempt():
+            case Preempt() | Stop():
                 pass
 
 
@@ -294,6 +336,8 @@ def _occupy(world: World, row: int, placement: Placement, now_s: float, phase: P
     else:
         jobs.f("last_resize_s")[row] = now_s
     jobs.placements[row] = placement
+    if jobs.held_back:
+        jobs.hold_back(row, not_before_s=0.0)
     jobs.f("rate")[row] = 0.0
     jobs.i("gpus")[row] = placement.size
     jobs.i("gpu_type")[row] = world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
@@ -399,7 +443,7 @@ def _queue_set(world: World, event: ev.QueueSet) -> None:
     world.queues[event.queue.name] = event.queue
 
 
-def _time_passed(world: World, event: ev.TimePassed) -> None:
+def _time_passed(world: World, event: ev.TimePassed | ev.TransitionTimed) -> None:
     """Only the clock moves, which `apply` does for every event."""
 
 
@@ -410,6 +454,9 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.JobInterrupted: _interrupted,
     ev.JobEnded: _ended,
     ev.JobChanged: _change,
+    ev.JobWished: _wished,
+    ev.TransitionTimed: _time_passed,
+    ev.PolicySet: _policy_set,
     ev.NodeAdded: _node_added,
     ev.NodeLost: _node_lost,
     ev.NodeReturned: _node_returned,
