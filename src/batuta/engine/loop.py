@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from batuta.core.decide import Rules, decide
-from batuta.core.event import Event, JobStarted, Planned, PolicySet
+from batuta.core.event import Event, JobProgressed, JobStarted, Planned, PolicySet, TransitionTimed
 from batuta.core.plan import Plan
+from batuta.core.reason import Reason
 from batuta.core.withhold import next_release_s
 from batuta.core.world import World, apply
 from batuta.engine.ports import Backend, Journal
 from batuta.engine.requests import Requests
+
+_NEWS = (JobProgressed, TransitionTimed)
+"""What jobs report as long as they run: good to know, but nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Cadence:
     """Only at whole multiples of this, as round-based schedulers do; None decides after every event."""
     min_interval_s: float = 0.0
     """Not sooner than this after the last decision that changed something."""
+    calm_s: float = 0.0
+    """After reports of progress alone, not sooner than this after the last decision."""
     every_s: float | None = None
     """At least this often while jobs wait, for policies whose order changes with time alone."""
 
@@ -34,8 +40,10 @@ class Cadence:
             seconds = getattr(self, name)
             if seconds is not None and not 0 < seconds < math.inf:
                 raise ValueError(f"{name} must be a finite number of seconds > 0, found {seconds}")
-        if not 0 <= self.min_interval_s < math.inf:
-            raise ValueError(f"min_interval_s must be finite and ≥ 0, found {self.min_interval_s}")
+        for name in ("min_interval_s", "calm_s"):
+            seconds = getattr(self, name)
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"{name} must be finite and ≥ 0, found {seconds}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +101,9 @@ class Engine:
         self._after_step = after_step
         self._live = live
         self._guard: AbstractContextManager[object] = nullcontext() if live is None else live.guard
-        self._last_change_s = -math.inf
-        self._owed = False
-        """Something happened that no decision has taken into account yet."""
+        self._last_change_s = self._last_cycle_s = -math.inf
+        self._owed = self._urgent = False
+        """Something happened that no decision has taken into account yet; more than reports of progress."""
         self._settled = False
         """The last decision changed nothing, and nothing has happened since."""
 
@@ -114,9 +122,11 @@ class Engine:
         with self._guard:
             for event in events:
                 self._take(event)
-        if self._live is not None and not self._serve(self._live.requests) and not events:
+        asked = self._live is not None and self._serve(self._live.requests)
+        if not asked and not events:
             return True
         self._owed = True
+        self._urgent |= asked or not all(isinstance(event, _NEWS) for event in events)
         self._settled = False
         if self._due(self.world.now_s):
             self._cycle(self.world.now_s)
@@ -150,7 +160,12 @@ class Engine:
         cadence = self.cadence
         if cadence.round_s is not None:
             return math.isclose(math.remainder(now_s, cadence.round_s), 0.0, abs_tol=1e-6)
-        return now_s >= self._last_change_s + cadence.min_interval_s
+        return now_s >= self._owed_from_s()
+
+    def _owed_from_s(self) -> float:
+        """When a decision on what has happened may be made."""
+        calm_s = -math.inf if self._urgent else self._last_cycle_s + self.cadence.calm_s
+        return max(self._last_change_s + self.cadence.min_interval_s, calm_s)
 
     def _wake_s(self) -> float | None:
         """When to decide even if nothing happens until then; None to wait for as long as it takes."""
@@ -160,7 +175,7 @@ class Engine:
         if cadence.round_s is not None:
             return (math.floor(world.now_s / cadence.round_s + 1e-9) + 1) * cadence.round_s
         if self._owed:
-            return self._last_change_s + cadence.min_interval_s
+            return self._owed_from_s()
         wake_s = next_release_s(world.jobs, world.now_s)
         if cadence.every_s is not None and (world.jobs.i("gpus") == 0).any():
             wake_s = min(wake_s, world.now_s + cadence.every_s)
@@ -175,10 +190,13 @@ class Engine:
                 self.journal.append(event)
                 apply(self.world, event)
                 self.watcher.saw(self.world, event)
-        self._owed = False
+        self._last_cycle_s = now_s
+        self._owed = self._urgent = False
         self._settled = plan.empty
         if not plan.empty:
             self._last_change_s = now_s
+            # Whoever had to leave its GPUs may have others at once.
+            self._owed = self._urgent = any(one.reason is Reason.EVICTED for one in plan.commands)
             # Nothing is carried out that a restart would not know of.
             self.journal.commit()
             done = self.backend.execute(plan.commands, now_s)
@@ -187,4 +205,5 @@ class Engine:
                     self._take(event_)
                     # That a job runs was to be expected; anything else may call for another decision.
                     self._owed |= not isinstance(event_, JobStarted)
+                    self._urgent = self._owed
         self.watcher.decided(self.world, plan)

@@ -7,10 +7,11 @@ import pytest
 
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
+from batuta.core.cluster import Node
 from batuta.core.command import Command
 from batuta.core.wish import Wish
 from batuta.core.world import World, apply
-from batuta.engine.loop import Engine, Live
+from batuta.engine.loop import Cadence, Engine, Live
 from batuta.engine.ports import JournalUnavailable
 from batuta.engine.requests import EngineStopped, Requests
 from batuta.engine.service import PatientJournal, Service
@@ -43,6 +44,8 @@ class Bell:
         self.rung = threading.Event()
         self.diary = diary
         self.commands: list[Command] = []
+        self.told: list[ev.Event] = []
+        """What happens next."""
 
     def wake(self) -> None:
         self.rung.set()
@@ -51,6 +54,9 @@ class Bell:
         return False
 
     def next_events(self, until_s: float | None) -> Sequence[ev.Event]:
+        if self.told:
+            events, self.told = self.told, []
+            return events
         self.rung.wait(5)
         self.rung.clear()
         return ()
@@ -145,3 +151,33 @@ def test_nobody_waits_for_an_engine_that_has_stopped() -> None:
     service.stop()
     with pytest.raises(EngineStopped):
         service.ask(lambda world: [])
+
+
+def test_reports_of_progress_alone_lead_to_a_decision_only_now_and_then() -> None:
+    _, engine, _, bell = build()
+    engine.cadence = Cadence(calm_s=5.0)
+    told: list[list[ev.Event]] = [
+        [ev.JobSubmitted(10.0, make_job("a", 1))],
+        [ev.JobProgressed(11.0, "a", 50.0)],
+        [ev.JobProgressed(14.0, "a", 40.0)],
+        [ev.JobProgressed(15.5, "a", 40.0)],
+        [ev.JobProgressed(16.0, "a", 40.0), ev.JobWished(16.0, "a", Wish.PARK)],
+    ]
+    decided = []
+    for events in told:
+        bell.told = events
+        engine.step()
+        plan = engine.last_plan
+        assert plan is not None
+        decided.append(plan.time_s)
+    assert decided == [10.0, 10.0, 10.0, 15.5, 16.0]
+
+
+def test_a_job_that_has_to_leave_its_gpus_gets_others_at_once() -> None:
+    _, engine, _, bell = build()
+    bell.told = [ev.NodeAdded(1.0, Node("n9", 1)), ev.JobSubmitted(1.0, make_job("a", 1))]
+    engine.step()
+    bell.told = [ev.JobWished(2.0, "a", Wish.EVICT)]
+    engine.step()
+    assert engine.world.jobs.i("gpus").tolist() == [0]
+    assert engine._wake_s() == 2.0
