@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TypeAlias
 
 Evidence: TypeAlias = tuple[tuple[str, float], ...]
 """Named numbers that back a reason, in the order in which people should read them."""
+
+
+_ONE = re.compile(r"\b1 GPUs\b")
 
 
 class Reason(Enum):
@@ -50,4 +54,4 @@ class Reason(Enum):
     LOST_NODE = "lost {lost:.0f} GPUs and there are no others for it now"
 
     def sentence(self, evidence: Evidence) -> str:
-        return self.value.format(**dict(evidence))
+        return _ONE.sub("1 GPU", self.value.format(**dict(evidence)))

@@ -143,7 +143,7 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
     ),
     "its queue is not why it waits": (
         Reason.WAITING_FOR_GPUS,
-        "needs 1 GPUs, 0 of 4 are left by the jobs that go first",
+        "needs 1 GPU, 0 of 4 are left by the jobs that go first",
         lambda: (
             quota(beside("n0:0123", make_nodes(4), size=1, max=8), Queue("default", (("*", 6),))),
             limited(other=4),
@@ -199,7 +199,7 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
     ),
     "more does not pay": (
         Reason.CHANGE_DOES_NOT_PAY,
-        "stays at 1 GPUs: a change to 2 gains 100 s and costs 400 s",
+        "stays at 1 GPU: a change to 2 gains 100 s and costs 400 s",
         lambda: (
             make_world(
                 make_nodes(4),
