@@ -1,0 +1,105 @@
+"""What the command line wants to know of this machine and of a state directory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batuta.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from batuta.bootstrap.local_server import Server, UpOptions
+
+_RUN = re.compile(rb"(?:^|\0)BATUTA_RUN=([^\0]+)")
+_RUNNER = re.compile(rb"(?:^|\0)BATUTA_RUNNER=([^\0]+)")
+_FOLDER = re.compile(rb"(?:^|\0)BATUTA_CHECKPOINT_DIR=([^\0]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A process of a job that nobody supervises any more."""
+
+    pid: int
+    run: str
+    command: str
+
+
+def run_server(
+    options: UpOptions, ready: Callable[[Server], None], *, demo: bool = False, stay: bool = False
+) -> int:
+    """Serves until it is told to end. What is wrong with the state directory is told as a ClientError."""
+    with _state_told():
+        if demo:
+            from batuta.bootstrap.demo import run_demo
+
+            return run_demo(options, stay)
+        from batuta.bootstrap.server import serve
+
+        return serve(options, ready)
+
+
+def server_pid(home: Path) -> int | None:
+    """The process that has a state directory, by its lock; None when nobody has."""
+    from batuta.store.lock import holder_of
+
+    with _state_told():
+        holder = holder_of(home / "lock")
+    return None if holder is None else holder.pid
+
+
+def count_gpus() -> int:
+    """GPUs of this machine that NVML knows of."""
+    from batuta.gpu.devices import find_devices
+
+    return len(find_devices())
+
+
+def find_leftovers(home: Path) -> list[Leftover]:
+    """Processes of this state directory's jobs whose runner is gone. They should not be there."""
+    jobs = os.fsencode(home / "jobs") + b"/"
+    supervised: set[bytes] = set()
+    marked: dict[int, bytes] = {}
+    for pid, environ in _environments():
+        runner, run, folder = _RUNNER.search(environ), _RUN.search(environ), _FOLDER.search(environ)
+        if runner is not None:
+            supervised.add(runner[1])
+        elif run is not None and folder is not None and folder[1].startswith(jobs):
+            marked[pid] = run[1]
+    return [
+        Leftover(pid, run.decode(errors="replace"), _command_of(pid))
+        for pid, run in sorted(marked.items())
+        if run not in supervised
+    ]
+
+
+def _environments() -> Iterator[tuple[int, bytes]]:
+    """Of all processes that this user may look at; none where there is no /proc."""
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return
+    for name in filter(str.isdecimal, names):
+        with suppress(OSError):  # gone, or another user's
+            yield int(name), Path(f"/proc/{name}/environ").read_bytes()
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+@contextmanager
+def _state_told() -> Iterator[None]:
+    from batuta.store.errors import StoreError
+
+    try:
+        yield
+    except StoreError as error:
+        raise ClientError(str(error)) from error

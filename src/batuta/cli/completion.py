@@ -1,0 +1,105 @@
+"""`batuta completion`: the Tab key completes verbs, options, jobs and nodes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+VARIABLE = "_BATUTA_COMPLETE"
+
+
+class Shell(StrEnum):
+    """Shells that can be completed."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+app = typer.Typer(name="completion", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def completion() -> None:
+    """Complete with the Tab key: print a script, or install it.
+
+    Verbs, options, ids and names of jobs, and nodes are completed.
+
+    Examples:
+
+      batuta completion install
+
+      source <(batuta completion bash)
+    """
+
+
+@app.command()
+def bash() -> None:
+    """Print the script for bash.
+
+    Example: source <(batuta completion bash)
+    """
+    _print(Shell.BASH)
+
+
+@app.command()
+def zsh() -> None:
+    """Print the script for zsh.
+
+    Example: source <(batuta completion zsh)
+    """
+    _print(Shell.ZSH)
+
+
+@app.command()
+def fish() -> None:
+    """Print the script for fish.
+
+    Example: batuta completion fish | source
+    """
+    _print(Shell.FISH)
+
+
+@app.command()
+def install(
+    shell: Annotated[
+        Shell | None, typer.Argument(metavar="[SHELL]", help="Default: the one you use.")
+    ] = None,
+) -> None:
+    """Write the script to where the shell looks for it, and load it from the shell's own start file.
+
+    bash: ~/.bash_completions/batuta.sh, sourced by ~/.bashrc; zsh: ~/.zfunc/_batuta, found by ~/.zshrc;
+    fish: ~/.config/fish/completions/batuta.fish.
+
+    Example: batuta completion install zsh
+    """
+    from typer.completion import install as write  # type: ignore[attr-defined]
+
+    from batuta.spec.problem import InputError
+
+    chosen = shell.value if shell is not None else _own_shell()
+    if chosen not in set(Shell):
+        raise InputError.of(f"which shell? {chosen or 'yours'} is not known", fix="bash, zsh or fish")
+    _, path = write(shell=chosen, prog_name="batuta", complete_var=VARIABLE)
+    typer.echo(f"written to {path}; a new {chosen} will use it")
+
+
+def _print(shell: Shell) -> None:
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]
+
+    typer.echo(get_completion_script(prog_name="batuta", complete_var=VARIABLE, shell=shell.value))
+
+
+def _own_shell() -> str:
+    """The shell that called us, else the one that the user logs in with."""
+    import os
+    from pathlib import Path
+
+    import shellingham  # type: ignore[import-untyped]
+
+    try:
+        return str(shellingham.detect_shell()[0])
+    except shellingham.ShellDetectionFailure:
+        return Path(os.environ.get("SHELL", "")).name

@@ -1,0 +1,92 @@
+"""Events of the journal as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batuta.client.answers import Event
+
+
+def tell(event: Event) -> list[str]:
+    """What happened, one sentence each; nothing for what is of no interest to people."""
+    data = event.data
+    if event.type == "Planned":
+        return list(tell_commands(data))
+    sentence = _SENTENCES.get(event.type)
+    try:
+        return [sentence(data)] if sentence is not None else [event.type]
+    except (KeyError, TypeError, ValueError):
+        return [event.type]
+
+
+def tell_commands(data: dict[str, Any]) -> Iterator[str]:
+    """What a plan tells to be done."""
+    commands = data.get("commands")
+    for command in commands if isinstance(commands, list) else ():
+        if isinstance(command, dict):
+            what = command.get("sentence") or command.get("type")
+            yield f"job {command.get('job')} {what}"
+
+
+def _submitted(data: dict[str, Any]) -> str:
+    job = data["job"]
+    name = f" ({job['name']})" if job.get("name") not in (None, "", job["id"]) else ""
+    by = f" by {job['user']}" if job.get("user") else ""
+    span = f" ({job['min']}–{job['max']})" if job.get("min") != job.get("max") else ""
+    return f"job {job['id']}{name} is submitted{by}: {job['size']} GPUs{span}"
+
+
+def _progressed(data: dict[str, Any]) -> str:
+    progress = data.get("progress") or {}
+    parts = []
+    if progress.get("fraction") is not None:
+        parts.append(f"{100 * progress['fraction']:.0f}%")
+    if progress.get("step") is not None:
+        parts.append(f"step {progress['step']:,}")
+    if progress.get("loss") is not None:
+        parts.append(f"loss {progress['loss']:.4g}")
+    return f"job {data['job']} reports {', '.join(parts) or 'progress'}"
+
+
+def _ended(data: dict[str, Any]) -> str:
+    code = data.get("exit_code")
+    why = data.get("detail") or (f"exit code {code}" if code else "")
+    return f"job {data['job']} is over: {data['state']}{f' ({why})' if why else ''}"
+
+
+def _interrupted(data: dict[str, Any]) -> str:
+    why = data.get("detail") or data.get("cause") or ""
+    return f"job {data['job']} lost its GPUs and waits again{f' ({why})' if why else ''}"
+
+
+def _timed(data: dict[str, Any]) -> str:
+    steps = {"checkpoint": "checkpoint_s", "stop": "stop_s", "start": "start_s"}
+    parts = [f"{name} {data[key]:.2g} s" for name, key in steps.items() if data.get(key) is not None]
+    return f"job {data['job']} changed to {data['gpus']} GPUs: {', '.join(parts) or 'no times known'}"
+
+
+_SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "JobSubmitted": _submitted,
+    "JobStarted": lambda data: f"job {data['job']} runs",
+    "JobProgressed": _progressed,
+    "JobInterrupted": _interrupted,
+    "JobEnded": _ended,
+    "JobChanged": lambda data: (
+        f"job {data['job']['id']} now asks for {data['job']['size']} GPUs "
+        f"({data['job']['min']}–{data['job']['max']}), queue {data['job']['queue']}"
+    ),
+    "JobWished": lambda data: f"its user wants job {data['job']} to {str(data['wish']).lower()}",
+    "TransitionTimed": _timed,
+    "PolicySet": lambda data: f"policy {data['policy']} decides from now on",
+    "NodeAdded": lambda data: f"node {data['node']['name']} joins with {data['node']['gpus']} GPUs",
+    "NodeLost": lambda data: f"node {data['node']} is lost",
+    "NodeReturned": lambda data: f"node {data['node']} is back",
+    "NodeCordoned": lambda data: f"node {data['node']} is cordoned",
+    "NodeUncordoned": lambda data: f"node {data['node']} is in service again",
+    "GpuFailed": lambda data: f"GPU {data['gpu']} of node {data['node']} failed",
+    "GpuRepaired": lambda data: f"GPU {data['gpu']} of node {data['node']} works again",
+    "QueueSet": lambda data: f"queue {data['queue']['name']} is set",
+    "reset": lambda data: "some events were missed",
+}

@@ -1,0 +1,87 @@
+"""`batuta explain` and `batuta result`: why a job is as it is, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from batuta.cli.options import Output, OutputOption
+from batuta.cli.server_options import HomeOption, JobArgument, connect
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from batuta.client.answers import Chapter
+
+
+def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
+    """Tell why a job waits, or has the size that it has.
+
+    With the numbers behind it, and what happened to the job so far.
+
+    Example: batuta explain resnet
+    """
+    from rich.text import Text
+
+    from batuta.cli.terminal import print_json, show, state_text
+
+    with connect(home) as client:
+        known = client.job(job)
+        told = client.explain(known)
+    if output is Output.JSON:
+        print_json(told)
+        return
+    reason = told.reason
+    sentence = f": {reason.sentence}" if reason is not None and reason.sentence else ""
+    show(Text.assemble(f"job {known.label} is ", state_text(told.state), sentence))
+    if reason is not None and reason.evidence:
+        numbers = ", ".join(f"{name} {_number(value)}" for name, value in reason.evidence.items())
+        show(Text(f"{reason.code}: {numbers}", style="dim"))
+    if told.story:
+        typer.echo()
+        show(_story(told.story))
+
+
+def _story(chapters: Sequence[Chapter]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    from batuta.cli.terminal import show_moment
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for chapter in chapters:
+        table.add_row(show_moment(chapter.time_s), Text(chapter.sentence))
+    return table
+
+
+def _number(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def result(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
+    """Print what a job returned.
+
+    That is what its script gave to batuta.sdk.result: as JSON, a text as it is.
+
+    Example: batuta result resnet
+    """
+    from batuta.cli.terminal import print_json
+    from batuta.client.errors import ApiError, ClientError
+
+    with connect(home) as client:
+        known = client.job(job)
+        try:
+            value = client.result(known)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            ending = "" if known.is_over else f" yet: it is {known.state}"
+            raise ClientError(f"job {known.label} gave no result{ending}") from None
+    if output is Output.JSON or not isinstance(value, str):
+        print_json(value)
+    else:
+        typer.echo(value)

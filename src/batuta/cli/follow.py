@@ -1,0 +1,96 @@
+"""Following a job to its end: why it waits, then its output, then how it ended."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from batuta.cli.job_view import exit_code_of, why
+from batuta.cli.terminal import say, show_seconds, spinner
+
+if TYPE_CHECKING:
+    from batuta.client.answers import Job
+    from batuta.client.client import Client
+
+
+def follow_output(client: Client, job: Job, rank: int = 0, tail: int | None = None) -> int:
+    """Prints the output until the job ends; its exit code. Ctrl-C detaches, and the job goes on."""
+    try:
+        _wait_for_start(client, job)
+        print_log(client, job, rank=rank, tail=tail, follow=True)
+        job = client.wait(job)
+    except KeyboardInterrupt:
+        say_detached(job)
+        return 0
+    say_end(job)
+    return exit_code_of(job)
+
+
+def wait_for_end(client: Client, job: Job) -> int:
+    """Waits without output, with a bar on a terminal; the job's exit code."""
+    try:
+        job = _with_bar(client, job) if sys.stderr.isatty() else client.wait(job)
+    except KeyboardInterrupt:
+        say_detached(job)
+        return 0
+    say_end(job)
+    return exit_code_of(job)
+
+
+def print_log(client: Client, job: Job, *, rank: int, tail: int | None, follow: bool) -> None:
+    """The bytes as they were written: what a job prints in colour or with bars stays so."""
+    out = sys.stdout.buffer if hasattr(sys.stdout, "buffer") else None
+    for chunk in client.log_bytes(job, rank=rank, tail=tail, follow=follow):
+        if out is not None:
+            out.write(chunk)
+            out.flush()
+        else:
+            sys.stdout.write(chunk.decode("utf-8", "replace"))
+
+
+def say_detached(job: Job) -> None:
+    say(
+        f"\ndetached; job {job.label} goes on.\n"
+        f"  batuta logs {job.id}     to see its output again\n"
+        f"  batuta cancel {job.id}   to end it"
+    )
+
+
+def say_end(job: Job) -> None:
+    ran = f" after {show_seconds(job.duration_s)}" if job.duration_s is not None else ""
+    reason = f": {why(job)}" if why(job) else ""
+    say(f"job {job.label} {job.state}{ran}{reason}")
+
+
+def _wait_for_start(client: Client, job: Job) -> None:
+    """Until there may be output. On a terminal one sees why it waits."""
+
+    def begun(now: Job) -> bool:
+        return now.is_over or now.started_s is not None or now.state not in ("PENDING", "PREEMPTED")
+
+    with spinner(f"job {job.label} waits") as status:
+        client.wait_until(job, begun, tell=lambda now: status.update(_waiting(now)))
+
+
+def _waiting(job: Job) -> str:
+    from rich.markup import escape
+
+    reason = f": {why(job)}" if why(job) else ""
+    return escape(f"job {job.label} is {job.state}{reason}")
+
+
+def _with_bar(client: Client, job: Job) -> Job:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from batuta.cli.terminal import console
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(err=True), transient=True) as bar:
+        shown = bar.add_task(f"{job.label} {job.state}", total=None)
+
+        def tell(now: Job) -> None:
+            fraction = now.progress.fraction if now.progress is not None else None
+            total = None if fraction is None else 1.0
+            bar.update(shown, description=f"{now.label} {now.state}", completed=fraction or 0.0, total=total)
+
+        return client.wait(job, tell=tell)

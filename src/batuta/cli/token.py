@@ -1,0 +1,138 @@
+"""`batuta token` and `batuta dashboard`: keys to the server, for people and for browsers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from batuta.cli.options import Output, OutputOption
+from batuta.cli.server_options import HomeOption, connect
+
+
+class Role(StrEnum):
+    """What a token may do."""
+
+    VIEWER = "viewer"
+    USER = "user"
+    ADMIN = "admin"
+
+
+_SHOWN = 16
+"""Of a hash; `revoke` takes its beginning."""
+
+app = typer.Typer(name="token", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.callback()
+def token() -> None:
+    """Make, list and revoke tokens. For admins; the admin's own is in the state directory.
+
+    Example: batuta token create --user ana --role user
+    """
+
+
+@app.command()
+def create(
+    user: Annotated[str, typer.Option("--user", "-u", help="Whose jobs they will be.")],
+    role: Annotated[
+        Role, typer.Option("--role", help="viewer reads, user submits and changes own jobs, admin does all.")
+    ] = Role.USER,
+    output: OutputOption = Output.TABLE,
+    home: HomeOption = None,
+) -> None:
+    """Make a token. It is printed once, and cannot be shown again.
+
+    Example: batuta token create --user ana --role user
+    """
+    from batuta.cli.terminal import print_json, say
+
+    with connect(home) as client:
+        made = client.create_token(user, role.value)
+        url = client.address.url if client.address else ""
+    if output is Output.JSON:
+        print_json(made)
+        return
+    say(f"a token for {made.user} ({made.role}); keep it, it is not shown again:")
+    typer.echo(made.token)
+    say(f"to use it: export BATUTA_SERVER={url} BATUTA_TOKEN=…")
+
+
+@app.command(name="list")
+def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
+    """List tokens by their hashes.
+
+    Example: batuta token list
+    """
+    from batuta.cli.table import Column, print_table
+    from batuta.cli.terminal import print_json, show_moment
+
+    with connect(home) as client:
+        found = client.tokens()
+    if output is Output.JSON:
+        print_json(
+            [{"hash": t.hash, "user": t.user, "role": t.role, "created_s": t.created_s} for t in found]
+        )
+        return
+    columns = (Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1))
+    print_table(
+        columns, [(t.hash[:_SHOWN], t.user, t.role, show_moment(t.created_s)) for t in found], "no tokens"
+    )
+
+
+@app.command()
+def revoke(
+    hash: Annotated[
+        str, typer.Argument(metavar="HASH", help="From batuta token list; its beginning will do.")
+    ],
+    home: HomeOption = None,
+) -> None:
+    """Make a token invalid at once.
+
+    Example: batuta token revoke 3f9a1c
+    """
+    from batuta.client.errors import ClientError
+
+    with connect(home) as client:
+        matching = [one for one in client.tokens() if one.hash.startswith(hash)]
+        if len(matching) != 1:
+            found = "no token" if not matching else f"{len(matching)} tokens"
+            raise ClientError(f"{found} with a hash that begins with {hash}: see batuta token list")
+        client.revoke_token(matching[0].hash)
+    typer.echo(f"the token of {matching[0].user} ({matching[0].role}) is revoked")
+
+
+def dashboard(
+    open_it: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open it in a browser, where there is one.")
+    ] = True,
+    output: OutputOption = Output.TABLE,
+    home: HomeOption = None,
+) -> None:
+    """Print a link to the dashboard, and open it.
+
+    The link logs a browser in: once, within a minute.
+
+    Example: batuta dashboard
+    """
+    import webbrowser
+
+    from batuta.cli.terminal import is_interactive, print_json
+
+    with connect(home) as client:
+        url = client.session_link()
+    if output is Output.JSON:
+        print_json({"url": url})
+        return
+    typer.echo(url)
+    if open_it and is_interactive() and _has_display():
+        webbrowser.open(url)
+
+
+def _has_display() -> bool:
+    """Without one, `webbrowser` would start a browser in the terminal."""
+    import os
+    import sys
+
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

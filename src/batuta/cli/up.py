@@ -1,0 +1,225 @@
+"""`batuta up` and `batuta down`: the server of this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from batuta.cli.options import Output, OutputOption
+from batuta.cli.server_options import HomeOption
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from batuta.bootstrap.server import Server
+
+READY_WITHIN_S = 60.0
+GONE_WITHIN_S = 60.0
+_SHOWN_LINES = 20
+
+
+def up(
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", help="How many nodes this machine is; default 1, or 2 virtual ones.", metavar="N"
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option("--gpus", help="GPUs of each node; default all, or 4 virtual ones.", metavar="M"),
+    ] = None,
+    virtual: Annotated[
+        bool, typer.Option("--virtual", help="Virtual GPUs: everything can be tried without a real one.")
+    ] = False,
+    gpu_type: Annotated[
+        str | None,
+        typer.Option("--gpu-type", help="What virtual GPUs call themselves, as in H100.", metavar="TYPE"),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="TCP port; default 7077 or a free one; 0: a free one."),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option("--listen", help="Address to listen at.", metavar="ADDR")
+    ] = "127.0.0.1",
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", help="Who decides; default: the last one, else elastic-fifo.")
+    ] = "",
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Virtual GPUs, and some elastic jobs that arrive by themselves.")
+    ] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="With --demo: go on when its jobs are over.")] = False,
+    open_metrics: Annotated[
+        bool, typer.Option("--open-metrics", help="Prometheus may read /metrics without a token.")
+    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Turn this machine into a cluster.
+
+    Engine, journal, API and dashboard run in one process, until Ctrl-C or batuta down. Who asks from
+    another machine needs --listen and a token.
+
+    Examples:
+
+      batuta up -d
+
+      batuta up --virtual --nodes 2 --gpus 4 --policy afs-l
+
+      batuta up --demo
+    """
+    from batuta.client.address import find_home
+    from batuta.spec.problem import InputError
+
+    folder = find_home(home)
+    virtual = virtual or demo
+    if gpu_type is not None and not virtual:
+        raise InputError.of("--gpu-type is for virtual GPUs", fix="add --virtual")
+    if not virtual:
+        _check_gpus()
+    if detach:
+        _start_child(folder, sys.argv[1:])
+        return
+    from batuta.bootstrap.local_facts import run_server
+    from batuta.bootstrap.server import UpOptions
+
+    options = UpOptions(
+        home=folder,
+        nodes=nodes,
+        gpus=gpus,
+        virtual=virtual,
+        port=port,
+        listen=listen,
+        policy=policy,
+        open_metrics=open_metrics,
+        **({"gpu_type": gpu_type} if gpu_type is not None else {}),
+    )
+    raise typer.Exit(run_server(options, _tell_ready, demo=demo, stay=stay))
+
+
+def _tell_ready(server: Server) -> None:
+    """Two lines for who started it; a browser needs a link that logs it in."""
+    from batuta.client.address import show_path
+
+    home = show_path(server.state.path)
+    typer.echo(
+        f"Batuta serves at {server.url} (pid {os.getpid()}, state in {home}); Ctrl-C ends it", err=True
+    )
+    typer.echo("batuta dashboard opens the dashboard, batuta launch starts a job", err=True)
+
+
+def _check_gpus() -> None:
+    from batuta.bootstrap.local_facts import count_gpus
+    from batuta.spec.problem import InputError
+
+    if count_gpus() == 0:
+        raise InputError.of("this machine has no GPU that NVML knows of", fix="batuta up --virtual")
+
+
+def _start_child(home: Path, words: list[str]) -> None:
+    """Starts `batuta up` in a session of its own, and returns when it is ready or has said why not."""
+    import subprocess
+
+    from batuta.cli.terminal import say, spinner
+    from batuta.client.address import show_path
+
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    log = home / "up.log"
+    asked = [word for word in words if word not in ("-d", "--detach")]
+    command = [sys.executable, "-m", "batuta", *asked]
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {"BATUTA_HOME": str(home)},
+        )
+    with spinner("the server starts"):
+        url = _wait_until_ready(home, child, log)
+    say(f"the server runs at {url} (pid {child.pid}); its log is {show_path(log)}")
+    typer.echo(url)
+
+
+def _wait_until_ready(home: Path, child: subprocess.Popen[bytes], log: Path) -> str:
+    from batuta.client.address import read_server_file
+    from batuta.client.client import Client
+    from batuta.client.errors import ClientError
+
+    give_up = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < give_up:
+        code = child.poll()
+        if code is not None:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
+            for line in lines or [f"error: the server ended at once with exit code {code}"]:
+                typer.echo(line, err=True)
+            raise typer.Exit(code if code > 0 else 1)
+        if read_server_file(home).get("pid") == child.pid:
+            try:
+                with Client(home=home, timeout_s=5.0) as client:
+                    if client.is_ready() and client.address is not None:
+                        return client.address.url
+            except ClientError:
+                pass  # it is still on its way
+        time.sleep(0.05)
+    raise ClientError(f"the server (pid {child.pid}) is not ready after {READY_WITHIN_S:.0f} s: see {log}")
+
+
+def down(
+    keep_jobs: Annotated[
+        bool, typer.Option("--keep-jobs", help="Let jobs run on; the next server takes them over.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    home: HomeOption = None,
+) -> None:
+    """Stop the server. Jobs make a checkpoint and stop as well, and go on at the next start.
+
+    Examples:
+
+      batuta down
+
+      batuta down --keep-jobs
+    """
+    from batuta.bootstrap.local_facts import server_pid
+    from batuta.cli.terminal import print_json, spinner
+    from batuta.client.address import find_home, show_path
+    from batuta.client.client import Client
+    from batuta.client.errors import ClientError, NoServerError
+
+    folder = find_home(home)
+    pid = server_pid(folder)
+    if pid is None:
+        _tell_down(output, f"no server is running for {show_path(folder)}", None)
+        return
+    try:
+        with Client(home=folder) as client:
+            client.shut_down(keep_jobs=keep_jobs)
+    except NoServerError:
+        raise ClientError(f"the server (pid {pid}) does not answer; to end it: kill {pid}") from None
+    with spinner("the server shuts down"):
+        give_up = time.monotonic() + GONE_WITHIN_S
+        while server_pid(folder) == pid:
+            if time.monotonic() > give_up:
+                raise ClientError(f"the server (pid {pid}) still runs after {GONE_WITHIN_S:.0f} s")
+            time.sleep(0.05)
+    if output is Output.JSON:
+        print_json({"stopped": True, "pid": pid})
+    else:
+        kept = "; its jobs run on" if keep_jobs else ""
+        typer.echo(f"the server for {show_path(folder)} (pid {pid}) has stopped{kept}")
+
+
+def _tell_down(output: Output, message: str, pid: int | None) -> None:
+    from batuta.cli.terminal import print_json
+
+    if output is Output.JSON:
+        print_json({"stopped": False, "pid": pid})
+    else:
+        typer.echo(message)

@@ -1,0 +1,108 @@
+"""Where the server is and who we are to it: arguments, then the environment, then the state directory.
+
+`$BATUTA_SERVER` and `$BATUTA_TOKEN` name a server anywhere. Without them it is the one of the state directory
+(`$BATUTA_HOME`, by default ~/.batuta), which writes its address to `server.json` and its token to `token`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from batuta.client.errors import ClientError, NoServerError
+
+SERVER_VARIABLE, TOKEN_VARIABLE, HOME_VARIABLE = "BATUTA_SERVER", "BATUTA_TOKEN", "BATUTA_HOME"
+SERVER_FILE, TOKEN_FILE = "server.json", "token"
+DEFAULT_HOME = "~/.batuta"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server, and the token that it knows us by."""
+
+    url: str
+    token: str = field(default="", repr=False)
+    home: Path | None = None
+    """Its state directory, when it was found through that."""
+    pid: int | None = None
+
+    @property
+    def name(self) -> str:
+        """How people call it."""
+        return show_path(self.home) if self.home is not None else self.url
+
+
+def find_address(
+    server: str | None = None,
+    token: str | None = None,
+    home: Path | str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Address:
+    """The server that is meant. Raises NoServerError when its state directory names none."""
+    server = server or (environ.get(SERVER_VARIABLE) if home is None else None)
+    if server:
+        given = token if token is not None else environ.get(TOKEN_VARIABLE, "")
+        return Address(_checked_url(server), given)
+    folder = find_home(home, environ)
+    facts = read_server_file(folder)
+    url = facts.get("url")
+    if not isinstance(url, str):
+        raise no_server(folder)
+    pid = facts.get("pid")
+    found = token if token is not None else _read_token(folder)
+    return Address(_checked_url(url), found, folder, pid if isinstance(pid, int) else None)
+
+
+def find_home(home: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The state directory that is meant."""
+    try:
+        return Path(home or environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute()
+    except RuntimeError:
+        raise ClientError(f"there is no home directory: set {HOME_VARIABLE} or use --home") from None
+
+
+def read_server_file(home: Path) -> dict[str, object]:
+    """What the last server wrote about itself; empty when there was none."""
+    try:
+        facts = json.loads((home / SERVER_FILE).read_text(encoding="utf-8"))
+    except PermissionError:
+        raise ClientError(f"{show_path(home)} cannot be read: it belongs to another user") from None
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def no_server(home: Path) -> NoServerError:
+    option = "" if home == find_home() else f" --home {show_path(home)}"
+    return NoServerError(f"no server is running for {show_path(home)}: start one with `batuta up{option}`")
+
+
+def show_path(path: Path) -> str:
+    """A path as its owner would write it."""
+    try:
+        return f"~/{path.relative_to(Path.home())}"
+    except (ValueError, RuntimeError):
+        return str(path)
+
+
+def _read_token(home: Path) -> str:
+    try:
+        return (home / TOKEN_FILE).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""  # the server says what it thinks of that
+
+
+def _checked_url(text: str) -> str:
+    url = text if "://" in text else f"http://{text}"
+    try:
+        parts = urlsplit(url)
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ClientError(f"{text!r} is not the address of a server: write it like http://127.0.0.1:7077")
+    return url.rstrip("/").removesuffix("/api/v1")

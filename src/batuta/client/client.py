@@ -1,0 +1,287 @@
+"""`batuta.Client`: submit jobs from Python, watch them, change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+from urllib.parse import quote
+
+import httpx2
+
+from batuta.client import answers as a
+from batuta.client.address import Address, find_address
+from batuta.client.cluster_calls import ClusterCalls
+from batuta.client.decoding import decode, decode_list
+from batuta.client.errors import AmbiguousJobError, ApiError, ClientError, UnknownJobError
+from batuta.client.submission import Submission
+from batuta.client.transport import TIMEOUT_S, Transport
+from batuta.client.watching import follow_log, wait_for
+
+PAGE = 1000
+
+
+class Client(ClusterCalls):
+    """A connection to a Batuta server. Opens nothing before it is used.
+
+    Without arguments it is the server of $BATUTA_SERVER, else the one of the state directory ($BATUTA_HOME,
+    by default ~/.batuta). Wherever a job is asked for, an id, a name or a Job will do.
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        token: str | None = None,
+        home: Path | str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        super().__init__(Transport(lambda: find_address(server, token, home), timeout_s, transport))
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._transport.close()
+
+    @property
+    def address(self) -> Address | None:
+        """Of the server that answered last; None before the first request."""
+        return self._transport.address
+
+    # ------------------------------------------------------------------------------------------------- submit
+
+    def submit(
+        self,
+        task: Path | str | Mapping[str, Any] | None = None,
+        *,
+        command: str | Sequence[str] | None = None,
+        key: str | None = None,
+        **overrides: Any,
+    ) -> a.Job:
+        """Submits a task file, the text of one, a mapping, or a command; returns when it is stored.
+
+        Overrides are those of `batuta launch`: name, gpus, num_nodes, min_nodes, max_nodes, queue, priority,
+        workdir, env, secret. A key of your own makes it safe to submit again after a crash.
+        """
+        return self.send_submission(Submission.of(task, command, overrides, key)).job
+
+    def dry_run(
+        self,
+        task: Path | str | Mapping[str, Any] | None = None,
+        *,
+        command: str | Sequence[str] | None = None,
+        **overrides: Any,
+    ) -> a.Submitted:
+        """What `submit` would make of it. Nothing is stored."""
+        return self.send_submission(Submission.of(task, command, overrides), dry_run=True)
+
+    def send_submission(self, submission: Submission, *, dry_run: bool = False) -> a.Submitted:
+        """Sends it, again where the connection breaks: its key makes sure that there is one job."""
+        headers = {"Content-Type": "application/json", "Idempotency-Key": submission.key}
+        params = {"dryrun": "true"} if dry_run else {}
+        answer = self._transport.json(
+            "POST", "/jobs", repeatable=True, content=submission.body(), headers=headers, params=params
+        )
+        return decode(a.Submitted, answer)
+
+    # --------------------------------------------------------------------------------------------------- look
+
+    def job(self, job: a.Job | str) -> a.Job:
+        """A job by its id or name. A name means the one living job that has it, else the newest one."""
+        if isinstance(job, a.Job):
+            return self._job(job.id)
+        try:
+            return self._job(job)
+        except ApiError as error:
+            if error.status not in (400, 404, 422):
+                raise
+        return self._by_name(job)
+
+    def jobs(
+        self,
+        *,
+        states: Sequence[str] = (),
+        active: bool | None = None,
+        user: str | None = None,
+        queue: str | None = None,
+        name: str | None = None,
+        since_s: float | None = None,
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> tuple[a.Job, ...]:
+        """All jobs that match, however many pages they take."""
+        params: dict[str, Any] = {
+            "state": list(states),
+            "active": None if active is None else str(active).lower(),
+            "user": user,
+            "queue": queue,
+            "name": name,
+            "since_s": since_s,
+            "order": "newest" if newest_first else None,
+        }
+        params = {key: value for key, value in params.items() if value not in (None, [])}
+        found: list[a.Job] = []
+        while limit is None or len(found) < limit:
+            params["limit"] = PAGE if limit is None else min(PAGE, limit - len(found))
+            page = self._transport.json("GET", "/jobs", params=params)
+            found += decode_list(a.Job, page, "jobs")
+            if not page.get("next"):
+                break
+            params["cursor"] = page["next"]
+        return tuple(found)
+
+    def explain(self, job: a.Job | str) -> a.Explanation:
+        """Why it is as it is, and how that came about."""
+        return decode(a.Explanation, self._get(job, "/explain"))
+
+    def result(self, job: a.Job | str) -> Any:
+        """What the script gave to `batuta.sdk.result`. Raises ApiError (404) when it gave nothing."""
+        answer = self._get(job, "/result")
+        return answer.get("value") if isinstance(answer, dict) else answer
+
+    def progress(self, job: a.Job | str, points: int = 500) -> tuple[a.Point, ...]:
+        """Its reports over time, thinned."""
+        return decode_list(a.Point, self._get(job, "/progress", points=points), "points")
+
+    def job_events(self, job: a.Job | str) -> tuple[a.Event, ...]:
+        """What the journal has of it."""
+        found: list[a.Event] = []
+        params: dict[str, Any] = {"limit": PAGE}
+        while True:
+            page = self._get(job, "/events", **params)
+            found += [_event(one) for one in page.get("events", ())]
+            if not page.get("next"):
+                return tuple(found)
+            params["cursor"] = page["next"]
+
+    def wait(
+        self,
+        job: a.Job | str,
+        until: Literal["running", "ended"] = "ended",
+        timeout_s: float | None = None,
+        tell: Callable[[a.Job], None] | None = None,
+    ) -> a.Job:
+        """Returns when the job runs, or has ended (however: look at its state).
+
+        It outlasts a restart of the server.
+        `tell` gets the job each time something happened to it. Raises WaitTimeoutError.
+        """
+
+        def done(now: a.Job) -> bool:
+            return now.is_over or (until == "running" and now.state == "RUNNING")
+
+        return self.wait_until(job, done, timeout_s, tell)
+
+    def wait_until(
+        self,
+        job: a.Job | str,
+        done: Callable[[a.Job], bool],
+        timeout_s: float | None = None,
+        tell: Callable[[a.Job], None] | None = None,
+    ) -> a.Job:
+        """The same for any condition."""
+        known = job if isinstance(job, a.Job) else self.job(job)
+        return wait_for(self._transport, known.id, lambda: self._job(known.id), done, timeout_s, tell)
+
+    def logs(
+        self, job: a.Job | str, *, follow: bool = False, rank: int = 0, tail: int | None = None
+    ) -> Iterator[str]:
+        """Lines of one replica's output. With `follow` it goes on until the job ends."""
+        rest = b""
+        for chunk in self.log_bytes(job, follow=follow, rank=rank, tail=tail):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", "replace")
+        if rest:
+            yield rest.decode("utf-8", "replace")
+
+    def log_bytes(
+        self, job: a.Job | str, *, follow: bool = False, rank: int = 0, tail: int | None = None
+    ) -> Iterator[bytes]:
+        """The same as it was written, in pieces of any length."""
+        known = job if isinstance(job, a.Job) else self.job(job)
+        path = f"/jobs/{quote(known.id, safe='')}/logs"
+        params: dict[str, Any] = {"rank": rank} | ({} if tail is None else {"tail": tail})
+        if follow:
+            yield from follow_log(self._transport, path, params, lambda: self._job(known.id).is_over)
+            return
+        with self._transport.stream(path, quiet_s=TIMEOUT_S, params=params) as response:
+            yield from response.iter_bytes()
+
+    # ------------------------------------------------------------------------------------------------- change
+
+    def cancel(self, job: a.Job | str) -> a.Job:
+        """Ends it for good. It is over when its state says so: `wait` for that."""
+        return decode(a.Job, self._transport.json("DELETE", self._path(job)))
+
+    def park(self, job: a.Job | str) -> a.Job:
+        """Takes its GPUs away, after a checkpoint, until `resume`."""
+        return self._change(job, wish="park")
+
+    def resume(self, job: a.Job | str) -> a.Job:
+        return self._change(job, wish="run")
+
+    def resize(
+        self,
+        job: a.Job | str,
+        nodes: int | None = None,
+        *,
+        min_nodes: int | None = None,
+        max_nodes: int | None = None,
+    ) -> a.Job:
+        """Asks for another number of nodes, or another range of them."""
+        asked = {"nodes": nodes, "min_nodes": min_nodes, "max_nodes": max_nodes}
+        return self._change(job, **{key: value for key, value in asked.items() if value is not None})
+
+    def set_priority(self, job: a.Job | str, priority: int) -> a.Job:
+        return self._change(job, priority=priority)
+
+    def move(self, job: a.Job | str, queue: str) -> a.Job:
+        """Puts it into another queue."""
+        return self._change(job, queue=queue)
+
+    # ------------------------------------------------------------------------------------------------ details
+
+    def _job(self, job_id: str) -> a.Job:
+        return decode(a.Job, self._transport.json("GET", f"/jobs/{quote(job_id, safe='')}"))
+
+    def _by_name(self, name: str) -> a.Job:
+        living = self.jobs(name=name, active=True, newest_first=True, limit=20)
+        if len(living) == 1:
+            return living[0]
+        if living:
+            ids = [job.id for job in living]
+            raise AmbiguousJobError(
+                f"{len(ids)} jobs that are not over have the name {name}: say which one by its id "
+                f"({', '.join(f'{job.id} {job.state}' for job in living)})",
+                ids,
+            )
+        ended = self.jobs(name=name, newest_first=True, limit=1)
+        if not ended:
+            raise UnknownJobError(f"there is no job {name}: `batuta queue -a` lists them")
+        return ended[0]
+
+    def _path(self, job: a.Job | str) -> str:
+        known = job if isinstance(job, a.Job) else self.job(job)
+        return f"/jobs/{quote(known.id, safe='')}"
+
+    def _get(self, job: a.Job | str, what: str, **params: Any) -> Any:
+        return self._transport.json("GET", self._path(job) + what, params=params)
+
+    def _change(self, job: a.Job | str, **change: Any) -> a.Job:
+        # Asking twice for the same is asking once.
+        return decode(a.Job, self._transport.json("PATCH", self._path(job), json=change, repeatable=True))
+
+
+def _event(data: Any) -> a.Event:
+    if not isinstance(data, dict):
+        raise ClientError("the server's answer has an event that is none")
+    return a.Event(int(data.get("seq") or data.get("id") or 0), str(data.get("type") or ""), data)

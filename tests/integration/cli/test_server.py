@@ -1,0 +1,98 @@
+"""The server by hand: up, down, what is said when there is none."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_server import Cli
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *(["queue"], ["status"], ["logs", "1"], ["cancel", "1"], ["nodes"], ["top"], ["events"]),
+        *(["launch", "-d", "--", "true"], ["policy", "set", "fifo"], ["dashboard"]),
+    ],
+    ids=" ".join,
+)
+def test_without_a_server_every_verb_says_so(nobody, verb):
+    done = nobody.run(*verb)
+    assert done.returncode == 1
+    assert done.stderr == f"error: no server is running for {nobody.home}: start one with `batuta up`\n"
+
+
+def test_down_without_a_server_is_fine(nobody):
+    assert nobody.ok("down") == f"no server is running for {nobody.home}\n"
+    assert nobody.json("down") == {"stopped": False, "pid": None}
+
+
+def test_a_machine_without_gpus_is_offered_virtual_ones(nobody):
+    done = nobody.run("up", "-d")
+    if done.returncode == 0:
+        nobody.ok("down")
+        pytest.skip("this machine has GPUs")
+    assert done.returncode == 2
+    assert "batuta up --virtual" in done.stderr
+
+
+def test_up_says_why_it_does_not_start(nobody):
+    done = nobody.run("up", "--virtual", "-d", "--policy", "fif")
+    assert (done.returncode, "unknown policy 'fif'" in done.stderr) == (2, True)
+    assert nobody.run("up", "--virtual", "-d", "--nodes", "0").returncode == 2
+    assert nobody.run("up", "--gpu-type", "H100").returncode == 2
+
+
+def state_of(pid: int) -> str:
+    """Empty when it is gone; Z when only its parent has not looked yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def test_up_down_and_up_again(tmp_path: Path):
+    cli = Cli(tmp_path / "home", tmp_path)
+    up = ("up", "--virtual", "--nodes", "1", "--gpus", "2", "--gpu-type", "H100", "--port", "0", "-d")
+    url = cli.run(*up).stdout.strip()
+    facts = json.loads((cli.home / "server.json").read_text())
+    try:
+        assert facts["url"] == url
+        assert os.getsid(facts["pid"]) == facts["pid"], "it outlives the terminal that it was started from"
+        second = cli.run(*up)
+        assert (second.returncode, f"pid {facts['pid']}" in second.stderr) == (1, True)
+        assert cli.json("nodes")[0]["gpu_type"] == "H100"
+        job = cli.launch("-n", "lasts", "--gpus", "H100:1", "--", "sleep 300")
+        cli.wait(job, "RUNNING")
+        assert cli.ok("down", "--keep-jobs").endswith("has stopped; its jobs run on\n")
+        assert cli.until(lambda: state_of(facts["pid"]), lambda state: state in ("", "Z")) in ("", "Z")
+        assert cli.run("queue").returncode == 1
+        assert cli.run(*up).returncode == 0
+        cli.wait(job, "RUNNING")
+        assert cli.json("status", job)["restarts"] == 0
+        assert cli.json("down")["stopped"] is True
+    finally:
+        cli.run("cancel", "-a", "-y")
+        cli.run("down")
+
+
+def test_following_outlasts_a_server_that_is_killed(tmp_path: Path):
+    cli = Cli(tmp_path / "home", tmp_path)
+    up = ("up", "--virtual", "--nodes", "1", "--gpus", "1", "--port", "0", "-d")
+    assert cli.run(*up).returncode == 0
+    try:
+        follower = cli.start(
+            "launch", "-n", "counts", "--", "for i in $(seq 40); do echo $i; sleep 0.2; done"
+        )
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "1\n"
+        os.kill(json.loads((cli.home / "server.json").read_text())["pid"], signal.SIGKILL)
+        assert "was killed" in cli.ok("doctor")
+        assert cli.run(*up).returncode == 0
+        out, err = follower.communicate(timeout=60)
+        assert out.split() == [str(i) for i in range(2, 41)], "every line, once"
+        assert (follower.returncode, "SUCCEEDED" in err) == (0, True)
+    finally:
+        cli.run("down")

@@ -1,0 +1,72 @@
+"""On a terminal: tables that fit, colours, questions, `top` and its key."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pytest
+
+CODES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+
+def on_terminal(cli, columns: int, *arguments: str, keys: str = "", after: str = "") -> tuple[int, str]:
+    """The exit code and everything that was shown; `keys` are typed once `after` is to be read."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    environ = os.environ | {"BATUTA_HOME": str(cli.home), "TERM": "xterm-256color"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "batuta", *arguments],
+        cwd=cli.cwd, env=environ, stdin=theirs, stdout=theirs, stderr=theirs,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        shown, give_up = "", time.monotonic() + 60
+        while time.monotonic() < give_up:
+            if select.select([ours], [], [], 0.1)[0]:
+                try:
+                    shown += os.read(ours, 65536).decode()
+                except OSError:
+                    break  # the other side has hung up
+            if keys and after in shown:
+                os.write(ours, keys.encode())
+                keys = ""
+        else:
+            process.kill()
+    os.close(ours)
+    return process.returncode, shown
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_tables_fit_and_have_colours(cli, columns):
+    cli.launch("-n", "a-name-that-is-longer-than-most-of-them-are", "--", "sleep 300")
+    cli.wait("a-name-that-is-longer-than-most-of-them-are", "RUNNING")
+    for verb in (["queue"], ["status"], ["history"], ["nodes"], ["gpus"], ["queues"], ["policy", "list"]):
+        code, shown = on_terminal(cli, columns, *verb)
+        assert code == 0
+        lines = CODES.sub("", shown).splitlines()
+        assert all(len(line.rstrip()) <= columns for line in lines), shown
+    assert CODES.search(on_terminal(cli, columns, "queue")[1])
+
+
+def test_launch_asks_and_hears_no(cli):
+    before = len(cli.json("queue", "-a"))
+    code, shown = on_terminal(cli, 80, "launch", "-n", "asked", "--", "true", keys="n\n", after="[Y/n]")
+    assert (code, "one node with 1 GPU" in shown) == (1, True)
+    assert len(cli.json("queue", "-a")) == before
+    code, shown = on_terminal(cli, 80, "launch", "-n", "asked", "--", "echo done", keys="\n", after="[Y/n]")
+    assert (code, "SUCCEEDED" in shown) == (0, True)
+
+
+def test_top_shows_gpus_and_jobs_and_leaves_at_q(cli):
+    cli.launch("-n", "seen", "--", "sleep 300")
+    cli.wait("seen", "RUNNING")
+    code, shown = on_terminal(cli, 100, "top", keys="q", after="seen")
+    assert code == 0
+    assert "node-0" in shown
+    assert "last decisions" in CODES.sub("", shown)

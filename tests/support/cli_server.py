@@ -1,0 +1,83 @@
+"""`batuta` as people call it, with a server behind it: as a program, or in this process (quicker)."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from batuta.cli.main import app
+
+WITHIN_S = 60.0
+
+
+@dataclass
+class Cli:
+    """Calls `batuta` with a state directory and a working directory of its own."""
+
+    home: Path
+    cwd: Path
+    environ: dict[str, str] = field(default_factory=dict)
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """A call that goes on."""
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("BATUTA_")}
+        return subprocess.Popen(
+            [sys.executable, "-m", "batuta", *arguments],
+            cwd=self.cwd,
+            env=environ | {"BATUTA_HOME": str(self.home)} | self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A call to its end, whatever the exit code."""
+        process = self.start(*arguments)
+        try:
+            out, err = process.communicate(timeout=WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            raise AssertionError(f"batuta {' '.join(arguments)} does not end:\n{out}\n{err}") from None
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def ok(self, *arguments: str) -> str:
+        """The output of a call that has to succeed; in this process."""
+        names = ("BATUTA_SERVER", "BATUTA_TOKEN", "BATUTA_HOME")
+        environ = dict.fromkeys(names) | {"BATUTA_HOME": str(self.home)} | self.environ
+        with contextlib.chdir(self.cwd):
+            done = CliRunner().invoke(app, arguments, env=environ)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        assert done.exit_code == 0, f"exit code {done.exit_code}\n{done.output}"
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.ok(*arguments, "-o", "json"))
+
+    def launch(self, *arguments: str) -> str:
+        """The id of a new job that is not followed."""
+        separator = arguments.index("--") if "--" in arguments else len(arguments)
+        before, behind = arguments[:separator], arguments[separator:]
+        return str(json.loads(self.ok("launch", "-d", "-o", "json", *before, *behind))["job"]["id"])
+
+    def wait(self, job: str, *states: str) -> dict[str, Any]:
+        """The job as soon as it is in one of these states."""
+        return self.until(lambda: self.json("status", job), lambda found: found["state"] in states)
+
+    def until(self, look: Callable[[], Any], done: Callable[[Any], bool]) -> Any:
+        give_up = time.monotonic() + WITHIN_S
+        while not done(found := look()):
+            assert time.monotonic() < give_up, f"still {found}"
+            time.sleep(0.05)
+        return found

@@ -1,0 +1,134 @@
+"""`doctor` sees what is wrong and says what to do."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from batuta.bootstrap import local_facts
+from batuta.bootstrap.local_facts import Leftover
+from batuta.cli.checks import server as server_checks
+from batuta.cli.checks.finding import Severity
+from batuta.cli.checks.machine import check_machine
+from batuta.cli.checks.state_dir import check_state_dir
+from batuta.cli.main import app
+from batuta.client.answers import Cluster, Gpu, Job, Node, Reason
+
+
+def by_name(findings) -> dict:
+    return {finding.check: finding for finding in findings}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+def test_a_sound_state_directory(home):
+    assert {finding.severity for finding in check_state_dir(home)} == {Severity.OK}
+
+
+def test_a_state_directory_that_is_not_there_is_no_error(tmp_path):
+    (finding,) = check_state_dir(tmp_path / "none")
+    assert (finding.severity, finding.fix) == (Severity.NOTE, "batuta up makes it")
+
+
+def test_what_others_can_read_is_an_error(home):
+    (home / "token").write_text("secret")
+    (home / "token").chmod(0o644)
+    home.chmod(0o755)
+    found = by_name(check_state_dir(home))
+    assert found["state directory"].severity is Severity.ERROR
+    assert found["state directory"].fix == f"chmod 700 {home}"
+    assert found["token"].severity is Severity.ERROR
+
+
+def test_a_file_in_its_place(tmp_path):
+    (tmp_path / "home").write_text("")
+    assert by_name(check_state_dir(tmp_path / "home"))["state directory"].severity is Severity.ERROR
+
+
+@pytest.mark.parametrize(("free", "severity"), [(1 << 20, Severity.ERROR), (1 << 29, Severity.WARNING)])
+def test_little_room(home, monkeypatch, free, severity):
+    full = os.statvfs_result((4096, 1, 0, 0, free, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    assert by_name(check_state_dir(home))["disk"].severity is severity
+
+
+def test_a_server_that_was_killed(home):
+    (home / "server.json").write_text(json.dumps({"url": "http://127.0.0.1:9", "pid": 4}))
+    found = by_name(check_state_dir(home))["lock"]
+    assert (found.severity, "pid 4" in found.found) == (Severity.WARNING, True)
+
+
+def test_the_machine(home, monkeypatch):
+    monkeypatch.setattr(local_facts, "count_gpus", lambda: 0)
+    left = [Leftover(pid, "b-1-0", "python train.py") for pid in range(10, 15)]
+    monkeypatch.setattr(local_facts, "find_leftovers", lambda folder: left)
+    found = by_name(check_machine(home))
+    assert found["Python"].severity is Severity.OK
+    assert (found["GPUs"].severity, found["GPUs"].fix) == (Severity.NOTE, "batuta up --virtual")
+    assert found["processes"].severity is Severity.WARNING
+    assert found["processes"].fix == "kill 10 11 12 13 14"
+    assert "and 2 more" in found["processes"].found
+
+
+def test_a_driver_that_is_half_installed(home, monkeypatch):
+    def fail() -> int:
+        raise OSError("libnvidia-ml.so: version mismatch")
+
+    monkeypatch.setattr(local_facts, "count_gpus", fail)
+    assert by_name(check_machine(home))["GPUs"].severity is Severity.WARNING
+
+
+def test_nodes_and_their_gpus():
+    nodes = [
+        Node("a", "lost", gpus=(Gpu(0),)),
+        Node("b", "cordoned", gpus=(Gpu(0, healthy=False),)),
+        Node("c", "ready", gpus=(Gpu(0),)),
+    ]
+    told = [(f.check, f.severity.value, f.found) for f in server_checks._nodes(nodes)]
+    assert told == [
+        ("nodes", "warning", "lost: a"),
+        ("nodes", "warning", "cordoned: b"),
+        ("GPU health", "warning", "1 are not healthy: b:0"),
+    ]
+    assert next(server_checks._nodes([])).severity is Severity.ERROR
+
+
+def test_jobs_that_can_never_run():
+    jobs = [
+        Job("1", state="PENDING", reason=Reason("EXCEEDS_CLUSTER", "needs 9 GPUs, the cluster has 8")),
+        Job("2", state="PENDING", reason=Reason("WAITING_FOR_GPUS", "needs 4")),
+    ]
+    (finding,) = server_checks._stuck(jobs)
+    assert finding.check == "job 1"
+    assert "the cluster has 8" in finding.found
+    assert next(server_checks._stuck(jobs[1:])).severity is Severity.OK
+
+
+def test_clocks_and_versions():
+    assert server_checks._clock(Cluster(now_s=100.0), 99.0, 101.0).severity is Severity.OK
+    assert server_checks._clock(Cluster(now_s=100.0), 160.0, 161.0).severity is Severity.WARNING
+    told = {f.check: f.severity for f in server_checks._engine(Cluster(version="0.0", trouble="disk full"))}
+    assert told == {"version": Severity.WARNING, "journal": Severity.ERROR}
+
+
+def test_without_a_server_it_is_no_error(home, monkeypatch):
+    monkeypatch.delenv("BATUTA_SERVER", raising=False)
+    result = CliRunner().invoke(app, ["doctor", "--home", str(home), "-o", "json"])
+    assert result.exit_code == 0, result.output
+    found = {one["check"]: one for one in json.loads(result.stdout)}
+    assert found["server"]["severity"] == "note"
+    table = CliRunner().invoke(app, ["doctor", "--home", str(home)]).output
+    assert "CHECK" in table
+    assert "no server is running" in table
+
+
+def test_an_error_is_the_exit_code(home):
+    home.chmod(0o755)
+    assert CliRunner().invoke(app, ["doctor", "--home", str(home)]).exit_code == 1

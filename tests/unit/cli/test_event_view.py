@@ -1,0 +1,59 @@
+"""Every event of the journal has a sentence."""
+
+import json
+
+import pytest
+
+from batuta.cli.event_view import tell
+from batuta.client.answers import Event
+from batuta.core import event as ev
+from batuta.core.cluster import Node, Queue
+from batuta.core.job import Job, JobState
+from batuta.core.progress import Progress
+from batuta.core.wish import Wish
+from batuta.store.codec import encode
+
+JOB = Job("7", 0.0, size=2, min=1, max=4, name="net", user="ana")
+EVENTS = [
+    (ev.JobSubmitted(1.0, JOB), "job 7 (net) is submitted by ana: 2 GPUs (1–4)"),
+    (ev.JobStarted(1.0, "7"), "job 7 runs"),
+    (
+        ev.JobProgressed(1.0, "7", 5.0, progress=Progress(0.5, 50, 100, loss=0.25)),
+        "job 7 reports 50%, step 50, loss 0.25",
+    ),
+    (ev.JobProgressed(1.0, "7", 5.0), "job 7 reports progress"),
+    (ev.JobInterrupted(1.0, "7", detail="node lost"), "job 7 lost its GPUs and waits again (node lost)"),
+    (ev.JobEnded(1.0, "7", JobState.FAILED, exit_code=3), "job 7 is over: FAILED (exit code 3)"),
+    (ev.JobEnded(1.0, "7", JobState.SUCCEEDED, exit_code=0), "job 7 is over: SUCCEEDED"),
+    (ev.JobChanged(1.0, JOB), "job 7 now asks for 2 GPUs (1–4), queue default"),
+    (ev.JobWished(1.0, "7", Wish.PARK), "its user wants job 7 to park"),
+    (
+        ev.TransitionTimed(1.0, "7", 2, 0.5, None, 1.5),
+        "job 7 changed to 2 GPUs: checkpoint 0.5 s, start 1.5 s",
+    ),
+    (ev.PolicySet(1.0, "fifo"), "policy fifo decides from now on"),
+    (ev.NodeAdded(1.0, Node("n", 4)), "node n joins with 4 GPUs"),
+    (ev.NodeLost(1.0, "n"), "node n is lost"),
+    (ev.NodeReturned(1.0, "n"), "node n is back"),
+    (ev.NodeCordoned(1.0, "n"), "node n is cordoned"),
+    (ev.NodeUncordoned(1.0, "n"), "node n is in service again"),
+    (ev.GpuFailed(1.0, "n", 3), "GPU 3 of node n failed"),
+    (ev.GpuRepaired(1.0, "n", 3), "GPU 3 of node n works again"),
+    (ev.QueueSet(1.0, Queue("q")), "queue q is set"),
+]
+
+
+@pytest.mark.parametrize(("event", "sentence"), EVENTS, ids=lambda value: type(value).__name__)
+def test_sentences(event, sentence):
+    data = json.loads(encode(event))
+    assert tell(Event(1, data["type"], data)) == [sentence]
+
+
+def test_a_plan_is_its_commands():
+    commands = [{"type": "Start", "job": "7", "sentence": "starts with 2 GPUs"}, {"type": "Stop", "job": "8"}]
+    assert tell(Event(1, "Planned", {"commands": commands})) == ["job 7 starts with 2 GPUs", "job 8 Stop"]
+
+
+def test_what_is_not_known_has_at_least_its_name():
+    assert tell(Event(1, "Invented", {})) == ["Invented"]
+    assert tell(Event(1, "JobEnded", {})) == ["JobEnded"]

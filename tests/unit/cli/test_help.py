@@ -1,0 +1,112 @@
+"""Every verb explains itself with an example, and `batuta --help` is quick."""
+
+import re
+import resource
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from batuta.cli.main import app
+
+VERBS = frozenset(
+    (
+        *("launch", "queue", "status", "logs", "explain", "result", "cancel", "stop", "start", "resize"),
+        *(
+            "history",
+            "top",
+            "nodes",
+            "gpus",
+            "queues",
+            "policy",
+            "events",
+            "up",
+            "down",
+            "doctor",
+            "dashboard",
+        ),
+        *("token", "completion", "simulate", "compare", "allocate", "policies", "trace"),
+        *("create", "get", "delete"),
+    )
+)
+
+
+def all_commands() -> list[tuple[str, ...]]:
+    """Paths of all commands and groups below `batuta`."""
+
+    def below(command, path):
+        for name, inner in getattr(command, "commands", {}).items():
+            yield (*path, name)
+            yield from below(inner, (*path, name))
+
+    return list(below(get_command(app), ()))
+
+
+def test_all_verbs_of_the_spec_are_there():
+    assert {path[0] for path in all_commands()} == VERBS
+    families = {
+        "nodes": {"list", "cordon", "uncordon", "drain"},
+        "queues": {"list", "apply", "describe"},
+        "policy": {"show", "set", "list"},
+        "token": {"create", "list", "revoke"},
+        "completion": {"bash", "zsh", "fish", "install"},
+        "get": {"jobs"},
+    }
+    for family, members in families.items():
+        assert {path[1] for path in all_commands() if path[0] == family and len(path) == 2} == members
+
+
+@pytest.mark.parametrize("path", all_commands(), ids=" ".join)
+def test_help_has_a_promise_and_an_example(path):
+    result = CliRunner().invoke(app, [*path, "--help"], prog_name="batuta")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(f"Usage: batuta {' '.join(path)}")
+    if path not in (("policies",), ("trace",)):
+        assert re.search(r"Example|where", result.output), result.output
+        assert f"batuta {' '.join(path)}" in result.output.partition("\n")[2]
+
+
+def test_the_first_sentence_of_each_verb_fits_into_the_list():
+    listed = CliRunner().invoke(app, ["--help"], terminal_width=80).output
+    ours = listed.partition("Options:")[2].partition("Simulation")[0]
+    assert "..." not in ours, ours
+
+
+def test_verbs_that_talk_to_a_server_have_home_and_those_that_print_have_json():
+    without_home = {"simulate", "compare", "allocate", "policies", "trace", "completion", "get"}
+    without_json = {"launch", "logs", "up", "trace", "completion", "create", "delete", "token", "get"}
+    root = get_command(app)
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        options = {option for parameter in command.params for option in parameter.opts}
+        if name not in without_home and name != "token":
+            assert "--home" in options, name
+        if name not in without_json:
+            assert "--output" in options, name
+
+
+def cpu_s(*arguments: str) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "batuta", *arguments], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_help_takes_less_than_a_third_of_a_second_of_cpu_time():
+    assert min(cpu_s("--help") for _ in range(3)) < 0.3
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["launch", "--help"], ["top", "--help"], ["completion", "bash"]]
+)
+def test_help_loads_nothing_heavy(arguments):
+    program = (
+        "import sys; from batuta.cli.main import run; sys.argv[1:] = " + repr(arguments) + "\n"
+        "try: run()\nexcept SystemExit: pass\n"
+        # Typer itself uses pydantic.
+        "heavy = {'numpy', 'httpx2', 'rich', 'yaml', 'fastapi'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
