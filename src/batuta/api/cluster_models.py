@@ -1,0 +1,167 @@
+"""What is answered about the cluster, and who may do what in it, as the OpenAPI document has it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel
+
+from batuta.api.models import Share
+from batuta.core.job import JobState
+from batuta.store.records import Role
+
+
+class GpuTenant(BaseModel):
+    """A job on a GPU; `share` is null when it has all of it."""
+
+    id: str
+    share: Share | None
+
+
+class Gpu(BaseModel):
+    """One GPU of a node."""
+
+    index: int
+    healthy: bool
+    jobs: list[GpuTenant]
+    utilisation: float | None
+
+
+class Node(BaseModel):
+    """A node and its GPUs."""
+
+    name: str
+    state: Literal["ready", "cordoned", "draining", "lost"]
+    gpu_type: str
+    gpu_memory_mib: int
+    rack: str
+    labels: dict[str, str]
+    address: str
+    gpus: list[Gpu]
+
+
+class Nodes(BaseModel):
+    """All nodes."""
+
+    nodes: list[Node]
+
+
+class Queue(BaseModel):
+    """GPUs by type; `*` counts all types together."""
+
+    name: str
+    quota: dict[str, int]
+    cohort: str
+    weight: float
+    held: bool
+    used: dict[str, int]
+    borrowed: dict[str, int]
+    """What it uses beyond its quota."""
+    lent: dict[str, int]
+    """What others of its cohort use of its quota."""
+    pending: int
+    running: int
+
+
+class Queues(BaseModel):
+    """All queues."""
+
+    queues: list[Queue]
+
+
+class PolicySeen(BaseModel):
+    """A policy that can be chosen."""
+
+    name: str
+    summary: str
+
+
+class PolicyAnswer(BaseModel):
+    """The policy that decides, and all that can be chosen."""
+
+    name: str
+    policies: list[PolicySeen]
+
+
+class GpuCounts(BaseModel):
+    """All GPUs: `total` is the sum of the other three."""
+
+    total: int
+    used: int
+    free: int
+    unhealthy: int
+
+
+class Cycle(BaseModel):
+    """What deciding costs."""
+
+    count: int
+    last_ms: float
+    engine_cpu_s: float
+
+
+class Cluster(BaseModel):
+    """The server and its cluster at a glance."""
+
+    version: str
+    policy: str
+    virtual: bool
+    gpus: GpuCounts
+    jobs: dict[JobState, int]
+    trouble: str
+    pid: int
+    started_s: float
+    now_s: float
+    seq: int
+    """The number of the last event: a stream that begins after it misses nothing that lists do not show."""
+    cycle: Cycle
+
+
+# ---------------------------------------------------------------------------------------------- who may what
+
+
+class TokenSeen(BaseModel):
+    """Who a token stands for."""
+
+    hash: str
+    user: str
+    role: Role
+    created_s: float
+
+
+class TokenList(BaseModel):
+    """All tokens."""
+
+    tokens: list[TokenSeen]
+
+
+class TokenMade(TokenSeen):
+    """A new token."""
+
+    token: str
+    """Shown this once."""
+
+
+class SessionLink(BaseModel):
+    """A link that logs a browser in."""
+
+    url: str
+
+
+class Session(BaseModel):
+    """Who asks."""
+
+    user: str
+    role: Role
+
+
+class Accepted(BaseModel):
+    """It will be done."""
+
+    accepted: Literal[True] = True
+
+
+class Health(BaseModel):
+    """How the server is."""
+
+    status: str

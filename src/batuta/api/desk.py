@@ -1,0 +1,132 @@
+"""What the routes work with, made once for an app."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Annotated
+
+import anyio
+import anyio.to_thread
+from fastapi import Depends, FastAPI, Request
+
+from batuta.api.auth import Bearers, Guard
+from batuta.api.event_counts import EventCounts
+from batuta.api.event_text import Told
+from batuta.api.feed import Feed
+from batuta.api.operations import Operations
+from batuta.api.parts import PolicyInfo, ServerParts
+from batuta.api.picture import Picture, Pictures
+from batuta.api.sessions import Sessions
+from batuta.api.story import Stories
+from batuta.api.task_view import ShownTasks
+from batuta.api.timeline import TimelineRecord
+from batuta.engine.ports import JournalUnavailable
+from batuta.engine.requests import Make
+from batuta.store.errors import StoreError
+
+ANSWER_WITHIN_S = 15.0
+_ASKERS = 16
+"""Threads that may wait for the engine at once: reading goes on in the others, whatever it does."""
+_LOOK_EVERY_S = 1.0
+_SWITCH_S = 0.001
+_HISTORY = 100_000
+"""Events of the past that the timeline goes through at a start."""
+_PAGE = 1_000
+
+
+class Desk:
+    """The collaborators of the routes."""
+
+    def __init__(self, parts: ServerParts) -> None:
+        self.parts = parts
+        self.service, self.store, self.journal = parts.service, parts.store, parts.store.journal
+        self.pictures = Pictures(parts.service, parts.cycles)
+        self.sessions = Sessions(parts.store.settings, parts.clock)
+        self.bearers = Bearers(parts.store.tokens)
+        self.guard = Guard(self.bearers, self.sessions)
+        self.operations = Operations(parts.store, parts.clock)
+        self.stories = Stories(self.journal)
+        self.tasks = ShownTasks(parts.store.database)
+        self.timeline = TimelineRecord()
+        self.counts = EventCounts()
+        self.policies = [one if isinstance(one, PolicyInfo) else PolicyInfo(*one) for one in parts.policies]
+        self.feed = Feed(self.journal, self.pictures.refresh, self._heard)
+        self._askers = anyio.CapacityLimiter(_ASKERS)
+
+    def now_s(self) -> float:
+        return self.parts.clock()
+
+    async def look(self) -> Picture:
+        return await self.pictures.newest()
+
+    async def ask(self, make: Make) -> None:
+        """Has something done; returns when it is durable. JournalUnavailable when that cannot be now."""
+        ask = partial(self.service.ask, make, ANSWER_WITHIN_S)
+        waiting = asyncio.ensure_future(
+            anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._askers)
+        )
+        try:
+            while not (await asyncio.wait({waiting}, timeout=_LOOK_EVERY_S))[0]:
+                if trouble := self.service.trouble:
+                    raise JournalUnavailable(f"{trouble} (what was asked for may be done when it can)")
+            await waiting
+            self.pictures.demand()
+        finally:
+            waiting.cancel()
+
+    def _heard(self, told: Told) -> None:
+        self.timeline.feed(told.data)
+        self.counts.count(told)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Follows the journal as long as the app runs."""
+        # The engine computes for milliseconds at a time; requests shall not wait five of them for their turn.
+        sys.setswitchinterval(_SWITCH_S)
+        follower = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            self.feed.close()
+            follower.cancel()
+            with suppress(asyncio.CancelledError):
+                await follower
+
+    async def _follow(self) -> None:
+        with suppress(StoreError):
+            # The timeline can do without the past.
+            await self._remember()
+        await self.feed.run()
+
+    async def _remember(self) -> None:
+        """Reads what the timeline needs of the past, up to where the feed begins."""
+        at, end = max(0, self.feed.last_seq - _HISTORY), self.feed.last_seq
+        while at < end:
+            page = await anyio.to_thread.run_sync(self.journal.texts_after, at, min(_PAGE, end - at))
+            for text in page:
+                self.timeline.feed(text.json)
+            if not page:
+                return
+            at = page[-1].seq
+
+
+def desk_of(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+async def _desk(request: Request) -> Desk:
+    return desk_of(request)
+
+
+AtDesk = Annotated[Desk, Depends(_desk)]
+
+
+def end_streams(app: FastAPI) -> None:
+    """Lets all streams of events and logs end. To be called in the event loop when the server shuts down."""
+    desk: Desk = app.state.desk
+    desk.feed.close()

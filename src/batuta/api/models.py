@@ -1,0 +1,208 @@
+"""What is answered, as the OpenAPI document has it; docs/reference/http-api.md is the contract."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from batuta.core.job import JobKind, JobState
+
+
+class ProblemPlace(BaseModel):
+    """One thing wrong with what was sent."""
+
+    message: str
+    file: str
+    line: int
+    column: int
+    fix: str
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    problems: list[ProblemPlace] = []
+
+
+# ----------------------------------------------------------------------------------------------------- jobs
+
+
+class Share(BaseModel):
+    """A part of one GPU."""
+
+    memory_mib: int
+    compute_percent: int
+
+
+class Gpus(BaseModel):
+    """How many GPUs a job has, asked for and could have."""
+
+    now: int
+    wanted: int
+    min: int
+    max: int
+    per_node: int
+    type: str
+    share: Share | None
+
+
+class Span(BaseModel):
+    """Some GPUs of one node."""
+
+    node: str
+    gpus: list[int]
+
+
+class ProgressSeen(BaseModel):
+    """What the job reported last; null where it does not say."""
+
+    fraction: float | None
+    step: int | None
+    total_steps: int | None
+    epoch: float | None
+    loss: float | None
+    step_s: float | None
+    samples_per_s: float | None
+    epoch_s: float | None
+
+
+class ReasonGiven(BaseModel):
+    """Why a job has what it has."""
+
+    code: str
+    sentence: str
+    evidence: dict[str, float]
+
+
+class Job(BaseModel):
+    """A job, alive or over."""
+
+    id: str
+    name: str
+    user: str
+    queue: str
+    kind: JobKind
+    priority: int
+    state: JobState
+    wish: Literal["run", "park", "cancel"]
+    gpus: Gpus
+    placement: list[Span]
+    progress: ProgressSeen | None
+    eta_s: float | None
+    submitted_s: float
+    started_s: float | None
+    ended_s: float | None
+    duration_s: float | None
+    waited_s: float | None
+    restarts: int
+    exit_code: int | None
+    detail: str
+    reason: ReasonGiven | None
+
+
+class JobWithTask(Job):
+    """A job, with what it runs."""
+
+    task: dict[str, Any] | None
+    """What it runs; values of secrets are hidden. None when it was submitted without a task."""
+
+
+class JobPage(BaseModel):
+    """Some of the jobs that match."""
+
+    jobs: list[Job]
+    next: str | None
+    total: int
+
+
+class Submitted(BaseModel):
+    """A new job, and what was accepted but is not used."""
+
+    job: Job
+    notes: list[str]
+
+
+class Sentence(BaseModel):
+    """Something that happened."""
+
+    time_s: float
+    sentence: str
+
+
+class Explanation(BaseModel):
+    """Why a job has what it has, and how that came about."""
+
+    job: str
+    state: JobState
+    reason: ReasonGiven | None
+    story: list[Sentence]
+
+
+class JobEvent(BaseModel):
+    """An event as in the journal, with its number."""
+
+    model_config = ConfigDict(extra="allow")
+
+    seq: int
+    type: str
+    time_s: float
+
+
+class JobEvents(BaseModel):
+    """Some of the events about a job."""
+
+    events: list[JobEvent]
+    next: str | None
+
+
+class ProgressPoint(BaseModel):
+    """One report."""
+
+    time_s: float | None
+    step: int | None
+    epoch: float | None
+    loss: float | None
+    samples_per_s: float | None
+    metrics: dict[str, float]
+
+
+class ProgressCurve(BaseModel):
+    """Reports over time, thinned."""
+
+    points: list[ProgressPoint]
+
+
+class Result(BaseModel):
+    """What a job returned."""
+
+    value: Any
+
+
+class Segment(BaseModel):
+    """A time with the same number of GPUs."""
+
+    from_s: float
+    to_s: float
+    gpus: int
+
+
+class JobTimeline(BaseModel):
+    """The GPUs of one job over time."""
+
+    id: str
+    name: str
+    segments: list[Segment]
+
+
+class Timeline(BaseModel):
+    """The GPUs of all jobs over time."""
+
+    from_s: float
+    to_s: float
+    gpus: int
+    jobs: list[JobTimeline]

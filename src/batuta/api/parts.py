@@ -1,0 +1,92 @@
+"""What the API is made of: everything that it needs from outside, as one value."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from batuta.api.cycle_watch import CycleWatch
+from batuta.core.cluster import NodeName
+from batuta.core.job import JobId
+from batuta.engine.service import Service
+from batuta.spec.task_paths import PathRules
+from batuta.store.sqlite_store import SqliteStore
+
+STATIC = Path(__file__).parent / "static"
+"""Where the dashboard is built into."""
+
+
+class JobFiles(Protocol):
+    """Where the files of a job lie. Only through this does the API reach a file of a job."""
+
+    def log_path(self, job: JobId, rank: int) -> Path: ...
+
+    def ranks(self, job: JobId) -> list[int]:
+        """The ranks that have, or had, a log; empty for a job that has not started."""
+        ...
+
+    def progress_path(self, job: JobId) -> Path: ...
+
+
+class NodeFacts(Protocol):
+    """What a backend knows about its nodes that the World does not."""
+
+    def address(self, node: NodeName) -> str:
+        """Where its replicas are reached; empty when there is nothing to say."""
+        ...
+
+    def utilisation(self, node: NodeName) -> Mapping[int, float]:
+        """By GPU: 0 to 1, for those that are measured."""
+        ...
+
+
+class NoFacts:
+    """Knows nothing about nodes."""
+
+    def address(self, node: NodeName) -> str:
+        return ""
+
+    def utilisation(self, node: NodeName) -> Mapping[int, float]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInfo:
+    """A policy that can be chosen."""
+
+    name: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """The collaborators of the API. Bootstrap makes it."""
+
+    service: Service
+    store: SqliteStore
+    files: JobFiles
+    policy: str
+    """The policy that the engine was started with; the World knows of another one that was chosen since."""
+    policies: Sequence[PolicyInfo | tuple[str, str]]
+    """All that can be chosen, with a sentence on each."""
+    check_policy: Callable[[str], object]
+    """Raises InputError or LookupError, with a sentence for people, for a policy that cannot be used."""
+    shutdown: Callable[[bool], None]
+    """Begins to shut down; whether jobs go on. It returns soon: it is called while a request is answered."""
+    clock: Callable[[], float] = time.time
+    nodes: NodeFacts = field(default_factory=NoFacts)
+    cycles: CycleWatch = field(default_factory=CycleWatch)
+    """The engine's watcher, or told by it, for the times of cycles."""
+    virtual: bool = False
+    version: str = ""
+    started_s: float = field(default_factory=time.time)
+    static: Path = STATIC
+    """The built dashboard; may be absent."""
+    open_metrics: bool = False
+    paths: PathRules = field(default_factory=lambda: PathRules(None, Path.home()))
+    """How paths of submitted tasks are understood; relative ones start where the client says."""
+    hosts: tuple[str, ...] = ()
+    """Names of this server beside those of loopback; 0.0.0.0 or :: stands for all its addresses."""

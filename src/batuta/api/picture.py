@@ -1,0 +1,225 @@
+"""The World as it was at one version, to be read without the engine's lock.
+
+All requests share a picture until something has changed that somebody may know of: what a request has done
+that was answered, or what the stream of events has told. Beyond that it may be a moment old, so that nobody
+waits for a decision that is just being made. What is over never changes, so it is copied once, when it ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import insort
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, TypeAlias
+
+import anyio.to_thread
+import numpy as np
+
+from batuta.api.cycle_watch import CycleWatch
+from batuta.core.arrays import FloatArray, IntArray
+from batuta.core.cluster import Node, Placement, Queue
+from batuta.core.job import Job, JobId, JobState
+from batuta.core.job_table import JobTable, Phase
+from batuta.core.plan import Decision, Plan
+from batuta.core.progress import Progress
+from batuta.core.wish import Wish
+from batuta.core.world import PastJob, World
+from batuta.engine.service import Service
+
+Key: TypeAlias = tuple[float, int, JobId]
+"""The order of lists: by submit time, then as they came."""
+
+_BY_PHASE: dict[Phase, JobState] = {
+    Phase.WAITING: JobState.PENDING,
+    Phase.STOPPING: JobState.PENDING,
+    Phase.STARTING: JobState.SETTING_UP,
+    Phase.RUNNING: JobState.RUNNING,
+    Phase.RESIZING: JobState.RESIZING,
+    Phase.BROKEN: JobState.RESIZING,
+}
+_STATES = tuple(_BY_PHASE[phase] for phase in Phase)
+_LIVING = (*dict.fromkeys(_STATES), JobState.PREEMPTED)
+_WISHES = tuple(Wish)
+_OLDEST_S = 0.25
+"""How old a picture may be when the World has changed, and nobody can know."""
+
+
+def key_of(job: Job) -> Key:
+    return job.submit_s, job.sequence, job.id
+
+
+@dataclass(frozen=True, slots=True)
+class PastJobs:
+    """The jobs that are over, as many as there were: an index that all pictures share and that only grows."""
+
+    by_id: dict[JobId, PastJob] = field(default_factory=dict)
+    order: list[tuple[Key, PastJob]] = field(default_factory=list)
+    counts: Counter[JobState] = field(default_factory=Counter)
+
+    def add(self, past: PastJob) -> None:
+        self.by_id[past.job.id] = past
+        insort(self.order, (key_of(past.job), past), key=_first)
+        self.counts[past.state] += 1
+
+
+def _first(entry: tuple[Key, PastJob]) -> Key:
+    return entry[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """One moment. Living jobs are rows; those that are over are in `past`."""
+
+    version: int
+    now_s: float
+    policy: str
+    plan: Plan | None
+    jobs: list[Job]
+    placements: list[Placement | None]
+    floats: FloatArray
+    ints: IntArray
+    progress: dict[JobId, Progress]
+    past: list[tuple[Key, PastJob]]
+    past_by_id: dict[JobId, PastJob]
+    past_counts: Counter[JobState]
+    nodes: list[Node]
+    healthy: list[int]
+    free: list[int]
+    cordoned: int
+    lost: int
+    queues: dict[str, Queue]
+    shown: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Living jobs that somebody has looked at, as they are shown, by row (views.py)."""
+
+    @cached_property
+    def rows(self) -> dict[JobId, int]:
+        return {job.id: row for row, job in enumerate(self.jobs)}
+
+    @cached_property
+    def _decided(self) -> dict[JobId, int]:
+        return {} if self.plan is None else {job: row for row, job in enumerate(self.plan.decisions.ids)}
+
+    @cached_property
+    def node_types(self) -> dict[str, str]:
+        return {node.name: node.gpu_type for node in self.nodes}
+
+    @cached_property
+    def states(self) -> list[JobState]:
+        """What people see of each living job, as `World.state_of` says it."""
+        states = [_STATES[phase] for phase in self.ints[JobTable.I["phase"]].tolist()]
+        for row in np.flatnonzero(~np.isnan(self.floats[JobTable.F["first_start_s"]])).tolist():
+            if states[row] is JobState.PENDING:
+                states[row] = JobState.PREEMPTED
+        return states
+
+    def wish_of(self, row: int) -> Wish:
+        return _WISHES[int(self.ints[JobTable.I["wish"], row])]
+
+    def decision_on(self, job: JobId) -> Decision | None:
+        """Why a living job has what it has; None when no plan has looked at it yet."""
+        row = self._decided.get(job)
+        return None if row is None or self.plan is None else self.plan.decisions.at(row)
+
+    @cached_property
+    def state_counts(self) -> dict[JobState, int]:
+        counts = {state: self.past_counts[state] for state in JobState}
+        # By identity: to hash a member of an enum takes longer than all the rest.
+        for state in _LIVING:
+            counts[state] += self.states.count(state)
+        return counts
+
+
+class Pictures:
+    """Gives a picture that has all that anybody can know of, and takes another one when there is none."""
+
+    def __init__(self, service: Service, cycles: CycleWatch) -> None:
+        self._service = service
+        self._cycles = cycles
+        self._taken = (-1, 0.0)
+        self._known = 0
+        """The version that somebody may know of."""
+        self._lock = threading.Lock()
+        self._last: Picture | None = None
+        self._past = PastJobs()
+        with service.reading() as (world, _):
+            self._world = world
+
+    def demand(self) -> None:
+        """All that has happened up to now is known: no older picture will do."""
+        self._known = self._world.version
+
+    async def newest(self) -> Picture:
+        """Without waiting when there is one, else from another thread: the engine may be deciding."""
+        found = self._current()
+        return found if found is not None else await anyio.to_thread.run_sync(self.take)
+
+    def take(self) -> Picture:
+        """The same for a thread that may wait."""
+        with self._lock:
+            return self._current() or self._take()
+
+    def refresh(self) -> None:
+        """Takes a picture of what is now, before anybody is told of it."""
+        with self._lock:
+            if not self._is_newest():
+                self._take()
+
+    def _take(self) -> Picture:
+        cycle = self._cycles.count
+        with self._service.reading() as (world, plan):
+            found = self._copy(world, plan)
+        self._last, self._taken = found, (cycle, time.monotonic())
+        return found
+
+    def _current(self) -> Picture | None:
+        last = self._last
+        if last is None or self._is_newest():
+            return last
+        is_young = time.monotonic() < self._taken[1] + _OLDEST_S
+        return last if is_young and last.version >= self._known else None
+
+    def _is_newest(self) -> bool:
+        # A plan that changes nothing leaves the version as it is, and may still have other reasons.
+        last = self._last
+        return (
+            last is not None and last.version == self._world.version and self._taken[0] == self._cycles.count
+        )
+
+    def _copy(self, world: World, plan: Plan | None) -> Picture:
+        past = self._up_to_date(world)
+        jobs = world.jobs
+        floats, ints = jobs.block()
+        return Picture(
+            version=world.version,
+            now_s=world.now_s,
+            policy=world.policy,
+            plan=plan,
+            jobs=list(jobs.jobs),
+            placements=list(jobs.placements),
+            floats=floats.copy(),
+            ints=ints.copy(),
+            progress=dict(world.progress),
+            past=list(past.order),
+            past_by_id=past.by_id,
+            past_counts=Counter(past.counts),
+            nodes=list(world.nodes.nodes),
+            healthy=list(world.layout.healthy),
+            free=list(world.layout.free),
+            cordoned=world.cordoned,
+            lost=world.lost,
+            queues=dict(world.queues),
+        )
+
+    def _up_to_date(self, world: World) -> PastJobs:
+        """Adds what has ended since; begins again when some were forgotten."""
+        known = self._past
+        if len(world.past) < len(known.by_id):
+            known = self._past = PastJobs()
+        new = len(world.past) - len(known.by_id)
+        for past in reversed(list(islice(reversed(world.past.values()), new))):
+            known.add(past)
+        return known

@@ -1,0 +1,142 @@
+"""Who may do what: every route of the OpenAPI document, for everybody."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.served_api import SLEEPER, ServedApi, served_api, until
+
+EVERYBODY, VIEWER, USER, ADMIN = "everybody", "viewer", "user", "admin"
+ROLES = {None: 0, "vic": 1, "ben": 2, "ana": 3}
+NEEDED = {EVERYBODY: 0, VIEWER: 1, USER: 2, ADMIN: 3}
+
+
+class Route(NamedTuple):
+    role: str
+    method: str
+    path: str
+    """As the document has it."""
+    body: Any = None
+
+
+ROUTES = (
+    Route(EVERYBODY, "get", "/healthz"),
+    Route(EVERYBODY, "get", "/readyz"),
+    Route(VIEWER, "get", "/metrics"),
+    Route(VIEWER, "get", "/api/v1/jobs"),
+    Route(USER, "post", "/api/v1/jobs", {"task": SLEEPER}),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}"),
+    Route(USER, "patch", "/api/v1/jobs/{job}", {"priority": 1}),
+    Route(USER, "delete", "/api/v1/jobs/{job}"),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}/logs"),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}/explain"),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}/events"),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}/progress"),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}/result"),
+    Route(VIEWER, "get", "/api/v1/timeline"),
+    Route(VIEWER, "get", "/api/v1/cluster"),
+    Route(VIEWER, "get", "/api/v1/nodes"),
+    Route(ADMIN, "post", "/api/v1/nodes/{node}/cordon"),
+    Route(ADMIN, "post", "/api/v1/nodes/{node}/uncordon"),
+    Route(ADMIN, "post", "/api/v1/nodes/{node}/drain"),
+    Route(VIEWER, "get", "/api/v1/queues"),
+    Route(ADMIN, "put", "/api/v1/queues/{queue}", {}),
+    Route(VIEWER, "get", "/api/v1/policy"),
+    Route(ADMIN, "put", "/api/v1/policy", {"name": "fifo"}),
+    Route(VIEWER, "get", "/api/v1/events"),
+    Route(ADMIN, "get", "/api/v1/tokens"),
+    Route(ADMIN, "post", "/api/v1/tokens", {"user": "new", "role": "viewer"}),
+    Route(ADMIN, "delete", "/api/v1/tokens/{hash}"),
+    Route(VIEWER, "post", "/api/v1/session-links"),
+    Route(VIEWER, "get", "/api/v1/session"),
+    Route(VIEWER, "delete", "/api/v1/session"),
+    Route(ADMIN, "post", "/api/v1/shutdown", {"keep_jobs": True}),
+)
+OPEN_DOCUMENT = "/api/v1/openapi.json"
+
+
+def ask(api: ServedApi, route: Route, headers: dict[str, str]) -> int:
+    """The status of the answer; each needs a job of ben's, which may be gone afterwards."""
+    job = api.submit(user="ben")["id"] if "{job}" in route.path else ""
+    path = route.path.format(job=job, node="node-0", queue="default", hash="0" * 64)
+    params = {"follow": "false"} if path.endswith("/events") else {}
+    more = {} if route.body is None else {"json": route.body}
+    return api.http.request(route.method, path, headers=headers, params=params, **more).status_code
+
+
+def test_every_route_is_in_the_table(shared_api: ServedApi) -> None:
+    document = shared_api.http.get(OPEN_DOCUMENT).json()
+    documented = {(method, path) for path, item in document["paths"].items() for method in item}
+    assert documented == {(route.method, route.path) for route in ROUTES}
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_each_role_does_what_it_may_and_nothing_else(shared_api: ServedApi, route: Route) -> None:
+    for user, rank in ROLES.items():
+        headers = shared_api.live.headers(user) if user else {}
+        status = ask(shared_api, route, headers)
+        if rank >= NEEDED[route.role]:
+            # 404: there is no result, and no token with such a hash.
+            assert status < 300 or status == 404, f"{user}: {status}"
+        else:
+            assert status == (403 if user else 401), f"{user}: {status}"
+
+
+WRONG = ("Bearer batuta_wrong", "Bearer", "Basic YW5hOmFuYQ==", "batuta_wrong", "Bearer a b")
+
+
+@pytest.mark.parametrize("route", [one for one in ROUTES if one.role != EVERYBODY], ids=lambda one: one.path)
+def test_a_wrong_token_gets_nowhere(shared_api: ServedApi, route: Route) -> None:
+    path = route.path.format(job="1", node="node-0", queue="default", hash="0" * 64)
+    for header in WRONG:
+        answer = shared_api.http.request(
+            route.method, path, headers={"Authorization": header}, json=route.body
+        )
+        assert answer.status_code == 401
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_user_changes_only_their_own_jobs(api: ServedApi) -> None:
+    own = api.submit(user="ben")["id"]
+    for method, body in (("PATCH", {"priority": 5}), ("DELETE", None)):
+        refused = api.ask(method, f"/jobs/{own}", "eva", json=body)
+        assert refused.status_code == 403
+        assert "ben" in refused.json()["detail"]
+    assert api.job(own)["priority"] == 0
+    assert api.ask("PATCH", f"/jobs/{own}", "ben", json={"priority": 5}).json()["priority"] == 5
+    assert api.ask("DELETE", f"/jobs/{own}", "ana").status_code == 202
+    api.wait_for(own, "CANCELLED")
+    assert api.ask("DELETE", f"/jobs/{own}", "eva").status_code == 403
+
+
+def test_a_revoked_token_is_refused_at_once(api: ServedApi) -> None:
+    made = api.ask("POST", "/tokens", json={"user": "max", "role": "user"}).json()
+    mine = {"Authorization": f"Bearer {made['token']}"}
+    assert api.ask("GET", "/session", None, headers=mine).json() == {"user": "max", "role": "user"}
+    assert made["token"] not in api.ask("GET", "/tokens").text
+    assert api.ask("DELETE", f"/tokens/{made['hash']}").status_code == 204
+    assert api.ask("GET", "/session", None, headers=mine).status_code == 401
+
+
+def test_the_last_admin_keeps_a_token(api: ServedApi) -> None:
+    refused = api.ask("DELETE", f"/tokens/{api.live.hash_of('ana')}")
+    assert refused.status_code == 409
+    api.ask("POST", "/tokens", json={"user": "second", "role": "admin"})
+    assert api.ask("DELETE", f"/tokens/{api.live.hash_of('ana')}").status_code == 204
+
+
+def test_metrics_may_be_opened(tmp_path: Path) -> None:
+    with served_api(tmp_path, open_metrics=True) as api:
+        assert api.ask("GET", "/metrics", None).status_code == 200
+        assert api.ask("GET", "/cluster", None).status_code == 401
+
+
+def test_shutdown_tells_whether_jobs_go_on(api: ServedApi) -> None:
+    bodies: tuple[Any, ...] = ({}, {"keep_jobs": True}, {"keep_jobs": False})
+    assert api.ask("POST", "/shutdown").status_code == 202
+    for body in bodies:
+        assert api.ask("POST", "/shutdown", json=body).status_code == 202
+    until(lambda: len(api.live.shutdowns) == 4)
+    assert api.live.shutdowns == [True, True, True, False]

@@ -1,0 +1,212 @@
+"""A real server in a process of its own, to be killed at any moment: forked in no time, or by `batuta up`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batuta.client.client import Client
+
+FORK_SERVER = Path(__file__).with_name("fork_server.py")
+BATUTA = Path(sys.executable).with_name("batuta")
+READY_WITHIN_S = 60.0
+GONE_WITHIN_S = 30.0
+_PAUSE_S = 0.005
+
+
+class ServerGone(Exception):
+    """The server has ended although nobody wanted it to; what it said last."""
+
+
+@dataclass
+class ServerProcess:
+    """One server. Its pid stays its own until `wait` has seen its end, so to kill it hits nobody else."""
+
+    pid: int
+    home: Path
+    said: Path
+    """What it writes to its standard output and error."""
+    look: Callable[[], int | None]
+    """Its exit code, None while it lives. Reaps it."""
+    code: int | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        if self.code is None:
+            self.code = self.look()
+        return self.code is None
+
+    def wait_ready(self, within_s: float = READY_WITHIN_S) -> str:
+        """Returns its address when it answers requests: its own, not a former server's."""
+        give_up = time.monotonic() + within_s
+        while True:
+            facts = self._facts()
+            if facts.get("pid") == self.pid and is_ready(str(facts["url"])):
+                return str(facts["url"])
+            if not self.is_alive:
+                raise ServerGone(f"server {self.pid} has ended with {self.code}:\n{self.last_words()}")
+            assert time.monotonic() < give_up, f"not ready after {within_s} s:\n{self.last_words()}"
+            time.sleep(_PAUSE_S)
+
+    def kill(self) -> None:
+        """kill -9, and waits until the process is gone. One that is gone already stays so."""
+        self.tell(signal.SIGKILL)
+        self.wait()
+
+    def tell(self, number: signal.Signals) -> None:
+        if self.is_alive:
+            os.kill(self.pid, number)
+
+    def end(self) -> int:
+        """Ends it as Ctrl-C would, jobs go on; its exit code."""
+        self.tell(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self, within_s: float = GONE_WITHIN_S) -> int:
+        give_up = time.monotonic() + within_s
+        while self.is_alive:
+            assert time.monotonic() < give_up, f"server {self.pid} still lives after {within_s} s"
+            time.sleep(_PAUSE_S)
+        assert self.code is not None
+        return self.code
+
+    def client(self, timeout_s: float = 30.0) -> Client:
+        return Client(home=self.home, timeout_s=timeout_s)
+
+    def cpu_s(self) -> float:
+        """User and system time of the whole process so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss_mib(self) -> float:
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def last_words(self, lines: int = 30) -> str:
+        """The end of what it said, and of its log."""
+        found = []
+        for path in (self.said, self.home / "server.log"):
+            with suppress(OSError):
+                found += [f"--- {path}", *path.read_text(errors="replace").splitlines()[-lines:]]
+        return "\n".join(found)
+
+    def _facts(self) -> dict[str, Any]:
+        try:
+            return json.loads((self.home / "server.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+
+def is_ready(url: str, timeout_s: float = 2.0) -> bool:
+    return readiness(url, timeout_s)[0] == 200
+
+
+def readiness(url: str, timeout_s: float = 2.0) -> tuple[int, str]:
+    """What /readyz says, as status and text; 0 when nobody answers."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=timeout_s) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+class ForkServer:
+    """Starts servers that are ready in a fifth of a second. Those that are left at its end are killed."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
+        self._said = folder / "servers.out"
+        with self._said.open("ab") as said:
+            self._helper = subprocess.Popen(
+                [sys.executable, "-P", str(FORK_SERVER)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                env=env if env is None else dict(env),
+            )
+
+    def start(self, home: Path, **options: Any) -> ServerProcess:
+        """A server with UpOptions like these. It is not ready yet."""
+        usual = {"virtual": True, "port": 0}
+        pid = self._ask({"start": {**usual, **options, "home": str(home)}, "log": str(self._said)})["pid"]
+        return ServerProcess(pid, home, self._said, lambda: self._ask({"look": pid})["code"])
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        assert self._helper.stdin is not None
+        assert self._helper.stdout is not None
+        self._helper.stdin.write(json.dumps(question) + "\n")
+        self._helper.stdin.flush()
+        answer = self._helper.stdout.readline()
+        assert answer, f"the fork server has ended:\n{self._said.read_text(errors='replace')[-2000:]}"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        assert self._helper.stdin is not None
+        assert self._helper.stdout is not None
+        self._helper.stdin.close()
+        self._helper.wait(GONE_WITHIN_S)
+        self._helper.stdout.close()
+
+    def __enter__(self) -> "ForkServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PlainServers:
+    """Starts servers by `batuta up`, as people do. Those that are left at its end are killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[ServerProcess] = []
+
+    def start(
+        self,
+        home: Path,
+        *words: str,
+        prefix: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> ServerProcess:
+        """`batuta up --virtual --port 0 …`. It is not ready yet.
+
+        `prefix` is a command that runs it, and has to become it (exec) for the pid to be the server's.
+        """
+        said = self._folder / f"up-{len(self._started)}.out"
+        command = [*prefix, str(BATUTA), "up", "--virtual", "--port", "0", "--home", str(home), *words]
+        with said.open("ab") as file:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                env=env,
+                cwd=cwd or self._folder,
+            )
+        server = ServerProcess(child.pid, home, said, child.poll)
+        self._started.append(server)
+        return server
+
+    def close(self) -> None:
+        for server in self._started:
+            server.kill()
+
+    def __enter__(self) -> "PlainServers":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
