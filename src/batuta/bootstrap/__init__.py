@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 DEFAULT_CLUSTERS = {"sample": "8x4", "pollux": "16x4:T4"}
 """For workloads that were made for a certain cluster."""
+LOOK_AGAIN_S = 60.0
+"""How often to decide while jobs wait and nothing happens, for policies whose order changes with time."""
+CALM_S = 5.0
+"""How often at most a server decides because of reports of progress alone."""
 GOODPUT_ROUND_S = 60.0
 """The goodput model is defined in rounds; these are its authors'."""
 
@@ -98,8 +102,36 @@ def rules_for(policy_name: str, weigh: bool = True, freeze: bool = True) -> Rule
 def cadence_for(experiment: Experiment, policy: Policy) -> Cadence:
     from batuta.engine.loop import Cadence
 
-    every_s = 60.0 if hasattr(policy, "tiers") and experiment.round_s is None else None
-    return Cadence(experiment.round_s, experiment.min_interval_s, every_s)
+    every_s = LOOK_AGAIN_S if hasattr(policy, "tiers") and experiment.round_s is None else None
+    return Cadence(experiment.round_s, experiment.min_interval_s, every_s=every_s)
+
+
+def live_cadence() -> Cadence:
+    """When a server decides. Its policy may change at run time, so it looks as often as any would want it."""
+    from batuta.engine.loop import Cadence
+
+    return Cadence(calm_s=CALM_S, every_s=LOOK_AGAIN_S)
+
+
+def policy_summaries() -> list[tuple[str, str]]:
+    """All policies, with the first sentence of what they say of themselves."""
+    from batuta.policies.registry import load_policy, policy_names
+
+    return [(name, _first_line(load_policy(name))) for name in policy_names()]
+
+
+def _first_line(policy: Policy) -> str:
+    import inspect
+    import sys
+
+    text = inspect.getdoc(type(policy)) or inspect.getdoc(sys.modules[type(policy).__module__]) or ""
+    return text.split("\n")[0].rstrip(".")
+
+
+def version() -> str:
+    from importlib.metadata import version as installed
+
+    return installed("batuta")
 
 
 def run_experiment(

@@ -1,0 +1,170 @@
+"""The demo: real elastic jobs on virtual GPUs, told as they go, and what elasticity gained in the end."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from batuta.backends.sim.experiment import Experiment
+from batuta.bootstrap import run_experiment
+from batuta.bootstrap.server import Server, UpOptions, serve
+from batuta.client.client import Client
+from batuta.demo.script import DEMO, demo_workload
+
+if TYPE_CHECKING:
+    from batuta.client.answers import Event, Job
+
+NODES, GPUS = 2, 4
+_GIVE_UP_S = 900.0
+
+
+def run_demo(options: UpOptions, stay: bool) -> int:
+    """Serves, lets the jobs of the demo arrive, and sums up. With `stay` the server goes on until Ctrl-C."""
+    console = Console(highlight=False)
+    outcome: list[bool] = []
+
+    def begin(server: Server) -> None:
+        threading.Thread(target=_perform, args=(server, console, stay, outcome), daemon=True).start()
+
+    code = serve(options, begin)
+    return code or (0 if outcome == [True] else 1)
+
+
+def _perform(server: Server, console: Console, stay: bool, outcome: list[bool]) -> None:
+    try:
+        with Client(server.url, server.token) as client:
+            console.print(f"dashboard: {client.session_link()}", soft_wrap=True)
+            console.print(f"state:     {server.state.path}\n")
+            _Telling(client, console).run()
+            outcome.append(_sum_up(client, console, server.parts.policy))
+    except Exception as error:
+        console.print(f"the demo broke off: {error!r}")
+    if stay and outcome:
+        console.print("\nThe server goes on: try `batuta queue` or `batuta top`. Ctrl-C ends it.")
+        return
+    server.keep_jobs = False
+    if server.ask_to_end is not None:
+        server.ask_to_end()
+
+
+class _Telling:
+    """Submits the jobs when their time comes, and says what happens in a line each."""
+
+    def __init__(self, client: Client, console: Console) -> None:
+        self._client = client
+        self._console = console
+        self._begun_s = time.time()
+        self._names: dict[str, str] = {}
+        self._over: set[str] = set()
+
+    def run(self) -> None:
+        submitter = threading.Thread(target=self._submit_all, daemon=True)
+        submitter.start()
+        for event in self._client.events(after=0):
+            self._tell(event)
+            if len(self._over) == len(DEMO):
+                return
+            if time.time() - self._begun_s > _GIVE_UP_S:
+                raise TimeoutError(f"not over after {_GIVE_UP_S:.0f} s")
+
+    def _submit_all(self) -> None:
+        for arrival in DEMO:
+            time.sleep(max(0.0, self._begun_s + arrival.at_s - time.time()))
+            self._client.submit(arrival.task_yaml_text)
+
+    def _tell(self, event: Event) -> None:
+        data = event.data
+        match event.type:
+            case "JobSubmitted":
+                job = data["job"]
+                self._names[job["id"]] = job["name"]
+                self._say(job["id"], f"arrives: {job['min']} to {job['max']} GPUs", "cyan")
+            case "Planned":
+                for command in data["commands"]:
+                    self._say(command["job"], command["sentence"], "")
+                if data["commands"]:
+                    self._console.print(f"        {self._map()}", style="dim")
+            case "JobEnded":
+                good = data["state"] == "SUCCEEDED"
+                self._say(data["job"], data["state"].lower(), "green" if good else "red")
+                self._over.add(data["job"])
+            case _:
+                pass
+
+    def _say(self, job: str, sentence: str, style: str) -> None:
+        minutes, seconds = divmod(int(time.time() - self._begun_s), 60)
+        self._console.print(
+            f" {minutes:2d}:{seconds:02d}  {self._names.get(job, job):<10} {sentence}", style=style
+        )
+
+    def _map(self) -> str:
+        """All GPUs, each with the first letter of the job that has it."""
+        return "   ".join(
+            f"{node.name} [{' '.join(self._letter(gpu.jobs) for gpu in node.gpus)}]"
+            for node in self._client.nodes()
+        )
+
+    def _letter(self, jobs: Sequence[object]) -> str:
+        if not jobs:
+            return "·"
+        return self._names.get(str(getattr(jobs[0], "id", "")), "?")[0].upper()
+
+
+# ------------------------------------------------------------------------------------------------ summing up
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One way to run the jobs of the demo."""
+
+    what: str
+    mean_s: float
+    makespan_s: float
+
+
+def _sum_up(client: Client, console: Console, policy: str) -> bool:
+    """Prints what was measured beside what the simulator says of the same jobs; whether all succeeded."""
+    jobs = client.jobs()
+    ended = [job for job in jobs if job.ended_s is not None and job.submitted_s is not None]
+    lines = [
+        _simulated("fifo, rigid", "fifo", rigid=True),
+        _simulated(f"{policy}", policy, rigid=False),
+        _measured(f"{policy}", ended),
+    ]
+    table = Table(title="\nWhat elasticity gained", title_justify="left", box=None, pad_edge=False)
+    for name in ("", "mean completion", "makespan", "against fifo", ""):
+        table.add_column(name, justify="left" if not name else "right")
+    for number, line in enumerate(lines):
+        ratio = line.mean_s / lines[0].mean_s
+        how = "measured" if number == len(lines) - 1 else "simulated"
+        table.add_row(line.what, f"{line.mean_s:.0f} s", f"{line.makespan_s:.0f} s", f"{ratio:.2f} ×", how)
+    console.print(table)
+    return len(ended) == len(DEMO) and all(job.succeeded for job in ended)
+
+
+def _measured(what: str, jobs: Sequence[Job]) -> _Line:
+    spans = [(job.submitted_s or 0.0, job.ended_s or 0.0) for job in jobs]
+    first_s = min(begin for begin, _ in spans)
+    return _Line(
+        what, sum(end - begin for begin, end in spans) / len(spans), max(e for _, e in spans) - first_s
+    )
+
+
+def _simulated(what: str, policy: str, rigid: bool) -> _Line:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "demo.jsonl"
+        file.write_text(demo_workload(rigid=rigid), encoding="utf-8")
+        result = run_experiment(Experiment(policy, str(file), f"{NODES}x{GPUS}"))
+    times = [job.jct_s for job in result.jobs]
+    first_s = min(job.submit_s for job in result.jobs)
+    return _Line(
+        what, sum(times) / len(times), max(job.submit_s + job.jct_s for job in result.jobs) - first_s
+    )

@@ -1,0 +1,240 @@
+"""What local mode is made of, wired together: engine, journal, processes, and what the API needs of them."""
+
+from __future__ import annotations
+
+import getpass
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batuta.api.cycle_watch import CycleWatch
+from batuta.api.parts import ServerParts
+from batuta.backends.local.backend import LocalBackend, held_in
+from batuta.backends.local.hosts import node_address
+from batuta.bootstrap import find_policy, live_cadence, policy_summaries, rules_for, version
+from batuta.bootstrap.local_nodes import (
+    VIRTUAL,
+    LocalNodes,
+    check_counts,
+    node_events,
+    physical_nodes,
+    virtual_nodes,
+)
+from batuta.bootstrap.server_log import open_log
+from batuta.core import event as ev
+from batuta.core.cluster import NodeName
+from batuta.core.job import Job
+from batuta.core.plan import Plan
+from batuta.core.world import World, apply
+from batuta.engine.loop import Engine, Live
+from batuta.engine.requests import Requests
+from batuta.engine.service import PatientJournal, Service
+from batuta.spec.task import Task
+from batuta.spec.task_json import task_from_json
+from batuta.store.records import Role
+from batuta.store.sqlite_store import SqliteStore
+from batuta.store.state_dir import StateDir
+from batuta.store.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
+DEFAULT_POLICY = "elastic-fifo"
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What `batuta up` was told."""
+
+    home: Path | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    virtual: bool = False
+    gpu_type: str = VIRTUAL
+    """What the virtual GPUs call themselves, to try task files that ask for H100s."""
+    port: int | None = None
+    """None: the usual one, or any if that is taken; 0: any."""
+    listen: str = LOOPBACK
+    policy: str = ""
+    """Empty: the one that was chosen last."""
+    open_metrics: bool = False
+
+
+@dataclass(slots=True)
+class Server:
+    """Everything that `batuta up` is made of, wired together and not started yet."""
+
+    options: UpOptions
+    state: StateDir
+    store: SqliteStore
+    world: World
+    backend: LocalBackend
+    service: Service
+    upkeep: Upkeep
+    parts: ServerParts
+    token: str
+    log: FilteringBoundLogger
+    keep_jobs: bool = True
+    """Whether jobs go on when the server ends. Only `batuta down` says no."""
+    ask_to_end: Callable[[], None] | None = None
+    """How whoever serves it is told to end; it returns at once."""
+    url: str = ""
+
+    def end(self) -> None:
+        """Ends what `build` and `start` began, in an order that loses nothing."""
+        self.service.stop()
+        self.backend.shutdown(keep_jobs=self.keep_jobs)
+        self.upkeep.finish(self.world)
+        self.store.close()
+
+
+@contextmanager
+def built(options: UpOptions) -> Iterator[Server]:
+    """A server on its state directory, which nobody else has meanwhile."""
+    check_counts(options.nodes, options.gpus)
+    if options.policy:
+        find_policy(options.policy)
+    local = (
+        virtual_nodes(options.nodes, options.gpus, options.gpu_type)
+        if options.virtual
+        else physical_nodes(options.nodes, options.gpus)
+    )
+    state = StateDir(options.home)
+    state.prepare()
+    with state.lock:
+        # It is removed at a clean end: whoever finds it looks at the whole journal first.
+        unclean = (state.path / "server.json").exists()
+        server = _build(options, state, SqliteStore(state.journal, check=unclean), local)
+        try:
+            yield server
+        finally:
+            server.end()
+            with suppress(OSError):
+                (state.path / "server.json").unlink()
+
+
+def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: LocalNodes) -> Server:
+    log = open_log(state.path / "server.log")
+    recovered = store.recover()
+    world = recovered.world
+    log.info("recovered", events=recovered.seq, snapshot=recovered.snapshot_seq, jobs=world.jobs.n)
+    for sentence in recovered.unusable:
+        log.warning("snapshot unusable", why=sentence)
+    _open_cluster(world, store, local, options.policy)
+    backend = LocalBackend(
+        state.path,
+        local.nodes,
+        _task_reader(store, world),
+        devices=local.devices,
+        on_result=store.results.stage,
+        since_s=world.now_s,
+    )
+    backend.resume(held_in(world))
+    guard, journal, cycles = (
+        threading.RLock(),
+        PatientJournal(store.journal),
+        CycleWatch(_TellsBackend(backend)),
+    )
+    requests = Requests(backend.wake)
+    policy = world.policy or DEFAULT_POLICY
+    rules = rules_for(policy)
+    live = Live(requests, rules_for, guard)
+    engine = Engine(world, backend, rules, journal, cycles, live_cadence(), live=live)
+    upkeep = Upkeep(store, recovered.snapshot_seq, tell=lambda what: log.warning("upkeep", why=what))
+    service = Service(engine, requests, journal, guard, backend.wake, upkeep.after_step)
+    server: Server
+    parts = ServerParts(
+        service,
+        store,
+        backend,
+        policy,
+        policy_summaries(),
+        find_policy,
+        shutdown=lambda keep_jobs: _ask_to_end(server, keep_jobs),
+        nodes=_Loopback(world),
+        cycles=cycles,
+        virtual=options.virtual,
+        version=version(),
+        open_metrics=options.open_metrics,
+        hosts=() if options.listen == LOOPBACK else (options.listen,),
+    )
+    token = _admin_token(state, store)
+    server = Server(options, state, store, world, backend, service, upkeep, parts, token, log)
+    return server
+
+
+def _open_cluster(world: World, store: SqliteStore, local: LocalNodes, policy: str) -> None:
+    """Brings the World up to date with what this start was told: its nodes, its policy."""
+    now_s = max(time.time(), world.now_s)
+    events = node_events(world, local.nodes, now_s)
+    if policy and policy != world.policy:
+        events.append(ev.PolicySet(now_s, policy, cause="start"))
+    for event in events:
+        store.journal.append(event)
+        apply(world, event)
+    store.journal.commit()
+
+
+def _task_reader(store: SqliteStore, world: World) -> Callable[[str], tuple[Task, Job]]:
+    """What a living job runs, and what it asks for now. Only the engine's thread may ask."""
+
+    def read(job: str) -> tuple[Task, Job]:
+        text = store.tasks.get(job)
+        if text is None:
+            raise KeyError(f"job {job} has no task in the journal")
+        return task_from_json(text), world.jobs.jobs[world.jobs.row(job)]
+
+    return read
+
+
+class _Loopback:
+    """The nodes of local mode have addresses; how busy their GPUs are, nobody has measured yet."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def address(self, node: NodeName) -> str:
+        return node_address(self._world.nodes.index[node])
+
+    def utilisation(self, node: NodeName) -> Mapping[int, float]:
+        return {}
+
+
+class _TellsBackend:
+    """Tells the backend what users change about jobs that it runs; of all else it hears by commands."""
+
+    def __init__(self, backend: LocalBackend) -> None:
+        self._backend = backend
+
+    def saw(self, world: World, event: ev.Event) -> None:
+        if isinstance(event, ev.JobChanged) and event.job.id in world.jobs:
+            self._backend.changed(world.jobs.jobs[world.jobs.row(event.job.id)])
+
+    def deciding(self) -> None:
+        pass
+
+    def decided(self, world: World, plan: Plan) -> None:
+        pass
+
+    def postponed(self, world: World) -> None:
+        pass
+
+
+def _admin_token(state: StateDir, store: SqliteStore) -> str:
+    """The token of who started the server, in a file that only they can read."""
+    token = state.read_secret()
+    if token is None or store.tokens.find(token) is None:
+        token = store.tokens.create(getpass.getuser(), Role.ADMIN, time.time())
+        state.write_secret(token)
+    return token
+
+
+def _ask_to_end(server: Server, keep_jobs: bool) -> None:
+    server.keep_jobs = keep_jobs
+    if server.ask_to_end is not None:
+        server.ask_to_end()
