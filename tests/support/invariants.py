@@ -104,6 +104,7 @@ def check_layout(world: World) -> None:
     assert layout.cpus_milli == anew.cpus_milli
     assert layout.memory_mib == anew.memory_mib
     assert layout.buckets == anew.buckets
+    assert layout.total_free == sum(free.bit_count() for free in layout.free)
     assert min(layout.cpus_milli, default=0) >= 0
     assert min(layout.memory_mib, default=0) >= 0
     for (i, gpu), card in layout.cards.items():
@@ -333,7 +334,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(tuple(jobs.curves.flat.tolist()), dict(jobs.curves.places)),
         *(str(jobs.size_sets.matrix.tolist()), dict(jobs.size_sets.places)),
         *(tuple(layout.free), tuple(layout.healthy), tuple(layout.cpus_milli), tuple(layout.memory_mib)),
-        *(tuple(layout.buckets), dict(layout.cards), layout.usable),
+        *(tuple(layout.buckets), dict(layout.cards), layout.usable, layout.total_free),
         *(tuple(nodes.nodes), dict(nodes.index), tuple(nodes.types), tuple(nodes.type_of)),
         *(tuple(nodes.rack_of), dict(nodes.models)),
         *(tuple(nodes.by_type), dict(nodes.by_rack), dict(nodes.by_label), dict(nodes.by_size)),

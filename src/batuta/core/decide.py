@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from batuta.core.admission import Admission, OpenDoor
 from batuta.core.allocate import Allocation, allocate
@@ -28,8 +29,17 @@ class Rules:
     costs: Costs = field(default_factory=Costs)
 
 
-def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str], None] | None = None) -> Plan:
-    """What should happen now, and why. `after_step` is told the name of each step that is done."""
+def decide(
+    world: World,
+    now_s: float,
+    rules: Rules,
+    after_step: Callable[[str], None] | None = None,
+    reasons: bool = True,
+) -> Plan:
+    """What should happen now, and why. `after_step` is told the name of each step that is done.
+
+    Without `reasons` the plan has the same commands, each with its own reason, but no decision for each job.
+    """
     done = after_step or _ignore
     if not world.jobs.n:
         return Plan(world.version, now_s, rules.policy.name, (), (), no_decisions())
@@ -41,26 +51,19 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
     done("allocate")
     # 3. Which GPUs on which nodes?
     targets = _targets(world, allocation)
-    placed = (
-        rules.placer.place(world, now_s, targets, rules.costs)
-        if targets
-        else Placed({}, {}, {}, world.layout)
-    )
-    changes = Changes.of(world, targets, placed, admitted)
+    if targets:
+        placed = rules.placer.place(world, now_s, targets, rules.costs)
+        changes = Changes.of(world, targets, placed, admitted)
+    else:
+        placed, changes = Placed({}, {}, {}, world.layout), Changes({}, set(), {}, {})
     done("place")
     # 4. Is each change worth its cost?
     weigh(world, now_s, changes, placed, admitted, rules.costs)
     done("weigh")
     # 5. Why does each job have what it has?
-    decisions = explain(world, allocation, admitted, placed, changes)
-    plan = Plan(
-        world.version,
-        now_s,
-        rules.policy.name,
-        commands_for(world, changes),
-        allocation.retiered,
-        decisions,
-    )
+    decisions = explain(world, allocation, admitted, placed, changes) if reasons else no_decisions()
+    commands = commands_for(world, changes) if targets else ()
+    plan = Plan(world.version, now_s, rules.policy.name, commands, allocation.retiered, decisions)
     done("explain")
     return plan
 
@@ -73,8 +76,9 @@ def _targets(world: World, allocation: Allocation) -> list[Target]:
     changed = (differs if broken is None else differs | broken).nonzero()[0]
     if not changed.size:
         return []
-    gpus, kinds = allocation.gpus[changed].tolist(), allocation.gpu_type[changed].tolist()
-    return list(map(Target, changed.tolist(), gpus, kinds))
+    rows, gpus = changed.tolist(), allocation.gpus[changed].tolist()
+    kinds = repeat(0) if allocation.gpu_type is None else allocation.gpu_type[changed].tolist()
+    return list(map(Target, rows, gpus, kinds))
 
 
 def _ignore(step: str) -> None:

@@ -71,6 +71,10 @@ class Phase(IntEnum):
 _PHASES = tuple(Phase)
 # Plain numbers for the hot path: the lookup of an enum's member costs as much as a small array operation.
 _STARTING, _RESIZING, _BROKEN = int(Phase.STARTING), int(Phase.RESIZING), int(Phase.BROKEN)
+_MOVES = tuple(int(phase in (Phase.STARTING, Phase.RESIZING)) for phase in Phase)
+_LEFT, _RATE, _ANCHOR = (_FLOATS.index(name) for name in ("remaining_s", "rate", "anchor_s"))
+_ATTAINED, _SERVICE = _FLOATS.index("attained_gpu_s"), _FLOATS.index("service_gpu_s")
+_GPU_TYPE, _NARROW = _INTS.index("gpu_type"), _INTS.index("narrow")
 
 
 class JobTable:
@@ -128,6 +132,10 @@ class JobTable:
     def i(self, name: str) -> IntArray:
         return self._i[self.I[name], : self.n]
 
+    def cells(self) -> tuple[FloatArray, IntArray]:
+        """Both matrices, to read and write single cells by `F` and `I`; valid until a row comes or goes."""
+        return self._f, self._i
+
     def block(self) -> tuple[FloatArray, IntArray]:
         """All columns at once, read-only: iterating over them costs far less than asking one by one."""
         floats, ints = self._f[:, : self.n], self._i[:, : self.n]
@@ -144,16 +152,17 @@ class JobTable:
 
     def set_phase(self, row: int, phase: Phase) -> None:
         """Changes what is known of a job, and keeps count of those in motion."""
-        before, after = int(self._i[1, row]), int(phase)
-        self.moving += (after in (_STARTING, _RESIZING)) - (before in (_STARTING, _RESIZING))
-        self.broken += (after == _BROKEN) - (before == _BROKEN)
-        self._i[1, row] = after
+        before = self._i.item(1, row)
+        if before != phase:
+            self.moving += _MOVES[phase] - _MOVES[before]
+            self.broken += (phase == _BROKEN) - (before == _BROKEN)
+            self._i[1, row] = phase
 
     def set_narrow(self, row: int, narrow: bool) -> None:
         """Notes whether a job wants more than the open nodes could give to it, and keeps count."""
-        column = self._i[self.I["narrow"]]
-        self.narrow += int(narrow) - int(column[row])
-        column[row] = narrow
+        if narrow != self._i.item(_NARROW, row):
+            self.narrow += 1 if narrow else -1
+            self._i[_NARROW, row] = narrow
 
     def in_motion(self) -> BoolArray | None:
         """The jobs that are just starting or resizing; None when there are none."""
@@ -195,7 +204,7 @@ class JobTable:
             *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s),
         )
         self._i[:, row] = 0
-        self._i[self.I["gpu_type"], row] = -1
+        self._i[_GPU_TYPE, row] = -1
         self.picky += _picky(job)
         self.irregular += _irregular(job)
         self.describe(row, job)
@@ -248,15 +257,14 @@ class JobTable:
     def settle(self, row: int, now_s: float) -> None:
         """Books progress and service up to now, before the rate or the GPUs of a job change."""
         f = self._f
-        anchor = self.F["anchor_s"]
-        elapsed_s = now_s - f[anchor, row]
+        cell = f.item  # a plain number: arithmetic with NumPy's own takes several times as long
+        elapsed_s = now_s - cell(_ANCHOR, row)
         if elapsed_s > 0:
-            left = self.F["remaining_s"]
-            f[left, row] = max(0.0, f[left, row] - f[self.F["rate"], row] * elapsed_s)
-            served = self._i[self.I["gpus"], row] * elapsed_s
-            f[self.F["attained_gpu_s"], row] += served
-            f[self.F["service_gpu_s"], row] += served
-            f[anchor, row] = now_s
+            f[_ANCHOR, row] = now_s
+            f[_LEFT, row] = max(0.0, cell(_LEFT, row) - cell(_RATE, row) * elapsed_s)
+            served = self._i.item(0, row) * elapsed_s
+            f[_ATTAINED, row] = cell(_ATTAINED, row) + served
+            f[_SERVICE, row] = cell(_SERVICE, row) + served
 
     def legal_sizes(self) -> LegalSizes:
         return LegalSizes(

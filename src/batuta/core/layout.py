@@ -128,7 +128,18 @@ class NodeTable:
 class Layout:
     """Free GPUs, CPU and memory of every node, and the cards that are shared."""
 
-    __slots__ = ("buckets", "cards", "cpus_milli", "free", "healthy", "memory_mib", "table", "usable")
+    __slots__ = (
+        "_lent",
+        "buckets",
+        "cards",
+        "cpus_milli",
+        "free",
+        "healthy",
+        "memory_mib",
+        "table",
+        "total_free",
+        "usable",
+    )
 
     def __init__(self, table: NodeTable) -> None:
         self.table = table
@@ -142,6 +153,10 @@ class Layout:
         """GPUs with shares on them; such a GPU is not free."""
         self.usable = 0
         """Nodes that may get new replicas: neither lost nor cordoned."""
+        self.total_free = 0
+        """Free GPUs of all nodes together."""
+        self._lent = False
+        """What lies beside the GPUs is another layout's: it is copied before it is changed."""
 
     def add(self, node: Node) -> None:
         i = len(self.free)
@@ -157,10 +172,12 @@ class Layout:
 
     def set_free(self, i: int, mask: int) -> None:
         """Makes exactly these GPUs of a node the free ones."""
-        bit = 1 << i
-        self.buckets[self.free[i].bit_count()] ^= bit
+        bit, before, after = 1 << i, self.free[i].bit_count(), mask.bit_count()
         self.free[i] = mask
-        self.buckets[mask.bit_count()] |= bit
+        if before != after:
+            self.buckets[before] ^= bit
+            self.buckets[after] |= bit
+            self.total_free += after - before
 
     def take(self, i: int, mask: int, job: Job) -> None:
         """Gives GPUs of a node to a job, with the CPU and memory beside them."""
@@ -168,9 +185,8 @@ class Layout:
             self._take_share(i, mask.bit_length() - 1, job.share)
         else:
             self.set_free(i, self.free[i] & ~mask)
-        gpus = mask.bit_count()
-        self.cpus_milli[i] -= job.cpus_milli_per_gpu * gpus
-        self.memory_mib[i] -= job.memory_mib_per_gpu * gpus
+        if job.cpus_milli_per_gpu or job.memory_mib_per_gpu:
+            self._charge(i, mask.bit_count(), job)
 
     def give_back(self, i: int, mask: int, job: Job) -> None:
         """The opposite of `take`; GPUs that fell ill meanwhile do not become free."""
@@ -178,9 +194,16 @@ class Layout:
             self._give_back_share(i, mask.bit_length() - 1, job.share)
         else:
             self.set_free(i, self.free[i] | (mask & self.healthy[i]))
-        gpus = mask.bit_count()
-        self.cpus_milli[i] += job.cpus_milli_per_gpu * gpus
-        self.memory_mib[i] += job.memory_mib_per_gpu * gpus
+        if job.cpus_milli_per_gpu or job.memory_mib_per_gpu:
+            self._charge(i, -mask.bit_count(), job)
+
+    def _charge(self, i: int, gpus: int, job: Job) -> None:
+        """Takes what a job wants beside so many GPUs; a negative number gives it back."""
+        if self._lent:
+            self._lent = False
+            self.cpus_milli, self.memory_mib = list(self.cpus_milli), list(self.memory_mib)
+        self.cpus_milli[i] -= job.cpus_milli_per_gpu * gpus
+        self.memory_mib[i] -= job.memory_mib_per_gpu * gpus
 
     def _take_share(self, i: int, gpu: int, share: Share) -> None:
         card = self.cards.get((i, gpu), EMPTY_CARD)
@@ -245,11 +268,22 @@ class Layout:
 
     def free_gpus(self, nodes: int) -> int:
         """Free GPUs on a set of nodes."""
+        if nodes == self.table.all:
+            return self.total_free
         return sum(k * (bucket & nodes).bit_count() for k, bucket in enumerate(self.buckets) if k)
 
     def fork(self, table: NodeTable | None = None) -> Layout:
-        twin = Layout(table or self.table)
-        twin.free, twin.healthy = list(self.free), list(self.healthy)
-        twin.cpus_milli, twin.memory_mib = list(self.cpus_milli), list(self.memory_mib)
-        twin.buckets, twin.cards, twin.usable = list(self.buckets), dict(self.cards), self.usable
+        """An independent copy."""
+        twin = self.sketch()
+        twin.table, twin.healthy, twin._lent = table or self.table, self.healthy.copy(), False
+        twin.cpus_milli, twin.memory_mib = self.cpus_milli.copy(), self.memory_mib.copy()
+        return twin
+
+    def sketch(self) -> Layout:
+        """A copy to place jobs on for as long as this layout does not change: it shares what it can."""
+        twin = Layout.__new__(Layout)
+        twin.table, twin.usable, twin.total_free = self.table, self.usable, self.total_free
+        twin.free, twin.buckets, twin.cards = self.free.copy(), self.buckets.copy(), self.cards.copy()
+        twin.healthy, twin._lent = self.healthy, True
+        twin.cpus_milli, twin.memory_mib = self.cpus_milli, self.memory_mib
         return twin

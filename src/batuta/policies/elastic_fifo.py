@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from batuta.core.arrays import IntArray
 from batuta.core.view import PoolView
 from batuta.policies.admission_pass import admit_in_order
-from batuta.policies.rounds import grow_in_rounds
+from batuta.policies.rounds import everyone_can_have_max, grow_in_rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,5 +20,7 @@ class ElasticFifo:
     name: str = "elastic-fifo"
 
     def allocate(self, view: PoolView) -> IntArray:
+        if everyone_can_have_max(view):
+            return view.max.copy()
         gpus = admit_in_order(view.min, view.capacity)
         return grow_in_rounds(gpus, view.sizes, view.capacity - int(gpus.sum()))

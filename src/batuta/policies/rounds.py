@@ -6,8 +6,14 @@ import numpy as np
 
 from batuta.core.arrays import IntArray
 from batuta.core.sizes import LegalSizes
+from batuta.core.view import PoolView
 from batuta.policies.admission_pass import admit_in_order
 from batuta.policies.ladder import climb, most_steps
+
+
+def everyone_can_have_max(view: PoolView) -> bool:
+    """Whether admission and growth end with every job at its `max`, as they do in a quiet cluster."""
+    return int(view.max.sum()) <= view.capacity
 
 
 def grow_in_rounds(gpus: IntArray, sizes: LegalSizes, free: int, order: IntArray | None = None) -> IntArray:

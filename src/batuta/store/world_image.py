@@ -107,6 +107,7 @@ def _restore_layout(layout: Layout, data: dict[str, Any]) -> None:
     layout.buckets = [_bits(nodes) for nodes in data["buckets"]]
     layout.cards = {(i, gpu): Card(*rest) for i, gpu, *rest in data["cards"]}
     layout.usable = _bits(data["usable"])
+    layout.total_free = sum(mask.bit_count() for mask in layout.free)
 
 
 def _restore_jobs(table: JobTable, header: dict[str, Any], arrays: dict[str, Any]) -> None:

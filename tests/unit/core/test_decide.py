@@ -94,3 +94,11 @@ def test_plans_that_differ_in_one_decision_are_not_equal() -> None:
     plan = decide(world, NOW_S, RULES)
     assert plan != decide(world, NOW_S, rules_that_give(a=2, b=1, c=2))
     assert plan.decisions != "something else"
+
+
+def test_without_reasons_the_commands_are_the_same() -> None:
+    world = some_world()
+    plan, bare = decide(world, NOW_S, RULES), decide(world, NOW_S, RULES, reasons=False)
+    assert bare.commands == plan.commands
+    assert len(plan.decisions) == 3
+    assert not len(bare.decisions)

@@ -37,7 +37,8 @@ SLOTS = {
     },
     Layout: {
         **dict.fromkeys(("buckets", "cards", "cpus_milli", "free", "healthy", "memory_mib", "usable"), DRAWN),
-        "table": FOLLOWS,
+        **dict.fromkeys(("table", "total_free"), FOLLOWS),
+        "_lent": "is never set in a World's own layout",
     },
     CurvePool: dict.fromkeys(("flat", "limit", "places", "used"), DRAWN),
     SizeSetPool: {"places": DRAWN, "matrix": FOLLOWS},
