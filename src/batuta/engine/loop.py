@@ -67,6 +67,7 @@ class Engine:
         watcher: Watcher,
         cadence: Cadence = Cadence(),  # noqa: B008  (frozen)
         after_step: Callable[[str], None] | None = None,
+        reasons: bool = True,
     ) -> None:
         self.world = world
         self.backend = backend
@@ -75,6 +76,7 @@ class Engine:
         self.watcher = watcher
         self.cadence = cadence
         self._after_step = after_step
+        self._reasons = reasons
         self._last_change_s = -math.inf
         self._owed = False
         """Something happened that no decision has taken into account yet."""
@@ -129,7 +131,7 @@ class Engine:
 
     def _cycle(self, now_s: float) -> None:
         self.watcher.deciding()
-        plan = decide(self.world, now_s, self.rules, self._after_step)
+        plan = decide(self.world, now_s, self.rules, self._after_step, self._reasons)
         self._owed = False
         self._settled = plan.empty
         if not plan.empty:
