@@ -30,6 +30,8 @@ class Allocation:
     retiered: tuple[tuple[JobId, int], ...]
     reach: dict[int, int]
     """By row: the most GPUs that its wishes leave to a job, where that is less than it wants."""
+    all_at_max: bool = False
+    """It is known without looking that every job gets its `max`."""
 
 
 def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, freeze: bool) -> Allocation:
@@ -47,6 +49,8 @@ def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, fre
     retiered: list[tuple[JobId, int]] = []
     if gpu_type is None:
         if eligible is None:
+            if jobs.total_max <= capacity[0] and _is_generous(policy):
+                return Allocation(jobs.i("max"), None, capacity, (), reach, all_at_max=True)
             gpus = _ask(policy, pool_view(world, now_s, None, capacity[0], cap), retiered)
         else:
             gpus, rows = _kept(world, fixed), np.flatnonzero(eligible)
@@ -85,6 +89,11 @@ def _kept(world: World, fixed: BoolArray | None) -> IntArray:
     """What the rows have that keep it; nothing for the others."""
     jobs = world.jobs
     return np.zeros(jobs.n, dtype=np.int64) if fixed is None else np.where(fixed, jobs.i("gpus"), 0)
+
+
+def _is_generous(policy: Policy) -> bool:
+    """Whether the policy need not be asked when there is enough for all; levels always have to be."""
+    return getattr(policy, "generous", False) and not hasattr(policy, "tiers")
 
 
 def _ask(policy: Policy, view: PoolView, retiered: list[tuple[JobId, int]]) -> IntArray:

@@ -71,6 +71,8 @@ def decide(
 def _targets(world: World, allocation: Allocation) -> list[Target]:
     """The jobs that shall have something else than they have."""
     jobs = world.jobs
+    if allocation.all_at_max and not jobs.short and not jobs.broken:
+        return []
     differs = allocation.gpus != jobs.i("gpus")
     broken = jobs.is_broken()
     changed = (differs if broken is None else differs | broken).nonzero()[0]

@@ -86,6 +86,7 @@ class JobTable:
         "_keys",
         "broken",
         "curves",
+        "elastic",
         "ids",
         "irregular",
         "jobs",
@@ -96,7 +97,9 @@ class JobTable:
         "picky",
         "placements",
         "queues",
+        "short",
         "size_sets",
+        "total_max",
     )
 
     F: ClassVar[dict[str, int]] = {name: k for k, name in enumerate(_FLOATS)}
@@ -119,6 +122,12 @@ class JobTable:
         """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
         self.irregular = 0
         """Jobs that may not have every size between `min` and `max`."""
+        self.elastic = 0
+        """Jobs that may have more than their `min`."""
+        self.total_max = 0
+        """What all jobs together would have if each had its `max`, …"""
+        self.short = 0
+        """… and how many have something else now."""
         self.moving = 0
         """Jobs that are just starting or resizing."""
         self.broken = 0
@@ -157,6 +166,12 @@ class JobTable:
             self.moving += _MOVES[phase] - _MOVES[before]
             self.broken += (phase == _BROKEN) - (before == _BROKEN)
             self._i[1, row] = phase
+
+    def set_gpus(self, row: int, gpus: int) -> None:
+        """Notes how many GPUs a job has, and keeps count of those that do not have their `max`."""
+        high = self._i.item(4, row)
+        self.short += (gpus != high) - (self._i.item(0, row) != high)
+        self._i[0, row] = gpus
 
     def set_narrow(self, row: int, narrow: bool) -> None:
         """Notes whether a job wants more than the open nodes could give to it, and keeps count."""
@@ -205,16 +220,28 @@ class JobTable:
         )
         self._i[:, row] = 0
         self._i[_GPU_TYPE, row] = -1
-        self.picky += _picky(job)
-        self.irregular += _irregular(job)
-        self.describe(row, job)
+        self._count(job, 1)
+        self.short += job.max != 0
+        self._write_request(row, job)
         return row
 
     def describe(self, row: int, job: Job) -> None:
-        """Writes what the request says into the columns; used at submit and when the user changes it."""
-        self.picky += _picky(job) - _picky(self.jobs[row])
-        self.irregular += _irregular(job) - _irregular(self.jobs[row])
+        """Notes that the user changed what the job asks for."""
+        known, gpus = self.jobs[row], self._i.item(0, row)
+        self._count(known, -1)
+        self._count(job, 1)
+        self.short += (gpus != job.max) - (gpus != known.max)
         self.jobs[row] = job
+        self._write_request(row, job)
+
+    def _count(self, job: Job, by: int) -> None:
+        """Keeps the sums over all jobs up to date when one comes (1) or goes (-1)."""
+        self.total_max += by * job.max
+        self.elastic += by * (job.max > job.min)
+        self.picky += by * (job.share is not None or bool(job.gpu_types))
+        self.irregular += by * (job.sizes is not None or job.gpus_per_replica != 1)
+
+    def _write_request(self, row: int, job: Job) -> None:
         queue = self.queues.setdefault(job.queue, len(self.queues))
         size_set = self.size_sets.add(job.sizes)
         start, last = self._add_curve(job.curve)
@@ -239,8 +266,8 @@ class JobTable:
 
     def remove(self, job: JobId) -> None:
         row = self.row(job)
-        self.picky -= _picky(self.jobs[row])
-        self.irregular -= _irregular(self.jobs[row])
+        self._count(self.jobs[row], -1)
+        self.short -= self._i.item(0, row) != self.jobs[row].max
         self.set_phase(row, Phase.WAITING)
         self.set_narrow(row, False)
         del self._keys[row], self.ids[row], self.jobs[row], self.placements[row], self.key_of[job]
@@ -274,6 +301,7 @@ class JobTable:
             self.i("size_set"),
             self.size_sets.matrix,
             not self.irregular,
+            not self.elastic,
         )
 
     def speed(self) -> Curves:
@@ -284,7 +312,7 @@ class JobTable:
         twin.n = self.n
         twin._f, twin._i = self._f.copy(), self._i.copy()
         twin._keys, twin.ids = list(self._keys), list(self.ids)
-        for name in ("picky", "irregular", "moving", "broken", "narrow"):
+        for name in ("elastic", "total_max", "short", "picky", "irregular", "moving", "broken", "narrow"):
             setattr(twin, name, getattr(self, name))
         twin.jobs, twin.placements = list(self.jobs), list(self.placements)
         twin.key_of, twin.queues = dict(self.key_of), dict(self.queues)
@@ -298,11 +326,3 @@ def _with_room(table: NDArray[Any]) -> NDArray[Any]:
     grown = np.zeros((len(table), max(2 * rows, 64)), dtype=table.dtype)
     grown[:, :rows] = table
     return grown
-
-
-def _picky(job: Job) -> bool:
-    return job.share is not None or bool(job.gpu_types)
-
-
-def _irregular(job: Job) -> bool:
-    return job.sizes is not None or job.gpus_per_replica != 1

@@ -7,11 +7,12 @@ least three free GPUs in this rack" is a few integer operations, independent of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
-from batuta.core.cluster import Node, NodeName, Placement
+from batuta.core.cluster import Node, NodeName, Placement, Span
 from batuta.core.job import Job, Share
 
 UNCOUNTED = 1 << 60
@@ -37,7 +38,9 @@ def bits(value: int) -> Iterator[int]:
         value ^= low
 
 
+@lru_cache(maxsize=1 << 16)
 def mask_of(gpus: tuple[int, ...]) -> int:
+    """A set of GPUs as a number. The same few sets come up again and again, so it is remembered."""
     mask = 0
     for gpu in gpus:
         mask |= 1 << gpu
@@ -241,15 +244,19 @@ class Layout:
             and self.memory_mib[i] >= job.memory_mib_per_gpu * gpus
         )
 
-    def place(self, placement: Placement, job: Job) -> None:
+    def place(self, placement: Placement, job: Job, but: Collection[Span] = ()) -> None:
+        """Takes these GPUs, except for some spans that the job has already."""
         index = self.table.index
-        for node, gpus in placement.spans:
-            self.take(index[node], mask_of(gpus), job)
+        for span in placement.spans:
+            if not but or span not in but:
+                self.take(index[span[0]], mask_of(span[1]), job)
 
-    def remove(self, placement: Placement, job: Job) -> None:
+    def remove(self, placement: Placement, job: Job, but: Collection[Span] = ()) -> None:
+        """Gives these GPUs back, except for some spans that the job keeps."""
         index = self.table.index
-        for node, gpus in placement.spans:
-            self.give_back(index[node], mask_of(gpus), job)
+        for span in placement.spans:
+            if not but or span not in but:
+                self.give_back(index[span[0]], mask_of(span[1]), job)
 
     def holds(self, placement: Placement, job: Job) -> bool:
         """Whether all of these GPUs, and what the job wants beside them, are free."""

@@ -19,9 +19,7 @@ _FIRST_START, _LAST_START, _LAST_STOP, _LAST_RESIZE, _RATE = (
     JobTable.F[name] for name in ("first_start_s", "last_start_s", "last_stop_s", "last_resize_s", "rate")
 )
 _ATTAINED, _SERVICE = JobTable.F["attained_gpu_s"], JobTable.F["service_gpu_s"]
-_GPUS, _GPU_TYPE, _RESTARTS, _LOST = (
-    JobTable.I[name] for name in ("gpus", "gpu_type", "restarts", "lost_gpus")
-)
+_GPU_TYPE, _RESTARTS, _LOST = (JobTable.I[name] for name in ("gpu_type", "restarts", "lost_gpus"))
 
 
 class StalePlanError(Exception):
@@ -191,7 +189,7 @@ def speed_at(world: World, job: Job, placement: Placement) -> float:
     spans = placement.spans
     curve = job.curve
     speed = curve.at(placement.size)
-    if len(spans) > 1:
+    if len(spans) > 1 and curve.minds_spread:
         speed *= curve.spread(len(placement.nodes), world.nodes.racks(placement))
     if job.gpu_types:
         speed *= dict(job.gpu_types).get(world.nodes.nodes[world.nodes.index[spans[0].node]].gpu_type, 1.0)
@@ -247,7 +245,8 @@ def _release(world: World, row: int, now_s: float) -> None:
     jobs.placements[row] = None
     f, i = jobs.cells()
     f[_RATE, row], f[_LAST_STOP, row] = 0.0, now_s
-    i[_GPUS, row], i[_GPU_TYPE, row], i[_LOST, row] = 0, -1, 0
+    i[_GPU_TYPE, row], i[_LOST, row] = -1, 0
+    jobs.set_gpus(row, 0)
     jobs.set_phase(row, Phase.WAITING)
 
 
@@ -261,24 +260,28 @@ def _planned(world: World, event: ev.Planned) -> None:
         jobs.i("tier")[row] = tier
         jobs.f("tier_since_s")[row] = now_s
     # All GPUs are given back before any is taken: two jobs may swap places in one plan.
-    rows = [jobs.row(command.job) for command in plan.commands]
-    for row, command in zip(rows, plan.commands, strict=True):
+    taking: list[tuple[int, Start | Resize | Migrate, set[Span]]] = []
+    for command in plan.commands:
+        row = jobs.row(command.job)
         if isinstance(command, Preempt):
             _release(world, row, now_s)
-        elif (held := jobs.placements[row]) is not None:
-            world.layout.remove(held, jobs.jobs[row])
-    for row, command in zip(rows, plan.commands, strict=True):
-        if isinstance(command, Start):
-            _occupy(world, row, command.placement, now_s, Phase.STARTING)
-        elif isinstance(command, Resize | Migrate):
-            _occupy(world, row, command.placement, now_s, Phase.RESIZING)
+            continue
+        kept, held = set[Span](), jobs.placements[row]
+        if held is not None:
+            kept.update(held.spans)
+            kept.intersection_update(command.placement.spans)
+            world.layout.remove(held, jobs.jobs[row], kept)
+        taking.append((row, command, kept))
+    for row, command, kept in taking:
+        world.layout.place(command.placement, jobs.jobs[row], kept)
+        phase = Phase.STARTING if isinstance(command, Start) else Phase.RESIZING
+        _occupy(world, row, command.placement, now_s, phase)
 
 
 def _occupy(world: World, row: int, placement: Placement, now_s: float, phase: Phase) -> None:
+    """Notes that a job has these GPUs from now on."""
     jobs = world.jobs
     jobs.settle(row, now_s)
-    job = jobs.jobs[row]
-    world.layout.place(placement, job)
     f, i = jobs.cells()
     if math.isnan(f.item(_FIRST_START, row)):
         f[_FIRST_START, row] = now_s
@@ -290,8 +293,8 @@ def _occupy(world: World, row: int, placement: Placement, now_s: float, phase: P
         f[_LAST_RESIZE, row] = now_s
     jobs.placements[row] = placement
     f[_RATE, row] = 0.0
-    i[_GPUS, row], i[_LOST, row] = placement.size, 0
-    i[_GPU_TYPE, row] = world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
+    i[_LOST, row], i[_GPU_TYPE, row] = 0, world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
+    jobs.set_gpus(row, placement.size)
     jobs.set_phase(row, phase)
 
 
@@ -372,7 +375,7 @@ def _drop_gpus(world: World, i: int, gone: int, now_s: float) -> None:
         layout.place(left, jobs.jobs[row])
         jobs.placements[row] = left
         jobs.f("rate")[row] = 0.0
-        jobs.i("gpus")[row] = left.size
+        jobs.set_gpus(row, left.size)
         jobs.set_phase(row, Phase.BROKEN)
         jobs.i("lost_gpus")[row] += placement.size - left.size
 

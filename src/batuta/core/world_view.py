@@ -72,7 +72,7 @@ def _sizes(view: WorldView) -> LegalSizes:
     world, rows, cap, _ = view.source
     jobs, column = world.jobs, view.column
     low, high, step, listed = view.min, column("max"), column("step"), column("size_set")
-    sizes = LegalSizes(low, high, step, listed, jobs.size_sets.matrix, not jobs.irregular)
+    sizes = LegalSizes(low, high, step, listed, jobs.size_sets.matrix, not jobs.irregular, not jobs.elastic)
     if cap is None:
         return sizes
     return replace(sizes, max=sizes.floor(np.minimum(cap if rows is None else cap[rows], high)))

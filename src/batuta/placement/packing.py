@@ -120,14 +120,16 @@ def few_nodes(
 def racks_by_fit(room: Room, job: Job, gpus: int, nodes: int) -> list[int]:
     """The racks that could hold the whole job, as sets of nodes: fewest nodes first, then the fullest."""
     levels, step = room.levels(job), job.gpus_per_replica
-    sizes = [(k, k - k % step) for k in range(len(levels) - 1, 0, -1) if k >= step and levels[k] & nodes]
+    sizes = [
+        (k - k % step, level) for k in range(len(levels) - 1, step - 1, -1) if (level := levels[k] & nodes)
+    ]
+    if sum(whole * level.bit_count() for whole, level in sizes) < gpus:
+        return []
     found = []
     for order, rack in enumerate(room.table.by_rack.values()):
-        here, free, left, count = nodes & rack, 0, gpus, 0
-        if not here:
-            continue
-        for k, whole in sizes:
-            there = (levels[k] & here).bit_count()
+        free, left, count = 0, gpus, 0
+        for whole, level in sizes:
+            there = (level & rack).bit_count()
             free += there * whole
             if left > 0 and there:
                 used = min(there, -(-left // whole))
@@ -140,7 +142,11 @@ def racks_by_fit(room: Room, job: Job, gpus: int, nodes: int) -> list[int]:
 
 def widest_rack(room: Room, job: Job, nodes: int) -> int:
     """The rack with the most room for a job that fits in none."""
-    return max(room.table.by_rack.values(), key=lambda rack: most(room, job, nodes & rack, Spread.ANY))
+    racks, levels, step = room.table.by_rack.values(), room.levels(job), job.gpus_per_replica
+    if levels is not room.layout.buckets:
+        return max(racks, key=lambda rack: most(room, job, nodes & rack, Spread.ANY))
+    sizes = [(k - k % step, here) for k, level in enumerate(levels) if k >= step and (here := level & nodes)]
+    return max(racks, key=lambda rack: sum([whole * (here & rack).bit_count() for whole, here in sizes]))
 
 
 def most(room: Room, job: Job, nodes: int, within: Spread | None = None) -> int:

@@ -6,14 +6,8 @@ import numpy as np
 
 from batuta.core.arrays import IntArray
 from batuta.core.sizes import LegalSizes
-from batuta.core.view import PoolView
 from batuta.policies.admission_pass import admit_in_order
 from batuta.policies.ladder import climb, most_steps
-
-
-def everyone_can_have_max(view: PoolView) -> bool:
-    """Whether admission and growth end with every job at its `max`, as they do in a quiet cluster."""
-    return int(view.max.sum()) <= view.capacity
 
 
 def grow_in_rounds(gpus: IntArray, sizes: LegalSizes, free: int, order: IntArray | None = None) -> IntArray:
@@ -21,7 +15,7 @@ def grow_in_rounds(gpus: IntArray, sizes: LegalSizes, free: int, order: IntArray
 
     A step that no longer fits is skipped, and later jobs in the round may pass it.
     """
-    if free <= 0:
+    if free <= 0 or sizes.rigid:
         return gpus
     if sizes.regular:
         return _grow_by_level(gpus, sizes.max, free, order)
@@ -31,22 +25,27 @@ def grow_in_rounds(gpus: IntArray, sizes: LegalSizes, free: int, order: IntArray
 def _grow_by_level(gpus: IntArray, largest: IntArray, free: int, order: IntArray | None) -> IntArray:
     """Steps of one GPU: after k rounds each job has grown by k or by all its room, so look for k.
 
-    Between two neighbours in the sorted list of rooms the same number of jobs grows in every round.
+    Between two neighbours among the rooms that occur the same number of jobs grows in every round.
     """
     room = (largest - gpus) * (gpus > 0)
     if int(room.sum()) <= free:
         return gpus + room
-    levels = np.sort(room)
-    growing = np.arange(len(levels) - 1, -1, -1)
-    cost = levels.cumsum() + levels * growing
-    reached = int(cost.searchsorted(free, side="right"))
-    level, spent = (int(levels[reached - 1]), int(cost[reached - 1])) if reached else (0, 0)
-    rounds, rest = divmod(free - spent, len(levels) - reached)
+    # Nobody can grow by more than what is free, so there are few different rooms.
+    counts = np.bincount(np.minimum(room, free + 1))
+    levels = counts.nonzero()[0]
+    level, growing = 0, len(room)
+    for higher, jobs in zip(levels.tolist(), counts[levels].tolist(), strict=True):
+        cost = (higher - level) * growing
+        if cost > free:
+            break
+        free -= cost
+        level, growing = higher, growing - jobs
+    rounds, rest = divmod(free, growing)
     level += rounds
     grown: IntArray = gpus + np.minimum(room, level)
     if rest:
         if order is None:
-            grown[np.flatnonzero(room > level)[:rest]] += 1
+            grown[(room > level).nonzero()[0][:rest]] += 1
         else:
             grown[order[room[order] > level][:rest]] += 1
     return grown

@@ -45,6 +45,18 @@ def test_a_policy_sees_all_jobs_and_all_gpus() -> None:
     assert (allocation.gpus.tolist(), allocation.capacity) == ([2, 3], [6])
 
 
+def test_a_generous_policy_is_asked_only_when_there_is_not_enough_for_all() -> None:
+    class Generous(Fixed):
+        generous = True
+
+    policy = Generous({"a": 1, "b": 1})
+    jobs = [make_job("a", 1, max=2), make_job("b", 1, max=3)]
+    enough = allocate(make_world(make_nodes(5), {}, jobs), NOW_S, Admitted(), policy, freeze=True)
+    assert (enough.gpus.tolist(), enough.all_at_max, policy.seen) == ([2, 3], True, [])
+    scarce = allocate(make_world(make_nodes(4), {}, jobs), NOW_S, Admitted(), policy, freeze=True)
+    assert (scarce.gpus.tolist(), scarce.all_at_max, len(policy.seen)) == ([1, 1], False, 1)
+
+
 def test_a_policy_sees_what_is_left_now() -> None:
     world = make_world(make_nodes(4), {"a": "n0:01"}, [make_job("a", 2, work_s=1000.0), make_job("b")])
     _, (view,) = ask(world, now_s=100.0)

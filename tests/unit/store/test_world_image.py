@@ -28,7 +28,7 @@ SLOTS = {
     JobTable: {
         **dict.fromkeys(("_f", "_i", "curves", "jobs", "placements", "queues", "size_sets"), DRAWN),
         **dict.fromkeys(("broken", "irregular", "moving", "narrow", "picky"), DRAWN),
-        **dict.fromkeys(("_keys", "ids", "key_of", "n"), FOLLOWS),
+        **dict.fromkeys(("_keys", "elastic", "ids", "key_of", "n", "short", "total_max"), FOLLOWS),
     },
     NodeTable: {
         "nodes": DRAWN,

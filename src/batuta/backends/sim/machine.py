@@ -222,7 +222,7 @@ class SimBackend:
         if placement is None:
             return 0.0
         rate = curve.at(placement.size)
-        if len(placement.spans) > 1:
+        if len(placement.spans) > 1 and curve.minds_spread:
             nodes = placement.nodes
             rate *= curve.spread(len(nodes), len({self._by_name[name].rack for name in nodes}))
         if job.gpu_types:
