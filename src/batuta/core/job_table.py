@@ -74,7 +74,7 @@ _STARTING, _RESIZING, _BROKEN = int(Phase.STARTING), int(Phase.RESIZING), int(Ph
 _MOVES = tuple(int(phase in (Phase.STARTING, Phase.RESIZING)) for phase in Phase)
 _LEFT, _RATE, _ANCHOR = (_FLOATS.index(name) for name in ("remaining_s", "rate", "anchor_s"))
 _ATTAINED, _SERVICE = _FLOATS.index("attained_gpu_s"), _FLOATS.index("service_gpu_s")
-_GPU_TYPE, _NARROW = _INTS.index("gpu_type"), _INTS.index("narrow")
+_NARROW = _INTS.index("narrow")
 
 
 class JobTable:
@@ -218,11 +218,9 @@ class JobTable:
             *(job.submit_s, _NAN, _NAN, _NAN, _NAN, job.submit_s),
             *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s),
         )
-        self._i[:, row] = 0
-        self._i[_GPU_TYPE, row] = -1
+        self._i[:, row] = (0, 0, *self._request(job), 0, -1, 0, 0, 0)
         self._count(job, 1)
         self.short += job.max != 0
-        self._write_request(row, job)
         return row
 
     def describe(self, row: int, job: Job) -> None:
@@ -232,7 +230,7 @@ class JobTable:
         self._count(job, 1)
         self.short += (gpus != job.max) - (gpus != known.max)
         self.jobs[row] = job
-        self._write_request(row, job)
+        self._i[2:11, row] = self._request(job)
 
     def _count(self, job: Job, by: int) -> None:
         """Keeps the sums over all jobs up to date when one comes (1) or goes (-1)."""
@@ -241,14 +239,13 @@ class JobTable:
         self.picky += by * (job.share is not None or bool(job.gpu_types))
         self.irregular += by * (job.sizes is not None or job.gpus_per_replica != 1)
 
-    def _write_request(self, row: int, job: Job) -> None:
+    def _request(self, job: Job) -> tuple[int, ...]:
+        """The columns from `size` to `curve_last`."""
         queue = self.queues.setdefault(job.queue, len(self.queues))
         size_set = self.size_sets.add(job.sizes)
         start, last = self._add_curve(job.curve)
-        self._i[2:11, row] = (
-            *(job.size, job.min, job.max, job.gpus_per_replica, size_set),
-            *(job.priority, queue, start, last),
-        )
+        sizes = (job.size, job.min, job.max, job.gpus_per_replica, size_set)
+        return (*sizes, job.priority, queue, start, last)
 
     def set_curve(self, row: int, curve: SpeedCurve) -> None:
         self.jobs[row] = replace(self.jobs[row], curve=curve)
@@ -294,15 +291,12 @@ class JobTable:
             f[_SERVICE, row] = cell(_SERVICE, row) + served
 
     def legal_sizes(self) -> LegalSizes:
-        return LegalSizes(
-            self.i("min"),
-            self.i("max"),
-            self.i("step"),
-            self.i("size_set"),
-            self.size_sets.matrix,
-            not self.irregular,
-            not self.elastic,
-        )
+        """What each job may have, read-only. Its four columns lie side by side and are cut out at once."""
+        columns = self._i[3:7, : self.n]
+        columns.flags.writeable = False
+        low, high, step, listed = columns
+        regular, rigid = not self.irregular, not self.elastic
+        return LegalSizes(low, high, step, listed, self.size_sets.matrix, regular, rigid)
 
     def speed(self) -> Curves:
         return Curves(self.curves.flat, self.i("curve_start"), self.i("curve_last"))

@@ -71,11 +71,15 @@ def _sizes(view: WorldView) -> LegalSizes:
     """What each row may have; a cap lowers `max` to the largest legal size within it."""
     world, rows, cap, _ = view.source
     jobs, column = world.jobs, view.column
-    low, high, step, listed = view.min, column("max"), column("step"), column("size_set")
-    sizes = LegalSizes(low, high, step, listed, jobs.size_sets.matrix, not jobs.irregular, not jobs.elastic)
+    if rows is None:
+        sizes = jobs.legal_sizes()
+    else:
+        low, high, step, listed = view.min, column("max"), column("step"), column("size_set")
+        regular, rigid = not jobs.irregular, not jobs.elastic
+        sizes = LegalSizes(low, high, step, listed, jobs.size_sets.matrix, regular, rigid)
     if cap is None:
         return sizes
-    return replace(sizes, max=sizes.floor(np.minimum(cap if rows is None else cap[rows], high)))
+    return replace(sizes, max=sizes.floor(np.minimum(cap if rows is None else cap[rows], sizes.max)))
 
 
 def _size(view: WorldView) -> IntArray:

@@ -23,4 +23,4 @@ class ElasticFifo:
 
     def allocate(self, view: PoolView) -> IntArray:
         gpus = admit_in_order(view.min, view.capacity)
-        return grow_in_rounds(gpus, view.sizes, view.capacity - int(gpus.sum()))
+        return grow_in_rounds(gpus, view.sizes, view.capacity)

@@ -25,4 +25,4 @@ class ElasticSrjf:
     def allocate(self, view: PoolView) -> IntArray:
         order = shortest_first(view)
         gpus = admit_in_order(view.min, view.capacity, order)
-        return grow_in_rounds(gpus, view.sizes, view.capacity - int(gpus.sum()), order)
+        return grow_in_rounds(gpus, view.sizes, view.capacity, order)

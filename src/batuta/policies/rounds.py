@@ -10,12 +10,17 @@ from batuta.policies.admission_pass import admit_in_order
 from batuta.policies.ladder import climb, most_steps
 
 
-def grow_in_rounds(gpus: IntArray, sizes: LegalSizes, free: int, order: IntArray | None = None) -> IntArray:
-    """The sizes after the rounds. Jobs without GPUs take no part; no order means row order.
+def grow_in_rounds(
+    gpus: IntArray, sizes: LegalSizes, capacity: int, order: IntArray | None = None
+) -> IntArray:
+    """The sizes after the rounds, together at most the capacity. Jobs without GPUs take no part.
 
-    A step that no longer fits is skipped, and later jobs in the round may pass it.
+    No order means row order. A step that no longer fits is skipped, and later jobs in the round may pass it.
     """
-    if free <= 0 or sizes.rigid:
+    if sizes.rigid:
+        return gpus
+    free = capacity - int(gpus.sum())
+    if free <= 0:
         return gpus
     if sizes.regular:
         return _grow_by_level(gpus, sizes.max, free, order)
