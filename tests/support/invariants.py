@@ -76,7 +76,9 @@ def check_counters(jobs: JobTable) -> None:
     assert jobs.irregular == sum(job.sizes is not None or job.gpus_per_replica != 1 for job in jobs.jobs)
     assert jobs.elastic == sum(job.max > job.min for job in jobs.jobs)
     assert jobs.total_max == sum(job.max for job in jobs.jobs)
-    assert jobs.short == sum(gpus != job.max for gpus, job in zip(jobs.i("gpus"), jobs.jobs, strict=True))
+    assert jobs.short == {
+        job.id for gpus, job in zip(jobs.i("gpus"), jobs.jobs, strict=True) if gpus != job.max
+    }
     assert (jobs.in_motion() is None) == (jobs.moving == 0)
     assert (jobs.is_broken() is None) == (jobs.broken == 0)
 
@@ -331,7 +333,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(dict(world.queues), dict(world.past)),
         *(tuple(jobs.ids), tuple(jobs.jobs), tuple(jobs.placements), dict(jobs.key_of), dict(jobs.queues)),
         *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.reach)),
-        *(jobs.elastic, jobs.short, jobs.total_max),
+        *(jobs.elastic, frozenset(jobs.short), jobs.total_max),
         # As text, because NaN is not equal to itself.
         tuple(str(jobs.f(name).tolist()) for name in jobs.F),
         tuple(str(jobs.i(name).tolist()) for name in jobs.I),

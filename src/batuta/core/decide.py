@@ -17,6 +17,8 @@ from batuta.core.weigh import Costs
 from batuta.core.world import World
 
 STEPS = ("admit", "allocate", "place", "weigh", "explain")
+FEW = 8
+"""So many jobs are found one by one in less time than by comparing two columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,9 @@ def decide(
 def _targets(world: World, allocation: Allocation) -> list[Target]:
     """The jobs that shall have something else than they have."""
     jobs = world.jobs
-    if allocation.all_at_max and not jobs.short and not jobs.broken:
-        return []
+    if allocation.all_at_max and len(jobs.short) <= FEW and not jobs.broken:
+        rows = sorted(map(jobs.row, jobs.short)) if jobs.short else ()
+        return [Target(row, jobs.jobs[row].max, 0) for row in rows]
     differs = allocation.gpus != jobs.i("gpus")
     broken = jobs.is_broken()
     changed = (differs if broken is None else differs | broken).nonzero()[0]

@@ -126,8 +126,8 @@ class JobTable:
         """Jobs that may have more than their `min`."""
         self.total_max = 0
         """What all jobs together would have if each had its `max`, …"""
-        self.short = 0
-        """… and how many have something else now."""
+        self.short: set[JobId] = set()
+        """… and which ones have something else now."""
         self.moving = 0
         """Jobs that are just starting or resizing."""
         self.broken = 0
@@ -168,10 +168,12 @@ class JobTable:
             self._i[1, row] = phase
 
     def set_gpus(self, row: int, gpus: int) -> None:
-        """Notes how many GPUs a job has, and keeps count of those that do not have their `max`."""
-        high = self._i.item(4, row)
-        self.short += (gpus != high) - (self._i.item(0, row) != high)
+        """Notes how many GPUs a job has, and whether that is its `max`."""
         self._i[0, row] = gpus
+        if gpus == self._i.item(4, row):
+            self.short.discard(self.ids[row])
+        else:
+            self.short.add(self.ids[row])
 
     def set_narrow(self, row: int, narrow: bool) -> None:
         """Notes whether a job wants more than the open nodes could give to it, and keeps count."""
@@ -220,17 +222,16 @@ class JobTable:
         )
         self._i[:, row] = (0, 0, *self._request(job), 0, -1, 0, 0, 0)
         self._count(job, 1)
-        self.short += job.max != 0
+        self.set_gpus(row, 0)
         return row
 
     def describe(self, row: int, job: Job) -> None:
         """Notes that the user changed what the job asks for."""
-        known, gpus = self.jobs[row], self._i.item(0, row)
-        self._count(known, -1)
+        self._count(self.jobs[row], -1)
         self._count(job, 1)
-        self.short += (gpus != job.max) - (gpus != known.max)
         self.jobs[row] = job
         self._i[2:11, row] = self._request(job)
+        self.set_gpus(row, self._i.item(0, row))
 
     def _count(self, job: Job, by: int) -> None:
         """Keeps the sums over all jobs up to date when one comes (1) or goes (-1)."""
@@ -264,7 +265,7 @@ class JobTable:
     def remove(self, job: JobId) -> None:
         row = self.row(job)
         self._count(self.jobs[row], -1)
-        self.short -= self._i.item(0, row) != self.jobs[row].max
+        self.short.discard(job)
         self.set_phase(row, Phase.WAITING)
         self.set_narrow(row, False)
         del self._keys[row], self.ids[row], self.jobs[row], self.placements[row], self.key_of[job]
@@ -306,10 +307,10 @@ class JobTable:
         twin.n = self.n
         twin._f, twin._i = self._f.copy(), self._i.copy()
         twin._keys, twin.ids = list(self._keys), list(self.ids)
-        for name in ("elastic", "total_max", "short", "picky", "irregular", "moving", "broken", "narrow"):
+        for name in ("elastic", "total_max", "picky", "irregular", "moving", "broken", "narrow"):
             setattr(twin, name, getattr(self, name))
         twin.jobs, twin.placements = list(self.jobs), list(self.placements)
-        twin.key_of, twin.queues = dict(self.key_of), dict(self.queues)
+        twin.key_of, twin.queues, twin.short = dict(self.key_of), dict(self.queues), set(self.short)
         twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()
         return twin
 

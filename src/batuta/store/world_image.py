@@ -123,7 +123,7 @@ def _restore_jobs(table: JobTable, header: dict[str, Any], arrays: dict[str, Any
         for name in names:
             if f"{letter}.{name}" in arrays:
                 column_of(name)[:] = arrays[f"{letter}.{name}"]
-    table.short = int(np.count_nonzero(table.i("gpus") != table.i("max")))
+    table.short = {table.ids[row] for row in np.flatnonzero(table.i("gpus") != table.i("max")).tolist()}
     table.placements = _read(_PLACEMENTS, header["placements"])
     if len(table.placements) != table.n:
         raise CodecError(f"{table.n} jobs have {len(table.placements)} placements")
