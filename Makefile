@@ -9,6 +9,11 @@ BUILD  := build
 WORKERS ?= 2
 ARGS    ?=
 
+# The dashboard is built into the package; its page is written last, so it stands for all of it.
+DASHBOARD   := src/batuta/api/static/index.html
+WEB_SOURCES := $(shell find web/src web/public -type f) \
+	$(addprefix web/,index.html package.json svelte.config.js tsconfig.json vite.config.ts)
+
 CODE := src tests $(wildcard benchmarks)
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 UV   := VIRTUAL_ENV=$(VENV) $(BIN)/uv
@@ -18,17 +23,18 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check bench docs fmt lock clean
+.PHONY: help setup web demo test check bench docs fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(VENV)/.installed ## make .venv with everything in it, from the lock files
+setup: $(VENV)/.installed $(DASHBOARD) ## make .venv with everything in it, from the lock files, and the dashboard
 
-demo: setup ## compare all policies on the sample workload and write a report
+web: $(DASHBOARD) ## build the dashboard into the package
+
+demo: setup ## a cluster with virtual GPUs and real elastic jobs (ARGS=--stay to go on afterwards)
 	@mkdir -p $(BUILD)/demo
-	$(BIN)/batuta compare --policies all --workload sample --seeds 1 --parallel 2 --report $(BUILD)/demo/report.html
-	@echo "report: $(BUILD)/demo/report.html"
+	$(BIN)/batuta up --demo --home "$$(mktemp -d $(BUILD)/demo/XXXXXX)" $(ARGS)
 
 test: setup ## run all tests (ARGS='-k world' to choose)
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
@@ -38,6 +44,7 @@ check: setup ## format, lint, types, architecture, docs
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports --no-logo
+	web/run.sh svelte-check --tsconfig ./tsconfig.json --fail-on-warnings --output human
 	$(BIN)/mkdocs build --quiet --strict
 
 bench: setup ## run the benchmarks
@@ -61,7 +68,7 @@ lock: $(VENV)/.locked ## make requirements/*.txt from pyproject.toml (LOCKFLAGS=
 	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
 
 clean: ## remove all that was made here
-	rm -rf $(VENV) $(BUILD) dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(BUILD) dist $(dir $(DASHBOARD)) web/node_modules .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests $(wildcard benchmarks) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # A lock that changed means a new environment, so that nothing stays behind. uv is several times faster than
@@ -77,4 +84,13 @@ $(VENV)/.locked: requirements/bootstrap.txt requirements/dev.txt
 $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@$(BIN)/python -m pip check >$(VENV)/pip-check.log || { cat $(VENV)/pip-check.log; echo 'after a change of dependencies: make lock'; exit 1; }
+	@touch $@
+
+# Node and npm are in .venv. Once the packages are here, no network is needed to build again.
+web/node_modules/.installed: web/package-lock.json | $(VENV)/.locked
+	web/run.sh npm ci --ignore-scripts --prefer-offline --no-audit --no-fund --loglevel=error
+	@touch $@
+
+$(DASHBOARD): web/node_modules/.installed $(WEB_SOURCES)
+	web/run.sh vite build --logLevel warn
 	@touch $@

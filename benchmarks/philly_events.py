@@ -92,7 +92,7 @@ def run_ours(
 ) -> RunResult:
     backend = SimBackend(jobs, cluster_nodes(CLUSTER), SimOptions(restart_s=0.0))
     setting = RunSetting("philly", CLUSTER, keep_segments=False)
-    return simulate(backend, rules_for("elastic-fifo", weigh=False), setting, watch=watch, reasons=reasons)
+    return simulate(backend, rules_for("elastic-fifo", weigh=False), setting, watch=watch, explains=reasons)
 
 
 def mean_jct_s(jobs: tuple[SimJob, ...]) -> tuple[float, float]:

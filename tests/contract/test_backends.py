@@ -4,22 +4,27 @@ A backend joins by a rig: a way to make it with two equal jobs, `a` and `b`, tha
 each fit on one GPU of the node `n0`, which has two. Real ones take real seconds, so a rig names its own.
 """
 
-from collections.abc import Callable, Sequence
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from batuta.backends.local.backend import LocalBackend
 from batuta.backends.sim.goodput.backend import GoodputBackend
 from batuta.backends.sim.machine import SimBackend
 from batuta.backends.sim.workload import GoodputRequest, SimJob
 from batuta.core import event as ev
-from batuta.core.command import Command, Preempt, Resize, Start
-from batuta.core.job import JobId
+from batuta.core.command import Command, Preempt, Resize, Start, Stop
+from batuta.core.job import JobId, JobState
 from batuta.core.reason import Reason
 from batuta.engine.ports import Backend
+from batuta.spec.task import parse_task
 from tests.support.sims import sim_job
-from tests.support.worlds import at, make_nodes
+from tests.support.worlds import at, make_job, make_nodes
 from tests.unit.backends.sim.goodput.toy_profiles import write_toy
 
 
@@ -36,6 +41,9 @@ class Rig:
     """How much of a run a checkpoint may miss, and times may be off."""
     falls_quiet: bool = True
     """A real machine never does: something may always happen."""
+    patience_s: float = 0.0
+    """How long to wait for what should come at once, on a busy machine."""
+    close: Callable[[], None] = lambda: None
     said: list[ev.Event] = field(default_factory=list)
     now_s: float = 0.0
 
@@ -52,7 +60,7 @@ class Rig:
         """Looks on until something is the case."""
         end_s = self.now_s + at_most_s
         while not done():
-            assert self.now_s < end_s, f"not within {at_most_s} s; said: {self.said}"
+            assert self.now_s < end_s + self.patience_s, f"not within {at_most_s} s; said: {self.said}"
             assert self.look(self.now_s + self.step_s)
 
     def idle(self, seconds: float) -> None:
@@ -99,7 +107,40 @@ def goodput_without_restart(folder: Path) -> Rig:
     return goodput(folder, restart_s=0.0)
 
 
+COUNT_TO_SIX = """
+at=$BATUTA_CHECKPOINT_DIR/at-$BATUTA_REPLICA
+n=$(cat $at 2>/dev/null || echo 0)
+while [ $n -lt 6 ]; do
+  sleep 0.1
+  n=$((n + 1))
+  echo $n >$at.new && mv $at.new $at
+done
+"""
+
+
+def local(folder: Path) -> Rig:
+    """Real processes."""
+    if not sys.platform.startswith("linux"):
+        pytest.skip("local mode is complete on Linux only")
+    elastic = {"min_nodes": 1, "max_nodes": 2, "checkpoint": "none", "grace": "1s"}
+    task = parse_task(json.dumps({"run": COUNT_TO_SIX, "elastic": elastic}))
+    backend = LocalBackend(folder, make_nodes(2), lambda job: task)
+    submitted = [ev.JobSubmitted(time.time(), make_job(name, max=2)) for name in ("a", "b")]
+    return Rig(
+        backend,
+        step_s=0.1,
+        run_s=0.6,
+        tolerance_s=2.0,
+        falls_quiet=False,
+        patience_s=30.0,
+        said=list(submitted),
+        now_s=submitted[-1].time_s,
+        close=lambda: backend.shutdown(keep_jobs=False, within_s=0.0),
+    )
+
+
 RIGS = (
+    local,
     simulated,
     simulated_without_restart,
     simulated_with_rare_checkpoints,
@@ -109,12 +150,13 @@ RIGS = (
 
 
 @pytest.fixture(params=RIGS, ids=lambda make: make.__name__.replace("_", "-"))
-def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     """A backend to which both jobs are submitted."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     made: Rig = request.param(tmp_path / "backend")
     made.wait(lambda: sum(isinstance(event, ev.JobSubmitted) for event in made.said) == 2, 10 * made.run_s)
-    return made
+    yield made
+    made.close()
 
 
 def start(job: JobId, where: str) -> Command:
@@ -243,6 +285,53 @@ def test_gpus_of_a_preempted_job_can_be_given_away_in_the_same_breath(rig: Rig) 
     rig.do(preempt("a"), start("b", "n0:0"))
     rig.wait_for_end("b")
     assert not rig.ends("a")
+
+
+# ------------------------------------------------------------------------------------------------------- stop
+
+
+def stop(job: JobId) -> Command:
+    return Stop(job, Reason.CANCELLING)
+
+
+def how_it_ended(rig: Rig, job: JobId) -> list[JobState]:
+    return [event.state for event in rig.said if isinstance(event, ev.JobEnded) and event.job == job]
+
+
+def test_a_stop_ends_a_running_job_for_good(rig: Rig) -> None:
+    rig.do(start("a", "n0:0"))
+    rig.wait_for_start("a")
+    rig.do(stop("a"))
+    rig.wait_for_end("a")
+    rig.idle(2 * rig.run_s)
+    assert how_it_ended(rig, "a") == [JobState.CANCELLED]
+    about = [type(event) for event in rig.said if getattr(event, "job", None) == "a"]
+    assert about[-1] is ev.JobEnded
+
+
+def test_a_stop_ends_a_job_that_waits(rig: Rig) -> None:
+    rig.do(stop("a"))
+    rig.wait_for_end("a")
+    assert how_it_ended(rig, "a") == [JobState.CANCELLED]
+    assert not rig.starts("a")
+
+
+def test_a_stop_ends_a_job_that_was_preempted(rig: Rig) -> None:
+    rig.do(start("a", "n0:0"))
+    rig.wait_for_start("a")
+    rig.do(preempt("a"))
+    rig.do(stop("a"))
+    rig.wait_for_end("a")
+    assert how_it_ended(rig, "a") == [JobState.CANCELLED]
+
+
+def test_gpus_of_a_stopped_job_can_be_given_away_in_the_same_breath(rig: Rig) -> None:
+    rig.do(start("a", "n0:0"))
+    rig.wait_for_start("a")
+    rig.do(stop("a"), start("b", "n0:0"))
+    rig.wait_for_end("b")
+    assert how_it_ended(rig, "a") == [JobState.CANCELLED]
+    assert how_it_ended(rig, "b") == [JobState.SUCCEEDED]
 
 
 # ------------------------------------------------------------------------------------------------------ quiet

@@ -25,6 +25,7 @@ from batuta.core import event as ev
 from batuta.core.decide import Rules, decide
 from batuta.core.job import JobId, JobState
 from batuta.core.job_table import Phase
+from batuta.core.wish import Wish
 from batuta.core.world import StalePlanError, World, apply
 from batuta.policies.registry import policy_names
 from tests.support.arbitrary import JOB_COUNT, QUEUE_COUNT, make_curve, make_job, make_node, make_queue
@@ -109,6 +110,14 @@ class Cluster:
     def user_cancels(self, which: int) -> None:
         for job in self.anyone(which):
             self.happens(ev.JobEnded(self.now_s, job, JobState.CANCELLED, cause="user"))
+
+    def user_wishes(self, which: int, wish: Wish) -> None:
+        for job in self.anyone(which):
+            self.happens(ev.JobWished(self.now_s, job, wish))
+
+    def job_fails(self, which: int, wait_s: float) -> None:
+        for job in self.anyone(which):
+            self.happens(ev.JobInterrupted(self.now_s, job, not_before_s=self.now_s + wait_s))
 
     def queue_changes(self, number: int) -> None:
         self.happens(ev.QueueSet(self.now_s, make_queue(number)))
@@ -240,6 +249,16 @@ class Story(RuleBasedStateMachine):
     def user_cancels(self, which: int) -> None:
         self.cluster.user_cancels(which)
 
+    @rule(which=which, wish=st.sampled_from(Wish), at_once=st.booleans())
+    def user_wishes(self, which: int, wish: Wish, at_once: bool) -> None:
+        self.cluster.user_wishes(which, wish)
+        if at_once:
+            self.cluster.cycle()
+
+    @rule(which=which, wait_s=st.sampled_from((0.0, 1.0, 50.0)))
+    def job_fails(self, which: int, wait_s: float) -> None:
+        self.cluster.job_fails(which, wait_s)
+
     @rule(number=any_queue, at_once=st.booleans())
     def queue_changes(self, number: int, at_once: bool) -> None:
         self.cluster.queue_changes(number)
@@ -331,6 +350,8 @@ WALKS: tuple[tuple[int, Callable[[Cluster, Random], None]], ...] = (
         2,
         lambda cluster, chance: cluster.user_changes_a_job(chance.randrange(9), chance.randrange(JOB_COUNT)),
     ),
+    (2, lambda cluster, chance: cluster.user_wishes(chance.randrange(1000), chance.choice(list(Wish)))),
+    (1, lambda cluster, chance: cluster.job_fails(chance.randrange(1000), chance.choice((1.0, 50.0)))),
     (2, lambda cluster, chance: cluster.queue_changes(chance.randrange(QUEUE_COUNT))),
     (1, lambda cluster, chance: cluster.node_joins(chance.randrange(11))),
     (1, lambda cluster, chance: cluster.node_is_lost(chance.randrange(1000))),

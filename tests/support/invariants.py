@@ -6,13 +6,14 @@ from collections.abc import Collection
 import numpy as np
 
 from batuta.core.cluster import Placement
-from batuta.core.command import Migrate, Preempt, Resize, Start
+from batuta.core.command import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.job import Job, JobId, Spread
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import UNCOUNTED, Card, Layout
 from batuta.core.plan import Plan
 from batuta.core.reach import wishes_of
 from batuta.core.reason import Reason
+from batuta.core.wish import Wish
 from batuta.core.world import World
 
 WITH_GPUS = (Phase.STARTING, Phase.RUNNING, Phase.RESIZING)
@@ -20,6 +21,7 @@ WHY_IT_WAITS = {
     *(Reason.WAITING_FOR_GPUS, Reason.EXCEEDS_CLUSTER, Reason.NO_ACCEPTED_TYPE, Reason.QUEUE_HELD),
     *(Reason.QUOTA_EXHAUSTED, Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET, Reason.NO_MATCHING_NODE),
     *(Reason.SHORT_OF_CPU_OR_MEMORY, Reason.HELD_BACK),
+    *(Reason.PARKED, Reason.CANCELLING, Reason.EVICTED, Reason.RESTART_BACKOFF),
 }
 """The reasons that make sense for a job without GPUs."""
 
@@ -79,6 +81,10 @@ def check_counters(jobs: JobTable) -> None:
     assert jobs.short == {
         job.id for gpus, job in zip(jobs.i("gpus"), jobs.jobs, strict=True) if gpus != job.max
     }
+    assert jobs.held_back == sum(
+        wish != Wish.RUN or not_before_s > 0
+        for wish, not_before_s in zip(jobs.i("wish"), jobs.f("not_before_s"), strict=True)
+    )
     assert (jobs.in_motion() is None) == (jobs.moving == 0)
     assert (jobs.is_broken() is None) == (jobs.broken == 0)
 
@@ -207,7 +213,7 @@ def check_gangs(world: World, changed: Collection[JobId] = ()) -> None:
     for row, (job, placement) in enumerate(zip(jobs.jobs, jobs.placements, strict=True)):
         phase = Phase(int(jobs.i("phase")[row]))
         assert int(jobs.i("gpus")[row]) == (0 if placement is None else placement.size), job.id
-        assert (phase is Phase.WAITING) == (placement is None), job.id
+        assert (phase in (Phase.WAITING, Phase.STOPPING)) == (placement is None), job.id
         assert (phase is Phase.BROKEN) == (jobs.i("lost_gpus")[row] > 0), job.id
         assert phase is Phase.RUNNING or jobs.f("rate")[row] == 0, f"{job.id} makes progress {phase.name}"
         if placement is None:
@@ -280,8 +286,15 @@ def check_plan(world: World, plan: Plan, frozen: bool = True) -> None:
         job, held = jobs.jobs[row], jobs.placements[row]
         phase = Phase(int(jobs.i("phase")[row]))
         assert command.reason.sentence(command.evidence)
-        assert not (frozen and phase in (Phase.STARTING, Phase.RESIZING)), f"{job.id} is in transition"
+        wish = jobs.wish_of(row)
+        in_transition = phase in (Phase.STARTING, Phase.RESIZING) and wish is Wish.RUN
+        assert not (frozen and in_transition), f"{job.id} is in transition"
         match command:
+            case Stop():
+                assert wish is Wish.CANCEL
+                assert phase is not Phase.STOPPING, f"{job.id} is being stopped already"
+                after[job.id] = 0
+                continue
             case Preempt():
                 assert held is not None, f"{job.id} has nothing to lose"
                 after[job.id] = 0
@@ -301,6 +314,9 @@ def check_plan(world: World, plan: Plan, frozen: bool = True) -> None:
     for decision in plan.decisions:
         assert decision.gpus == after[decision.job]
         assert str(decision)
+        row = jobs.row(decision.job)
+        if jobs.wish_of(row) is not Wish.RUN or jobs.f("not_before_s")[row] > plan.time_s:
+            assert decision.gpus == 0, f"{decision.job} shall not run now, but: {decision}"
         if decision.gpus == 0:
             assert decision.reason in WHY_IT_WAITS, f"{decision.job} waits, but: {decision}"
         else:
@@ -334,6 +350,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(tuple(jobs.ids), tuple(jobs.jobs), tuple(jobs.placements), dict(jobs.key_of), dict(jobs.queues)),
         *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.reach)),
         *(jobs.elastic, frozenset(jobs.short), jobs.total_max),
+        *(jobs.held_back, dict(world.progress), world.policy),
         # As text, because NaN is not equal to itself.
         tuple(str(jobs.f(name).tolist()) for name in jobs.F),
         tuple(str(jobs.i(name).tolist()) for name in jobs.I),

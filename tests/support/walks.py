@@ -9,6 +9,8 @@ from batuta.core.cluster import Node, Queue
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve
 from batuta.core.decide import decide
 from batuta.core.job import Job, JobKind, JobState, Share, Spread, Topology
+from batuta.core.progress import Progress
+from batuta.core.wish import Wish
 from batuta.core.world import World, apply
 
 NODES: tuple[dict[str, Any], ...] = (
@@ -65,7 +67,7 @@ class Walk:
             self.join()
             return
         about_jobs = (self.submit, self.submit, self.plan, self.plan, self.report, self.end, self.interrupt)
-        about_others = (self.change, self.join, self.harm, self.heal, self.set_queue, self.wait)
+        about_others = (self.change, self.join, self.harm, self.heal, self.set_queue, self.wait, self.wish)
         chance.choice(about_jobs if chance.random() < 0.8 else about_others)()
 
     def join(self) -> None:
@@ -75,6 +77,17 @@ class Walk:
 
     def wait(self) -> None:
         self.happens(ev.TimePassed(self.now_s))
+
+    def wish(self) -> None:
+        """Users, and what is told of them or of times."""
+        now_s, job = self.now_s, self._anyone()
+        told = (
+            ev.JobWished(now_s, job, self.chance.choice(list(Wish))),
+            ev.TransitionTimed(now_s, job, 2, 1.5, None, 0.25),
+            ev.PolicySet(now_s, self.rules.policy.name),
+            ev.JobInterrupted(now_s, job, not_before_s=now_s + 60, exit_code=3, detail="exit code 3"),
+        )
+        self.happens(self.chance.choice(told))
 
     def set_queue(self) -> None:
         name, quota = self.chance.choice(("default", "batch")), self.chance.choice(QUOTAS)
@@ -122,7 +135,10 @@ class Walk:
         curve = SpeedCurve((0.0, 1.0, self.chance.uniform(1, 2))) if self.chance.random() < 0.3 else None
         restart_s = self.chance.choice((None, 12.25))
         left_s = self.chance.uniform(0, 1e6)
-        self.happens(ev.JobProgressed(self.now_s, self._anyone(), left_s, curve, restart_s))
+        progress = self.chance.choice((None, Progress(0.5, 10, 20, loss=0.25)))
+        self.happens(
+            ev.JobProgressed(self.now_s, self._anyone(), left_s, curve, restart_s, progress=progress)
+        )
 
     def end(self) -> None:
         states = (JobState.SUCCEEDED, JobState.FAILED, JobState.FAILED_SETUP, JobState.CANCELLED)

@@ -14,6 +14,7 @@ from batuta.core.policy import Policy
 from batuta.core.pools import assign_types, bundle_shares
 from batuta.core.reach import within_reach
 from batuta.core.view import PoolView
+from batuta.core.withhold import withheld
 from batuta.core.world import World
 from batuta.core.world_view import pool_view
 
@@ -45,7 +46,7 @@ def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, fre
     if len(capacity) != 1 or jobs.picky:
         gpu_type = assign_types(world, capacity) if admitted.gpu_type is None else admitted.gpu_type
     cap, reach = within_reach(world, admitted.cap, gpu_type)
-    fixed, eligible = _who_may_change(world, cap, freeze)
+    fixed, eligible = _who_may_change(world, now_s, cap, freeze)
     retiered: list[tuple[JobId, int]] = []
     if gpu_type is None:
         if eligible is None:
@@ -73,11 +74,14 @@ def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, fre
 
 
 def _who_may_change(
-    world: World, cap: IntArray | None, freeze: bool
+    world: World, now_s: float, cap: IntArray | None, freeze: bool
 ) -> tuple[BoolArray | None, BoolArray | None]:
     """Rows that keep what they have, and rows that the policy is asked about; None for none, and for all."""
     jobs = world.jobs
     fixed = jobs.in_motion() if freeze else None
+    if fixed is not None and jobs.held_back:
+        # Whoever is cancelled does not have to finish its start first.
+        fixed = fixed & ~withheld(jobs, now_s)
     if cap is None:
         return fixed, None if fixed is None else ~fixed
     # Below its `min` a job has no legal size, and policies rely on `min`.

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from batuta.core.admission import Admitted
 from batuta.core.cluster import Placement
-from batuta.core.command import Command, Migrate, Preempt, Resize, Start
+from batuta.core.command import Command, Migrate, Preempt, Resize, Start, Stop
 from batuta.core.job import Job
+from batuta.core.job_table import Phase
 from batuta.core.layout import Layout
 from batuta.core.placer import Placed, Target
 from batuta.core.reason import Evidence, Reason
 from batuta.core.weigh import Costs, Worth, worth_of_change
+from batuta.core.wish import Wish
 from batuta.core.world import World, speed_at
 
 
@@ -134,7 +136,7 @@ def _put_back(layout: Layout, job: Job, before: Placement, after: Placement | No
 def commands_for(world: World, changes: Changes) -> tuple[Command, ...]:
     """Commands in the order in which they free and take GPUs: stops, shrinks, moves, growth, starts."""
     jobs = world.jobs
-    stops: list[Command] = []
+    stops: list[Command] = list(_ends(world))
     shrinks: list[Command] = []
     moves: list[Command] = []
     grows: list[Command] = []
@@ -142,7 +144,8 @@ def commands_for(world: World, changes: Changes) -> tuple[Command, ...]:
     for row in sorted(changes.after):
         after, before, job = changes.after[row], jobs.placements[row], jobs.jobs[row].id
         if after is None:
-            stops.append(_stop(world, row, changes))
+            if jobs.wish_of(row) is not Wish.CANCEL:
+                stops.append(_preempt(world, row, changes))
         elif before is None:
             starts.append(Start(job, after, Reason.ADMITTED, (("gpus", after.size),)))
         elif row in changes.broken:
@@ -161,8 +164,20 @@ def commands_for(world: World, changes: Changes) -> tuple[Command, ...]:
     return (*stops, *shrinks, *moves, *grows, *starts)
 
 
-def _stop(world: World, row: int, changes: Changes) -> Preempt:
+def _ends(world: World) -> Iterator[Stop]:
+    """Jobs that are cancelled, with GPUs or without; each is told once."""
     jobs = world.jobs
+    if jobs.held_back:
+        fresh = (jobs.i("wish") == Wish.CANCEL) & (jobs.i("phase") != Phase.STOPPING)
+        for row in np.flatnonzero(fresh).tolist():
+            yield Stop(jobs.ids[row], Reason.CANCELLING)
+
+
+def _preempt(world: World, row: int, changes: Changes) -> Preempt:
+    jobs = world.jobs
+    wish = jobs.wish_of(row)
+    if wish is not Wish.RUN:
+        return Preempt(jobs.ids[row], Reason.PARKED if wish is Wish.PARK else Reason.EVICTED)
     if row in changes.broken:
         lost = int(jobs.i("lost_gpus")[row])
         return Preempt(jobs.ids[row], Reason.LOST_NODE, (("lost", lost),))

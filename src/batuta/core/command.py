@@ -49,4 +49,13 @@ class Preempt:
     evidence: Evidence = ()
 
 
-Command: TypeAlias = Start | Resize | Migrate | Preempt
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End a job for good, whether it has GPUs or not. It is over once the backend says so."""
+
+    job: JobId
+    reason: Reason
+    evidence: Evidence = ()
+
+
+Command: TypeAlias = Start | Resize | Migrate | Preempt | Stop

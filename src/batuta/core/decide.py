@@ -14,6 +14,7 @@ from batuta.core.placer import Placed, Placer, Target
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.policy import Policy
 from batuta.core.weigh import Costs
+from batuta.core.withhold import withhold
 from batuta.core.world import World
 
 STEPS = ("admit", "allocate", "place", "weigh", "explain")
@@ -29,24 +30,17 @@ class Rules:
     placer: Placer
     admission: Admission = field(default_factory=OpenDoor)
     costs: Costs = field(default_factory=Costs)
+    explains: bool = True
+    """False where nobody reads it: commands still have their reasons, but not every job gets a decision."""
 
 
-def decide(
-    world: World,
-    now_s: float,
-    rules: Rules,
-    after_step: Callable[[str], None] | None = None,
-    reasons: bool = True,
-) -> Plan:
-    """What should happen now, and why. `after_step` is told the name of each step that is done.
-
-    Without `reasons` the plan has the same commands, each with its own reason, but no decision for each job.
-    """
+def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str], None] | None = None) -> Plan:
+    """What should happen now, and why. `after_step` is told the name of each step that is done."""
     done = after_step or _ignore
     if not world.jobs.n:
         return Plan(world.version, now_s, rules.policy.name, (), (), no_decisions())
     # 1. Who may run at all, and up to what size?
-    admitted = rules.admission.admit(world, now_s)
+    admitted = withhold(world, now_s, rules.admission.admit(world, now_s))
     done("admit")
     # 2. How many GPUs, of which type?
     allocation = allocate(world, now_s, admitted, rules.policy, rules.costs.freeze_transitions)
@@ -63,8 +57,8 @@ def decide(
     weigh(world, now_s, changes, placed, admitted, rules.costs)
     done("weigh")
     # 5. Why does each job have what it has?
-    decisions = explain(world, allocation, admitted, placed, changes) if reasons else no_decisions()
-    commands = commands_for(world, changes) if targets else ()
+    decisions = explain(world, allocation, admitted, placed, changes) if rules.explains else no_decisions()
+    commands = commands_for(world, changes) if targets or world.jobs.held_back else ()
     plan = Plan(world.version, now_s, rules.policy.name, commands, allocation.retiered, decisions)
     done("explain")
     return plan

@@ -9,6 +9,8 @@ from batuta.core.cluster import Node, NodeName, Queue
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.plan import Plan
+from batuta.core.progress import Progress
+from batuta.core.wish import Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,8 @@ class JobSubmitted:
     time_s: float
     job: Job
     cause: str = "submit"
+    task: str = ""
+    """What it runs, as JSON, for a backend that can: the World does not care."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class JobProgressed:
     curve: SpeedCurve | None = None
     restart_s: float | None = None
     cause: str = "progress"
+    progress: Progress | None = None
+    """What people want to know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,10 @@ class JobInterrupted:
     time_s: float
     job: JobId
     cause: str = "backend"
+    not_before_s: float = 0.0
+    """It is not started again sooner than this: a job that crashes at each start backs off."""
+    exit_code: int | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,9 @@ class JobEnded:
     job: JobId
     state: JobState
     cause: str = "backend"
+    exit_code: int | None = None
+    detail: str = ""
+    """What people should know of the end, as a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,40 @@ class JobChanged:
 
     time_s: float
     job: Job
+    cause: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class JobWished:
+    """The user wants the job to run, to be parked, to end, or to leave its GPUs."""
+
+    time_s: float
+    job: JobId
+    wish: Wish
+    cause: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionTimed:
+    """How long the steps of a start, resize, migration or preemption took. The World does not care."""
+
+    time_s: float
+    job: JobId
+    gpus: int
+    """After it; 0 for a preemption."""
+    checkpoint_s: float | None = None
+    """From the request to the answer; None when nothing was asked for, or it did not answer in time."""
+    stop_s: float | None = None
+    start_s: float | None = None
+    cause: str = "backend"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """From now on this policy decides."""
+
+    time_s: float
+    policy: str
     cause: str = "user"
 
 
@@ -167,6 +214,9 @@ Event: TypeAlias = (
     | JobInterrupted
     | JobEnded
     | JobChanged
+    | JobWished
+    | TransitionTimed
+    | PolicySet
     | NodeAdded
     | NodeLost
     | NodeReturned

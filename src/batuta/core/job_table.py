@@ -20,6 +20,7 @@ from batuta.core.cluster import Placement
 from batuta.core.curve import CurvePool, Curves, SpeedCurve
 from batuta.core.job import Job, JobId
 from batuta.core.sizes import LegalSizes, SizeSetPool
+from batuta.core.wish import Wish
 
 _FLOATS = (
     "submit_s",
@@ -34,6 +35,7 @@ _FLOATS = (
     "attained_gpu_s",
     "service_gpu_s",
     "restart_s",
+    "not_before_s",
 )
 _INTS = (
     "gpus",
@@ -52,6 +54,7 @@ _INTS = (
     "restarts",
     "lost_gpus",
     "narrow",
+    "wish",
 )
 """What `explain` needs comes first, what a request fills comes next, so that each is one block."""
 _NAN = float("nan")
@@ -66,9 +69,12 @@ class Phase(IntEnum):
     RESIZING = 3
     BROKEN = 4
     """It lost some of its GPUs and holds the others until the next cycle."""
+    STOPPING = 5
+    """It is being ended for good and has no GPUs any more."""
 
 
 _PHASES = tuple(Phase)
+_WISHES = tuple(Wish)
 # Plain numbers for the hot path: the lookup of an enum's member costs as much as a small array operation.
 _STARTING, _RESIZING, _BROKEN = int(Phase.STARTING), int(Phase.RESIZING), int(Phase.BROKEN)
 _MOVES = tuple(int(phase in (Phase.STARTING, Phase.RESIZING)) for phase in Phase)
@@ -87,6 +93,7 @@ class JobTable:
         "broken",
         "curves",
         "elastic",
+        "held_back",
         "ids",
         "irregular",
         "jobs",
@@ -134,6 +141,8 @@ class JobTable:
         """Jobs that lost some of their GPUs."""
         self.narrow = 0
         """Jobs for which the open nodes have fewer GPUs than they want, even if they were alone."""
+        self.held_back = 0
+        """Jobs whose user does not want them to run, or that wait after a failure."""
 
     def f(self, name: str) -> FloatArray:
         return self._f[self.F[name], : self.n]
@@ -181,6 +190,19 @@ class JobTable:
             self.narrow += 1 if narrow else -1
             self._i[_NARROW, row] = narrow
 
+    def hold_back(self, row: int, wish: Wish | None = None, not_before_s: float | None = None) -> None:
+        """Changes whether and when a job may run, and keeps count; None leaves it as it is."""
+        wishes, times = self._i[self.I["wish"]], self._f[self.F["not_before_s"]]
+        before = int(wishes[row] != 0 or times[row] > 0)
+        if wish is not None:
+            wishes[row] = wish
+        if not_before_s is not None:
+            times[row] = not_before_s
+        self.held_back += int(wishes[row] != 0 or times[row] > 0) - before
+
+    def wish_of(self, row: int) -> Wish:
+        return _WISHES[int(self._i[self.I["wish"], row])]
+
     def in_motion(self) -> BoolArray | None:
         """The jobs that are just starting or resizing; None when there are none."""
         if not self.moving:
@@ -218,9 +240,9 @@ class JobTable:
         self.n += 1
         self._f[:, row] = (
             *(job.submit_s, _NAN, _NAN, _NAN, _NAN, job.submit_s),
-            *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s),
+            *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s, 0.0),
         )
-        self._i[:, row] = (0, 0, *self._request(job), 0, -1, 0, 0, 0)
+        self._i[:, row] = (0, 0, *self._request(job), 0, -1, 0, 0, 0, 0)
         self._count(job, 1)
         self.set_gpus(row, 0)
         return row
@@ -268,6 +290,7 @@ class JobTable:
         self.short.discard(job)
         self.set_phase(row, Phase.WAITING)
         self.set_narrow(row, False)
+        self.hold_back(row, Wish.RUN, 0.0)
         del self._keys[row], self.ids[row], self.jobs[row], self.placements[row], self.key_of[job]
         if row < self.n // 2:
             # The shorter side moves: old jobs, which are the first to end, have few before them.
@@ -307,7 +330,7 @@ class JobTable:
         twin.n = self.n
         twin._f, twin._i = self._f.copy(), self._i.copy()
         twin._keys, twin.ids = list(self._keys), list(self.ids)
-        for name in ("elastic", "total_max", "picky", "irregular", "moving", "broken", "narrow"):
+        for name in ("elastic", "total_max", "picky", "irregular", "moving", "broken", "narrow", "held_back"):
             setattr(twin, name, getattr(self, name))
         twin.jobs, twin.placements = list(self.jobs), list(self.placements)
         twin.key_of, twin.queues, twin.short = dict(self.key_of), dict(self.queues), set(self.short)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from typing import TypeAlias
 
 Evidence: TypeAlias = tuple[tuple[str, float], ...]
 """Named numbers that back a reason, in the order in which people should read them."""
+
+
+_ONE = re.compile(r"\b1 GPUs\b")
 
 
 class Reason(Enum):
@@ -35,6 +39,10 @@ class Reason(Enum):
         "stays at {gpus:.0f} GPUs: a change to {wanted:.0f} gains {gain_s:.0f} s and costs {cost_s:.0f} s"
     )
     IN_TRANSITION = "has {gpus:.0f} GPUs and is just starting or resizing"
+    PARKED = "is parked until it is started again"
+    CANCELLING = "is cancelled and about to end"
+    EVICTED = "leaves its GPUs, which are taken out of service"
+    RESTART_BACKOFF = "failed and is tried again in {wait_s:.0f} s"
     # Why a command is given.
     ADMITTED = "starts with {gpus:.0f} GPUs"
     GREW = "grows from {before:.0f} to {gpus:.0f} GPUs"
@@ -46,4 +54,4 @@ class Reason(Enum):
     LOST_NODE = "lost {lost:.0f} GPUs and there are no others for it now"
 
     def sentence(self, evidence: Evidence) -> str:
-        return self.value.format(**dict(evidence))
+        return _ONE.sub("1 GPU", self.value.format(**dict(evidence)))

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Queue, Span
-from batuta.core.command import Migrate, Preempt, Resize, Start
+from batuta.core.command import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import Layout, NodeTable, bits
+from batuta.core.progress import Progress
 from batuta.core.reach import Wishes, most_gpus, wishes_of
+from batuta.core.wish import Wish
 
 # Places of the cells that every start and stop writes.
 _FIRST_START, _LAST_START, _LAST_STOP, _LAST_RESIZE, _RATE = (
@@ -36,6 +38,9 @@ class PastJob:
     end_s: float
     attained_gpu_s: float
     restarts: int
+    progress: Progress | None = None
+    exit_code: int | None = None
+    detail: str = ""
 
 
 class World:
@@ -51,6 +56,8 @@ class World:
         "nodes",
         "now_s",
         "past",
+        "policy",
+        "progress",
         "queues",
         "reach",
         "version",
@@ -64,6 +71,10 @@ class World:
         self.layout = Layout(self.nodes)
         self.queues: dict[str, Queue] = {}
         self.past: dict[JobId, PastJob] = {}
+        self.progress: dict[JobId, Progress] = {}
+        """What living jobs said last."""
+        self.policy = ""
+        """The one that was chosen last; empty for the one that the engine was started with."""
         self.cordoned = 0
         """Nodes that a person took out of service."""
         self.lost = 0
@@ -79,6 +90,7 @@ class World:
         twin.jobs, twin.nodes = self.jobs.fork(), self.nodes.fork()
         twin.layout = self.layout.fork(twin.nodes)
         twin.queues, twin.past = dict(self.queues), dict(self.past)
+        twin.progress, twin.policy = dict(self.progress), self.policy
         twin.cordoned, twin.lost, twin.ill = self.cordoned, self.lost, dict(self.ill)
         twin.reach, twin._open_capacity = dict(self.reach), list(self._open_capacity)
         return twin
@@ -127,7 +139,7 @@ class World:
         """What people see of a living job."""
         jobs = self.jobs
         phase = jobs.phase_of(row)
-        if phase is Phase.WAITING:
+        if phase is Phase.WAITING or phase is Phase.STOPPING:
             never_ran = math.isnan(jobs.f("first_start_s")[row])
             return JobState.PENDING if never_ran else JobState.PREEMPTED
         if phase is Phase.STARTING:
@@ -203,6 +215,8 @@ def _progressed(world: World, event: ev.JobProgressed) -> None:
     row = jobs.row(event.job)
     jobs.settle(row, event.time_s)
     jobs.f("remaining_s")[row] = event.remaining_s
+    if event.progress is not None:
+        world.progress[event.job] = event.progress
     if event.restart_s is not None:
         jobs.f("restart_s")[row] = event.restart_s
     if event.curve is not None:
@@ -217,6 +231,26 @@ def _interrupted(world: World, event: ev.JobInterrupted) -> None:
         row = world.jobs.row(event.job)
         if world.jobs.placements[row] is not None:
             _release(world, row, event.time_s)
+        if event.not_before_s > event.time_s:
+            world.jobs.hold_back(row, not_before_s=event.not_before_s)
+
+
+def _wished(world: World, event: ev.JobWished) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    if jobs.wish_of(row) is Wish.CANCEL:
+        return
+    if event.wish is not Wish.EVICT:
+        # Whoever says RUN does not want to wait for a back-off to end.
+        jobs.hold_back(row, event.wish, 0.0 if event.wish is Wish.RUN else None)
+    elif jobs.placements[row] is not None and jobs.wish_of(row) is Wish.RUN:
+        jobs.hold_back(row, Wish.EVICT)
+
+
+def _policy_set(world: World, event: ev.PolicySet) -> None:
+    world.policy = event.policy
 
 
 def _ended(world: World, event: ev.JobEnded) -> None:
@@ -229,7 +263,15 @@ def _ended(world: World, event: ev.JobEnded) -> None:
     f, i = jobs.cells()
     first_start_s, attained_gpu_s = f.item(_FIRST_START, row), f.item(_ATTAINED, row)
     world.past[event.job] = PastJob(
-        jobs.jobs[row], event.state, first_start_s, event.time_s, attained_gpu_s, i.item(_RESTARTS, row)
+        jobs.jobs[row],
+        event.state,
+        first_start_s,
+        event.time_s,
+        attained_gpu_s,
+        i.item(_RESTARTS, row),
+        world.progress.pop(event.job, None),
+        event.exit_code,
+        event.detail,
     )
     jobs.remove(event.job)
 
@@ -248,6 +290,8 @@ def _release(world: World, row: int, now_s: float) -> None:
     i[_GPU_TYPE, row], i[_LOST, row] = -1, 0
     jobs.set_gpus(row, 0)
     jobs.set_phase(row, Phase.WAITING)
+    if jobs.held_back and jobs.wish_of(row) is Wish.EVICT:
+        jobs.hold_back(row, Wish.RUN)
 
 
 def _planned(world: World, event: ev.Planned) -> None:
@@ -263,8 +307,10 @@ def _planned(world: World, event: ev.Planned) -> None:
     taking: list[tuple[int, Start | Resize | Migrate, set[Span]]] = []
     for command in plan.commands:
         row = jobs.row(command.job)
-        if isinstance(command, Preempt):
+        if isinstance(command, Preempt | Stop):
             _release(world, row, now_s)
+            if isinstance(command, Stop):
+                jobs.set_phase(row, Phase.STOPPING)
             continue
         kept, held = set[Span](), jobs.placements[row]
         if held is not None:
@@ -295,6 +341,8 @@ def _occupy(world: World, row: int, placement: Placement, now_s: float, phase: P
     f[_RATE, row] = 0.0
     i[_LOST, row], i[_GPU_TYPE, row] = 0, world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
     jobs.set_gpus(row, placement.size)
+    if jobs.held_back:
+        jobs.hold_back(row, not_before_s=0.0)
     jobs.set_phase(row, phase)
 
 
@@ -396,7 +444,7 @@ def _queue_set(world: World, event: ev.QueueSet) -> None:
     world.queues[event.queue.name] = event.queue
 
 
-def _time_passed(world: World, event: ev.TimePassed) -> None:
+def _time_passed(world: World, event: ev.TimePassed | ev.TransitionTimed) -> None:
     """Only the clock moves, which `apply` does for every event."""
 
 
@@ -407,6 +455,9 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.JobInterrupted: _interrupted,
     ev.JobEnded: _ended,
     ev.JobChanged: _change,
+    ev.JobWished: _wished,
+    ev.TransitionTimed: _time_passed,
+    ev.PolicySet: _policy_set,
     ev.NodeAdded: _node_added,
     ev.NodeLost: _node_lost,
     ev.NodeReturned: _node_returned,

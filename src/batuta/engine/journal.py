@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from batuta.core.decide import Rules, decide
-from batuta.core.event import Event, Planned
+from batuta.core.event import Event, Planned, PolicySet
 from batuta.core.world import World, apply
 
 
@@ -14,6 +14,9 @@ class NoJournal:
 
     def append(self, event: Event) -> None:
         pass
+
+    def commit(self) -> int:
+        return 0
 
 
 class MemoryJournal:
@@ -25,6 +28,9 @@ class MemoryJournal:
     def append(self, event: Event) -> None:
         self.events.append(event)
 
+    def commit(self) -> int:
+        return len(self.events)
+
     def __iter__(self) -> Iterator[Event]:
         return iter(self.events)
 
@@ -33,13 +39,22 @@ class ReplayDiffersError(Exception):
     """A journal's plan is not what the same World decides now."""
 
 
-def replay(events: Iterator[Event] | list[Event], rules: Rules) -> World:
-    """Rebuilds the World from a journal, and proves that every plan in it is decided again bit for bit."""
+def replay(
+    events: Iterator[Event] | list[Event],
+    rules: Rules,
+    rules_of: Callable[[str], Rules] | None = None,
+) -> World:
+    """Rebuilds the World from a journal, and proves that every plan in it is decided again bit for bit.
+
+    `rules_of` is asked when the policy was changed on the way.
+    """
     world = World()
     for number, event in enumerate(events):
         if isinstance(event, Planned):
             again = decide(world, event.time_s, rules)
             if again != event.plan:
                 raise ReplayDiffersError(f"event {number} at {event.time_s} s: the plan differs")
+        if isinstance(event, PolicySet) and rules_of is not None:
+            rules = rules_of(event.policy)
         apply(world, event)
     return world

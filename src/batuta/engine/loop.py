@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
 from batuta.core.decide import Rules, decide
-from batuta.core.event import Event, JobStarted, Planned
+from batuta.core.event import Event, JobProgressed, JobStarted, Planned, PolicySet, TransitionTimed
 from batuta.core.plan import Plan
+from batuta.core.reason import Reason
+from batuta.core.withhold import next_release_s
 from batuta.core.world import World, apply
 from batuta.engine.ports import Backend, Journal
+from batuta.engine.requests import Requests
+
+_NEWS = (JobProgressed, TransitionTimed)
+"""What jobs report as long as they run: good to know, but nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +29,8 @@ class Cadence:
     """Only at whole multiples of this, as round-based schedulers do; None decides after every event."""
     min_interval_s: float = 0.0
     """Not sooner than this after the last decision that changed something."""
+    calm_s: float = 0.0
+    """After reports of progress alone, not sooner than this after the last decision."""
     every_s: float | None = None
     """At least this often while jobs wait, for policies whose order changes with time alone."""
 
@@ -31,8 +40,21 @@ class Cadence:
             seconds = getattr(self, name)
             if seconds is not None and not 0 < seconds < math.inf:
                 raise ValueError(f"{name} must be a finite number of seconds > 0, found {seconds}")
-        if not 0 <= self.min_interval_s < math.inf:
-            raise ValueError(f"min_interval_s must be finite and ≥ 0, found {self.min_interval_s}")
+        for name in ("min_interval_s", "calm_s"):
+            seconds = getattr(self, name)
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"{name} must be finite and ≥ 0, found {seconds}")
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What an engine needs that serves people: it never runs out of things to come."""
+
+    requests: Requests
+    rules_of: Callable[[str], Rules]
+    """Finds the rules of a policy that is chosen at run time."""
+    guard: AbstractContextManager[object]
+    """Held while the World changes or is decided upon, so that other threads can read it in between."""
 
 
 class Watcher(Protocol):
@@ -67,7 +89,7 @@ class Engine:
         watcher: Watcher,
         cadence: Cadence = Cadence(),  # noqa: B008  (frozen)
         after_step: Callable[[str], None] | None = None,
-        reasons: bool = True,
+        live: Live | None = None,
     ) -> None:
         self.world = world
         self.backend = backend
@@ -75,11 +97,13 @@ class Engine:
         self.journal = journal
         self.watcher = watcher
         self.cadence = cadence
+        self.last_plan: Plan | None = None
         self._after_step = after_step
-        self._reasons = reasons
-        self._last_change_s = -math.inf
-        self._owed = False
-        """Something happened that no decision has taken into account yet."""
+        self._live = live
+        self._guard: AbstractContextManager[object] = nullcontext() if live is None else live.guard
+        self._last_change_s = self._last_cycle_s = -math.inf
+        self._owed = self._urgent = False
+        """Something happened that no decision has taken into account yet; more than reports of progress."""
         self._settled = False
         """The last decision changed nothing, and nothing has happened since."""
 
@@ -93,28 +117,55 @@ class Engine:
         if self._settled and self.backend.quiet():
             return False
         events = self.backend.next_events(self._wake_s())
-        if not events:
+        if not events and self._live is None:
             return False
-        for event in events:
-            self._take(event)
+        with self._guard:
+            for event in events:
+                self._take(event)
+        asked = self._live is not None and self._serve(self._live.requests)
+        if not asked and not events:
+            return True
         self._owed = True
+        self._urgent |= asked or not all(isinstance(event, _NEWS) for event in events)
         self._settled = False
         if self._due(self.world.now_s):
             self._cycle(self.world.now_s)
         else:
             self.watcher.postponed(self.world)
+        self.journal.commit()
+        return True
+
+    def _serve(self, requests: Requests) -> bool:
+        """Takes in what people ask for; they are answered when it is durable. False when nobody asked."""
+        waiting = requests.take()
+        if not waiting:
+            return False
+        for request in waiting:
+            with self._guard, request.refusing():
+                for event in request.make(self.world):
+                    self._take(event)
+        self.journal.commit()
+        for request in waiting:
+            request.answer()
         return True
 
     def _take(self, event: Event) -> None:
         apply(self.world, event)
         self.journal.append(event)
+        if isinstance(event, PolicySet) and self._live is not None:
+            self.rules = self._live.rules_of(event.policy)
         self.watcher.saw(self.world, event)
 
     def _due(self, now_s: float) -> bool:
         cadence = self.cadence
         if cadence.round_s is not None:
             return math.isclose(math.remainder(now_s, cadence.round_s), 0.0, abs_tol=1e-6)
-        return now_s >= self._last_change_s + cadence.min_interval_s
+        return now_s >= self._owed_from_s()
+
+    def _owed_from_s(self) -> float:
+        """When a decision on what has happened may be made."""
+        calm_s = -math.inf if self._urgent else self._last_cycle_s + self.cadence.calm_s
+        return max(self._last_change_s + self.cadence.min_interval_s, calm_s)
 
     def _wake_s(self) -> float | None:
         """When to decide even if nothing happens until then; None to wait for as long as it takes."""
@@ -124,24 +175,35 @@ class Engine:
         if cadence.round_s is not None:
             return (math.floor(world.now_s / cadence.round_s + 1e-9) + 1) * cadence.round_s
         if self._owed:
-            return self._last_change_s + cadence.min_interval_s
+            return self._owed_from_s()
+        wake_s = next_release_s(world.jobs, world.now_s)
         if cadence.every_s is not None and (world.jobs.i("gpus") == 0).any():
-            return world.now_s + cadence.every_s
-        return None
+            wake_s = min(wake_s, world.now_s + cadence.every_s)
+        return wake_s if wake_s < math.inf else None
 
     def _cycle(self, now_s: float) -> None:
         self.watcher.deciding()
-        plan = decide(self.world, now_s, self.rules, self._after_step, self._reasons)
-        self._owed = False
+        with self._guard:
+            plan = self.last_plan = decide(self.world, now_s, self.rules, self._after_step)
+            if not plan.empty:
+                event = Planned(now_s, plan)
+                self.journal.append(event)
+                apply(self.world, event)
+                self.watcher.saw(self.world, event)
+        self._last_cycle_s = now_s
+        self._owed = self._urgent = False
         self._settled = plan.empty
         if not plan.empty:
             self._last_change_s = now_s
-            event = Planned(now_s, plan)
-            self.journal.append(event)
-            apply(self.world, event)
-            self.watcher.saw(self.world, event)
-            for done in self.backend.execute(plan.commands, now_s):
-                self._take(done)
-                # That a job runs was to be expected; anything else may call for another decision.
-                self._owed |= not isinstance(done, JobStarted)
+            # Whoever had to leave its GPUs may have others at once.
+            self._owed = self._urgent = any(one.reason is Reason.EVICTED for one in plan.commands)
+            # Nothing is carried out that a restart would not know of.
+            self.journal.commit()
+            done = self.backend.execute(plan.commands, now_s)
+            with self._guard:
+                for event_ in done:
+                    self._take(event_)
+                    # That a job runs was to be expected; anything else may call for another decision.
+                    self._owed |= not isinstance(event_, JobStarted)
+                    self._urgent = self._owed
         self.watcher.decided(self.world, plan)

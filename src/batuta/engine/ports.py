@@ -33,3 +33,23 @@ class Journal(Protocol):
     """Keeps every event, in order. A `Planned` event carries its plan."""
 
     def append(self, event: Event) -> None: ...
+
+    def commit(self) -> int:
+        """Makes durable what was appended: before it is acknowledged, and before commands are carried out.
+
+        Returns the number of the last event. JournalUnavailable when that is not possible now; then
+        nothing is lost and it can be tried again.
+        """
+        ...
+
+
+class LiveBackend(Backend, Protocol):
+    """A backend of real things: other threads may wake the engine that waits for its events."""
+
+    def wake(self) -> None:
+        """Makes `next_events` return soon, with nothing if nothing happened. May be called by any thread."""
+        ...
+
+
+class JournalUnavailable(Exception):
+    """The journal cannot be written now, because the disk is full for example."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from batuta.engine.ports import JournalUnavailable
+
 
 class StoreError(Exception):
     """Something about stored state is not as it has to be."""
 
 
-class StoreFullError(StoreError):
+class StoreFullError(StoreError, JournalUnavailable):
     """There is no room left. Nothing was half written; the same can be tried again when there is."""
 
 
-class StoreBusyError(StoreError):
+class StoreBusyError(StoreError, JournalUnavailable):
     """Another process has kept the database for too long."""
 
 

@@ -16,6 +16,7 @@ from batuta.core.curve import CurvePool, SpeedCurve
 from batuta.core.job import Job
 from batuta.core.job_table import JobTable
 from batuta.core.layout import Card, Layout
+from batuta.core.progress import Progress
 from batuta.core.reach import Wishes
 from batuta.core.world import World
 from batuta.store.errors import CodecError
@@ -24,8 +25,9 @@ from batuta.store.values import form_of
 
 VERSION = 1
 """Changes when an image would be misread; then the journal is replayed."""
-_COUNTERS = ("picky", "irregular", "moving", "broken", "narrow")
+_COUNTERS = ("picky", "irregular", "moving", "broken", "narrow", "held_back")
 _NUMBER, _NODES, _JOBS, _QUEUES = (form_of(kind) for kind in (float, list[Node], list[Job], list[Queue]))
+_PROGRESS = form_of(dict[str, Progress])
 _PLACEMENTS, _REACH = form_of(list[Placement | None]), form_of(dict[Wishes, list[int]])
 
 
@@ -37,6 +39,8 @@ def draw(world: World) -> bytes:
         "version": world.version,
         "now_s": _write(_NUMBER, world.now_s),
         "open_capacity": world._open_capacity,
+        "policy": world.policy,
+        "progress": _write(_PROGRESS, world.progress),
         "cordoned": hex(world.cordoned),
         "lost": hex(world.lost),
         "ill": [[i, hex(mask)] for i, mask in world.ill.items()],
@@ -97,6 +101,8 @@ def _restore(header: dict[str, Any], arrays: dict[str, Any]) -> World:
     world.ill = {i: _bits(mask) for i, mask in header["ill"]}
     world.reach = _read(_REACH, header["reach"])
     world._open_capacity = header["open_capacity"]
+    world.policy = header.get("policy", "")
+    world.progress = _read(_PROGRESS, header.get("progress", {}))
     return world
 
 

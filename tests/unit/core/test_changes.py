@@ -76,7 +76,7 @@ def test_growth_that_does_not_pay_is_dropped_and_the_numbers_say_why() -> None:
     assert (numbers["gpus"], numbers["wanted"]) == (1, 4)
     assert numbers["gain_s"] == pytest.approx(3 * (100 / 4 + 20))
     assert numbers["cost_s"] == pytest.approx(2 * 20 * 4)
-    assert str(decision) == "stays at 1 GPUs: a change to 4 gains 135 s and costs 160 s"
+    assert str(decision) == "stays at 1 GPU: a change to 4 gains 135 s and costs 160 s"
 
 
 def test_without_weighing_it_is_carried_out_all_the_same() -> None:

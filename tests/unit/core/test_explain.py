@@ -12,6 +12,7 @@ from batuta.core.job import Share, Spread, Topology
 from batuta.core.plan import Decision
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
+from batuta.core.wish import Wish
 from batuta.core.world import World, apply
 from batuta.quota.queue_limits import QueueLimits
 from tests.support.fixed_policy import rules_that_give
@@ -47,6 +48,18 @@ def moving() -> tuple[World, Rules]:
     world, rules = alone(4, size=2, max=4), rules_that_give(j=2)
     apply(world, ev.Planned(NOW_S, decide(world, NOW_S, rules)))
     return world, rules
+
+
+def wished(wish: Wish, running: bool = False) -> tuple[World, Rules]:
+    world = make_world(make_nodes(4), {"j": "n0:0"} if running else {}, [make_job("j")])
+    apply(world, ev.JobWished(NOW_S, "j", wish))
+    return world, rules_that_give()
+
+
+def failed() -> tuple[World, Rules]:
+    world = make_world(make_nodes(4), {"j": "n0:0"}, [make_job("j")])
+    apply(world, ev.JobInterrupted(NOW_S, "j", not_before_s=NOW_S + 8))
+    return world, rules_that_give()
 
 
 NOBODY_MOVES = Costs(enabled=False)
@@ -130,7 +143,7 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
     ),
     "its queue is not why it waits": (
         Reason.WAITING_FOR_GPUS,
-        "needs 1 GPUs, 0 of 4 are left by the jobs that go first",
+        "needs 1 GPU, 0 of 4 are left by the jobs that go first",
         lambda: (
             quota(beside("n0:0123", make_nodes(4), size=1, max=8), Queue("default", (("*", 6),))),
             limited(other=4),
@@ -186,7 +199,7 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
     ),
     "more does not pay": (
         Reason.CHANGE_DOES_NOT_PAY,
-        "stays at 1 GPUs: a change to 2 gains 100 s and costs 400 s",
+        "stays at 1 GPU: a change to 2 gains 100 s and costs 400 s",
         lambda: (
             make_world(
                 make_nodes(4),
@@ -196,6 +209,18 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
             rules_that_give(j=2),
         ),
     ),
+    "it is parked": (Reason.PARKED, "is parked until it is started again", lambda: wished(Wish.PARK)),
+    "it is cancelled": (
+        Reason.CANCELLING,
+        "is cancelled and about to end",
+        lambda: wished(Wish.CANCEL, True),
+    ),
+    "its node is drained": (
+        Reason.EVICTED,
+        "leaves its GPUs, which are taken out of service",
+        lambda: wished(Wish.EVICT, True),
+    ),
+    "it failed": (Reason.RESTART_BACKOFF, "failed and is tried again in 8 s", failed),
     "it is just starting": (Reason.IN_TRANSITION, "has 2 GPUs and is just starting or resizing", moving),
 }
 

@@ -22,12 +22,12 @@ SLOTS = {
         **dict.fromkeys(
             ("_open_capacity", "cordoned", "ill", "jobs", "layout", "lost", "nodes", "now_s"), DRAWN
         ),
-        **dict.fromkeys(("queues", "reach", "version"), DRAWN),
+        **dict.fromkeys(("policy", "progress", "queues", "reach", "version"), DRAWN),
         "past": "is kept by the snapshots, job by job",
     },
     JobTable: {
         **dict.fromkeys(("_f", "_i", "curves", "jobs", "placements", "queues", "size_sets"), DRAWN),
-        **dict.fromkeys(("broken", "irregular", "moving", "narrow", "picky"), DRAWN),
+        **dict.fromkeys(("broken", "held_back", "irregular", "moving", "narrow", "picky"), DRAWN),
         **dict.fromkeys(("_keys", "elastic", "ids", "key_of", "n", "short", "total_max"), FOLLOWS),
     },
     NodeTable: {

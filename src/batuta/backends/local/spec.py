@@ -66,7 +66,7 @@ def write_spec(run_dir: Path, spec: ReplicaSpec) -> None:
         "checkpoint_request": _text(spec.checkpoint_request),
         "doorbell": _text(spec.doorbell),
     }
-    _write(run_dir / "spec.json", json.dumps(content, indent=1) + "\n")
+    _write(run_dir / "spec.json", json.dumps(content) + "\n")
 
 
 def _arguments(script: Path, command: Sequence[str] | str, env: Mapping[str, str]) -> list[str]:

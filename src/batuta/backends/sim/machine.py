@@ -10,7 +10,7 @@ from batuta.backends.sim.failures import FailureRecord
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Placement
-from batuta.core.command import Command, Preempt
+from batuta.core.command import Command, Preempt, Stop
 from batuta.core.job import JobId, JobState
 
 _DONE = 1e-9
@@ -117,6 +117,10 @@ class SimBackend:
                 # It writes no checkpoint when asked, so what came after its last one is lost.
                 done.append(self._crash(run))
             self._stop(run)
+            if isinstance(command, Stop):
+                del self._runs[command.job]
+                done.append(ev.JobEnded(self.now_s, command.job, JobState.CANCELLED))
+                continue
             if isinstance(command, Preempt):
                 continue
             run.placement, run.begun_s = command.placement, self.now_s

@@ -10,7 +10,7 @@ import numpy as np
 from batuta.backends.sim.result import JobResult, Segment, Timeline
 from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Placement
-from batuta.core.command import Migrate, Preempt
+from batuta.core.command import Migrate, Preempt, Stop
 from batuta.core.event import Event, GpuFailed, JobEnded, JobInterrupted, NodeLost, Planned
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.layout import Layout
@@ -46,6 +46,9 @@ class Recorder:
 
     def _commanded(self, time_s: float, plan: Plan) -> None:
         for command in plan.commands:
+            if isinstance(command, Stop):
+                self._close(command.job, time_s)
+                continue
             if isinstance(command, Preempt):
                 self.preemptions[command.job] = self.preemptions.get(command.job, 0) + 1
                 self._close(command.job, time_s)

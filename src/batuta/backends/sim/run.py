@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -108,14 +108,15 @@ def simulate(
     journal: Journal | None = None,
     tell: Callable[[float, int], None] | None = None,
     watch: Callable[[World, Plan], None] | None = None,
-    reasons: bool | None = None,
+    explains: bool | None = None,
 ) -> RunResult:
     """Runs a workload to its end, or until interrupted: then the result says that it is not complete.
 
-    Plans say why each job has what it has if `reasons` is set; None: if a journal or `watch` sees them.
+    Plans say why each job has what it has if `explains` is set; None: if a journal or `watch` sees them.
     """
-    if reasons is None:
-        reasons = journal is not None or watch is not None
+    if explains is None:
+        explains = journal is not None or watch is not None
+    rules = replace(rules, explains=explains)
     world, recorder, times = World(), Recorder(setting.keep_segments), StepTimes()
     journal = journal or NoJournal()
     for event in backend.opening():
@@ -124,7 +125,7 @@ def simulate(
     watcher = _Progress(recorder, times, tell)
     if watch is not None:
         watcher = _Watched(recorder, times, tell, watch)
-    engine = Engine(world, backend, rules, journal, watcher, cadence, times.after_step, reasons)
+    engine = Engine(world, backend, rules, journal, watcher, cadence, times.after_step)
     begun_cpu_s = time.process_time()
     complete = True
     try:

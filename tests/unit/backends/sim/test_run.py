@@ -286,7 +286,7 @@ def test_the_story_of_a_job_has_a_chapter_for_every_change() -> None:
     chapters = [(c.time_s, c.decision.gpus, c.decision.reason, c.command) for c in story.chapters]
     assert chapters == [
         (0, 0, Reason.WAITING_FOR_GPUS, ""),
-        (310, 1, Reason.AT_ASKED_SIZE, "start: starts with 1 GPUs"),
+        (310, 1, Reason.AT_ASKED_SIZE, "start: starts with 1 GPU"),
     ]
 
 

@@ -20,6 +20,8 @@ Process: TypeAlias = tuple[int, int]
 
 
 _boot_id: list[str] = []  # once it is known
+_CAUGHT_TO_TIDY_UP = (signal.SIGTRAP, signal.SIGUSR2, signal.SIGXCPU, signal.SIGVTALRM, signal.SIGSYS)
+"""Nobody handles all of these for their own sake."""
 
 
 class Entry:
@@ -131,12 +133,40 @@ def send(process: Process, number: int) -> bool:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether the process has a handler for the signal (without one, most signals end a process)."""
+    """Whether the process has a handler of its own for the signal (without one, most signals end a process).
+
+    bash with a trap on EXIT catches whatever could end it, tidies up and dies of it all the same. Such a shell
+    has a handler of its own only if its script speaks of the signal.
+    """
+    caught = _caught(pid)
+    if not caught >> (number - 1) & 1:
+        return False
+    return not all(caught >> (other - 1) & 1 for other in _CAUGHT_TO_TIDY_UP) or _speaks_of(pid, number)
+
+
+def _caught(pid: int) -> int:
+    """A bit for each signal that the process has a handler for, the lowest for number 1."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
                 if line.startswith(b"SigCgt:"):
-                    return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+                    return int(line.split()[1], 16)
     except (OSError, ValueError):
         pass
-    return False
+    return 0
+
+
+def _speaks_of(pid: int, number: int) -> bool:
+    """Whether the name of a signal is in the script or the command that a shell was started with."""
+    names = [name for name in dir(signal) if name.startswith("SIG") and getattr(signal, name) == number]
+    name = names[0][3:].encode()
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(1 << 20).split(b"\0")
+        if any(name in word for word in words):
+            return True
+        script = next((word for word in words[1:] if word and not word.startswith(b"-")), b"")
+        with open(os.path.join(os.fsencode(f"/proc/{pid}/cwd"), script), "rb") as file:
+            return name in file.read(1 << 20)
+    except OSError:
+        return False

@@ -13,7 +13,7 @@ from batuta.backends.sim.goodput.knowledge import Belief, Measured, Observed, be
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Placement
-from batuta.core.command import Command, Preempt
+from batuta.core.command import Command, Preempt, Stop
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobId, JobState
 from batuta.spec.problem import InputError, Problem, did_you_mean
@@ -131,8 +131,11 @@ class GoodputBackend:
         done: list[ev.Event] = []
         for command in commands:
             model = self.models[command.job].model
-            if isinstance(command, Preempt):
+            if isinstance(command, Preempt | Stop):
                 model.set_placement((), ())
+                if isinstance(command, Stop):
+                    del self._alive[command.job]
+                    done.append(ev.JobEnded(now_s, command.job, JobState.CANCELLED))
                 continue
             if model.set_placement(*self._shape(command.placement)):
                 lost = model.restart_s * model.gpus

@@ -1,0 +1,163 @@
+"""Where a job's files lie, and how they are written so that nobody reads half of one.
+
+jobs/<id>/
+  job.json            what is remembered of runs that are over (ledger.py)
+  runs/<n>/run.json   the run that is, or was last; one folder per rank beside it (processes.py)
+  control/<n>/        how a checkpoint is asked for and answered; host lists; result.json
+  logs/rank-<r>.log   goes on through restarts
+  checkpoints/        $BATUTA_CHECKPOINT_DIR
+  progress.jsonl      $BATUTA_PROGRESS
+  result.json         the job's return value
+  setup-markers/      the nodes on which setup was done
+  work/               the working directory of a task that names none
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+from batuta.backends.local.trash import throw_away
+from batuta.core.job import JobId
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
+_LOG = re.compile(r"rank-(\d+)\.log")
+LARGEST_RESULT_BYTES = 2**24
+
+
+def folder_name(job: JobId) -> str:
+    """A job's id as the name of a folder; whatever it holds, it is one name and no way out."""
+    return job if _PLAIN.fullmatch(job) else quote(job, safe="").replace(".", "%2E")
+
+
+class JobFiles:
+    """The files of one job."""
+
+    def __init__(self, root: Path, job: JobId) -> None:
+        self._root = root.absolute()
+        self.folder = self._root / "jobs" / folder_name(job)
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "job.json"
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def progress(self) -> Path:
+        return self.folder / "progress.jsonl"
+
+    @property
+    def result(self) -> Path:
+        return self.folder / "result.json"
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    def run(self, number: int) -> Path:
+        return self.runs / str(number)
+
+    def replica(self, number: int, rank: int) -> Path:
+        return self.runs / str(number) / str(rank)
+
+    def control(self, number: int) -> Path:
+        return self.folder / "control" / str(number)
+
+    def log(self, rank: int) -> Path:
+        return self.folder / "logs" / f"rank-{rank}.log"
+
+    def setup_marker(self, node: str) -> Path:
+        return self.folder / "setup-markers" / quote(node, safe="")
+
+    def prepare(self, number: int) -> None:
+        """Makes the folders that a run needs. OSError when that is not possible."""
+        for folder in (self.run(number), self.control(number)):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (self.checkpoints, self.work, self.log(0).parent, self.setup_marker("x").parent):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def run_numbers(self) -> list[int]:
+        """The runs that there are, ascending."""
+        try:
+            return sorted(int(name) for name in os.listdir(self.runs) if name.isdecimal())
+        except OSError:
+            return []
+
+    def ranks(self) -> list[int]:
+        """The ranks that have ever logged something."""
+        try:
+            found = map(_LOG.fullmatch, os.listdir(self.folder / "logs"))
+        except OSError:
+            return []
+        return sorted(int(match[1]) for match in found if match)
+
+    def keep_result(self, number: int) -> None:
+        """Takes over the result that a run left, so that it outlives the run."""
+        source = self.control(number) / "result.json"
+        with contextlib.suppress(OSError):
+            if source.stat().st_size <= LARGEST_RESULT_BYTES:
+                os.replace(source, self.result)
+
+    def read_result(self) -> str | None:
+        """The job's return value as JSON; None when it gave none."""
+        try:
+            text = self.result.read_text(encoding="utf-8")
+            json.loads(text)
+        except (OSError, ValueError, RecursionError):
+            return None
+        return text
+
+    def discard_run(self, number: int) -> None:
+        """Forgets a run of which no process is left. A run is there as a whole or not at all."""
+        for folder in (self.run(number), self.control(number)):
+            throw_away(self._root, folder)
+
+    def tidy(self) -> None:
+        """Keeps of a job that is over what people want: logs, progress, result and checkpoints."""
+        for name in ("runs", "control", "setup-markers"):
+            throw_away(self._root, self.folder / name)
+        with contextlib.suppress(OSError):
+            self.work.rmdir()  # only when nothing is in it
+
+    def remove(self) -> None:
+        throw_away(self._root, self.folder)
+
+
+def jobs_with_runs(root: Path) -> Iterator[tuple[JobId, JobFiles]]:
+    """All jobs below a root of which something may run."""
+    try:
+        names = sorted(os.listdir(root / "jobs"))
+    except OSError:
+        return
+    for name in names:
+        if (root / "jobs" / name / "runs").is_dir():
+            job = unquote(name)
+            yield job, JobFiles(root, job)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replaces a file as a whole. OSError when the disk does not let us; then the old one stays."""
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps(value) + "\n", encoding="utf-8")
+    os.replace(draft, path)
+
+
+def read_json(path: Path) -> Any:
+    """What is in a file; None when nothing is that makes sense."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,135 @@
+"""A small elastic trainer: data-parallel SGD with NumPy and sockets, started once per replica.
+
+    python -m batuta.demo.trainer --steps 200 --work-ms 100
+
+What makes it elastic, and would make any other script so:
+
+1. it resumes from `$BATUTA_CHECKPOINT_DIR`, at whatever WORLD_SIZE it finds;
+2. the batch is that of all workers together, so that the size changes the pace and not the course;
+3. when `sdk.checkpoint_requested()`, it saves, says so, and goes on until it is stopped.
+
+The network is real, and so are its gradients. The time of a step is not: it is slept, so that eight workers
+fit on a laptop.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from batuta import sdk
+
+# Before NumPy is loaded: matrices this small are not worth a thread on every core, in every worker.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+from batuta.demo.checkpoint import BadCheckpoint, load, save
+from batuta.demo.group import Group, PeerLost, join
+from batuta.demo.model import State, Training
+from batuta.demo.options import Options, parse_options
+from batuta.demo.place import BadPlace, find_place
+
+_GO_ON, _SAVE = 0, 1
+"""What rank 0 notes beside its gradients, for all to do after this step."""
+_TERMINATED = 128 + signal.SIGTERM
+_WORDS_EVERY_S = 1.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Trains to the end. Returns the exit code: 1 when another worker is lost or a checkpoint is bad."""
+    signal.signal(signal.SIGTERM, _stop)
+    options = parse_options(arguments)
+    named = os.environ.get("BATUTA_CHECKPOINT_DIR")
+    folder = Path(named) if named else None
+    try:
+        place = find_place(os.environ)
+        # A step that takes minutes is no reason to give somebody up.
+        patience_s = options.timeout_s + 10 * options.step_s(place.gpus)
+        with join(place, patience_s) as group:
+            _train(options, group, folder)
+    except (BadPlace, BadCheckpoint, PeerLost) as problem:
+        sys.stderr.write(f"trainer: {problem}\n")
+        return 1
+    return 0
+
+
+def _train(options: Options, group: Group, folder: Path | None) -> None:
+    place, leads = group.place, group.place.rank == 0
+    training = Training(options.seed, options.batch)
+    state = _resume(training, group, folder)
+    if leads:
+        _say(f"{place.size} workers, {place.gpus} GPUs, from step {state.step} of {options.steps}")
+    saved, spoken_s = state.step, 0.0
+    while state.step < options.steps:
+        begun_s = time.monotonic()
+        sums = training.sums(state, training.part_of_batch(state.step, place.rank, place.size))
+        time.sleep(max(0.0, begun_s + options.step_s(place.gpus) - time.monotonic()))
+        # Rank 0 asks for all: the others would hear of a request a step earlier or later.
+        wish = _SAVE if leads and (sdk.checkpoint_requested() or _is_due(options, state.step + 1)) else _GO_ON
+        sums, note = group.sum(sums, wish)
+        training.advance(state, sums)
+        if leads:
+            _report(options, state)
+            if note == _SAVE:
+                saved = _save(options, state, folder)
+            if time.monotonic() - spoken_s > _WORDS_EVERY_S:
+                _say(f"step {state.step} of {options.steps}, loss {state.loss:.5f}")
+                spoken_s = time.monotonic()
+    if leads:
+        _finish(options, training, state, folder, is_saved=saved == state.step)
+
+
+def _resume(training: Training, group: Group, folder: Path | None) -> State:
+    """The state to begin with. Rank 0 reads it and sends it round: other nodes may not see the same files."""
+    state = training.first_state()
+    if group.place.rank == 0 and folder is not None:
+        state = load(folder, training.seed, training.batch) or state
+    return State.unpack(group.share(state.pack()))
+
+
+def _is_due(options: Options, step: int) -> bool:
+    return options.checkpoint_every > 0 and step % options.checkpoint_every == 0
+
+
+def _save(options: Options, state: State, folder: Path | None) -> int:
+    """Saves and says so. Returns the step that is safe now."""
+    if folder is not None:
+        sdk.checkpointed(save(folder, state, options.seed, options.batch), step=state.step)
+    return state.step
+
+
+def _report(options: Options, state: State) -> None:
+    sdk.report(
+        step=state.step,
+        total_steps=options.steps,
+        epoch=state.step // options.steps_per_epoch,
+        samples=state.step * options.batch,
+        loss=state.loss,
+    )
+
+
+def _finish(
+    options: Options, training: Training, state: State, folder: Path | None, *, is_saved: bool
+) -> None:
+    if not is_saved:
+        _save(options, state, folder)
+    loss = training.loss_of_all(state)
+    sdk.result({"steps": state.step, "samples": state.step * options.batch, "loss": loss})
+    _say(f"done: {state.step} steps, loss {loss:.6f} over all data")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Leaves in an orderly way, with the exit code that a shell gives to whoever is terminated."""
+    sys.exit(_TERMINATED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What people ask of a running engine, from other threads: submit, cancel, cordon, another policy.
+
+A request says what it wants as events, when the engine asks it and with the World before its eyes: so it can
+be refused for what is true at that moment, and there is still one writer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from batuta.core.event import Event
+from batuta.core.world import World
+
+Make: TypeAlias = Callable[[World], Sequence[Event]]
+"""Raises what the asker shall get to see; then nothing happens."""
+
+
+class Request:
+    """One wish, and the place for its answer: the events that it became, durable."""
+
+    def __init__(self, make: Make) -> None:
+        self._make = make
+        self._events: Sequence[Event] = ()
+        self.done: Future[Sequence[Event]] = Future()
+
+    def make(self, world: World) -> Sequence[Event]:
+        self._events = self._make(world)
+        return self._events
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """What goes wrong within is the asker's to know, not the engine's to die of."""
+        try:
+            yield
+        except Exception as error:
+            self.done.set_exception(error)
+
+    def answer(self) -> None:
+        if not self.done.done():
+            self.done.set_result(self._events)
+
+
+class Requests:
+    """Requests in the order in which they came. Any thread may add one."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._waiting: list[Request] = []
+        self._closed = False
+
+    def ask(self, make: Make) -> Future[Sequence[Event]]:
+        """Asks; the answer comes when what was asked for is durable."""
+        request = Request(make)
+        with self._lock:
+            if self._closed:
+                raise EngineStopped("the server is shutting down")
+            self._waiting.append(request)
+        self._wake()
+        return request.done
+
+    def take(self) -> list[Request]:
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+        return taken
+
+    def close(self) -> None:
+        """Refuses what is still waiting, and all that comes."""
+        with self._lock:
+            self._closed = True
+        for request in self.take():
+            request.done.set_exception(EngineStopped("the server is shutting down"))
+
+
+class EngineStopped(Exception):
+    """Nobody is there any more to carry a request out."""

@@ -1,0 +1,126 @@
+"""An engine in a thread of its own, and the doors to it: ask for something, read the World."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from batuta.core.event import Event
+from batuta.core.plan import Plan
+from batuta.core.world import World
+from batuta.engine.loop import Engine
+from batuta.engine.ports import Journal, JournalUnavailable
+from batuta.engine.requests import EngineStopped, Make, Requests
+
+ANSWER_WITHIN_S = 30.0
+_RETRY_S = 0.5
+
+
+class PatientJournal:
+    """A journal whose commit waits until it is possible: a full disk stops the engine, and loses nothing."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.trouble = ""
+        """Why nothing can be written just now; empty when all is well."""
+        self.given_up = threading.Event()
+        """Set to let a commit that waits fail, because the server shuts down."""
+
+    def append(self, event: Event) -> None:
+        self._journal.append(event)
+
+    def commit(self) -> int:
+        while True:
+            try:
+                seq = self._journal.commit()
+            except JournalUnavailable as error:
+                self.trouble = str(error)
+                if self.given_up.wait(_RETRY_S):
+                    raise
+            else:
+                self.trouble = ""
+                return seq
+
+
+class Service:
+    """Runs the engine until it is told to stop. May be used from any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        requests: Requests,
+        journal: PatientJournal,
+        guard: threading.RLock,
+        wake: Callable[[], None],
+        on_idle: Callable[[World], None] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._journal = journal
+        self._guard = guard
+        self._wake = wake
+        self._on_idle = on_idle
+        """Called in the engine's thread after each step, for snapshots and the like."""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self.failure: BaseException | None = None
+        """What the engine died of, if it did."""
+        self.on_death: Callable[[BaseException], None] | None = None
+        self.cpu_s = 0.0
+        """CPU time of the engine's thread so far."""
+
+    @property
+    def trouble(self) -> str:
+        """Why the engine does not go on just now; empty when it does."""
+        if self.failure is not None:
+            return f"the engine has died: {self.failure!r}"
+        return self._journal.trouble
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, within_s: float = 10.0) -> bool:
+        """Ends the engine after the step that it is in; False when that takes too long. Jobs go on."""
+        self._stopping.set()
+        self._journal.given_up.set()
+        self._wake()
+        self._thread.join(within_s)
+        self._requests.close()
+        return not self._thread.is_alive()
+
+    def ask(self, make: Make, within_s: float = ANSWER_WITHIN_S) -> Sequence[Event]:
+        """Has something done; returns when it is durable. When `make` raises, nothing happened."""
+        if self.trouble:
+            raise JournalUnavailable(self.trouble)
+        return self._requests.ask(make).result(within_s)
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[World, Plan | None]]:
+        """The World and the last plan, as long as the block lasts: keep it short, the engine waits."""
+        with self._guard:
+            yield self._engine.world, self._engine.last_plan
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._engine.step()
+                self.cpu_s = time.thread_time()
+                if self._on_idle is not None:
+                    self._on_idle(self._engine.world)
+        except JournalUnavailable as error:
+            self.failure = error
+        except BaseException as error:
+            self.failure = error
+            if self.on_death is not None:
+                self.on_death(error)
+        finally:
+            self._requests.close()
+
+
+__all__ = ["ANSWER_WITHIN_S", "EngineStopped", "PatientJournal", "Service"]

@@ -1,0 +1,1 @@
+"""What runs on a node: the GPUs that are there."""

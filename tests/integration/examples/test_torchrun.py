@@ -1,0 +1,45 @@
+"""A real torchrun with examples/torchrun-elastic: 2 nodes, then 1, then 2, with what Batuta sets."""
+
+from dataclasses import replace
+
+import pytest
+
+from batuta.core.job import JobKind
+from batuta.spec.overrides import Overrides
+from batuta.spec.task import read_task
+from batuta.spec.task_job import find_kind
+from tests.support.elastic_runs import ElasticJob
+from tests.support.torch_install import REPO, require_torch
+
+pytestmark = pytest.mark.slow
+STEPS = 20_000
+
+
+@pytest.fixture
+def job(tmp_path):
+    own = ElasticJob(tmp_path / "job", inherited=require_torch().env(tmp_path / "bin"))
+    yield own
+    own.clean_up()
+
+
+def test_torchrun_2_then_1_then_2_nodes(job):
+    path = REPO / "examples" / "torchrun-elastic" / "task.yaml"
+    task = read_task(path, Overrides(env={"STEPS": str(STEPS)}))
+    assert find_kind(task.run) is JobKind.TORCH_ELASTIC
+    saved = 0
+    for size in (2, 1):
+        run = job.start(task, size)
+        run.until_step(saved + 5)
+        saved, before = run.checkpoint(), saved
+        assert saved > before
+        assert all(code != 0 for code in run.stop()), run.all_logs()
+        # Each start went on from where the one before had saved.
+        assert f"of {size}, from step {before} of" in run.all_logs()
+
+    last = job.start(replace(task, envs=(("STEPS", str(saved + 20)),)), 2)
+    assert last.wait() == [0, 0], last.all_logs()
+    assert f"rank 1 of 2, from step {saved} of" in last.all_logs()
+    assert (last.step(), last.result()["steps"]) == (saved + 20, saved + 20)
+    for step, losses in job.losses().items():
+        # Steps that were done twice, with 2 workers and with 1, had the same batch and the same weights.
+        assert max(losses) == pytest.approx(min(losses), rel=1e-4), step

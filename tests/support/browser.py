@@ -1,0 +1,128 @@
+"""A real browser for tests: the one on PATH, else Playwright's own, else Debian's when we are root."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Response, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+ARGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+DESKTOP = (1440, 900)
+PHONE = (390, 844)
+
+
+def find_on_path() -> str | None:
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+def find_browser(own: str) -> str | None:
+    """The program to start; `own` is where Playwright would have downloaded one to."""
+    found = find_on_path() or (own if Path(own).is_file() else None)
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        command = ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]
+        subprocess.run(command, capture_output=True, check=False, timeout=600)
+        found = find_on_path()
+    return found
+
+
+@contextmanager
+def any_browser() -> Iterator[Browser]:
+    """A browser that runs. Where there is none the test is skipped; in CI there has to be one."""
+    with sync_playwright() as playwright:
+        program = find_browser(playwright.chromium.executable_path)
+        if program is None:
+            message = "no browser: install chromium, or run playwright install chromium"
+            if os.environ.get("CI"):
+                pytest.fail(message)
+            pytest.skip(message)
+        browser = playwright.chromium.launch(executable_path=program, args=list(ARGS))
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visit:
+    """A page, and all that went wrong on it."""
+
+    page: Page
+    origin: str
+    complaints: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    """Requests to anybody but the server."""
+    expected: list[str] = field(default_factory=list)
+    """Refusals that belong to the story, as patterns: `422 .*/jobs`."""
+    is_calm: bool = True
+    """False while the server is away: the browser itself then complains about each request."""
+
+    def open(self, route: str) -> None:
+        self.page.evaluate("hash => { location.hash = hash }", route)
+
+    def hear(self, message: ConsoleMessage) -> None:
+        # What the server refuses is seen by `judge`, which knows by whom and why.
+        is_refusal = message.text.startswith("Failed to load resource: the server responded")
+        if message.type in ("error", "warning") and self.is_calm and not is_refusal:
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def see(self, request: Request) -> None:
+        if urlsplit(request.url)[:2] != urlsplit(self.origin)[:2]:
+            self.strangers.append(request.url)
+
+    def judge(self, response: Response) -> None:
+        told = f"{response.status} {response.url}"
+        if response.status >= 400 and not any(re.match(pattern, told) for pattern in self.expected):
+            self.complaints.append(told)
+
+    def check(self) -> None:
+        assert self.complaints == []
+        assert self.strangers == []
+
+
+@contextmanager
+def visit(
+    browser: Browser,
+    link: str,
+    *,
+    size: tuple[int, int] = DESKTOP,
+    scheme: str = "dark",
+    wait: bool = True,
+    expected: Sequence[str] = (),
+) -> Iterator[Visit]:
+    """Opens a link in a session of its own; at the end nothing may have gone wrong."""
+    width, height = size
+    context = browser.new_context(
+        viewport={"width": width, "height": height},
+        color_scheme="light" if scheme == "light" else "dark",
+        reduced_motion="reduce",
+        has_touch=size == PHONE,
+    )
+    context.set_default_timeout(15_000)
+    visitor = Visit(context.new_page(), link, expected=list(expected))
+    visitor.page.on("console", visitor.hear)
+    visitor.page.on("pageerror", lambda error: visitor.complaints.append(f"exception: {error}"))
+    visitor.page.on("request", visitor.see)
+    visitor.page.on("response", visitor.judge)
+    visitor.page.goto(link)
+    if wait:
+        visitor.page.locator("[data-testid=connection].live").wait_for()
+    try:
+        yield visitor
+    finally:
+        context.close()
+    visitor.check()

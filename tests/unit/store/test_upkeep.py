@@ -1,0 +1,57 @@
+from pathlib import Path
+
+from batuta.core.event import NodeAdded, TimePassed
+from batuta.core.world import World, apply
+from batuta.store.sqlite_store import SqliteStore
+from batuta.store.upkeep import Upkeep
+from tests.support.worlds import make_nodes
+
+
+def take(store: SqliteStore, world: World, count: int) -> None:
+    for number in range(count):
+        event = TimePassed(world.now_s + number)
+        store.journal.append(event)
+        apply(world, event)
+    store.journal.commit()
+
+
+def begin(path: Path) -> tuple[SqliteStore, World]:
+    store, world = SqliteStore(path / "journal.db"), World()
+    event = NodeAdded(0.0, make_nodes(2)[0])
+    store.journal.append(event)
+    apply(world, event)
+    store.journal.commit()
+    return store, world
+
+
+def test_a_snapshot_is_saved_when_enough_has_happened(tmp_path: Path) -> None:
+    store, world = begin(tmp_path)
+    upkeep = Upkeep(store, 0, every=10)
+    upkeep.after_step(world)
+    assert store.recover().snapshot_seq == 0
+    take(store, world, 10)
+    upkeep.after_step(world)
+    upkeep.finish(world)
+    assert store.recover().snapshot_seq == 11
+
+
+def test_a_clean_end_saves_what_has_happened_since(tmp_path: Path) -> None:
+    store, world = begin(tmp_path)
+    take(store, world, 3)
+    Upkeep(store, 0).finish(world)
+    assert (store.recover().snapshot_seq, store.recover().world.now_s) == (4, world.now_s)
+
+
+def test_old_events_go_after_a_while(tmp_path: Path) -> None:
+    store, world = begin(tmp_path)
+    now = [0.0]
+    upkeep = Upkeep(store, 0, every=10, keep_s=5.0, clock=lambda: now[0])
+    for _ in range(3):
+        take(store, world, 10)
+        upkeep.after_step(world)
+        upkeep.finish(world)
+    now[0] = world.now_s + 4_000
+    upkeep.after_step(world)
+    upkeep.finish(world)
+    assert store.journal.first_seq > 1
+    assert store.recover().world.now_s == world.now_s

@@ -1,0 +1,81 @@
+// What several views share, each fetched once.
+
+import * as api from "./api.ts";
+import { clock } from "./clock.svelte.ts";
+import { live } from "./live.svelte.ts";
+import { Resource } from "./resource.svelte.ts";
+import type { Cluster, ClusterNode, Job, Policies, Queue, Session } from "./types.ts";
+
+/** Beyond this many active jobs the table shows the first ones and says so. */
+export const MOST_ACTIVE = 5000;
+
+export const cluster = new Resource<Cluster>(
+  async () => {
+    const value = await api.cluster();
+    clock.setServerTime(value.now_s);
+    return value;
+  },
+  { seldom: ["JobProgressed", "TransitionTimed", "TimePassed"] },
+);
+
+export const nodes = new Resource<ClusterNode[]>(api.nodes, {
+  on: ["JobStarted", "JobInterrupted", "JobEnded", "NodeAdded", "NodeLost", "NodeReturned", "NodeCordoned", "NodeUncordoned", "GpuFailed", "GpuRepaired", "Planned"],
+  seldom: ["JobProgressed"],
+});
+
+export const queues = new Resource<Queue[]>(api.queues, {
+  on: ["JobSubmitted", "JobStarted", "JobInterrupted", "JobEnded", "JobChanged", "QueueSet", "Planned"],
+});
+
+export const policies = new Resource<Policies>(api.policies, { on: ["PolicySet"] });
+
+export interface Active {
+  jobs: Job[];
+  total: number;
+}
+
+/** Names of all jobs that were active while the page was open. */
+const met = new Map<string, string>();
+
+export const active = new Resource<Active>(
+  async () => {
+    const jobs: Job[] = [];
+    let cursor: string | null = null;
+    let total = 0;
+    do {
+      const page: Awaited<ReturnType<typeof api.jobs>> = await api.jobs({ active: true, limit: 1000, cursor, order: "newest" });
+      jobs.push(...page.jobs);
+      total = page.total;
+      cursor = page.next;
+    } while (cursor && jobs.length < MOST_ACTIVE);
+    for (const job of jobs) met.set(job.id, job.name);
+    return { jobs, total: Math.max(total, jobs.length) };
+  },
+  {
+    on: ["JobSubmitted", "JobStarted", "JobInterrupted", "JobEnded", "JobChanged", "JobWished", "Planned", "PolicySet"],
+    seldom: ["JobProgressed"],
+  },
+);
+
+/** A job's name as far as this page has heard of it. */
+export function nameOf(id: string): string {
+  void active.value; // Read, so that whoever shows a name shows it again when there are more.
+  return met.get(id) ?? live.names.get(id) ?? "";
+}
+
+export const session = new Resource<Session>(api.session, { on: [] });
+
+// Buttons are not shown to those who may not press them; the server decides in the end. Until it has said who
+// is there, nobody may anything.
+
+export function mayAdmin(): boolean {
+  return session.value?.role === "admin";
+}
+
+export function maySubmit(): boolean {
+  return session.value?.role === "admin" || session.value?.role === "user";
+}
+
+export function mayChange(job: Job): boolean {
+  return mayAdmin() || (session.value?.role === "user" && session.value.user === job.user);
+}

@@ -1,0 +1,200 @@
+// The shapes of docs/reference/http-api.md. A `?` is for what an older or newer server may leave out.
+
+export type JobState =
+  | "PENDING"
+  | "SETTING_UP"
+  | "RUNNING"
+  | "RESIZING"
+  | "PREEMPTED"
+  | "SUCCEEDED"
+  | "FAILED"
+  | "FAILED_SETUP"
+  | "CANCELLED";
+
+export type Wish = "run" | "park" | "cancel";
+
+export interface Reason {
+  code: string;
+  sentence: string;
+  evidence: Record<string, number | string | null>;
+}
+
+export interface Progress {
+  fraction: number | null;
+  step: number | null;
+  total_steps: number | null;
+  epoch: number | null;
+  loss: number | null;
+  step_s: number | null;
+  samples_per_s: number | null;
+  epoch_s: number | null;
+}
+
+export interface JobGpus {
+  now: number;
+  wanted: number;
+  min: number;
+  max: number;
+  per_node: number;
+  type: string;
+  share?: Share | null;
+}
+
+/** A part of one GPU. */
+export interface Share {
+  memory_mib: number;
+  compute_percent: number;
+}
+
+export interface Job {
+  id: string;
+  name: string;
+  user: string;
+  queue: string;
+  kind: string;
+  priority: number;
+  state: JobState;
+  wish: Wish;
+  gpus: JobGpus;
+  placement: { node: string; gpus: number[] }[];
+  progress: Progress | null;
+  eta_s: number | null;
+  submitted_s: number;
+  started_s: number | null;
+  ended_s: number | null;
+  duration_s: number | null;
+  waited_s: number | null;
+  restarts: number;
+  exit_code: number | null;
+  detail: string;
+  reason: Reason | null;
+  task?: unknown;
+}
+
+export interface JobPage {
+  jobs: Job[];
+  next: string | null;
+  total: number;
+}
+
+export interface Gpu {
+  index: number;
+  healthy: boolean;
+  jobs: { id: string; share: Share | null }[];
+  /** 0…1; null when nobody measures it */
+  utilisation: number | null;
+}
+
+export type NodeState = "ready" | "cordoned" | "draining" | "lost";
+
+export interface ClusterNode {
+  name: string;
+  state: NodeState;
+  gpu_type: string;
+  gpu_memory_mib?: number;
+  rack: string;
+  labels: Record<string, string>;
+  address: string;
+  gpus: Gpu[];
+}
+
+/** GPUs by type; `*` counts all types together. */
+export type ByType = Record<string, number>;
+
+export interface Queue {
+  name: string;
+  quota: ByType;
+  cohort: string;
+  weight: number;
+  held: boolean;
+  used: ByType;
+  borrowed: ByType;
+  lent: ByType;
+  running: number;
+  pending: number;
+}
+
+export interface Cluster {
+  version: string;
+  policy: string;
+  virtual: boolean;
+  gpus: { total: number; used: number; free: number; unhealthy: number };
+  jobs: Partial<Record<JobState, number>>;
+  trouble: string;
+  pid: number;
+  started_s: number;
+  now_s: number;
+  /** The number of the last event. */
+  seq: number;
+  cycle: { count: number; last_ms: number; engine_cpu_s: number };
+}
+
+export interface Session {
+  user: string;
+  role: Role;
+}
+
+export type Role = "viewer" | "user" | "admin";
+
+export interface Policies {
+  name: string;
+  policies: { name: string; summary: string }[];
+}
+
+export interface Explanation {
+  job: string;
+  state: JobState;
+  reason: Reason | null;
+  story: { time_s: number; sentence: string }[];
+}
+
+export interface ProgressPoint {
+  time_s: number | null;
+  step: number | null;
+  epoch: number | null;
+  loss: number | null;
+  samples_per_s: number | null;
+  metrics?: Record<string, number> | null;
+}
+
+export interface Segment {
+  from_s: number;
+  to_s: number | null;
+  gpus: number;
+}
+
+export interface Timeline {
+  from_s: number;
+  to_s: number;
+  gpus: number;
+  jobs: { id: string; name: string; segments: Segment[] }[];
+}
+
+export interface PlannedCommand {
+  type: string;
+  job: string;
+  reason: string;
+  sentence: string;
+  gpus: number | null;
+}
+
+export interface InputProblem {
+  message: string;
+  file?: string | null;
+  line?: number | null;
+  column?: number | null;
+  fix?: string | null;
+}
+
+export interface Problem {
+  type?: string;
+  title: string;
+  status: number;
+  detail?: string;
+  problems?: InputProblem[];
+}
+
+export interface Submitted {
+  job: Job;
+  notes: string[];
+}

@@ -1,0 +1,61 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { advise } from "../src/lib/advice.ts";
+import { jobColour, JOB_COLOURS } from "../src/lib/colour.ts";
+import { inScope, matches, sorted } from "../src/lib/joblist.ts";
+import { progressText, range, ranks } from "../src/lib/job.ts";
+import { job } from "./samples.ts";
+
+test("unknown values come last both ways, ties go to the newest", () => {
+  const jobs = [job("1", { eta_s: 5 }), job("2"), job("3", { eta_s: 1 }), job("4", { eta_s: 5 })];
+  const ids = (descending: boolean): string[] => sorted(jobs, { key: "eta", descending }).map((one) => one.id);
+  assert.deepEqual(ids(false), ["3", "4", "1", "2"]);
+  assert.deepEqual(ids(true), ["4", "1", "3", "2"]);
+});
+
+test("ids are numbers where they are numbers", () => {
+  assert.deepEqual(sorted([job("10"), job("9"), job("100")], { key: "id", descending: false }).map((one) => one.id), ["9", "10", "100"]);
+});
+
+test("a filter wants every word, and can name the place", () => {
+  const one = job("17", { name: "resnet", user: "ana", queue: "research", reason: { code: "QUOTA_REACHED", sentence: "", evidence: {} } });
+  assert.ok(matches(one, ""));
+  assert.ok(matches(one, "RES ana"));
+  assert.ok(matches(one, "#17"));
+  assert.ok(matches(one, "queue:research"));
+  assert.ok(matches(one, "quota"));
+  assert.ok(!matches(one, "queue:ana"));
+  assert.ok(!matches(one, "resnet ben"));
+});
+
+test("scopes", () => {
+  assert.ok(inScope(job("1", { state: "RESIZING" }), "running"));
+  assert.ok(inScope(job("1", { state: "PREEMPTED" }), "waiting"));
+  assert.ok(!inScope(job("1", { state: "FAILED" }), "active"));
+  assert.ok(inScope(job("1", { state: "FAILED" }), "finished"));
+});
+
+test("sizes and ranks in words", () => {
+  const gpus = { now: 4, wanted: 8, min: 8, max: 8, per_node: 4, type: "H100" };
+  assert.equal(range(job("1", { gpus })), "");
+  assert.equal(ranks(job("1", { gpus })), 1);
+  assert.equal(ranks(job("1", { gpus, state: "SUCCEEDED" })), 2);
+  assert.equal(progressText(job("1")), "–");
+});
+
+test("neighbours have different colours", () => {
+  const colours = Array.from({ length: JOB_COLOURS }, (_, id) => jobColour(String(id)));
+  assert.equal(new Set(colours).size, JOB_COLOURS);
+  assert.ok(jobColour("not-a-number") < JOB_COLOURS);
+});
+
+test("a job that waits is told the size at which it would start", () => {
+  const waits = job("1", {
+    state: "PENDING",
+    gpus: { now: 0, wanted: 8, min: 4, max: 8, per_node: 1, type: "any" },
+    reason: { code: "WAITING_FOR_GPUS", sentence: "", evidence: { needs: 4, free: 2 } },
+  });
+  const [first] = advise(waits, null);
+  assert.deepEqual(first?.action, { kind: "resize", min_nodes: 2, label: "Allow 2 nodes at least" });
+  assert.deepEqual(advise(job("1"), null), []);
+});
