@@ -84,3 +84,15 @@ def test_tiers_stay_in_range(name: str, pool: Pool, now_s: float) -> None:
     tiers = policy.tiers(make_view(capacity, jobs, now_s))
     assert tiers.shape == (len(jobs),)
     assert set(tiers.tolist()) <= {0, 1}
+
+
+GENEROUS = [name for name in policy_names() if getattr(load_policy(name), "generous", False)]
+
+
+@pytest.mark.parametrize("name", GENEROUS)
+@given(pool=pools(most=10), spare=st.integers(0, 3))
+def test_a_generous_policy_gives_everybody_the_most_when_it_can(name: str, pool: Pool, spare: int) -> None:
+    """`allocate` relies on it and does not ask: the answer is known."""
+    jobs = pool[1]
+    capacity = sum(job.max for job in jobs) + spare
+    assert run(load_policy(name), capacity, jobs) == {job.id: job.max for job in jobs}

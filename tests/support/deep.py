@@ -21,6 +21,8 @@ def deep(value: Any) -> Any:
         return [str(value.dtype), repr(value.tolist())]
     if isinstance(value, dict):
         return [type(value).__name__, [[deep(key), deep(own)] for key, own in value.items()]]
+    if isinstance(value, set):
+        return ["set", sorted(map(repr, value))]
     if isinstance(value, list | tuple):
         return [type(value).__name__, [deep(own) for own in value]]
     if is_dataclass(value):

@@ -76,6 +76,11 @@ def check_counters(jobs: JobTable) -> None:
     assert jobs.broken == phases[Phase.BROKEN]
     assert jobs.picky == sum(job.share is not None or bool(job.gpu_types) for job in jobs.jobs)
     assert jobs.irregular == sum(job.sizes is not None or job.gpus_per_replica != 1 for job in jobs.jobs)
+    assert jobs.elastic == sum(job.max > job.min for job in jobs.jobs)
+    assert jobs.total_max == sum(job.max for job in jobs.jobs)
+    assert jobs.short == {
+        job.id for gpus, job in zip(jobs.i("gpus"), jobs.jobs, strict=True) if gpus != job.max
+    }
     assert jobs.held_back == sum(
         wish != Wish.RUN or not_before_s > 0
         for wish, not_before_s in zip(jobs.i("wish"), jobs.f("not_before_s"), strict=True)
@@ -110,6 +115,7 @@ def check_layout(world: World) -> None:
     assert layout.cpus_milli == anew.cpus_milli
     assert layout.memory_mib == anew.memory_mib
     assert layout.buckets == anew.buckets
+    assert layout.total_free == sum(free.bit_count() for free in layout.free)
     assert min(layout.cpus_milli, default=0) >= 0
     assert min(layout.memory_mib, default=0) >= 0
     for (i, gpu), card in layout.cards.items():
@@ -343,6 +349,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(dict(world.queues), dict(world.past)),
         *(tuple(jobs.ids), tuple(jobs.jobs), tuple(jobs.placements), dict(jobs.key_of), dict(jobs.queues)),
         *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.reach)),
+        *(jobs.elastic, frozenset(jobs.short), jobs.total_max),
         *(jobs.held_back, dict(world.progress), world.policy),
         # As text, because NaN is not equal to itself.
         tuple(str(jobs.f(name).tolist()) for name in jobs.F),
@@ -350,7 +357,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(tuple(jobs.curves.flat.tolist()), dict(jobs.curves.places)),
         *(str(jobs.size_sets.matrix.tolist()), dict(jobs.size_sets.places)),
         *(tuple(layout.free), tuple(layout.healthy), tuple(layout.cpus_milli), tuple(layout.memory_mib)),
-        *(tuple(layout.buckets), dict(layout.cards), layout.usable),
+        *(tuple(layout.buckets), dict(layout.cards), layout.usable, layout.total_free),
         *(tuple(nodes.nodes), dict(nodes.index), tuple(nodes.types), tuple(nodes.type_of)),
         *(tuple(nodes.rack_of), dict(nodes.models)),
         *(tuple(nodes.by_type), dict(nodes.by_rack), dict(nodes.by_label), dict(nodes.by_size)),

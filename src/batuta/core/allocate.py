@@ -21,18 +21,18 @@ from batuta.core.world_view import pool_view
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What each row should have, and what is left."""
+    """What each row should have."""
 
     gpus: IntArray
-    gpu_type: IntArray
-    """The type that a row competes for; -1 where it accepts none."""
+    gpu_type: IntArray | None
+    """The type that a row competes for, -1 where it accepts none; None when there is only one."""
     capacity: list[int]
     """GPUs by type."""
-    spare: list[int]
-    """GPUs by type that the policy gave to nobody."""
     retiered: tuple[tuple[JobId, int], ...]
     reach: dict[int, int]
     """By row: the most GPUs that its wishes leave to a job, where that is less than it wants."""
+    all_at_max: bool = False
+    """It is known without looking that every job gets its `max`."""
 
 
 def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, freeze: bool) -> Allocation:
@@ -47,34 +47,30 @@ def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, fre
         gpu_type = assign_types(world, capacity) if admitted.gpu_type is None else admitted.gpu_type
     cap, reach = within_reach(world, admitted.cap, gpu_type)
     fixed, eligible = _who_may_change(world, now_s, cap, freeze)
-    gpus = np.where(fixed, jobs.i("gpus"), 0) if fixed is not None else np.zeros(jobs.n, dtype=np.int64)
     retiered: list[tuple[JobId, int]] = []
     if gpu_type is None:
-        room = capacity[0] - int(gpus.sum())
-        rows = None if eligible is None else np.flatnonzero(eligible)
-        given = _ask(policy, pool_view(world, now_s, rows, room, cap), retiered)
-        spare = [room - int(given.sum())]
-        if rows is None:
-            gpus = given
+        if eligible is None:
+            if jobs.total_max <= capacity[0] and _is_generous(policy):
+                return Allocation(jobs.i("max"), None, capacity, (), reach, all_at_max=True)
+            gpus = _ask(policy, pool_view(world, now_s, None, capacity[0], cap), retiered)
         else:
-            gpus[rows] = given
-        return Allocation(gpus, np.zeros(jobs.n, dtype=np.int64), capacity, spare, tuple(retiered), reach)
+            gpus, rows = _kept(world, fixed), np.flatnonzero(eligible)
+            view = pool_view(world, now_s, rows, capacity[0] - int(gpus.sum()), cap)
+            gpus[rows] = _ask(policy, view, retiered)
+        return Allocation(gpus, None, capacity, tuple(retiered), reach)
 
+    gpus = _kept(world, fixed)
     if fixed is None:
         fixed = np.zeros(jobs.n, dtype=bool)
     if eligible is None:
         eligible = ~fixed
     bundles = bundle_shares(world, gpu_type, eligible, fixed)
-    spare = []
     for kind, total in enumerate(capacity):
         room = total - bundles.cards_held(gpu_type, kind, fixed)
         rows = np.flatnonzero((gpu_type == kind) & eligible & ~bundles.hidden)
-        view = pool_view(world, now_s, rows, room, cap, kind)
-        given = _ask(policy, view, retiered)
-        gpus[rows] = given
-        spare.append(room - int(given.sum()))
+        gpus[rows] = _ask(policy, pool_view(world, now_s, rows, room, cap, kind), retiered)
     bundles.spread(gpus)
-    return Allocation(gpus, gpu_type, capacity, spare, tuple(retiered), reach)
+    return Allocation(gpus, gpu_type, capacity, tuple(retiered), reach)
 
 
 def _who_may_change(
@@ -91,6 +87,17 @@ def _who_may_change(
     # Below its `min` a job has no legal size, and policies rely on `min`.
     admissible = cap >= jobs.i("min")
     return fixed, admissible if fixed is None else ~fixed & admissible
+
+
+def _kept(world: World, fixed: BoolArray | None) -> IntArray:
+    """What the rows have that keep it; nothing for the others."""
+    jobs = world.jobs
+    return np.zeros(jobs.n, dtype=np.int64) if fixed is None else np.where(fixed, jobs.i("gpus"), 0)
+
+
+def _is_generous(policy: Policy) -> bool:
+    """Whether the policy need not be asked when there is enough for all; levels always have to be."""
+    return getattr(policy, "generous", False) and not hasattr(policy, "tiers")
 
 
 def _ask(policy: Policy, view: PoolView, retiered: list[tuple[JobId, int]]) -> IntArray:

@@ -155,8 +155,9 @@ def commands_for(world: World, changes: Changes) -> tuple[Command, ...]:
             reason, evidence = changes.moved[row]
             moves.append(Migrate(job, after, reason, evidence))
         else:
-            numbers: Evidence = (("before", before.size), ("gpus", after.size))
-            if after.size > before.size:
+            had, gets = before.size, after.size
+            numbers: Evidence = (("before", had), ("gpus", gets))
+            if gets > had:
                 grows.append(Resize(job, after, Reason.GREW, numbers))
             else:
                 shrinks.append(Resize(job, after, Reason.SHRANK, numbers))

@@ -34,8 +34,14 @@ class SpeedCurve:
             if not 0 < factor <= 1:
                 raise ValueError(f"a spread factor must be in (0, 1], found {factor}")
 
+    @property
+    def minds_spread(self) -> bool:
+        """Whether it matters to the speed on how many nodes or racks the GPUs lie."""
+        return self.across_nodes < 1.0 or self.across_racks < 1.0
+
     def at(self, n: int) -> float:
-        return self.speeds[min(n, len(self.speeds) - 1)]
+        speeds = self.speeds
+        return speeds[n] if n < len(speeds) else speeds[-1]
 
     def spread(self, nodes: int, racks: int) -> float:
         """Factor on the speed for a placement over so many nodes and racks."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from batuta.core.admission import Admission, OpenDoor
 from batuta.core.allocate import Allocation, allocate
@@ -17,6 +18,8 @@ from batuta.core.withhold import withhold
 from batuta.core.world import World
 
 STEPS = ("admit", "allocate", "place", "weigh", "explain")
+FEW = 8
+"""So many jobs are found one by one in less time than by comparing two columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,8 @@ class Rules:
     placer: Placer
     admission: Admission = field(default_factory=OpenDoor)
     costs: Costs = field(default_factory=Costs)
+    explains: bool = True
+    """False where nobody reads it: commands still have their reasons, but not every job gets a decision."""
 
 
 def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str], None] | None = None) -> Plan:
@@ -42,26 +47,19 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
     done("allocate")
     # 3. Which GPUs on which nodes?
     targets = _targets(world, allocation)
-    placed = (
-        rules.placer.place(world, now_s, targets, rules.costs)
-        if targets
-        else Placed({}, {}, {}, world.layout)
-    )
-    changes = Changes.of(world, targets, placed, admitted)
+    if targets:
+        placed = rules.placer.place(world, now_s, targets, rules.costs)
+        changes = Changes.of(world, targets, placed, admitted)
+    else:
+        placed, changes = Placed({}, {}, {}, world.layout), Changes({}, set(), {}, {})
     done("place")
     # 4. Is each change worth its cost?
     weigh(world, now_s, changes, placed, admitted, rules.costs)
     done("weigh")
     # 5. Why does each job have what it has?
-    decisions = explain(world, allocation, admitted, placed, changes)
-    plan = Plan(
-        world.version,
-        now_s,
-        rules.policy.name,
-        commands_for(world, changes),
-        allocation.retiered,
-        decisions,
-    )
+    decisions = explain(world, allocation, admitted, placed, changes) if rules.explains else no_decisions()
+    commands = commands_for(world, changes) if targets or world.jobs.held_back else ()
+    plan = Plan(world.version, now_s, rules.policy.name, commands, allocation.retiered, decisions)
     done("explain")
     return plan
 
@@ -69,13 +67,17 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
 def _targets(world: World, allocation: Allocation) -> list[Target]:
     """The jobs that shall have something else than they have."""
     jobs = world.jobs
+    if allocation.all_at_max and len(jobs.short) <= FEW and not jobs.broken:
+        rows = sorted(map(jobs.row, jobs.short)) if jobs.short else ()
+        return [Target(row, jobs.jobs[row].max, 0) for row in rows]
     differs = allocation.gpus != jobs.i("gpus")
     broken = jobs.is_broken()
     changed = (differs if broken is None else differs | broken).nonzero()[0]
     if not changed.size:
         return []
-    gpus, kinds = allocation.gpus[changed].tolist(), allocation.gpu_type[changed].tolist()
-    return list(map(Target, changed.tolist(), gpus, kinds))
+    rows, gpus = changed.tolist(), allocation.gpus[changed].tolist()
+    kinds = repeat(0) if allocation.gpu_type is None else allocation.gpu_type[changed].tolist()
+    return list(map(Target, rows, gpus, kinds))
 
 
 def _ignore(step: str) -> None:

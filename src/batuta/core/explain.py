@@ -32,9 +32,10 @@ def explain(
     for row, failure in placed.failures.items():
         if gpus[row] < high[row]:
             special[row] = (failure.reason, failure.evidence)
+    kind = allocation.gpu_type
     for row, most in allocation.reach.items():
         if gpus[row] == 0 and most < low[row]:
-            special[row] = _beyond_reach(world, row, int(allocation.gpu_type[row]), most)
+            special[row] = _beyond_reach(world, row, 0 if kind is None else int(kind[row]), most)
     if admitted.cap is not None:
         # A refusal is the reason only for who has all that it was admitted to; others wait for GPUs.
         special.update(
@@ -49,7 +50,7 @@ def explain(
         asked=asked,
         low=low,
         high=high,
-        kind=allocation.gpu_type if len(allocation.capacity) != 1 or jobs.picky else None,
+        kind=kind,
         capacity=tuple(allocation.capacity),
         free=tuple(layout.free_gpus(own & layout.usable) for own in world.nodes.by_type),
         special=special,

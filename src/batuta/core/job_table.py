@@ -77,6 +77,10 @@ _PHASES = tuple(Phase)
 _WISHES = tuple(Wish)
 # Plain numbers for the hot path: the lookup of an enum's member costs as much as a small array operation.
 _STARTING, _RESIZING, _BROKEN = int(Phase.STARTING), int(Phase.RESIZING), int(Phase.BROKEN)
+_MOVES = tuple(int(phase in (Phase.STARTING, Phase.RESIZING)) for phase in Phase)
+_LEFT, _RATE, _ANCHOR = (_FLOATS.index(name) for name in ("remaining_s", "rate", "anchor_s"))
+_ATTAINED, _SERVICE = _FLOATS.index("attained_gpu_s"), _FLOATS.index("service_gpu_s")
+_NARROW = _INTS.index("narrow")
 
 
 class JobTable:
@@ -88,6 +92,7 @@ class JobTable:
         "_keys",
         "broken",
         "curves",
+        "elastic",
         "held_back",
         "ids",
         "irregular",
@@ -99,7 +104,9 @@ class JobTable:
         "picky",
         "placements",
         "queues",
+        "short",
         "size_sets",
+        "total_max",
     )
 
     F: ClassVar[dict[str, int]] = {name: k for k, name in enumerate(_FLOATS)}
@@ -122,6 +129,12 @@ class JobTable:
         """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
         self.irregular = 0
         """Jobs that may not have every size between `min` and `max`."""
+        self.elastic = 0
+        """Jobs that may have more than their `min`."""
+        self.total_max = 0
+        """What all jobs together would have if each had its `max`, …"""
+        self.short: set[JobId] = set()
+        """… and which ones have something else now."""
         self.moving = 0
         """Jobs that are just starting or resizing."""
         self.broken = 0
@@ -136,6 +149,10 @@ class JobTable:
 
     def i(self, name: str) -> IntArray:
         return self._i[self.I[name], : self.n]
+
+    def cells(self) -> tuple[FloatArray, IntArray]:
+        """Both matrices, to read and write single cells by `F` and `I`; valid until a row comes or goes."""
+        return self._f, self._i
 
     def block(self) -> tuple[FloatArray, IntArray]:
         """All columns at once, read-only: iterating over them costs far less than asking one by one."""
@@ -153,16 +170,25 @@ class JobTable:
 
     def set_phase(self, row: int, phase: Phase) -> None:
         """Changes what is known of a job, and keeps count of those in motion."""
-        before, after = int(self._i[1, row]), int(phase)
-        self.moving += (after in (_STARTING, _RESIZING)) - (before in (_STARTING, _RESIZING))
-        self.broken += (after == _BROKEN) - (before == _BROKEN)
-        self._i[1, row] = after
+        before = self._i.item(1, row)
+        if before != phase:
+            self.moving += _MOVES[phase] - _MOVES[before]
+            self.broken += (phase == _BROKEN) - (before == _BROKEN)
+            self._i[1, row] = phase
+
+    def set_gpus(self, row: int, gpus: int) -> None:
+        """Notes how many GPUs a job has, and whether that is its `max`."""
+        self._i[0, row] = gpus
+        if gpus == self._i.item(4, row):
+            self.short.discard(self.ids[row])
+        else:
+            self.short.add(self.ids[row])
 
     def set_narrow(self, row: int, narrow: bool) -> None:
         """Notes whether a job wants more than the open nodes could give to it, and keeps count."""
-        column = self._i[self.I["narrow"]]
-        self.narrow += int(narrow) - int(column[row])
-        column[row] = narrow
+        if narrow != self._i.item(_NARROW, row):
+            self.narrow += 1 if narrow else -1
+            self._i[_NARROW, row] = narrow
 
     def hold_back(self, row: int, wish: Wish | None = None, not_before_s: float | None = None) -> None:
         """Changes whether and when a job may run, and keeps count; None leaves it as it is."""
@@ -216,25 +242,33 @@ class JobTable:
             *(job.submit_s, _NAN, _NAN, _NAN, _NAN, job.submit_s),
             *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s, 0.0),
         )
-        self._i[:, row] = 0
-        self._i[self.I["gpu_type"], row] = -1
-        self.picky += _picky(job)
-        self.irregular += _irregular(job)
-        self.describe(row, job)
+        self._i[:, row] = (0, 0, *self._request(job), 0, -1, 0, 0, 0, 0)
+        self._count(job, 1)
+        self.set_gpus(row, 0)
         return row
 
     def describe(self, row: int, job: Job) -> None:
-        """Writes what the request says into the columns; used at submit and when the user changes it."""
-        self.picky += _picky(job) - _picky(self.jobs[row])
-        self.irregular += _irregular(job) - _irregular(self.jobs[row])
+        """Notes that the user changed what the job asks for."""
+        self._count(self.jobs[row], -1)
+        self._count(job, 1)
         self.jobs[row] = job
+        self._i[2:11, row] = self._request(job)
+        self.set_gpus(row, self._i.item(0, row))
+
+    def _count(self, job: Job, by: int) -> None:
+        """Keeps the sums over all jobs up to date when one comes (1) or goes (-1)."""
+        self.total_max += by * job.max
+        self.elastic += by * (job.max > job.min)
+        self.picky += by * (job.share is not None or bool(job.gpu_types))
+        self.irregular += by * (job.sizes is not None or job.gpus_per_replica != 1)
+
+    def _request(self, job: Job) -> tuple[int, ...]:
+        """The columns from `size` to `curve_last`."""
         queue = self.queues.setdefault(job.queue, len(self.queues))
         size_set = self.size_sets.add(job.sizes)
         start, last = self._add_curve(job.curve)
-        self._i[2:11, row] = (
-            *(job.size, job.min, job.max, job.gpus_per_replica, size_set),
-            *(job.priority, queue, start, last),
-        )
+        sizes = (job.size, job.min, job.max, job.gpus_per_replica, size_set)
+        return (*sizes, job.priority, queue, start, last)
 
     def set_curve(self, row: int, curve: SpeedCurve) -> None:
         self.jobs[row] = replace(self.jobs[row], curve=curve)
@@ -252,8 +286,8 @@ class JobTable:
 
     def remove(self, job: JobId) -> None:
         row = self.row(job)
-        self.picky -= _picky(self.jobs[row])
-        self.irregular -= _irregular(self.jobs[row])
+        self._count(self.jobs[row], -1)
+        self.short.discard(job)
         self.set_phase(row, Phase.WAITING)
         self.set_narrow(row, False)
         self.hold_back(row, Wish.RUN, 0.0)
@@ -271,25 +305,22 @@ class JobTable:
     def settle(self, row: int, now_s: float) -> None:
         """Books progress and service up to now, before the rate or the GPUs of a job change."""
         f = self._f
-        anchor = self.F["anchor_s"]
-        elapsed_s = now_s - f[anchor, row]
+        cell = f.item  # a plain number: arithmetic with NumPy's own takes several times as long
+        elapsed_s = now_s - cell(_ANCHOR, row)
         if elapsed_s > 0:
-            left = self.F["remaining_s"]
-            f[left, row] = max(0.0, f[left, row] - f[self.F["rate"], row] * elapsed_s)
-            served = self._i[self.I["gpus"], row] * elapsed_s
-            f[self.F["attained_gpu_s"], row] += served
-            f[self.F["service_gpu_s"], row] += served
-            f[anchor, row] = now_s
+            f[_ANCHOR, row] = now_s
+            f[_LEFT, row] = max(0.0, cell(_LEFT, row) - cell(_RATE, row) * elapsed_s)
+            served = self._i.item(0, row) * elapsed_s
+            f[_ATTAINED, row] = cell(_ATTAINED, row) + served
+            f[_SERVICE, row] = cell(_SERVICE, row) + served
 
     def legal_sizes(self) -> LegalSizes:
-        return LegalSizes(
-            self.i("min"),
-            self.i("max"),
-            self.i("step"),
-            self.i("size_set"),
-            self.size_sets.matrix,
-            not self.irregular,
-        )
+        """What each job may have, read-only. Its four columns lie side by side and are cut out at once."""
+        columns = self._i[3:7, : self.n]
+        columns.flags.writeable = False
+        low, high, step, listed = columns
+        regular, rigid = not self.irregular, not self.elastic
+        return LegalSizes(low, high, step, listed, self.size_sets.matrix, regular, rigid)
 
     def speed(self) -> Curves:
         return Curves(self.curves.flat, self.i("curve_start"), self.i("curve_last"))
@@ -299,10 +330,10 @@ class JobTable:
         twin.n = self.n
         twin._f, twin._i = self._f.copy(), self._i.copy()
         twin._keys, twin.ids = list(self._keys), list(self.ids)
-        for name in ("picky", "irregular", "moving", "broken", "narrow", "held_back"):
+        for name in ("elastic", "total_max", "picky", "irregular", "moving", "broken", "narrow", "held_back"):
             setattr(twin, name, getattr(self, name))
         twin.jobs, twin.placements = list(self.jobs), list(self.placements)
-        twin.key_of, twin.queues = dict(self.key_of), dict(self.queues)
+        twin.key_of, twin.queues, twin.short = dict(self.key_of), dict(self.queues), set(self.short)
         twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()
         return twin
 
@@ -313,11 +344,3 @@ def _with_room(table: NDArray[Any]) -> NDArray[Any]:
     grown = np.zeros((len(table), max(2 * rows, 64)), dtype=table.dtype)
     grown[:, :rows] = table
     return grown
-
-
-def _picky(job: Job) -> bool:
-    return job.share is not None or bool(job.gpu_types)
-
-
-def _irregular(job: Job) -> bool:
-    return job.sizes is not None or job.gpus_per_replica != 1

@@ -7,11 +7,12 @@ least three free GPUs in this rack" is a few integer operations, independent of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
-from batuta.core.cluster import Node, NodeName, Placement
+from batuta.core.cluster import Node, NodeName, Placement, Span
 from batuta.core.job import Job, Share
 
 UNCOUNTED = 1 << 60
@@ -37,7 +38,9 @@ def bits(value: int) -> Iterator[int]:
         value ^= low
 
 
+@lru_cache(maxsize=1 << 16)
 def mask_of(gpus: tuple[int, ...]) -> int:
+    """A set of GPUs as a number. The same few sets come up again and again, so it is remembered."""
     mask = 0
     for gpu in gpus:
         mask |= 1 << gpu
@@ -128,7 +131,18 @@ class NodeTable:
 class Layout:
     """Free GPUs, CPU and memory of every node, and the cards that are shared."""
 
-    __slots__ = ("buckets", "cards", "cpus_milli", "free", "healthy", "memory_mib", "table", "usable")
+    __slots__ = (
+        "_lent",
+        "buckets",
+        "cards",
+        "cpus_milli",
+        "free",
+        "healthy",
+        "memory_mib",
+        "table",
+        "total_free",
+        "usable",
+    )
 
     def __init__(self, table: NodeTable) -> None:
         self.table = table
@@ -142,6 +156,10 @@ class Layout:
         """GPUs with shares on them; such a GPU is not free."""
         self.usable = 0
         """Nodes that may get new replicas: neither lost nor cordoned."""
+        self.total_free = 0
+        """Free GPUs of all nodes together."""
+        self._lent = False
+        """What lies beside the GPUs is another layout's: it is copied before it is changed."""
 
     def add(self, node: Node) -> None:
         i = len(self.free)
@@ -157,10 +175,12 @@ class Layout:
 
     def set_free(self, i: int, mask: int) -> None:
         """Makes exactly these GPUs of a node the free ones."""
-        bit = 1 << i
-        self.buckets[self.free[i].bit_count()] ^= bit
+        bit, before, after = 1 << i, self.free[i].bit_count(), mask.bit_count()
         self.free[i] = mask
-        self.buckets[mask.bit_count()] |= bit
+        if before != after:
+            self.buckets[before] ^= bit
+            self.buckets[after] |= bit
+            self.total_free += after - before
 
     def take(self, i: int, mask: int, job: Job) -> None:
         """Gives GPUs of a node to a job, with the CPU and memory beside them."""
@@ -168,9 +188,8 @@ class Layout:
             self._take_share(i, mask.bit_length() - 1, job.share)
         else:
             self.set_free(i, self.free[i] & ~mask)
-        gpus = mask.bit_count()
-        self.cpus_milli[i] -= job.cpus_milli_per_gpu * gpus
-        self.memory_mib[i] -= job.memory_mib_per_gpu * gpus
+        if job.cpus_milli_per_gpu or job.memory_mib_per_gpu:
+            self._charge(i, mask.bit_count(), job)
 
     def give_back(self, i: int, mask: int, job: Job) -> None:
         """The opposite of `take`; GPUs that fell ill meanwhile do not become free."""
@@ -178,9 +197,16 @@ class Layout:
             self._give_back_share(i, mask.bit_length() - 1, job.share)
         else:
             self.set_free(i, self.free[i] | (mask & self.healthy[i]))
-        gpus = mask.bit_count()
-        self.cpus_milli[i] += job.cpus_milli_per_gpu * gpus
-        self.memory_mib[i] += job.memory_mib_per_gpu * gpus
+        if job.cpus_milli_per_gpu or job.memory_mib_per_gpu:
+            self._charge(i, -mask.bit_count(), job)
+
+    def _charge(self, i: int, gpus: int, job: Job) -> None:
+        """Takes what a job wants beside so many GPUs; a negative number gives it back."""
+        if self._lent:
+            self._lent = False
+            self.cpus_milli, self.memory_mib = list(self.cpus_milli), list(self.memory_mib)
+        self.cpus_milli[i] -= job.cpus_milli_per_gpu * gpus
+        self.memory_mib[i] -= job.memory_mib_per_gpu * gpus
 
     def _take_share(self, i: int, gpu: int, share: Share) -> None:
         card = self.cards.get((i, gpu), EMPTY_CARD)
@@ -218,15 +244,19 @@ class Layout:
             and self.memory_mib[i] >= job.memory_mib_per_gpu * gpus
         )
 
-    def place(self, placement: Placement, job: Job) -> None:
+    def place(self, placement: Placement, job: Job, but: Collection[Span] = ()) -> None:
+        """Takes these GPUs, except for some spans that the job has already."""
         index = self.table.index
-        for node, gpus in placement.spans:
-            self.take(index[node], mask_of(gpus), job)
+        for span in placement.spans:
+            if not but or span not in but:
+                self.take(index[span[0]], mask_of(span[1]), job)
 
-    def remove(self, placement: Placement, job: Job) -> None:
+    def remove(self, placement: Placement, job: Job, but: Collection[Span] = ()) -> None:
+        """Gives these GPUs back, except for some spans that the job keeps."""
         index = self.table.index
-        for node, gpus in placement.spans:
-            self.give_back(index[node], mask_of(gpus), job)
+        for span in placement.spans:
+            if not but or span not in but:
+                self.give_back(index[span[0]], mask_of(span[1]), job)
 
     def holds(self, placement: Placement, job: Job) -> bool:
         """Whether all of these GPUs, and what the job wants beside them, are free."""
@@ -245,11 +275,22 @@ class Layout:
 
     def free_gpus(self, nodes: int) -> int:
         """Free GPUs on a set of nodes."""
+        if nodes == self.table.all:
+            return self.total_free
         return sum(k * (bucket & nodes).bit_count() for k, bucket in enumerate(self.buckets) if k)
 
     def fork(self, table: NodeTable | None = None) -> Layout:
-        twin = Layout(table or self.table)
-        twin.free, twin.healthy = list(self.free), list(self.healthy)
-        twin.cpus_milli, twin.memory_mib = list(self.cpus_milli), list(self.memory_mib)
-        twin.buckets, twin.cards, twin.usable = list(self.buckets), dict(self.cards), self.usable
+        """An independent copy."""
+        twin = self.sketch()
+        twin.table, twin.healthy, twin._lent = table or self.table, self.healthy.copy(), False
+        twin.cpus_milli, twin.memory_mib = self.cpus_milli.copy(), self.memory_mib.copy()
+        return twin
+
+    def sketch(self) -> Layout:
+        """A copy to place jobs on for as long as this layout does not change: it shares what it can."""
+        twin = Layout.__new__(Layout)
+        twin.table, twin.usable, twin.total_free = self.table, self.usable, self.total_free
+        twin.free, twin.buckets, twin.cards = self.free.copy(), self.buckets.copy(), self.cards.copy()
+        twin.healthy, twin._lent = self.healthy, True
+        twin.cpus_milli, twin.memory_mib = self.cpus_milli, self.memory_mib
         return twin

@@ -114,7 +114,10 @@ class Plan:
         return not self.commands and not self.retiered
 
 
+_NONE: IntArray = np.zeros(0, dtype=np.int64)
+_NO_DECISIONS = Decisions((), _NONE, None, _NONE, _NONE, _NONE, None, (), (), {})
+
+
 def no_decisions() -> Decisions:
-    """The decisions of a cycle without jobs."""
-    none: IntArray = np.zeros(0, dtype=np.int64)
-    return Decisions((), none, None, none, none, none, None, (), (), {})
+    """The decisions of a cycle without jobs, or of one that nobody asks for reasons."""
+    return _NO_DECISIONS

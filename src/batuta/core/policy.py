@@ -14,6 +14,9 @@ class Policy(Protocol):
 
     It holds parameters, never state. The result has one count per row of the view: 0 or a legal size,
     together at most the capacity.
+
+    A policy may say `generous = True`: it gives every job its `max` whenever that is within the capacity for
+    all together. Then it is not asked at such moments, which in a quiet cluster is most of the time.
     """
 
     @property

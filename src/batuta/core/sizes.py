@@ -51,6 +51,8 @@ class LegalSizes:
     sets: IntArray
     regular: bool
     """True when no job has an explicit list and every step is 1: the common, fastest case."""
+    rigid: bool = False
+    """True when it is known that no job may have more than its `min`."""
 
     @staticmethod
     def build(low: IntArray, high: IntArray, step: IntArray, set_of: IntArray, sets: IntArray) -> LegalSizes:

@@ -16,6 +16,13 @@ from batuta.core.progress import Progress
 from batuta.core.reach import Wishes, most_gpus, wishes_of
 from batuta.core.wish import Wish
 
+# Places of the cells that every start and stop writes.
+_FIRST_START, _LAST_START, _LAST_STOP, _LAST_RESIZE, _RATE = (
+    JobTable.F[name] for name in ("first_start_s", "last_start_s", "last_stop_s", "last_resize_s", "rate")
+)
+_ATTAINED, _SERVICE = JobTable.F["attained_gpu_s"], JobTable.F["service_gpu_s"]
+_GPU_TYPE, _RESTARTS, _LOST = (JobTable.I[name] for name in ("gpu_type", "restarts", "lost_gpus"))
+
 
 class StalePlanError(Exception):
     """The plan was made from an older World; it is dropped, not repaired."""
@@ -90,9 +97,10 @@ class World:
 
     def capacity(self) -> list[int]:
         """GPUs by type that jobs have or could have: all healthy ones, but no free ones on closed nodes."""
-        layout, total = self.layout, list(self._open_capacity)
-        for i in bits(self.nodes.all & ~layout.usable & ~self.lost):
-            total[self.nodes.type_of[i]] += (layout.healthy[i] & ~layout.free[i]).bit_count()
+        layout, total = self.layout, self._open_capacity.copy()
+        if layout.usable != self.nodes.all:
+            for i in bits(self.nodes.all & ~layout.usable & ~self.lost):
+                total[self.nodes.type_of[i]] += (layout.healthy[i] & ~layout.free[i]).bit_count()
         return total
 
     def recount(self) -> None:
@@ -121,12 +129,11 @@ class World:
         most = self.reach.get(wishes)
         if most is None:
             most = self.reach[wishes] = most_gpus(self, job)
-        # Where all GPUs are open to the job its `max` is no matter: the policy sees the capacity itself.
-        narrow = any(
-            gpus < (job.size if gpus == total else job.max)
-            for gpus, total in zip(most, self._open_capacity, strict=True)
-        )
-        self.jobs.set_narrow(row, narrow or not most)
+        narrow = not most
+        for gpus, total in zip(most, self._open_capacity, strict=True):
+            # Where all GPUs are open to the job its `max` is no matter: the policy sees the capacity itself.
+            narrow |= gpus < (job.size if gpus == total else job.max)
+        self.jobs.set_narrow(row, narrow)
 
     def state_of(self, row: int) -> JobState:
         """What people see of a living job."""
@@ -186,7 +193,7 @@ def _started(world: World, event: ev.JobStarted) -> None:
         return
     jobs.settle(row, event.time_s)
     jobs.set_phase(row, Phase.RUNNING)
-    jobs.f("rate")[row] = speed_at(world, jobs.jobs[row], placement)
+    jobs.cells()[0][_RATE, row] = speed_at(world, jobs.jobs[row], placement)
 
 
 def speed_at(world: World, job: Job, placement: Placement) -> float:
@@ -194,7 +201,7 @@ def speed_at(world: World, job: Job, placement: Placement) -> float:
     spans = placement.spans
     curve = job.curve
     speed = curve.at(placement.size)
-    if len(spans) > 1:
+    if len(spans) > 1 and curve.minds_spread:
         speed *= curve.spread(len(placement.nodes), world.nodes.racks(placement))
     if job.gpu_types:
         speed *= dict(job.gpu_types).get(world.nodes.nodes[world.nodes.index[spans[0].node]].gpu_type, 1.0)
@@ -253,13 +260,15 @@ def _ended(world: World, event: ev.JobEnded) -> None:
     row = jobs.row(event.job)
     if jobs.placements[row] is not None:
         _release(world, row, event.time_s)
+    f, i = jobs.cells()
+    first_start_s, attained_gpu_s = f.item(_FIRST_START, row), f.item(_ATTAINED, row)
     world.past[event.job] = PastJob(
         jobs.jobs[row],
         event.state,
-        float(jobs.f("first_start_s")[row]),
+        first_start_s,
         event.time_s,
-        float(jobs.f("attained_gpu_s")[row]),
-        int(jobs.i("restarts")[row]),
+        attained_gpu_s,
+        i.item(_RESTARTS, row),
         world.progress.pop(event.job, None),
         event.exit_code,
         event.detail,
@@ -276,13 +285,12 @@ def _release(world: World, row: int, now_s: float) -> None:
     jobs.settle(row, now_s)
     world.layout.remove(placement, jobs.jobs[row])
     jobs.placements[row] = None
-    jobs.f("rate")[row] = 0.0
-    jobs.f("last_stop_s")[row] = now_s
-    jobs.i("gpus")[row] = 0
-    jobs.i("gpu_type")[row] = -1
+    f, i = jobs.cells()
+    f[_RATE, row], f[_LAST_STOP, row] = 0.0, now_s
+    i[_GPU_TYPE, row], i[_LOST, row] = -1, 0
+    jobs.set_gpus(row, 0)
     jobs.set_phase(row, Phase.WAITING)
-    jobs.i("lost_gpus")[row] = 0
-    if jobs.wish_of(row) is Wish.EVICT:
+    if jobs.held_back and jobs.wish_of(row) is Wish.EVICT:
         jobs.hold_back(row, Wish.RUN)
 
 
@@ -296,53 +304,46 @@ def _planned(world: World, event: ev.Planned) -> None:
         jobs.i("tier")[row] = tier
         jobs.f("tier_since_s")[row] = now_s
     # All GPUs are given back before any is taken: two jobs may swap places in one plan.
+    taking: list[tuple[int, Start | Resize | Migrate, set[Span]]] = []
     for command in plan.commands:
         row = jobs.row(command.job)
-        match command:
-            case Preempt():
-                _release(world, row, now_s)
-            case Stop():
-                _release(world, row, now_s)
+        if isinstance(command, Preempt | Stop):
+            _release(world, row, now_s)
+            if isinstance(command, Stop):
                 jobs.set_phase(row, Phase.STOPPING)
-            case Resize() | Migrate():
-                held = jobs.placements[row]
-                if held is not None:
-                    world.layout.remove(held, jobs.jobs[row])
-            case Start():
-                pass
-    for command in plan.commands:
-        match command:
-            case Start(job, placement):
-                _occupy(world, jobs.row(job), placement, now_s, Phase.STARTING)
-            case Resize(job, placement) | Migrate(job, placement):
-                _occupy(world, jobs.row(job), placement, now_s, Phase.RESIZING)
-            case Preempt() | Stop():
-                pass
+            continue
+        kept, held = set[Span](), jobs.placements[row]
+        if held is not None:
+            kept.update(held.spans)
+            kept.intersection_update(command.placement.spans)
+            world.layout.remove(held, jobs.jobs[row], kept)
+        taking.append((row, command, kept))
+    for row, command, kept in taking:
+        world.layout.place(command.placement, jobs.jobs[row], kept)
+        phase = Phase.STARTING if isinstance(command, Start) else Phase.RESIZING
+        _occupy(world, row, command.placement, now_s, phase)
 
 
 def _occupy(world: World, row: int, placement: Placement, now_s: float, phase: Phase) -> None:
+    """Notes that a job has these GPUs from now on."""
     jobs = world.jobs
     jobs.settle(row, now_s)
-    job = jobs.jobs[row]
-    world.layout.place(placement, job)
-    first = jobs.f("first_start_s")
-    if math.isnan(first[row]):
-        first[row] = now_s
+    f, i = jobs.cells()
+    if math.isnan(f.item(_FIRST_START, row)):
+        f[_FIRST_START, row] = now_s
     else:
-        jobs.i("restarts")[row] += 1
+        i[_RESTARTS, row] += 1
     if phase is Phase.STARTING:
-        jobs.f("last_start_s")[row] = now_s
-        jobs.f("service_gpu_s")[row] = 0.0
+        f[_LAST_START, row], f[_SERVICE, row] = now_s, 0.0
     else:
-        jobs.f("last_resize_s")[row] = now_s
+        f[_LAST_RESIZE, row] = now_s
     jobs.placements[row] = placement
+    f[_RATE, row] = 0.0
+    i[_LOST, row], i[_GPU_TYPE, row] = 0, world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
+    jobs.set_gpus(row, placement.size)
     if jobs.held_back:
         jobs.hold_back(row, not_before_s=0.0)
-    jobs.f("rate")[row] = 0.0
-    jobs.i("gpus")[row] = placement.size
-    jobs.i("gpu_type")[row] = world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
     jobs.set_phase(row, phase)
-    jobs.i("lost_gpus")[row] = 0
 
 
 def _node_added(world: World, event: ev.NodeAdded) -> None:
@@ -422,7 +423,7 @@ def _drop_gpus(world: World, i: int, gone: int, now_s: float) -> None:
         layout.place(left, jobs.jobs[row])
         jobs.placements[row] = left
         jobs.f("rate")[row] = 0.0
-        jobs.i("gpus")[row] = left.size
+        jobs.set_gpus(row, left.size)
         jobs.set_phase(row, Phase.BROKEN)
         jobs.i("lost_gpus")[row] += placement.size - left.size
 

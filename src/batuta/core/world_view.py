@@ -53,10 +53,11 @@ class WorldView(PoolView):
 
     def column(self, name: str) -> Any:
         """A column of the job table."""
-        if name not in JobTable.F and name not in JobTable.I:
+        is_int = name in JobTable.I
+        if not is_int and name not in JobTable.F:
             raise AttributeError(name)
         world, rows, _, _ = self.source
-        values = world.jobs.f(name) if name in JobTable.F else world.jobs.i(name)
+        values: Any = world.jobs.i(name) if is_int else world.jobs.f(name)
         return frozen(values if rows is None else values[rows])
 
 
@@ -70,11 +71,15 @@ def _sizes(view: WorldView) -> LegalSizes:
     """What each row may have; a cap lowers `max` to the largest legal size within it."""
     world, rows, cap, _ = view.source
     jobs, column = world.jobs, view.column
-    low, high, step, listed = column("min"), column("max"), column("step"), column("size_set")
-    sizes = LegalSizes(low, high, step, listed, jobs.size_sets.matrix, not jobs.irregular)
+    if rows is None:
+        sizes = jobs.legal_sizes()
+    else:
+        low, high, step, listed = view.min, column("max"), column("step"), column("size_set")
+        regular, rigid = not jobs.irregular, not jobs.elastic
+        sizes = LegalSizes(low, high, step, listed, jobs.size_sets.matrix, regular, rigid)
     if cap is None:
         return sizes
-    return replace(sizes, max=sizes.floor(np.minimum(cap if rows is None else cap[rows], high)))
+    return replace(sizes, max=sizes.floor(np.minimum(cap if rows is None else cap[rows], sizes.max)))
 
 
 def _size(view: WorldView) -> IntArray:
@@ -119,8 +124,7 @@ def _relative_speed(world: World, rows: IntArray | None, kind: int) -> FloatArra
 _MADE = {
     "ids": _ids,
     "sizes": _sizes,
-    "min": lambda view: view.sizes.min,
-    "max": lambda view: view.sizes.max,
+    "max": lambda view: view.column("max") if view.source[2] is None else view.sizes.max,
     "size": _size,
     "speed": _speed,
     "remaining_s": _remaining_s,

@@ -26,7 +26,7 @@ NODES_TRIED = 8
 
 def make_room(draft: Draft, targets: Sequence[Target]) -> None:
     """Helps jobs that found no place, then those that start on more nodes than they need."""
-    stuck = [target for target in targets if _is_stuck(draft, target)]
+    stuck = [target for target in targets if _is_stuck(draft, target)] if draft.failures else []
     spread = [target for target in targets if _is_spread(draft, target)]
     may_repack = draft.options.repack == "when-needed"
     tenants: Tenants | None = None

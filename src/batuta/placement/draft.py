@@ -53,12 +53,7 @@ class Draft:
     def minds_spread(self, job: Job) -> bool:
         """Whether it matters to the job how many nodes or racks it lies on."""
         curve = job.curve
-        return (
-            curve.across_nodes < 1.0
-            or curve.across_racks < 1.0
-            or self.options.scattered < 1.0
-            or job.topology.within is not Spread.ANY
-        )
+        return curve.minds_spread or self.options.scattered < 1.0 or job.topology.within is not Spread.ANY
 
     def speed(self, job: Job, placement: Placement) -> float:
         """Predicted speed on these GPUs; a job on needlessly many nodes is taken to be slower."""

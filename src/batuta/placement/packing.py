@@ -28,6 +28,9 @@ def pack(room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) 
         return None
     if len(room.table.by_rack) < 2:
         return few_nodes(room, job, gpus, nodes, home)
+    if at_best(room, job, nodes) < gpus:
+        # On a busy cluster this is the usual answer, and no rack has to be looked at.
+        return None
     racks = racks_by_fit(room, job, gpus, nodes)
     for rack in racks:
         parts = few_nodes(room, job, gpus, nodes & rack, home)
@@ -82,9 +85,9 @@ def few_nodes(
     """
     shared, step = room.levels(job), job.gpus_per_replica
     exact = shared is room.layout.buckets
-    levels = [level & nodes for level in shared]
-    if sum(level.bit_count() * (k - k % step) for k, level in enumerate(levels)) < gpus:
+    if at_best(room, job, nodes) < gpus:
         return None
+    levels = [level & nodes for level in shared]
     by_rack, rack_of = room.table.by_rack, room.table.rack_of
     several = len(by_rack) > 1
     parts: list[Part] = []
@@ -117,17 +120,26 @@ def few_nodes(
     return parts
 
 
+def at_best(room: Room, job: Job, nodes: int) -> int:
+    """The most GPUs that these nodes could have for a job, if none of them lacks anything beside GPUs."""
+    free, step = 0, job.gpus_per_replica
+    for k, level in enumerate(room.levels(job)):
+        if k >= step and (here := level & nodes):
+            free += (k - k % step) * here.bit_count()
+    return free
+
+
 def racks_by_fit(room: Room, job: Job, gpus: int, nodes: int) -> list[int]:
     """The racks that could hold the whole job, as sets of nodes: fewest nodes first, then the fullest."""
     levels, step = room.levels(job), job.gpus_per_replica
-    sizes = [(k, k - k % step) for k in range(len(levels) - 1, 0, -1) if k >= step and levels[k] & nodes]
+    sizes = [
+        (k - k % step, level) for k in range(len(levels) - 1, step - 1, -1) if (level := levels[k] & nodes)
+    ]
     found = []
     for order, rack in enumerate(room.table.by_rack.values()):
-        here, free, left, count = nodes & rack, 0, gpus, 0
-        if not here:
-            continue
-        for k, whole in sizes:
-            there = (levels[k] & here).bit_count()
+        free, left, count = 0, gpus, 0
+        for whole, level in sizes:
+            there = (level & rack).bit_count()
             free += there * whole
             if left > 0 and there:
                 used = min(there, -(-left // whole))
@@ -140,7 +152,11 @@ def racks_by_fit(room: Room, job: Job, gpus: int, nodes: int) -> list[int]:
 
 def widest_rack(room: Room, job: Job, nodes: int) -> int:
     """The rack with the most room for a job that fits in none."""
-    return max(room.table.by_rack.values(), key=lambda rack: most(room, job, nodes & rack, Spread.ANY))
+    racks, levels, step = room.table.by_rack.values(), room.levels(job), job.gpus_per_replica
+    if levels is not room.layout.buckets:
+        return max(racks, key=lambda rack: most(room, job, nodes & rack, Spread.ANY))
+    sizes = [(k - k % step, here) for k, level in enumerate(levels) if k >= step and (here := level & nodes)]
+    return max(racks, key=lambda rack: sum([whole * (here & rack).bit_count() for whole, here in sizes]))
 
 
 def most(room: Room, job: Job, nodes: int, within: Spread | None = None) -> int:

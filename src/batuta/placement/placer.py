@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from batuta.core.cluster import Placement
 from batuta.core.job import Job
-from batuta.core.job_table import Phase
+from batuta.core.job_table import JobTable, Phase
 from batuta.core.placer import Placed, Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World
@@ -23,6 +23,7 @@ from batuta.placement.workers import begins_with, keep_order, whole_replicas
 
 # NumPy takes three times as long to compare with a member of an enumeration.
 BROKEN = int(Phase.BROKEN)
+PHASE, GPUS, GPU_TYPE = (JobTable.I[name] for name in ("phase", "gpus", "gpu_type"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class TopologyPlacer:
     options: PlacerOptions = field(default_factory=PlacerOptions)
 
     def place(self, world: World, now_s: float, targets: Sequence[Target], costs: Costs) -> Placed:
-        draft = Draft(world, now_s, costs, self.options, Room(world.layout.fork(), world.ill), targets)
+        draft = Draft(world, now_s, costs, self.options, Room(world.layout.sketch(), world.ill), targets)
         work = _Work.sorted_from(world, targets)
         # 1. GPUs are given back before any is taken.
         _release(draft, work.stops, work.shrinks)
@@ -64,22 +65,21 @@ class _Work:
 
     @staticmethod
     def sorted_from(world: World, targets: Sequence[Target]) -> _Work:
-        work, jobs = _Work(), world.jobs
-        placements, gpus, kinds, phases = jobs.placements, jobs.i("gpus"), jobs.i("gpu_type"), jobs.i("phase")
+        work, placements, cell = _Work(), world.jobs.placements, world.jobs.cells()[1].item
         for target in targets:
-            row = target.row
+            row, gpus, kind = target
             if placements[row] is None:
-                if target.gpus:
+                if gpus:
                     work.starts.append(target)
-            elif not target.gpus:
+            elif not gpus:
                 work.stops.append(target)
-            elif phases[row] == BROKEN:
+            elif cell(PHASE, row) == BROKEN:
                 work.repairs.append(target)
-            elif kinds[row] != target.gpu_type:
+            elif cell(GPU_TYPE, row) != kind:
                 work.exchanges.append(target)
-            elif gpus[row] < target.gpus:
+            elif cell(GPUS, row) < gpus:
                 work.grows.append(target)
-            elif gpus[row] > target.gpus:
+            elif cell(GPUS, row) > gpus:
                 work.shrinks.append(target)
         return work
 

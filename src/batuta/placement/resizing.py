@@ -144,14 +144,17 @@ def shrink(room: Room, job: Job, held: Placement, gpus: int) -> Placement:
         kept = _keep_part(room, job, held, i, own, gpus)
         room.give_back(i, own & ~kept, job)
         return Placement((Span(node, tuple([gpu for gpu in mine if kept >> gpu & 1])),))
-    placement = _drop_parts(room, job, held, gpus)
-    room.vacate(held, job)
-    room.occupy(placement, job)
-    return placement
+    masks = room.masks(held)
+    left = _drop_parts(room, job, held, masks, gpus)
+    for i, mask in masks.items():
+        if dropped := mask & ~left.get(i, 0):
+            room.give_back(i, dropped, job)
+    return keep_order(room.table, held, left, job.gpus_per_replica)
 
 
-def _drop_parts(room: Room, job: Job, held: Placement, gpus: int) -> Placement:
-    own = room.masks(held)
+def _drop_parts(room: Room, job: Job, held: Placement, masks: dict[int, int], gpus: int) -> dict[int, int]:
+    """What is left on each node of the GPUs that a job has."""
+    own = masks.copy()
     drop = held.size - gpus
     usable = room.layout.usable
     # The smallest parts go first; where no new replicas may go, they go before all others.
@@ -172,7 +175,7 @@ def _drop_parts(room: Room, job: Job, held: Placement, gpus: int) -> Placement:
     if drop:
         i = parts[0][2]
         own[i] = _keep_part(room, job, held, i, own[i], own[i].bit_count() - drop)
-    return keep_order(room.table, held, own, job.gpus_per_replica)
+    return own
 
 
 def _keep_part(room: Room, job: Job, held: Placement, i: int, mask: int, count: int) -> int:

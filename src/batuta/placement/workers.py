@@ -15,6 +15,8 @@ NO_GPUS = Placement(())
 def keep_order(table: NodeTable, held: Placement, chosen: Mapping[int, int], step: int) -> Placement:
     """The chosen GPUs (a set per node) in worker order: who stays keeps its order, if possible its index."""
     index, left = table.index, dict(chosen)
+    if step == 1 and (rest := _rest_of(table, held, chosen)) is not None:
+        return rest
     slots: list[Span | None] = []
     for worker in held.workers(step):
         i, mask = index[worker.node], mask_of(worker.gpus)
@@ -28,6 +30,20 @@ def keep_order(table: NodeTable, held: Placement, chosen: Mapping[int, int], ste
     return joined([*order, *reversed(fresh)])
 
 
+def _rest_of(table: NodeTable, held: Placement, chosen: Mapping[int, int]) -> Placement | None:
+    """What is left of a job that only gives up GPUs; None if it also gets some. Most spans stay whole."""
+    index, spans, gpus = table.index, list[Span](), 0
+    for span in held.spans:
+        mask = mask_of(span.gpus)
+        kept = mask & chosen.get(index[span.node], 0)
+        gpus += kept.bit_count()
+        if kept == mask:
+            spans.append(span)
+        elif kept:
+            spans.append(Span(span.node, tuple([gpu for gpu in span.gpus if kept >> gpu & 1])))
+    return joined(spans) if gpus == sum(mask.bit_count() for mask in chosen.values()) else None
+
+
 def _replicas(table: NodeTable, i: int, mask: int, step: int) -> tuple[Span, ...]:
     node = table.nodes[i]
     gpus = choose_gpus(node.nvlink, node.numa, mask, mask.bit_count()).gpus
@@ -38,7 +54,7 @@ def joined(spans: list[Span]) -> Placement:
     """A placement of these spans; neighbours on the same node become one."""
     result: list[Span] = []
     for span in spans:
-        if result and result[-1].node == span.node:
+        if result and result[-1][0] == span[0]:
             span = Span(span.node, result.pop().gpus + span.gpus)
         result.append(span)
     return Placement(tuple(result))

@@ -6,6 +6,7 @@ As in Voda's ElasticFIFO: admission is the same as `fifo`, growth is even, the e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from batuta.core.arrays import IntArray
 from batuta.core.view import PoolView
@@ -18,7 +19,8 @@ class ElasticFifo:
     """Submit order; `min` to each that still fits, then rounds of one step each until none is free."""
 
     name: str = "elastic-fifo"
+    generous: ClassVar[bool] = True
 
     def allocate(self, view: PoolView) -> IntArray:
         gpus = admit_in_order(view.min, view.capacity)
-        return grow_in_rounds(gpus, view.sizes, view.capacity - int(gpus.sum()))
+        return grow_in_rounds(gpus, view.sizes, view.capacity)

@@ -6,6 +6,7 @@ As in Voda's ElasticSRJF: admission is the same as `srjf`, growth is even, the s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from batuta.core.arrays import IntArray
 from batuta.core.view import PoolView
@@ -19,8 +20,9 @@ class ElasticSrjf:
     """Least `remaining_s` first; `min` to each that still fits, then rounds until none is free."""
 
     name: str = "elastic-srjf"
+    generous: ClassVar[bool] = True
 
     def allocate(self, view: PoolView) -> IntArray:
         order = shortest_first(view)
         gpus = admit_in_order(view.min, view.capacity, order)
-        return grow_in_rounds(gpus, view.sizes, view.capacity - int(gpus.sum()), order)
+        return grow_in_rounds(gpus, view.sizes, view.capacity, order)

@@ -10,11 +10,16 @@ from batuta.policies.admission_pass import admit_in_order
 from batuta.policies.ladder import climb, most_steps
 
 
-def grow_in_rounds(gpus: IntArray, sizes: LegalSizes, free: int, order: IntArray | None = None) -> IntArray:
-    """The sizes after the rounds. Jobs without GPUs take no part; no order means row order.
+def grow_in_rounds(
+    gpus: IntArray, sizes: LegalSizes, capacity: int, order: IntArray | None = None
+) -> IntArray:
+    """The sizes after the rounds, together at most the capacity. Jobs without GPUs take no part.
 
-    A step that no longer fits is skipped, and later jobs in the round may pass it.
+    No order means row order. A step that no longer fits is skipped, and later jobs in the round may pass it.
     """
+    if sizes.rigid:
+        return gpus
+    free = capacity - int(gpus.sum())
     if free <= 0:
         return gpus
     if sizes.regular:
@@ -25,22 +30,27 @@ def grow_in_rounds(gpus: IntArray, sizes: LegalSizes, free: int, order: IntArray
 def _grow_by_level(gpus: IntArray, largest: IntArray, free: int, order: IntArray | None) -> IntArray:
     """Steps of one GPU: after k rounds each job has grown by k or by all its room, so look for k.
 
-    Between two neighbours in the sorted list of rooms the same number of jobs grows in every round.
+    Between two neighbours among the rooms that occur the same number of jobs grows in every round.
     """
     room = (largest - gpus) * (gpus > 0)
     if int(room.sum()) <= free:
         return gpus + room
-    levels = np.sort(room)
-    growing = np.arange(len(levels) - 1, -1, -1)
-    cost = levels.cumsum() + levels * growing
-    reached = int(cost.searchsorted(free, side="right"))
-    level, spent = (int(levels[reached - 1]), int(cost[reached - 1])) if reached else (0, 0)
-    rounds, rest = divmod(free - spent, len(levels) - reached)
+    # Nobody can grow by more than what is free, so there are few different rooms.
+    counts = np.bincount(np.minimum(room, free + 1))
+    levels = counts.nonzero()[0]
+    level, growing = 0, len(room)
+    for higher, jobs in zip(levels.tolist(), counts[levels].tolist(), strict=True):
+        cost = (higher - level) * growing
+        if cost > free:
+            break
+        free -= cost
+        level, growing = higher, growing - jobs
+    rounds, rest = divmod(free, growing)
     level += rounds
     grown: IntArray = gpus + np.minimum(room, level)
     if rest:
         if order is None:
-            grown[np.flatnonzero(room > level)[:rest]] += 1
+            grown[(room > level).nonzero()[0][:rest]] += 1
         else:
             grown[order[room[order] > level][:rest]] += 1
     return grown

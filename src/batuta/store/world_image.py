@@ -113,6 +113,7 @@ def _restore_layout(layout: Layout, data: dict[str, Any]) -> None:
     layout.buckets = [_bits(nodes) for nodes in data["buckets"]]
     layout.cards = {(i, gpu): Card(*rest) for i, gpu, *rest in data["cards"]}
     layout.usable = _bits(data["usable"])
+    layout.total_free = sum(mask.bit_count() for mask in layout.free)
 
 
 def _restore_jobs(table: JobTable, header: dict[str, Any], arrays: dict[str, Any]) -> None:
@@ -128,6 +129,7 @@ def _restore_jobs(table: JobTable, header: dict[str, Any], arrays: dict[str, Any
         for name in names:
             if f"{letter}.{name}" in arrays:
                 column_of(name)[:] = arrays[f"{letter}.{name}"]
+    table.short = {table.ids[row] for row in np.flatnonzero(table.i("gpus") != table.i("max")).tolist()}
     table.placements = _read(_PLACEMENTS, header["placements"])
     if len(table.placements) != table.n:
         raise CodecError(f"{table.n} jobs have {len(table.placements)} placements")

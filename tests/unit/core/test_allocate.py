@@ -42,7 +42,19 @@ def test_a_policy_sees_all_jobs_and_all_gpus() -> None:
     allocation, (view,) = ask(world, {"a": 2, "b": 3})
     assert (list(view.ids), view.capacity) == (["a", "b"], 6)
     assert (view.gpus.tolist(), view.min.tolist(), view.max.tolist()) == ([2, 0], [2, 1], [2, 3])
-    assert (allocation.gpus.tolist(), allocation.capacity, allocation.spare) == ([2, 3], [6], [1])
+    assert (allocation.gpus.tolist(), allocation.capacity) == ([2, 3], [6])
+
+
+def test_a_generous_policy_is_asked_only_when_there_is_not_enough_for_all() -> None:
+    class Generous(Fixed):
+        generous = True
+
+    policy = Generous({"a": 1, "b": 1})
+    jobs = [make_job("a", 1, max=2), make_job("b", 1, max=3)]
+    enough = allocate(make_world(make_nodes(5), {}, jobs), NOW_S, Admitted(), policy, freeze=True)
+    assert (enough.gpus.tolist(), enough.all_at_max, policy.seen) == ([2, 3], True, [])
+    scarce = allocate(make_world(make_nodes(4), {}, jobs), NOW_S, Admitted(), policy, freeze=True)
+    assert (scarce.gpus.tolist(), scarce.all_at_max, len(policy.seen)) == ([1, 1], False, 1)
 
 
 def test_a_policy_sees_what_is_left_now() -> None:
@@ -57,7 +69,7 @@ def test_jobs_in_transition_are_left_out_and_keep_theirs() -> None:
     carry_out(world, [Start("b", at("n0:234"), Reason.ADMITTED)], 1.0)
     allocation, (view,) = ask(world, {"a": 2, "b": 8, "c": 2})
     assert (list(view.ids), view.capacity) == (["a", "c"], 5)
-    assert (allocation.gpus.tolist(), allocation.spare) == ([2, 3, 2], [1])
+    assert allocation.gpus.tolist() == [2, 3, 2]
     _, (everyone,) = ask(world, freeze=False)
     assert (list(everyone.ids), everyone.capacity) == (["a", "b", "c"], 8)
 
@@ -107,6 +119,7 @@ def test_who_wants_more_than_its_nodes_have_is_shown_as_smaller_or_not_at_all() 
 def test_without_nodes_nobody_gets_anything() -> None:
     world = make_world([], {}, [make_job("a")])
     allocation, views = ask(world, {"a": 1})
+    assert allocation.gpu_type is not None
     assert (allocation.gpus.tolist(), allocation.gpu_type.tolist(), allocation.capacity) == ([0], [-1], [])
     assert not views
 
@@ -127,8 +140,9 @@ def test_a_policy_is_asked_once_for_every_type() -> None:
     world = make_world(two_types(), {}, jobs)
     allocation, views = ask(world, {"a": 2, "b": 2, "z": 1})
     assert [(list(view.ids), view.capacity) for view in views] == [(["a"], 4), (["b"], 8)]
+    assert allocation.gpu_type is not None
     assert allocation.gpu_type.tolist() == [0, 1, -1]
-    assert (allocation.gpus.tolist(), allocation.spare) == ([2, 2, 0], [2, 6])
+    assert allocation.gpus.tolist() == [2, 2, 0]
 
 
 def test_what_is_left_is_counted_in_gpus_of_the_type() -> None:

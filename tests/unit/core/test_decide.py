@@ -1,5 +1,7 @@
 """A whole cycle: it reads and does not write, says the same again, and goes step by step."""
 
+from dataclasses import replace
+
 import pytest
 
 from batuta.core import event as ev
@@ -94,3 +96,11 @@ def test_plans_that_differ_in_one_decision_are_not_equal() -> None:
     plan = decide(world, NOW_S, RULES)
     assert plan != decide(world, NOW_S, rules_that_give(a=2, b=1, c=2))
     assert plan.decisions != "something else"
+
+
+def test_without_reasons_the_commands_are_the_same() -> None:
+    world = some_world()
+    plan, bare = decide(world, NOW_S, RULES), decide(world, NOW_S, replace(RULES, explains=False))
+    assert bare.commands == plan.commands
+    assert len(plan.decisions) == 3
+    assert not len(bare.decisions)

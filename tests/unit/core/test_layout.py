@@ -127,6 +127,17 @@ def test_a_fork_is_independent() -> None:
     assert books(layout) == before
 
 
+def test_a_sketch_leaves_the_layout_as_it_is() -> None:
+    layout = layout_of(Node("n0", 2, cpus_milli=8000), Node("n1", 2, cpus_milli=8000))
+    before, twin = books(layout), layout.sketch()
+    hungry = make_job("a", 2, cpus_milli_per_gpu=1000, memory_mib_per_gpu=1)
+    twin.place(at("n0:0 n1:1"), hungry)
+    assert (twin.cpus_milli, twin.total_free) == ([7000, 7000], 2)
+    assert books(layout) == before
+    twin.remove(at("n0:0 n1:1"), hungry)
+    assert books(twin) == before
+
+
 # ------------------------------------------------------------------------------------------------- node table
 
 

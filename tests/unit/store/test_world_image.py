@@ -28,7 +28,7 @@ SLOTS = {
     JobTable: {
         **dict.fromkeys(("_f", "_i", "curves", "jobs", "placements", "queues", "size_sets"), DRAWN),
         **dict.fromkeys(("broken", "held_back", "irregular", "moving", "narrow", "picky"), DRAWN),
-        **dict.fromkeys(("_keys", "ids", "key_of", "n"), FOLLOWS),
+        **dict.fromkeys(("_keys", "elastic", "ids", "key_of", "n", "short", "total_max"), FOLLOWS),
     },
     NodeTable: {
         "nodes": DRAWN,
@@ -37,7 +37,8 @@ SLOTS = {
     },
     Layout: {
         **dict.fromkeys(("buckets", "cards", "cpus_milli", "free", "healthy", "memory_mib", "usable"), DRAWN),
-        "table": FOLLOWS,
+        **dict.fromkeys(("table", "total_free"), FOLLOWS),
+        "_lent": "is never set in a World's own layout",
     },
     CurvePool: dict.fromkeys(("flat", "limit", "places", "used"), DRAWN),
     SizeSetPool: {"places": DRAWN, "matrix": FOLLOWS},

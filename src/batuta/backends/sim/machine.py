@@ -147,14 +147,16 @@ class SimBackend:
         return len(self._runs) + len(self.jobs) - self._arrived
 
     def _next_time_s(self) -> float | None:
-        times = []
-        if self._timers:
-            times.append(self._timers[0][0])
+        at_s = self._timers[0][0] if self._timers else None
         if self._arrived < len(self.jobs):
-            times.append(self.jobs[self._arrived].job.submit_s)
+            submit_s = self.jobs[self._arrived].job.submit_s
+            if at_s is None or submit_s < at_s:
+                at_s = submit_s
         if self._failed < len(self.failures):
-            times.append(self.failures[self._failed].time_s)
-        return min(times) if times else None
+            failure_s = self.failures[self._failed].time_s
+            if at_s is None or failure_s < at_s:
+                at_s = failure_s
+        return at_s
 
     def _drop_lapsed(self) -> None:
         timers = self._timers
@@ -185,6 +187,8 @@ class SimBackend:
     def _settle(self, run: _Run) -> None:
         """Books what a job did until now: progress, or GPUs held without any."""
         now_s, since_s = self.now_s, run.since_s
+        if now_s == since_s and run.left_s >= _DONE:
+            return
         if run.rate > 0:
             self._save(run)
             run.left_s -= run.rate * (now_s - since_s)
@@ -222,7 +226,7 @@ class SimBackend:
         if placement is None:
             return 0.0
         rate = curve.at(placement.size)
-        if len(placement.spans) > 1:
+        if len(placement.spans) > 1 and curve.minds_spread:
             nodes = placement.nodes
             rate *= curve.spread(len(nodes), len({self._by_name[name].rack for name in nodes}))
         if job.gpu_types:

@@ -31,19 +31,18 @@ class Recorder:
         self._keep_segments = keep_segments
         self._open: dict[JobId, tuple[float, Placement]] = {}
         self._ints = array("q")
-        self._floats = array("d")
+        self._times = array("d")
 
     def saw(self, world: World, event: Event) -> None:
         self.events += 1
-        match event:
-            case Planned(time_s, plan):
-                self._commanded(time_s, plan)
-            case JobEnded(time_s, job) | JobInterrupted(time_s, job):
-                self._close(job, time_s)
-            case NodeLost(time_s) | GpuFailed(time_s):
-                self._lost_some(world, time_s)
-            case _:
-                pass
+        if isinstance(event, Planned):
+            self._commanded(event.time_s, event.plan)
+        elif not self._open:
+            return
+        elif isinstance(event, JobEnded | JobInterrupted):
+            self._close(event.job, event.time_s)
+        elif isinstance(event, NodeLost | GpuFailed):
+            self._lost_some(world, event.time_s)
 
     def _commanded(self, time_s: float, plan: Plan) -> None:
         for command in plan.commands:
@@ -77,19 +76,17 @@ class Recorder:
 
     def look(self, world: World, time_s: float) -> None:
         """One row of the timeline; a later one at the same time replaces it."""
-        n = world.jobs.n
-        running = int(np.count_nonzero(world.jobs.i("gpus"))) if n else 0
-        capacity = sum(world.capacity())
-        free, fragmented = free_and_fragmented(world.layout)
-        if self._floats and self._floats[-2] == time_s:
-            del self._floats[-2:], self._ints[-4:]
-        self._floats.extend((time_s, fragmented / free if free else 0.0))
-        self._ints.extend((capacity - free, capacity, running, n - running))
+        times = self._times
+        if times and times[-1] == time_s:
+            del times[-1:], self._ints[-5:]
+        times.append(time_s)
+        running = int(np.count_nonzero(world.jobs.i("gpus")))
+        self._ints.extend((sum(world.capacity()), running, world.jobs.n, *free_and_fragmented(world.layout)))
 
     def timeline(self) -> Timeline:
-        floats = np.array(self._floats).reshape(-1, 2)
-        ints = np.array(self._ints, dtype=np.int64).reshape(-1, 4)
-        return Timeline(floats[:, 0], ints[:, 0], ints[:, 1], ints[:, 2], ints[:, 3], floats[:, 1])
+        capacity, running, alive, free, fragmented = np.array(self._ints, dtype=np.int64).reshape(-1, 5).T
+        share = fragmented / np.maximum(free, 1)
+        return Timeline(np.array(self._times), capacity - free, capacity, running, alive - running, share)
 
     def close(self, world: World) -> None:
         """Ends the timeline, and the segments of jobs that still run."""
@@ -100,14 +97,11 @@ class Recorder:
 
 def free_and_fragmented(layout: Layout) -> tuple[int, int]:
     """Free GPUs on open nodes, and how many of them lie on nodes that are partly in use."""
-    usable, table = layout.usable, layout.table
-    free = whole = 0
-    for k, bucket in enumerate(layout.buckets):
-        if k and bucket:
-            here = bucket & usable
-            free += k * here.bit_count()
-            whole += k * (here & table.by_size.get(k, 0)).bit_count()
-    return free, free - whole
+    usable = layout.usable
+    free = fragmented = layout.free_gpus(usable)
+    for gpus, nodes in layout.table.by_size.items():
+        fragmented -= gpus * (layout.buckets[gpus] & nodes & usable).bit_count()
+    return free, fragmented
 
 
 def job_results(

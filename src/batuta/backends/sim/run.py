@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from batuta.backends.sim.recorder import Recorder, job_results
 from batuta.backends.sim.result import RunResult
+from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Node
 from batuta.core.decide import STEPS, Rules
 from batuta.core.event import Event
@@ -56,20 +58,23 @@ class Setting:
 class StepTimes:
     """Wall time of the steps of a cycle."""
 
-    total_ms: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEPS, 0.0))
-    cycles_ms: list[float] = field(default_factory=list)
+    _marks: array[float] = field(default_factory=lambda: array("d"))
+    """By cycle: when it began, then when each step was done. Worked out when the run is over."""
     _begun: float = 0.0
-    _last: float = 0.0
 
     def begin(self) -> None:
-        self._begun = self._last = time.perf_counter()
+        self._begun = time.perf_counter()
 
     def after_step(self, step: str) -> None:
-        now = time.perf_counter()
-        self.total_ms[step] += (now - self._last) * 1e3
-        self._last = now
-        if step == STEPS[-1]:
-            self.cycles_ms.append((now - self._begun) * 1e3)
+        if step == STEPS[0]:
+            self._marks.append(self._begun)
+        self._marks.append(time.perf_counter())
+
+    def by_step_ms(self) -> FloatArray:
+        """A row for each cycle, a column for each step. A cycle that was broken off is left out."""
+        width = len(STEPS) + 1
+        cycles = len(self._marks) // width
+        return np.diff(np.array(self._marks[: cycles * width]).reshape(cycles, width)) * 1e3
 
 
 class _Progress:
@@ -79,15 +84,11 @@ class _Progress:
         self, recorder: Recorder, times: StepTimes, tell: Callable[[float, int], None] | None
     ) -> None:
         self._recorder = recorder
-        self._times = times
+        # Straight through: these two are called for every event and every cycle.
+        self.saw = recorder.saw
+        self.deciding = times.begin
         self._tell = tell
         self._cycles = 0
-
-    def saw(self, world: World, event: Event) -> None:
-        self._recorder.saw(world, event)
-
-    def deciding(self) -> None:
-        self._times.begin()
 
     def postponed(self, world: World) -> None:
         self._recorder.look(world, world.now_s)
@@ -107,8 +108,15 @@ def simulate(
     journal: Journal | None = None,
     tell: Callable[[float, int], None] | None = None,
     watch: Callable[[World, Plan], None] | None = None,
+    explains: bool | None = None,
 ) -> RunResult:
-    """Runs a workload to its end, or until interrupted: then the result says that it is not complete."""
+    """Runs a workload to its end, or until interrupted: then the result says that it is not complete.
+
+    Plans say why each job has what it has if `explains` is set; None: if a journal or `watch` sees them.
+    """
+    if explains is None:
+        explains = journal is not None or watch is not None
+    rules = replace(rules, explains=explains)
     world, recorder, times = World(), Recorder(setting.keep_segments), StepTimes()
     journal = journal or NoJournal()
     for event in backend.opening():
@@ -128,7 +136,7 @@ def simulate(
     backend.close()
     recorder.close(world)
     timeline = recorder.timeline()
-    cycles = max(len(times.cycles_ms), 1)
+    step_ms = times.by_step_ms()
     notes = list(setting.notes)
     if complete and backend.waiting():
         notes.append(f"{backend.waiting()} jobs were never started")
@@ -141,8 +149,8 @@ def simulate(
         jobs=job_results(world, timeline, recorder, backend.lost_gpu_s, backend.alone_s),
         timeline=timeline,
         segments=tuple(recorder.segments),
-        decide_ms=np.array(times.cycles_ms),
-        step_ms={step: total / cycles for step, total in times.total_ms.items()},
+        decide_ms=step_ms.sum(axis=1),
+        step_ms=dict(zip(STEPS, (step_ms.sum(axis=0) / max(len(step_ms), 1)).tolist(), strict=True)),
         cpu_s=cpu_s,
         events=recorder.events,
         complete=complete,
