@@ -8,7 +8,7 @@ import pytest
 from batuta.backends.sim.run import Setting, simulate
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
-from batuta.core.command import Migrate, Preempt, Resize, Start
+from batuta.core.command import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.decide import decide
 from batuta.core.plan import Plan
 from batuta.core.world import World, apply
@@ -111,7 +111,7 @@ def other_moment(plan: Plan) -> Plan:
 def gpus_swapped(plan: Plan) -> Plan:
     """The same GPUs in another order of workers."""
     for k, command in enumerate(plan.commands):
-        if not isinstance(command, Preempt) and command.placement.size > 1:
+        if not isinstance(command, Preempt | Stop) and command.placement.size > 1:
             spans = tuple(span._replace(gpus=span.gpus[::-1]) for span in command.placement.spans)
             swapped = replace(command, placement=command.placement._replace(spans=spans[::-1]))
             return replace(plan, commands=(*plan.commands[:k], swapped, *plan.commands[k + 1 :]))

@@ -9,7 +9,7 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.admission import Admitted
 from batuta.core.changes import lost_work_s
-from batuta.core.command import Command, Preempt, Resize, Start
+from batuta.core.command import Command, Preempt, Resize, Start, Stop
 from batuta.core.decide import Rules, decide
 from batuta.core.plan import Plan
 from batuta.core.reason import Reason
@@ -46,7 +46,7 @@ def told(plan: Plan) -> list[tuple[str, str, str]]:
 
 
 def _place(command: Command) -> str:
-    return "" if isinstance(command, Preempt) else shown(command.placement)
+    return "" if isinstance(command, Preempt | Stop) else shown(command.placement)
 
 
 # ----------------------------------------------------------------------------------------------------- growth
