@@ -6,13 +6,14 @@ from enum import Enum
 
 import numpy as np
 
+from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.command import Preempt
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve, power_curve
 from batuta.core.decide import Rules, decide
 from batuta.core.event import JobStarted, JobSubmitted, NodeAdded, Planned
 from batuta.core.job import Job
-from batuta.core.world import World, apply
+from batuta.core.world import World
 
 GPUS_PER_NODE, NODES_PER_RACK = 8, 16
 

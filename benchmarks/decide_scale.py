@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from batuta.bootstrap import rules_for
+from batuta.core.apply import apply
 from batuta.core.decide import STEPS, Rules, decide
 from batuta.core.event import JobEnded
 from batuta.core.job import JobState
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.policies.registry import policy_names
 from benchmarks.clusters import GPUS_PER_NODE, Mix, carry_out, make_jobs, make_world
 from benchmarks.measure import in_turns_cpu_s, no_collection, ratio_of, show, times

@@ -19,10 +19,11 @@ from random import Random
 
 import numpy as np
 
+from batuta.core.apply import apply
 from batuta.core.event import Event, JobSubmitted, NodeAdded
 from batuta.core.plan import Decisions
 from batuta.core.reason import Reason
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.store.codec import decode, encode
 from batuta.store.decision_columns import pack, pack_change, unpack
 from batuta.store.sqlite_journal import SqliteJournal

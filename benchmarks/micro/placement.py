@@ -10,6 +10,7 @@ from collections.abc import Callable
 from random import Random
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.command import Start
 from batuta.core.curve import SpeedCurve
@@ -18,7 +19,7 @@ from batuta.core.placer import Placer, Target
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.placement import MostFreePlacer, TopologyPlacer
 
 SIZES = (*[1] * 52, *[2] * 4, 4, 4, 8, 16)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node, Placement, placement_of
 from batuta.core.command import Start
 from batuta.core.job import Job, Share, Spread, Topology
@@ -16,7 +17,7 @@ from batuta.core.layout import Layout
 from batuta.core.placer import Placed, Placer, Target
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.placement import MostFreePlacer, PlacerOptions, TopologyPlacer
 from tests.support.worlds import NOW_S, carry_out, commands_of, make_job, scaling
 

@@ -38,10 +38,11 @@ from batuta.backends.sim.run import Setting, simulate
 from batuta.backends.sim.workload import SimJob
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.command import Preempt
 from batuta.core.decide import Rules, decide
 from batuta.core.job import JobState
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.loop import Cadence
 from batuta.policies.elastic_tiresias import ElasticTiresias
 from tests.support.voda import (

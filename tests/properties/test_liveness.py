@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node, Queue
 from batuta.core.curve import linear_curve
 from batuta.core.decide import Rules, decide
 from batuta.core.job import Job, JobState, Spread, Topology
 from batuta.core.job_table import Phase
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.policies.registry import policy_names
 from tests.support.arbitrary import JOB_COUNT, QUEUE_COUNT, make_job, make_node, make_queue
 from tests.support.invariants import check_invariants, check_plan, most_alone

@@ -8,10 +8,11 @@ import pytest
 from batuta.backends.sim.run import Setting, simulate
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.command import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.decide import decide
 from batuta.core.plan import Plan
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.journal import MemoryJournal, ReplayDiffersError, replay
 from batuta.engine.loop import Cadence
 from tests.support.deep import deep

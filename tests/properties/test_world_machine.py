@@ -22,11 +22,13 @@ from hypothesis.stateful import (
 
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.decide import Rules, decide
 from batuta.core.job import JobId, JobState
 from batuta.core.job_table import Phase
+from batuta.core.plan_event import StalePlanError
 from batuta.core.wish import Wish
-from batuta.core.world import StalePlanError, World, apply
+from batuta.core.world import World
 from batuta.policies.registry import policy_names
 from tests.support.arbitrary import JOB_COUNT, QUEUE_COUNT, make_curve, make_job, make_node, make_queue
 from tests.support.invariants import check_invariants, check_plan, check_quota, fingerprint

@@ -17,8 +17,9 @@ from batuta.bootstrap import rules_for
 from batuta.bootstrap.local_server import DEFAULT_POLICY
 from batuta.client.answers import Job
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.command import Migrate, Preempt, Resize, Start
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.journal import ReplayDiffersError, replay
 from batuta.store.sqlite_store import SqliteStore
 from batuta.store.world_image import draw

@@ -15,8 +15,9 @@ from batuta.api.cycle_watch import CycleWatch
 from batuta.api.parts import NodeFacts, NoFacts, ServerParts
 from batuta.bootstrap import find_policy, rules_for
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.loop import Cadence, Engine, Live
 from batuta.engine.ports import Journal
 from batuta.engine.requests import Requests

@@ -5,13 +5,14 @@ from typing import Any
 
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node, Queue
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve
 from batuta.core.decide import decide
 from batuta.core.job import Job, JobKind, JobState, Share, Spread, Topology
 from batuta.core.progress import Progress
 from batuta.core.wish import Wish
-from batuta.core.world import World, apply
+from batuta.core.world import World
 
 NODES: tuple[dict[str, Any], ...] = (
     {"gpus": 4, "gpu_type": "a"},

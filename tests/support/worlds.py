@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node, Placement, Span
 from batuta.core.command import Command, Migrate, Preempt, Resize, Start
 from batuta.core.curve import SpeedCurve
@@ -13,7 +14,7 @@ from batuta.core.placer import Placed, Placer, Target
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
-from batuta.core.world import World, apply
+from batuta.core.world import World
 
 NOW_S = 1000.0
 

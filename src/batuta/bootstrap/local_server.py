@@ -26,10 +26,11 @@ from batuta.bootstrap.local_nodes import (
 )
 from batuta.bootstrap.server_log import open_log
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import NodeName
 from batuta.core.job import Job
 from batuta.core.plan import Plan
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.loop import Engine, Live
 from batuta.engine.requests import Requests
 from batuta.engine.service import PatientJournal, Service

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from batuta.core.apply import apply
 from batuta.core.decide import Rules, decide
 from batuta.core.event import Event, Planned, PolicySet
-from batuta.core.world import World, apply
+from batuta.core.world import World
 
 
 class NoJournal:

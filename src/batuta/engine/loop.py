@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from batuta.core.apply import apply
 from batuta.core.decide import Rules, decide
 from batuta.core.event import Event, JobProgressed, JobStarted, Planned, PolicySet, TransitionTimed
 from batuta.core.plan import Plan
 from batuta.core.reason import Reason
 from batuta.core.withhold import next_release_s
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.ports import Backend, Journal
 from batuta.engine.requests import Requests
 

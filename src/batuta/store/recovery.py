@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 from dataclasses import dataclass
 
-from batuta.core.world import World, apply
+from batuta.core.apply import apply
+from batuta.core.world import World
 from batuta.store.errors import RecoveryError
 from batuta.store.journal_reader import JournalReader
 from batuta.store.snapshots import Snapshots

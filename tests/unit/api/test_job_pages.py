@@ -11,8 +11,9 @@ from batuta.api import models
 from batuta.api.job_pages import JobFilter, page_of_jobs, read_cursor, write_cursor
 from batuta.api.picture import Picture, key_of
 from batuta.api.problems import Refusal
+from batuta.core.apply import apply
 from batuta.core.job import Job, JobState
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from tests.support.pictures import picture_of
 from tests.support.stories import Story
 

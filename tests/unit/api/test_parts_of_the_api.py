@@ -23,12 +23,13 @@ from batuta.api.resize import resized
 from batuta.api.sessions import CODE_S, SESSION_S, Sessions
 from batuta.api.stream import Wanted, stream
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Placement, Span
 from batuta.core.command import Start
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.progress import Progress
 from batuta.core.reason import Reason
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.spec.problem import InputError
 from batuta.store.errors import StoreBusyError
 from batuta.store.sqlite_store import SqliteStore

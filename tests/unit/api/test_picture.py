@@ -7,9 +7,10 @@ import pytest
 from batuta.api.cycle_watch import CycleWatch
 from batuta.api.picture import Pictures
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.job import JobState
 from batuta.core.wish import Wish
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from tests.support.pictures import StillService, pictures_of
 from tests.support.stories import Story
 from tests.support.worlds import make_job, make_nodes, make_world

@@ -9,12 +9,13 @@ from batuta.api import timeline
 from batuta.api.event_text import tell
 from batuta.api.timeline import TimelineRecord
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Placement, Span
 from batuta.core.command import Preempt, Resize, Start
 from batuta.core.job import JobState
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.store.codec import encode
 from batuta.store.journal_reader import Text
 from tests.support.pictures import picture_of

@@ -12,12 +12,13 @@ from batuta.api.task_view import shown_task
 from batuta.api.views import count_gpus, view_job, view_nodes, view_unborn
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Queue
 from batuta.core.decide import decide
 from batuta.core.job import JobState, Share
 from batuta.core.progress import Progress
 from batuta.core.wish import Wish
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.spec.task import parse_task
 from batuta.spec.task_json import task_to_json
 from tests.support.pictures import picture_of

@@ -4,7 +4,8 @@ import pytest
 
 from batuta.bootstrap.local_nodes import check_counts, node_events, virtual_nodes
 from batuta.core import event as ev
-from batuta.core.world import World, apply
+from batuta.core.apply import apply
+from batuta.core.world import World
 from batuta.spec.problem import InputError
 
 

@@ -8,13 +8,14 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.admission import Admitted
 from batuta.core.allocate import Allocation, allocate
+from batuta.core.apply import apply
 from batuta.core.arrays import IntArray
 from batuta.core.cluster import Node
 from batuta.core.command import Resize, Start
 from batuta.core.job import Job, Share
 from batuta.core.reason import Reason
 from batuta.core.view import PoolView
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from tests.support.fixed_policy import Fixed
 from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world
 

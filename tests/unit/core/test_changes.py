@@ -8,13 +8,14 @@ import pytest
 
 from batuta.core import event as ev
 from batuta.core.admission import Admitted
+from batuta.core.apply import apply
 from batuta.core.changes import lost_work_s
 from batuta.core.command import Command, Preempt, Resize, Start, Stop
 from batuta.core.decide import Rules, decide
 from batuta.core.plan import Plan
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.placement.most_free import MostFreePlacer
 from tests.support.fixed_policy import Fixed, rules_that_give
 from tests.support.invariants import check_plan

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.decide import STEPS, decide
-from batuta.core.world import StalePlanError, World, apply
+from batuta.core.plan_event import StalePlanError
+from batuta.core.world import World
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_invariants, check_plan, fingerprint
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world

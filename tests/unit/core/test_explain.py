@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node, Queue
 from batuta.core.decide import Rules, decide
 from batuta.core.job import Share, Spread, Topology
@@ -13,7 +14,7 @@ from batuta.core.plan import Decision
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
 from batuta.core.wish import Wish
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.quota.queue_limits import QueueLimits
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_plan

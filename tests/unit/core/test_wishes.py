@@ -3,6 +3,7 @@
 import pytest
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.command import Preempt, Start, Stop
 from batuta.core.decide import decide
 from batuta.core.job import JobState
@@ -10,7 +11,7 @@ from batuta.core.job_table import Phase
 from batuta.core.reason import Reason
 from batuta.core.wish import Wish
 from batuta.core.withhold import next_release_s
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_invariants, check_plan
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world

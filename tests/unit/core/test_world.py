@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node, Queue
 from batuta.core.command import Migrate, Preempt, Resize, Start
 from batuta.core.curve import linear_curve
 from batuta.core.job import Job, JobState, Share
 from batuta.core.job_table import Phase
 from batuta.core.plan import Plan, no_decisions
+from batuta.core.plan_event import StalePlanError
 from batuta.core.reason import Reason
-from batuta.core.world import StalePlanError, World, apply, speed_at
+from batuta.core.world import World, speed_at
 from tests.support.invariants import check_invariants, fingerprint
 from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world, scaling, shown
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node, Placement, Span
 from batuta.core.command import Start
 from batuta.core.curve import linear_curve
@@ -13,7 +14,7 @@ from batuta.core.job import Job
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.view import PoolView
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.core.world_view import pool_view
 
 NOW_S = 100.0

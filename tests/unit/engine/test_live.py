@@ -7,10 +7,11 @@ import pytest
 
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.command import Command
 from batuta.core.wish import Wish
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.loop import Cadence, Engine, Live
 from batuta.engine.ports import JournalUnavailable
 from batuta.engine.requests import EngineStopped, Requests

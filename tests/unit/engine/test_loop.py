@@ -8,9 +8,10 @@ from batuta.backends.sim.machine import SimBackend
 from batuta.backends.sim.workload import SimJob
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.command import Command
 from batuta.core.plan import Plan
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.journal import MemoryJournal
 from batuta.engine.loop import Cadence, Engine
 from tests.support.sims import sim_job

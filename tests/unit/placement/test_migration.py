@@ -3,11 +3,11 @@
 import pytest
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.job import Share, Spread, Topology
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
-from batuta.core.world import apply
 from batuta.placement import PlacerOptions, TopologyPlacer
 from tests.support.worlds import (
     NOW_S,

@@ -79,7 +79,7 @@ def test_growth_counts_what_is_missing():
 
 def test_ill_gpus_do_not_count():
     from batuta.core import event as ev
-    from batuta.core.world import apply
+    from batuta.core.apply import apply
 
     world = make_world(make_nodes(4, 4), {}, [make_job("a", 8)])
     apply(world, ev.GpuFailed(1.0, "n0", 2))

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node, Queue
 from batuta.core.command import Start
 from batuta.core.job import Job
 from batuta.core.reason import Reason
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.quota.queue_limits import QueueLimits
 from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from random import Random
 
-from batuta.core.world import apply
+from batuta.core.apply import apply
 from batuta.store.sqlite_store import SqliteStore
 from tests.support.stories import Story
 

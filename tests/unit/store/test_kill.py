@@ -9,7 +9,8 @@ from random import Random
 
 import pytest
 
-from batuta.core.world import World, apply
+from batuta.core.apply import apply
+from batuta.core.world import World
 from batuta.store.sqlite_store import SqliteStore
 from tests.support.deep import deep
 from tests.support.stories import Story

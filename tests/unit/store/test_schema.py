@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from batuta.core.apply import apply
 from batuta.core.event import Planned
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.store.codec import encode
 from batuta.store.database import Database
 from batuta.store.errors import SchemaError

@@ -4,8 +4,9 @@ from itertools import islice
 
 import pytest
 
+from batuta.core.apply import apply
 from batuta.core.event import TimePassed
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.store.errors import CodecError, RecoveryError, StoreError
 from batuta.store.sqlite_store import SqliteStore
 from tests.support.deep import deep

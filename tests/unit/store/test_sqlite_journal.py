@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from batuta.bootstrap import rules_for
+from batuta.core.apply import apply
 from batuta.core.command import Preempt
 from batuta.core.event import JobEnded, JobProgressed, JobStarted, JobSubmitted, Planned, TimePassed
 from batuta.core.job import Job, JobState
 from batuta.core.plan import Decisions, Plan, no_decisions
 from batuta.core.reason import Reason
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.journal import replay
 from batuta.engine.ports import Journal
 from batuta.store import sqlite_journal

@@ -1,7 +1,8 @@
 from pathlib import Path
 
+from batuta.core.apply import apply
 from batuta.core.event import NodeAdded, TimePassed
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.store.sqlite_store import SqliteStore
 from batuta.store.upkeep import Upkeep
 from tests.support.worlds import make_nodes

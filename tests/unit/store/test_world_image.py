@@ -1,12 +1,13 @@
 import pytest
 
+from batuta.core.apply import apply
 from batuta.core.curve import CurvePool
 from batuta.core.decide import decide
 from batuta.core.event import JobSubmitted, NodeAdded
 from batuta.core.job_table import JobTable
 from batuta.core.layout import Layout, NodeTable
 from batuta.core.sizes import SizeSetPool
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.store.errors import CodecError
 from batuta.store.parcel import unwrap, wrap
 from batuta.store.world_image import draw, restore

@@ -12,13 +12,14 @@ import numpy as np
 
 from batuta.backends.sim.recorder import Recorder, job_results
 from batuta.backends.sim.result import RunResult
+from batuta.core.apply import apply
 from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Node
 from batuta.core.decide import STEPS, Rules
 from batuta.core.event import Event
 from batuta.core.job import JobId
 from batuta.core.plan import Plan
-from batuta.core.world import World, apply
+from batuta.core.world import World
 from batuta.engine.journal import NoJournal
 from batuta.engine.loop import Cadence, Engine
 from batuta.engine.ports import Backend, Journal
