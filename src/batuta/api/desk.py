@@ -71,7 +71,7 @@ class Desk:
         )
         try:
             while not (await asyncio.wait({waiting}, timeout=_LOOK_EVERY_S))[0]:
-                if trouble := self.service.trouble:
+                if trouble := self.service.cannot_store:
                     raise JournalUnavailable(f"{trouble} (what was asked for may be done when it can)")
             await waiting
             self.pictures.demand()

@@ -89,9 +89,12 @@ def find_policy(name: str) -> Policy:
 def rules_for(policy_name: str, weigh: bool = True, freeze: bool = True) -> Rules:
     from batuta.core.decide import Rules
     from batuta.core.weigh import Costs
+    from batuta.policies.checked import CheckedPolicy
     from batuta.quota.queue_limits import QueueLimits
 
     policy = find_policy(policy_name)
+    if not type(policy).__module__.startswith("batuta.policies."):
+        policy = CheckedPolicy(policy)
     if getattr(policy, "placement", "topology") != "topology":
         # Published baselines are replayed as their authors ran them.
         weigh = freeze = False
@@ -145,6 +148,8 @@ def run_experiment(
 
     from batuta.backends.sim.experiment import first_jobs, resample
     from batuta.backends.sim.run import Setting, simulate
+    from batuta.policies.checked import PolicyAnswerError
+    from batuta.spec.problem import InputError
 
     workload = resample(first_jobs(workload_of(experiment), experiment.limit), experiment.seed)
     nodes = cluster_nodes(experiment.cluster)
@@ -164,7 +169,11 @@ def run_experiment(
         keep_segments=experiment.keep_segments,
         notes=workload.notes,
     )
-    return simulate(backend, rules, setting, cadence_for(experiment, rules.policy), journal, tell, watch)
+    cadence = cadence_for(experiment, rules.policy)
+    try:
+        return simulate(backend, rules, setting, cadence, journal, tell, watch)
+    except PolicyAnswerError as error:
+        raise InputError.of(str(error)) from error
 
 
 def _event_backend(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> SimulatedBackend:

@@ -11,7 +11,7 @@ from typing import Protocol
 from batuta.core.apply import apply
 from batuta.core.decide import Rules, decide
 from batuta.core.event import Event, JobProgressed, JobStarted, Planned, PolicySet, TransitionTimed
-from batuta.core.plan import Plan
+from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.withhold import next_release_s
 from batuta.core.world import World
@@ -99,6 +99,8 @@ class Engine:
         self.watcher = watcher
         self.cadence = cadence
         self.last_plan: Plan | None = None
+        self.trouble = ""
+        """Why nothing can be decided just now; empty when all is well."""
         self._after_step = after_step
         self._live = live
         self._guard: AbstractContextManager[object] = nullcontext() if live is None else live.guard
@@ -185,7 +187,7 @@ class Engine:
     def _cycle(self, now_s: float) -> None:
         self.watcher.deciding()
         with self._guard:
-            plan = self.last_plan = decide(self.world, now_s, self.rules, self._after_step)
+            plan = self._decide(now_s)
             if not plan.empty:
                 event = Planned(now_s, plan)
                 self.journal.append(event)
@@ -208,3 +210,16 @@ class Engine:
                     self._owed |= not isinstance(event_, JobStarted)
                     self._urgent = self._owed
         self.watcher.decided(self.world, plan)
+
+    def _decide(self, now_s: float) -> Plan:
+        """The plan of this moment. An engine that serves people outlives a policy that cannot decide."""
+        try:
+            plan = decide(self.world, now_s, self.rules, self._after_step)
+        except Exception as error:
+            if self._live is None:
+                raise
+            self.trouble = f"nothing is decided: {error}" if str(error) else f"nothing is decided: {error!r}"
+            return Plan(self.world.version, now_s, self.rules.policy.name, (), (), no_decisions())
+        self.trouble = ""
+        self.last_plan = plan
+        return plan

@@ -76,6 +76,11 @@ class Service:
         """Why the engine does not go on just now; empty when it does."""
         if self.failure is not None:
             return f"the engine has died: {self.failure!r}"
+        return self._journal.trouble or self._engine.trouble
+
+    @property
+    def cannot_store(self) -> str:
+        """Why nothing can be written just now; empty when it can."""
         return self._journal.trouble
 
     @property
@@ -96,8 +101,8 @@ class Service:
 
     def ask(self, make: Make, within_s: float = ANSWER_WITHIN_S) -> Sequence[Event]:
         """Has something done; returns when it is durable. When `make` raises, nothing happened."""
-        if self.trouble:
-            raise JournalUnavailable(self.trouble)
+        if self.cannot_store:
+            raise JournalUnavailable(self.cannot_store)
         return self._requests.ask(make).result(within_s)
 
     @contextmanager

@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
+from batuta.core.arrays import IntArray
 from batuta.core.cluster import Node
 from batuta.core.command import Command
 from batuta.core.wish import Wish
@@ -182,3 +184,30 @@ def test_a_job_that_has_to_leave_its_gpus_gets_others_at_once() -> None:
     engine.step()
     assert engine.world.jobs.i("gpus").tolist() == [0]
     assert engine._wake_s() == 2.0
+
+
+class Stubborn:
+    """A policy that cannot decide."""
+
+    name = "stubborn"
+
+    def allocate(self, view: object) -> IntArray:
+        raise ZeroDivisionError("no idea")
+
+
+def test_a_policy_that_cannot_decide_is_reported_and_can_be_replaced() -> None:
+    service, engine, _, bell = build()
+    engine.rules = replace(engine.rules, policy=Stubborn())
+    service.start()
+    try:
+        service.ask(lambda world: [ev.JobSubmitted(1.0, make_job("a"))])
+        service.ask(lambda world: [])
+        assert service.trouble == "nothing is decided: no idea"
+        assert service.running
+        assert not bell.commands
+        service.ask(lambda world: [ev.PolicySet(2.0, "fifo")])
+        service.ask(lambda world: [])
+        assert service.trouble == ""
+    finally:
+        service.stop()
+    assert [command.job for command in bell.commands] == ["a"]

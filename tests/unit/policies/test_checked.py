@@ -1,0 +1,64 @@
+"""A policy of somebody else's: given its answer, then it is carried out or refused with a sentence."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batuta.core.policy import Policy
+from batuta.policies.checked import CheckedPolicy, PolicyAnswerError
+from tests.support.views import make_view
+
+
+class Mine:
+    """Answers what it is told to."""
+
+    name = "mine"
+    generous = True
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def allocate(self, view: Any) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def ask(answer: Any) -> Any:
+    view = make_view(6, [{"id": "a", "size": 2, "min": 2, "max": 4}, {"id": "b", "max": 4, "sizes": (1, 4)}])
+    return CheckedPolicy(Mine(answer)).allocate(view).tolist()
+
+
+@pytest.mark.parametrize("answer", [[2, 4], [0, 0], [4, 1], np.array([3, 0], dtype=np.int32)])
+def test_a_legal_answer_is_passed_on(answer: Any) -> None:
+    assert ask(answer) == list(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ([2], "answered (1,) for 2 jobs"),
+        ([2.5, 1.0], "not with whole numbers"),
+        ([1, 1], "sizes that jobs may not have: 1 for a"),
+        ([5, 1], "sizes that jobs may not have: 5 for a"),
+        ([2, 2], "sizes that jobs may not have: 2 for b"),
+        ([-2, 1], "sizes that jobs may not have: -2 for a"),
+        ([4, 4], "gave 8 GPUs, there are 6"),
+        ([9, 9], "sizes that jobs may not have: 9 for a, 9 for b; gave 18 GPUs, there are 6"),
+        (None, "answered () for 2 jobs"),
+        (ZeroDivisionError("oops"), "failed: ZeroDivisionError: oops"),
+    ],
+)
+def test_any_other_answer_is_refused(answer: Any, sentence: str) -> None:
+    with pytest.raises(PolicyAnswerError) as refused:
+        ask(answer)
+    assert sentence in str(refused.value)
+    assert str(refused.value).startswith("policy mine ")
+
+
+def test_what_else_it_says_of_itself_is_heard() -> None:
+    checked = CheckedPolicy(Mine([]))
+    assert isinstance(checked, Policy)
+    assert checked.generous is True
+    assert getattr(checked, "tiers", None) is None
