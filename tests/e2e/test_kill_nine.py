@@ -24,7 +24,7 @@ from tests.support.aftermath import (
 )
 from tests.support.busy_jobs import STUBBORN, BusyJob
 from tests.support.busy_run import NODES, Change, Life, Users, draw_lives
-from tests.support.process_table import wait_for_none
+from tests.support.process_table import end_all, wait_for_none
 from tests.support.server_process import ForkServer, ServerProcess
 
 KILLS = int(os.environ.get("BATUTA_KILLS") or (200 if os.environ.get("CI") else 40))
@@ -77,13 +77,17 @@ def busy_time(tmp_path_factory: pytest.TempPathFactory) -> Time:
     seen.mkdir()
     busy = Time(draw_lives(SEED, KILLS), home, seen, Users(home, seen))
     begun = time.monotonic()
-    with ForkServer(folder) as servers:
-        for number, life in enumerate(busy.lives):
-            _live(busy, servers.start(home), life, number)
-        last = servers.start(home)
-        last.wait_ready()
-        _come_to_an_end(busy, last)
-        busy.exit_code = last.end()
+    try:
+        with ForkServer(folder) as servers:
+            for number, life in enumerate(busy.lives):
+                _live(busy, servers.start(home), life, number)
+            last = servers.start(home)
+            last.wait_ready()
+            _come_to_an_end(busy, last)
+            busy.exit_code = last.end()
+    except BaseException:
+        end_all(home)
+        raise
     busy.took_s = time.monotonic() - begun
     return busy
 

@@ -17,7 +17,7 @@ import pytest
 
 from batuta.client.client import Client
 from tests.support.busy_run import NODES
-from tests.support.process_table import wait_for_none
+from tests.support.process_table import end_all, wait_for_none
 from tests.support.server_process import PlainServers, ServerProcess
 
 JOBS = int(os.environ.get("BATUTA_JOBS") or (1000 if os.environ.get("CI") else 200))
@@ -86,12 +86,16 @@ class Rush:
 @pytest.fixture(scope="module")
 def rush(tmp_path_factory: pytest.TempPathFactory) -> Rush:
     folder = tmp_path_factory.mktemp("many")
-    with PlainServers(folder) as servers:
-        server = servers.start(folder / "home")
-        server.wait_ready()
-        with server.client() as client:
-            found = _rush(server, client)
-        assert server.end() == 0
+    try:
+        with PlainServers(folder) as servers:
+            server = servers.start(folder / "home")
+            server.wait_ready()
+            with server.client() as client:
+                found = _rush(server, client)
+            assert server.end() == 0
+    except BaseException:
+        end_all(folder / "home")
+        raise
     return found
 
 

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from batuta.backends.local.supervisor import tree
 from batuta.client.answers import Job
 from batuta.client.client import Client
-from tests.support.process_table import wait_for_none
+from tests.support.process_table import end_all, wait_for_none
 from tests.support.server_process import ForkServer, readiness
 
 PATIENCE_S = 60.0
@@ -72,7 +73,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder / "home"
         assert server.is_alive, server.last_words()
         assert server.end() == 0
-    assert not wait_for_none(folder / "home")
+    left = wait_for_none(folder / "home")
+    end_all(folder / "home")
+    assert not left
 
 
 @pytest.fixture
@@ -80,6 +83,9 @@ def client(home: Path) -> Iterator[Client]:
     with Client(home=home) as client:
         yield client
         alive = client.jobs(active=True)
+        for job in alive:  # of a test that has failed: the next one wants all GPUs
+            client.cancel(job)
+            client.wait(job, timeout_s=PATIENCE_S)
         assert not alive, f"the test has left {alive}"
 
 
@@ -109,6 +115,14 @@ def living(pids: Path) -> list[int]:
     """Of the pids that are noted in a file, those of living processes."""
     found = [tree.look_up(int(line)) for line in pids.read_text().split()]
     return [entry.pid for entry in found if entry is not None and not entry.dead]
+
+
+def size_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):  # renamed since
+            total += path.stat().st_size
+    return total
 
 
 def test_job_that_ignores_every_signal_is_gone_after_its_grace(client: Client) -> None:
@@ -148,7 +162,7 @@ def test_log_that_is_filled_as_fast_as_can_be_is_capped_and_keeps_its_tail(
         begun = time.monotonic()
         assert readiness(client.address.url, 10)[0] == 200
         slowest_s = max(slowest_s, time.monotonic() - begun)
-        assert sum(path.stat().st_size for path in (folder / "logs").iterdir()) <= CAP_BYTES * 1.1
+        assert size_bytes(folder / "logs") <= CAP_BYTES * 1.1
         time.sleep(0.05)
     beside = submit(client, "echo not disturbed")
     assert client.wait(beside, timeout_s=PATIENCE_S).succeeded

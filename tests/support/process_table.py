@@ -1,10 +1,13 @@
 """Which processes of this machine belong to a state directory, however they were started."""
 
 import os
+import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from batuta.backends.local.supervisor import tree
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,14 @@ def wait_for_none(home: Path, within_s: float = 5.0) -> list[Found]:
     while (found := processes_of(home)) and time.monotonic() < give_up:
         time.sleep(0.02)
     return found
+
+
+def end_all(home: Path, within_s: float = 10.0) -> None:
+    """Kills all of them: what a test that has failed would leave behind."""
+    give_up = time.monotonic() + within_s
+    while (found := processes_of(home)) and time.monotonic() < give_up:
+        for one in found:
+            start = tree.start_of(one.pid)
+            if start is not None and one in processes_of(home):
+                tree.send((one.pid, start), signal.SIGKILL)
+        time.sleep(0.02)

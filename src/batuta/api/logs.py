@@ -27,6 +27,7 @@ _POLL_S = 0.15
 _PIECE_BYTES = 256 << 10
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 _TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}}
+_NOT_ALL_RUN = ("PENDING", "SETTING_UP", "RESIZING", "PREEMPTED")
 
 
 @router.get(
@@ -77,8 +78,9 @@ async def _check_rank(desk: Desk, job: Shown, rank: int) -> None:
     known = await anyio.to_thread.run_sync(desk.parts.files.ranks, job["id"])
     if rank in known:
         return
-    may_come = rank < job["gpus"]["max"] // job["gpus"]["per_node"] and not known
-    if not may_come:
+    # Replicas of a start do not all open their logs at once.
+    is_starting = not known or job["state"] in _NOT_ALL_RUN
+    if not is_starting or rank >= job["gpus"]["max"] // job["gpus"]["per_node"]:
         raise not_found(f"rank {rank} of job {job['id']}; known: {', '.join(map(str, known)) or 'none'}")
 
 

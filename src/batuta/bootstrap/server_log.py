@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 _MOST_BYTES, _KEPT = 10 << 20, 3
+_LIBRARIES = ("uvicorn", "asyncio")
+"""Who else has something to say: what went wrong within a request, for one."""
 
 
 def open_log(path: Path) -> FilteringBoundLogger:
@@ -34,11 +36,14 @@ def open_log(path: Path) -> FilteringBoundLogger:
     )
     logger = logging.getLogger("batuta")
     logger.setLevel(logging.INFO)
-    for old in list(logger.handlers):
-        logger.removeHandler(old)
-        old.close()
-    logger.addHandler(handler)
     logger.propagate = False
+    for own in (logger, *map(logging.getLogger, _LIBRARIES)):
+        for old in [old for old in own.handlers if isinstance(old, _PrivateFile)]:
+            own.removeHandler(old)
+            old.close()
+        own.addHandler(handler)
+    for name in _LIBRARIES:
+        logging.getLogger(name).setLevel(logging.WARNING)
     wrapped = structlog.wrap_logger(
         logger,
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from batuta.client.address import Address, no_server
+from batuta.client.address import SERVER_VARIABLE, Address, no_server
 from batuta.client.errors import AnswerError, ApiError, ClientError, NoServerError
 from batuta.spec.problem import Problem
 
@@ -155,7 +157,9 @@ class Transport:
         if address is not None and address.home is not None:
             return no_server(address.home)
         where = address.url if address is not None else "the server"
-        return NoServerError(f"{where} cannot be reached: {error}")
+        why = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+        hint = f" (${SERVER_VARIABLE} says to ask there)" if SERVER_VARIABLE in os.environ else ""
+        return NoServerError(f"{where} cannot be reached: {why}{hint}")
 
 
 def read_problem(response: httpx2.Response) -> ApiError:

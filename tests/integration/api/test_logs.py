@@ -69,6 +69,16 @@ def test_a_job_that_has_not_started_has_an_empty_log(api: ServedApi) -> None:
     assert api.ask("GET", "/jobs/1/logs?rank=7").status_code == 404
 
 
+def test_a_rank_that_starts_later_than_others_has_an_empty_log_until_then(api: ServedApi) -> None:
+    for node in ("node-0", "node-1"):
+        assert api.ask("POST", f"/nodes/{node}/cordon").status_code == 200
+    api.submit(ELASTIC)
+    api.live.files.write_log("1", "I was first\n", rank=1)
+    assert text_of(api) == ""
+    assert text_of(api, "?rank=1") == "I was first\n"
+    assert api.ask("GET", "/jobs/1/logs?rank=99").status_code == 404
+
+
 def test_follow_until_the_job_is_over(logged: ServedApi) -> None:
     pieces: list[str] = []
 

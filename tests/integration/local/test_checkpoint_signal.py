@@ -15,7 +15,7 @@ DOES_BOTH = f"trap 'echo tidy' EXIT; trap 'echo asked' USR1; {LOOP}"
 
 @pytest.mark.parametrize("script", [LOOP, TIDIES, SUBSTITUTES], ids=["plain", "exit trap", "substitution"])
 def test_shell_that_only_tidies_up_is_spared_the_signal(replicas: Replicas, script: str):
-    """bash catches SIGUSR1 for a trap on EXIT, and dies of it nevertheless: the trainer below it would too."""
+    """bash catches SIGUSR1 for a trap on EXIT, and dies of it nevertheless; so would the trainer below it."""
     started = replicas.start(["bash", "-c", script])
     started.until_logged("ready")
     request_checkpoint(started.replica)

@@ -19,6 +19,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -43,51 +44,67 @@ class JobFiles:
         self._root = root.absolute()
         self.folder = self._root / "jobs" / folder_name(job)
 
-    @property
+    @cached_property
     def ledger(self) -> Path:
         return self.folder / "job.json"
 
-    @property
+    @cached_property
     def runs(self) -> Path:
         return self.folder / "runs"
 
-    @property
+    @cached_property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
-    @property
+    @cached_property
     def progress(self) -> Path:
         return self.folder / "progress.jsonl"
 
-    @property
+    @cached_property
     def result(self) -> Path:
         return self.folder / "result.json"
 
-    @property
+    @cached_property
     def work(self) -> Path:
         return self.folder / "work"
+
+    @cached_property
+    def _controls(self) -> Path:
+        return self.folder / "control"
+
+    @cached_property
+    def _logs(self) -> Path:
+        return self.folder / "logs"
+
+    @cached_property
+    def _setup_markers(self) -> Path:
+        return self.folder / "setup-markers"
 
     def run(self, number: int) -> Path:
         return self.runs / str(number)
 
     def replica(self, number: int, rank: int) -> Path:
-        return self.runs / str(number) / str(rank)
+        return self.runs / f"{number}/{rank}"
 
     def control(self, number: int) -> Path:
-        return self.folder / "control" / str(number)
+        return self._controls / str(number)
 
     def log(self, rank: int) -> Path:
-        return self.folder / "logs" / f"rank-{rank}.log"
+        return self._logs / f"rank-{rank}.log"
 
     def setup_marker(self, node: str) -> Path:
-        return self.folder / "setup-markers" / quote(node, safe="")
+        return self._setup_markers / quote(node, safe="")
 
     def prepare(self, number: int) -> None:
         """Makes the folders that a run needs. OSError when that is not possible."""
-        for folder in (self.run(number), self.control(number)):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (self.checkpoints, self.work, self.log(0).parent, self.setup_marker("x").parent):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (
+            *(self.runs, self.run(number), self._controls, self.control(number)),
+            *(self.checkpoints, self.work, self._logs, self._setup_markers),
+        ):
+            # Parents before children: none is tried in vain, and nobody else may look into any.
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
 
     def run_numbers(self) -> list[int]:
         """The runs that there are, ascending."""
@@ -99,7 +116,7 @@ class JobFiles:
     def ranks(self) -> list[int]:
         """The ranks that have ever logged something."""
         try:
-            found = map(_LOG.fullmatch, os.listdir(self.folder / "logs"))
+            found = map(_LOG.fullmatch, os.listdir(self._logs))
         except OSError:
             return []
         return sorted(int(match[1]) for match in found if match)
@@ -127,8 +144,8 @@ class JobFiles:
 
     def tidy(self) -> None:
         """Keeps of a job that is over what people want: logs, progress, result and checkpoints."""
-        for name in ("runs", "control", "setup-markers"):
-            throw_away(self._root, self.folder / name)
+        for folder in (self.runs, self._controls, self._setup_markers):
+            throw_away(self._root, folder)
         with contextlib.suppress(OSError):
             self.work.rmdir()  # only when nothing is in it
 

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 DEFAULT_LOG_CAP_BYTES = 64 * 1024 * 1024
@@ -73,7 +74,13 @@ def _arguments(script: Path, command: Sequence[str] | str, env: Mapping[str, str
     if not isinstance(command, str):
         return list(command)
     _write(script, command if command.endswith("\n") else command + "\n")
-    return [shutil.which("bash", path=env.get("PATH")) or "/bin/sh", str(script.absolute())]
+    return [_shell(env.get("PATH")), str(script.absolute())]
+
+
+@lru_cache(maxsize=64)
+def _shell(path: str | None) -> str:
+    """The shell for scripts; looked for once for each search path."""
+    return shutil.which("bash", path=path) or "/bin/sh"
 
 
 def _text(path: Path | None) -> str | None:

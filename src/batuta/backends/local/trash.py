@@ -18,12 +18,18 @@ def throw_away(root: Path, folder: Path) -> None:
     """Takes a folder out of sight; nothing happens when it is not there."""
     place = root / "trash"
     try:
-        place.mkdir(mode=0o700, exist_ok=True)
-        os.rename(folder, place / secrets.token_hex(8))
+        _rename(folder, place)
     except FileNotFoundError:
-        return
+        # The folder is not there, or the trash is not there yet.
+        with contextlib.suppress(OSError):
+            place.mkdir(mode=0o700)
+            _rename(folder, place)
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rename(folder: Path, place: Path) -> None:
+    os.rename(folder, place / secrets.token_hex(8))
 
 
 class Janitor:

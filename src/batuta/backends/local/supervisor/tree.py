@@ -135,8 +135,8 @@ def send(process: Process, number: int) -> bool:
 def catches(pid: int, number: int) -> bool:
     """Whether the process has a handler of its own for the signal (without one, most signals end a process).
 
-    bash with a trap on EXIT catches whatever could end it, tidies up and dies of it all the same. Such a shell
-    has a handler of its own only if its script speaks of the signal.
+    bash with a trap on EXIT catches whatever could end it, tidies up and dies of it all the same. Such a
+    shell has a handler of its own only if its script speaks of the signal.
     """
     caught = _caught(pid)
     if not caught >> (number - 1) & 1:
