@@ -88,9 +88,11 @@ class Server:
 
     def end(self) -> None:
         """Ends what `build` and `start` began, in an order that loses nothing."""
-        self.service.stop()
+        has_stopped = self.service.stop()
         self.backend.shutdown(keep_jobs=self.keep_jobs)
-        self.upkeep.finish(self.world)
+        # An engine that died within an event, or still is in one, leaves a World that never was.
+        if has_stopped and self.service.failure is None:
+            self.upkeep.finish(self.world)
         self.store.close()
 
 
@@ -175,6 +177,9 @@ def _open_cluster(world: World, store: SqliteStore, local: LocalNodes, policy: s
     events = node_events(world, local.nodes, now_s)
     if policy and policy != world.policy:
         events.append(ev.PolicySet(now_s, policy, cause="start"))
+    if world.jobs.n:
+        # What is decided and found now is of now, however long nobody was there.
+        events.append(ev.TimePassed(now_s, cause="start"))
     for event in events:
         store.journal.append(event)
         apply(world, event)

@@ -105,7 +105,8 @@ class Engine:
         self._live = live
         self._guard: AbstractContextManager[object] = nullcontext() if live is None else live.guard
         self._last_change_s = self._last_cycle_s = -math.inf
-        self._owed = self._urgent = False
+        # Whoever served before may have been killed between an event and the decision on it.
+        self._owed = self._urgent = live is not None
         """Something happened that no decision has taken into account yet; more than reports of progress."""
         self._settled = False
         """The last decision changed nothing, and nothing has happened since."""
@@ -178,7 +179,7 @@ class Engine:
         if cadence.round_s is not None:
             return (math.floor(world.now_s / cadence.round_s + 1e-9) + 1) * cadence.round_s
         if self._owed:
-            return self._owed_from_s()
+            return max(self._owed_from_s(), world.now_s)
         wake_s = next_release_s(world.jobs, world.now_s)
         if cadence.every_s is not None and (world.jobs.i("gpus") == 0).any():
             wake_s = min(wake_s, world.now_s + cadence.every_s)

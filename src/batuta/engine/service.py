@@ -95,7 +95,8 @@ class Service:
         self._stopping.set()
         self._journal.given_up.set()
         self._wake()
-        self._thread.join(within_s)
+        if self._thread.ident is not None:  # a start that was broken off ends here too
+            self._thread.join(within_s)
         self._requests.close()
         return not self._thread.is_alive()
 

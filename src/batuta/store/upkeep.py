@@ -52,11 +52,14 @@ class Upkeep:
             self._begin(self._prune)
 
     def finish(self, world: World) -> None:
-        """At a clean end: waits for what is under way, and saves the World for a quick start next time."""
+        """At a clean end: waits for what is under way, and saves the World for a quick start next time.
+
+        A World that is ahead of the journal, because that could not be written any more, is not saved.
+        """
         if self._worker is not None:
             self._worker.join(30.0)
         seq = self._store.journal.durable_seq
-        if seq > self._saved_seq:
+        if seq > self._saved_seq and seq == self._store.journal.last_seq:
             self._save(world, seq)
 
     def _begin(self, work: Callable[..., None], *arguments: object) -> None:

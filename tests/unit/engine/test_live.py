@@ -11,7 +11,7 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.arrays import IntArray
 from batuta.core.cluster import Node
-from batuta.core.command import Command
+from batuta.core.command import Command, Stop
 from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.engine.loop import Cadence, Engine, Live
@@ -184,6 +184,30 @@ def test_a_job_that_has_to_leave_its_gpus_gets_others_at_once() -> None:
     engine.step()
     assert engine.world.jobs.i("gpus").tolist() == [0]
     assert engine._wake_s() == 2.0
+
+
+class Clockwork(Bell):
+    """A backend on which only time passes."""
+
+    def next_events(self, until_s: float | None) -> Sequence[ev.Event]:
+        assert until_s is not None, "nobody would ever decide"
+        return [ev.TimePassed(until_s)]
+
+
+def test_what_a_killed_server_had_not_decided_yet_is_decided_at_the_next_start() -> None:
+    """A job that runs and reports nothing was cancelled; the server was killed before it decided on that."""
+    _, before, diary, bell = build()
+    bell.told = [ev.JobSubmitted(1.0, make_job("a", 1))]
+    before.step()
+    apply(before.world, ev.JobWished(2.0, "a", Wish.CANCEL))
+    clockwork = Clockwork(diary)
+    live = Live(Requests(clockwork.wake), rules_for, threading.RLock())
+    after = Engine(
+        before.world, clockwork, rules_for("fifo"), PatientJournal(diary), QuietWatcher(), live=live
+    )
+    after.step()
+    assert [(type(command), command.job) for command in clockwork.commands] == [(Stop, "a")]
+    assert after.world.now_s == 2.0
 
 
 class Stubborn:

@@ -43,6 +43,18 @@ def test_a_clean_end_saves_what_has_happened_since(tmp_path: Path) -> None:
     assert (store.recover().snapshot_seq, store.recover().world.now_s) == (4, world.now_s)
 
 
+def test_a_world_that_is_ahead_of_the_journal_is_not_saved(tmp_path: Path) -> None:
+    """The disk was full at the end, say: what was not written has not happened for the next server."""
+    store, world = begin(tmp_path)
+    take(store, world, 3)
+    event = TimePassed(world.now_s + 1)
+    store.journal.append(event)
+    apply(world, event)
+    Upkeep(store, 0).finish(world)
+    found = store.recover()
+    assert (found.snapshot_seq, found.world.version) == (0, world.version - 1)
+
+
 def test_old_events_go_after_a_while(tmp_path: Path) -> None:
     store, world = begin(tmp_path)
     now = [0.0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from batuta.backends.local.state import Phase, ReplicaState, Why
 from batuta.core.job import JobState
 
 _LONGEST_LINE = 300
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]")
+"""Colours, titles and whatever else a terminal would act on."""
 _TROUBLES = ("EAGAIN", "EDQUOT", "EIO", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EROFS", "ETXTBSY")
 _MACHINE_TROUBLE = tuple(os.strerror(getattr(errno, name)) for name in _TROUBLES if hasattr(errno, name))
 """What a command cannot be blamed for."""
@@ -92,7 +95,7 @@ def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], st
     for rank in ranks:
         if states[rank].why is Why.CANNOT_START:
             end = End.LOST if states[rank].error.endswith(_MACHINE_TROUBLE) else End.CANNOT_START
-            return Outcome(end, detail=f"{_who(states, rank)} cannot start: {states[rank].error}")
+            return Outcome(end, detail=f"{_who(states, rank)} cannot start: {_plain(states[rank].error)}")
     # When one is gone, the others soon fail because of that.
     for rank in ranks:
         if states[rank].why is Why.KILLED or states[rank].phase is Phase.ABSENT:
@@ -129,10 +132,16 @@ def _told(end: End, states: Sequence[ReplicaState], rank: int, last_line: Callab
     if end is End.TIME_LIMIT:
         return Outcome(end, _code(state), f"it reached its time limit ({who} {how})")
     what = f"setup of {who} failed: it {how}" if end is End.FAILED_SETUP else f"{who} {how}"
-    line = last_line(rank).strip()
+    line = _plain(last_line(rank))
     if len(line) > _LONGEST_LINE:
         line = line[:_LONGEST_LINE] + "…"
     return Outcome(end, _code(state), f"{what}; its last line: {line}" if line else what)
+
+
+def _plain(line: str) -> str:
+    """What one would read of it. Others see it in their tables: it must not command their terminals."""
+    _, _, shown = _ESCAPES.sub("", line).strip().rpartition("\r")  # a bar is drawn over itself
+    return "".join(one if one.isprintable() else " " for one in shown).strip()
 
 
 def _who(states: Sequence[ReplicaState], rank: int) -> str:

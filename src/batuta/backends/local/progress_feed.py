@@ -5,6 +5,7 @@ Beside `progress.jsonl`, Voda's per-epoch CSV is read where there is one (voda_s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from batuta.backends.local.job_files import JobFiles
@@ -21,6 +22,8 @@ _MOST_READS = 64
 """Pieces of a long file per poll: a server that starts again catches up bit by bit."""
 _LEAST_LEFT_S = 1.0
 """Nobody knows how long a job without a total takes, but it is not over."""
+_LONG_BEFORE_S = 60.0
+"""What is so much older than a run is of no run: more than a clock may be off."""
 
 
 class ProgressFeed:
@@ -41,8 +44,17 @@ class ProgressFeed:
 
     def remember(self, past: Sequence[Run], now_s: float) -> None:
         """Feeds the meter anew with all that was reported so far, after a restart of the server."""
-        samples = [_sample(report, now_s) for report in self._read(now_s, at_end=False)]
+        reports = list(self._read(now_s, at_end=False))
+        # A report without a time says how far the job was, and nothing any more about speed.
+        time_s = min(run.began_s for run in past) - _LONG_BEFORE_S
+        samples = []
+        for report in reports:
+            time_s = time_s if report.time_s is None else report.time_s
+            samples.append(_sample(report, time_s))
         replay(self.meter, past, samples)
+        if any(report.time_s is None for report in reports):
+            # Nor when the present run had started up: nobody shall take the next report for its first.
+            self.meter.transitions.progressed(-math.inf)
 
     def began(self, time_s: float, number: int, gpus: int, nodes: int) -> None:
         """A run begins, or has been going on since then."""

@@ -57,13 +57,16 @@ class ProgressTail:
 
     def _read(self, path: Path, *, at_end: bool) -> list[str]:
         try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # A job may put anything in its place: a FIFO would wait for a writer.
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             return []
         try:
             if os.fstat(file).st_ino != self.position.inode:
                 return []  # replaced this instant: next time
             data = os.pread(file, self._most_bytes, self.position.offset)
+        except OSError:
+            return []  # a folder, or the disk is broken
         finally:
             os.close(file)
         whole = data.rfind(b"\n") + 1

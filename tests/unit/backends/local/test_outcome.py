@@ -87,3 +87,19 @@ def test_long_last_line_is_cut():
     states = [exited(1)]
     found = judge(states, leaving=False, shut_down=False, trouble="", last_line=lambda _: "x" * 10_000)
     assert len(found.detail) < 500
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("\x1b[31mOutOfMemoryError\x1b[0m: 8 GiB", "OutOfMemoryError: 8 GiB"),
+        ("\x1b]0;another title\x07\x1b]52;c;cm0gLXJm\x1b\\no clipboard\x1b[2J", "no clipboard"),
+        (" 10%|#\r 20%|##\r", "20%|##"),
+        ("a\tb\x00c\x9b2Jd\u202ee", "a b c 2Jd e"),
+        ("größe ≥ 3: ошибка", "größe ≥ 3: ошибка"),
+        ("ends \x1b", "ends"),
+    ],
+)
+def test_last_line_is_told_without_what_a_terminal_would_act_on(line: str, shown: str):
+    told = judge([exited(1)], leaving=False, shut_down=False, trouble="", last_line=lambda rank: line)
+    assert told.detail == f"the job exited with code 1; its last line: {shown}"

@@ -1,4 +1,5 @@
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,20 @@ def test_poll_reads_a_bounded_part_and_skips_lines_that_are_too_long(path: Path)
 def test_bytes_that_are_no_text_are_replaced(path: Path):
     append(path, b"\xff{}\n")
     assert ProgressTail(path).poll() == ["�{}"]
+
+
+def test_what_is_no_file_is_not_read_and_nobody_waits_for_it(path: Path):
+    tail = ProgressTail(path)
+    path.mkdir()
+    assert tail.poll() == tail.poll(at_end=True) == []
+    path.rmdir()
+    append(path, b"one\n")
+    assert tail.poll() == ["one"]
+    path.rename(path.with_name("kept"))  # or its number might be given to the next file
+    os.mkfifo(path.with_name("progress.1"))
+    append(path, b"two\n")
+    seen: list[str] = []
+    reader = threading.Thread(target=lambda: seen.extend(tail.poll()), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert seen == ["two"]
