@@ -119,7 +119,8 @@ async def _check(request: Request, role: Role) -> Who:
     if who is None:
         raise Refusal(
             401,
-            "say who you are: Authorization: Bearer TOKEN; for a browser, run `batuta dashboard`",
+            "say who you are: Authorization: Bearer TOKEN ($BATUTA_TOKEN for the command line); "
+            "for a browser, run `batuta dashboard`",
             headers=_CHALLENGE,
         )
     if not who.may(role):

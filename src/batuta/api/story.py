@@ -76,15 +76,19 @@ def _listed(gpus: list[int]) -> str:
 
 def _submitted(event: dict[str, Any]) -> str:
     job = event["job"]
-    size = f"{job['size']} GPUs" if job["size"] != 1 else "1 GPU"
     span = "" if job["min"] == job["max"] else f", {job['min']} to {job['max']} will do"
     by = f" by {job['user']}" if job["user"] else ""
-    return f"is submitted{by} to queue {job['queue']} and asks for {size}{span}"
+    return f"is submitted{by} to queue {job['queue']} and asks for {_gpus(job['size'])}{span}"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPUs" if count != 1 else "1 GPU"
 
 
 def _interrupted(event: dict[str, Any]) -> str:
     wait_s = event.get("not_before_s", 0.0) - event["time_s"]
-    later = f"; it is not tried again for {wait_s:.0f} s" if wait_s > 0 else ""
+    told = "(restart " in event.get("detail", "")
+    later = f"; it is not tried again for {wait_s:.0f} s" if wait_s > 0 and not told else ""
     return f"stops before it is done{_how(event)}{later}"
 
 
@@ -94,15 +98,17 @@ def _ended(event: dict[str, Any]) -> str:
 
 def _how(event: dict[str, Any]) -> str:
     code = event.get("exit_code")
-    facts = [f"exit code {code}"] if code is not None else []
-    facts += [event["detail"]] if event.get("detail") else []
+    detail = event.get("detail") or ""
+    facts = [f"exit code {code}"] if code is not None and f"exited with code {code}" not in detail else []
+    facts += [detail] if detail else []
     return f" ({'; '.join(facts)})" if facts else ""
 
 
 def _changed(event: dict[str, Any]) -> str:
     job = event["job"]
+    span = "" if job["min"] == job["max"] else f" ({job['min']} to {job['max']})"
     return (
-        f"is changed by its user: {job['size']} GPUs ({job['min']} to {job['max']}), "
+        f"is changed by its user: {_gpus(job['size'])}{span}, "
         f"priority {job['priority']}, queue {job['queue']}"
     )
 

@@ -24,6 +24,7 @@ from batuta.api.views import view_job, view_unborn
 from batuta.spec.overrides import Overrides
 from batuta.spec.problem import InputError, Problem
 from batuta.spec.task import Task, parse_task
+from batuta.spec.task_job import DEFAULT_QUEUE
 from batuta.spec.task_json import task_to_json
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
@@ -76,18 +77,27 @@ async def submit_job(
     if shown is None:
         raise Refusal(409, f"this Idempotency-Key has made job {submission.job}, which is forgotten by now")
     status = 201 if submission.is_new else 200
-    return answer(
-        {"job": shown, "notes": list(task.notes)}, status, {"Location": f"/api/v1/jobs/{submission.job}"}
-    )
+    notes = await anyio.to_thread.run_sync(_notes, desk, task)
+    return answer({"job": shown, "notes": notes}, status, {"Location": f"/api/v1/jobs/{submission.job}"})
 
 
 async def _dry_run(desk: Desk, task: Task, who: Who) -> Response:
     def look() -> Response:
         with desk.service.reading() as (world, _):
             job = fitting_job(world, task, who.user, 0, max(desk.now_s(), world.now_s))
-        return answer({"job": view_unborn(job), "notes": list(task.notes)})
+        return answer({"job": view_unborn(job), "notes": _notes(desk, task)})
 
     return await anyio.to_thread.run_sync(look)
+
+
+def _notes(desk: Desk, task: Task) -> list[str]:
+    """What the user should know. Where there are queues, one that is unknown has been refused before."""
+    notes = list(task.notes)
+    if task.queue not in ("", DEFAULT_QUEUE):
+        with desk.service.reading() as (world, _):
+            if task.queue not in world.queues:
+                notes.append(f"no queues are set up: {task.queue} has no limits (batuta queues apply)")
+    return notes
 
 
 def _read(desk: Desk, body: bytes, kind: str) -> tuple[Task, str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,12 +19,14 @@ from batuta.bootstrap import run_experiment
 from batuta.bootstrap.server import Server, UpOptions, serve
 from batuta.client.client import Client
 from batuta.demo.script import DEMO, demo_workload
+from batuta.store.state_dir import default_home
 
 if TYPE_CHECKING:
     from batuta.client.answers import Event, Job
 
 NODES, GPUS = 2, 4
 _GIVE_UP_S = 900.0
+_INTERRUPTED = 130
 
 
 def run_demo(options: UpOptions, stay: bool) -> int:
@@ -32,9 +35,16 @@ def run_demo(options: UpOptions, stay: bool) -> int:
     outcome: list[bool] = []
 
     def begin(server: Server) -> None:
+        server.keep_jobs = False  # nobody wants them to train on after Ctrl-C
         threading.Thread(target=_perform, args=(server, console, stay, outcome), daemon=True).start()
 
     code = serve(options, begin)
+    if not code and not outcome:
+        where = _home_option(options.home)
+        console.print(
+            f"\ninterrupted; `batuta up --virtual{where}` would go on with its jobs", soft_wrap=True
+        )
+        return _INTERRUPTED
     return code or (0 if outcome == [True] else 1)
 
 
@@ -43,16 +53,26 @@ def _perform(server: Server, console: Console, stay: bool, outcome: list[bool]) 
         with Client(server.url, server.token) as client:
             console.print(f"dashboard: {client.session_link()}", soft_wrap=True)
             console.print(f"state:     {server.state.path}\n")
-            _Telling(client, console).run()
-            outcome.append(_sum_up(client, console, server.parts.policy))
+            telling = _Telling(client, console)
+            telling.run()
+            outcome.append(_sum_up(client, telling.mine, console, server.parts.policy))
     except Exception as error:
         console.print(f"the demo broke off: {error!r}")
+        outcome.append(False)
     if stay and outcome:
-        console.print("\nThe server goes on: try `batuta queue` or `batuta top`. Ctrl-C ends it.")
+        where = _home_option(server.state.path)
+        console.print(
+            f"\nThe server goes on: try `batuta queue{where}` or `batuta top{where}`. Ctrl-C ends it.",
+            soft_wrap=True,
+        )
         return
-    server.keep_jobs = False
     if server.ask_to_end is not None:
         server.ask_to_end()
+
+
+def _home_option(home: Path | None) -> str:
+    """What a command needs to find this server."""
+    return "" if home is None or home == default_home() else f" --home {shlex.quote(str(home))}"
 
 
 class _Telling:
@@ -63,14 +83,17 @@ class _Telling:
         self._console = console
         self._begun_s = time.time()
         self._names: dict[str, str] = {}
+        self.mine: set[str] = set()
+        """The jobs of this demo: the state directory may hold those of an earlier one, and other jobs."""
         self._over: set[str] = set()
 
     def run(self) -> None:
+        before = self._client.cluster().seq
         submitter = threading.Thread(target=self._submit_all, daemon=True)
         submitter.start()
-        for event in self._client.events(after=0):
+        for event in self._client.events(after=before):
             self._tell(event)
-            if len(self._over) == len(DEMO):
+            if len(self._over & self.mine) == len(DEMO):
                 return
             if time.time() - self._begun_s > _GIVE_UP_S:
                 raise TimeoutError(f"not over after {_GIVE_UP_S:.0f} s")
@@ -78,7 +101,7 @@ class _Telling:
     def _submit_all(self) -> None:
         for arrival in DEMO:
             time.sleep(max(0.0, self._begun_s + arrival.at_s - time.time()))
-            self._client.submit(arrival.task_yaml_text)
+            self.mine.add(self._client.submit(arrival.task_yaml_text).id)
 
     def _tell(self, event: Event) -> None:
         data = event.data
@@ -86,7 +109,9 @@ class _Telling:
             case "JobSubmitted":
                 job = data["job"]
                 self._names[job["id"]] = job["name"]
-                self._say(job["id"], f"arrives: {job['min']} to {job['max']} GPUs", "cyan")
+                least, most = job["min"], job["max"]
+                sizes = f"{most}" if least == most else f"{least} to {most}"
+                self._say(job["id"], f"arrives: {sizes} GPUs", "cyan")
             case "Planned":
                 for command in data["commands"]:
                     self._say(command["job"], command["sentence"], "")
@@ -130,9 +155,9 @@ class _Line:
     makespan_s: float
 
 
-def _sum_up(client: Client, console: Console, policy: str) -> bool:
+def _sum_up(client: Client, mine: Collection[str], console: Console, policy: str) -> bool:
     """Prints what was measured beside what the simulator says of the same jobs; whether all succeeded."""
-    jobs = client.jobs()
+    jobs = [job for job in client.jobs() if job.id in mine]
     ended = [job for job in jobs if job.ended_s is not None and job.submitted_s is not None]
     lines = [
         _simulated("fifo, rigid", "fifo", rigid=True),

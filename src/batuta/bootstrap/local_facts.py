@@ -43,6 +43,14 @@ def run_server(
         return serve(options, ready)
 
 
+def prepare_home(home: Path) -> None:
+    """Makes a state directory. What is wrong with it is told as a ClientError."""
+    from batuta.store.state_dir import StateDir
+
+    with _state_told():
+        StateDir(home).prepare()
+
+
 def server_pid(home: Path) -> int | None:
     """The process that has a state directory, by its lock; None when nobody has."""
     from batuta.store.lock import holder_of

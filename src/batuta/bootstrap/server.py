@@ -38,7 +38,11 @@ def serve(options: UpOptions, ready: Callable[[Server], None] | None = None) -> 
         server.service.start()
         http.run(sockets=[listener])
         server.log.info("ending", keep_jobs=server.keep_jobs)
-        return 1 if server.service.failure is not None else 0
+        if server.service.failure is not None:
+            return 1
+        if server.keep_jobs:
+            _tell_what_goes_on(server)
+        return 0
 
 
 class _HttpServer(ApiServer):
@@ -75,6 +79,15 @@ def _now_ready(server: Server, ready: Callable[[Server], None] | None) -> None:
     server.log.info("serving", url=server.url, pid=os.getpid())
     if ready is not None:
         ready(server)
+
+
+def _tell_what_goes_on(server: Server) -> None:
+    """Who presses Ctrl-C may think that all of it ends."""
+    with server.service.reading() as (world, _):
+        running = sum(placement is not None for placement in world.jobs.placements)
+    if running:
+        jobs = "1 job runs" if running == 1 else f"{running} jobs run"
+        sys.stderr.write(f"{jobs} on, for the next `batuta up` to take over; `batuta down` stops jobs too\n")
 
 
 def _engine_died(server: Server, error: BaseException) -> None:

@@ -100,7 +100,9 @@ def resize(
     with connect(home) as client:
         changed = client.resize(job, nodes, min_nodes=min_nodes, max_nodes=max_nodes)
         gpus = changed.gpus
-        _show([changed], output, f"asks for {gpus.wanted} GPUs now ({gpus.min}–{gpus.max})")
+        size = f"{gpus.wanted} GPUs" if gpus.wanted != 1 else "1 GPU"
+        span = "" if gpus.min == gpus.max else f" ({gpus.min}–{gpus.max})"
+        _show([changed], output, f"asks for {size} now{span}")
 
 
 def find_all(client: Client, names: Sequence[str]) -> list[Job]:

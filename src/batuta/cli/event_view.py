@@ -35,7 +35,11 @@ def _submitted(data: dict[str, Any]) -> str:
     name = f" ({job['name']})" if job.get("name") not in (None, "", job["id"]) else ""
     by = f" by {job['user']}" if job.get("user") else ""
     span = f" ({job['min']}–{job['max']})" if job.get("min") != job.get("max") else ""
-    return f"job {job['id']}{name} is submitted{by}: {job['size']} GPUs{span}"
+    return f"job {job['id']}{name} is submitted{by}: {_gpus(job['size'])}{span}"
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPUs" if count != 1 else "1 GPU"
 
 
 def _progressed(data: dict[str, Any]) -> str:
@@ -64,7 +68,7 @@ def _interrupted(data: dict[str, Any]) -> str:
 def _timed(data: dict[str, Any]) -> str:
     steps = {"checkpoint": "checkpoint_s", "stop": "stop_s", "start": "start_s"}
     parts = [f"{name} {data[key]:.2g} s" for name, key in steps.items() if data.get(key) is not None]
-    return f"job {data['job']} changed to {data['gpus']} GPUs: {', '.join(parts) or 'no times known'}"
+    return f"job {data['job']} changed to {_gpus(data['gpus'])}: {', '.join(parts) or 'no times known'}"
 
 
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -26,7 +26,8 @@ def logs(
 ) -> None:
     """Print what a job prints, and follow it until it ends.
 
-    Exit codes with --status: 0 succeeded, 100 failed, 101 not finished, 102 not found, 103 cancelled.
+    Exit codes: 0 succeeded, 100 failed, 103 cancelled; with --status also 101 not finished, 102 not found.
+    With --no-follow it is 0.
 
     Examples:
 
@@ -37,15 +38,17 @@ def logs(
       batuta logs 17 --status || echo "not yet, or not well"
     """
     from batuta.cli.follow import follow_output, print_log
+    from batuta.cli.job_view import exit_code_of
 
     with connect(home) as client:
         if status:
             raise typer.Exit(_print_state(client, job))
         found = client.job(job)
         if follow and not found.is_over:
-            follow_output(client, found, rank=node_rank, tail=tail)
-            return
+            raise typer.Exit(follow_output(client, found, rank=node_rank, tail=tail))
         print_log(client, found, rank=node_rank, tail=tail, follow=False)
+        if follow:
+            raise typer.Exit(exit_code_of(found))
 
 
 def _print_state(client: Client, job: str) -> int:

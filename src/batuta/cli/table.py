@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 GAP = 2
+_STUB = 4
+"""What is left of a name or a sentence where there is no room at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,10 @@ def _choose(
 
     while needed() > width and any(columns[place].drop for place in shown):
         shown.remove(max(shown, key=lambda place: (columns[place].drop, place)))
+    # Sentences give way before ids, states and numbers do.
+    for place in reversed(shown):
+        if columns[place].least is not None:
+            least[place] -= max(0, min(needed() - width, least[place] - _STUB))
     spare = max(0, width - needed())
     widths = {}
     for place in shown:

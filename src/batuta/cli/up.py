@@ -126,10 +126,11 @@ def _start_child(home: Path, words: list[str]) -> None:
     """Starts `batuta up` in a session of its own, and returns when it is ready or has said why not."""
     import subprocess
 
+    from batuta.bootstrap.local_facts import prepare_home
     from batuta.cli.terminal import say, spinner
     from batuta.client.address import show_path
 
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    prepare_home(home)
     log = home / "up.log"
     asked = [word for word in words if word not in ("-d", "--detach")]
     command = [sys.executable, "-m", "batuta", *asked]

@@ -159,6 +159,8 @@ def commands_for(world: World, changes: Changes) -> tuple[Command, ...]:
             numbers: Evidence = (("before", had), ("gpus", gets))
             if gets > had:
                 grows.append(Resize(job, after, Reason.GREW, numbers))
+            elif had > (most := jobs.jobs[row].max):
+                shrinks.append(Resize(job, after, Reason.CUT_TO_MAX, (*numbers, ("max", most))))
             else:
                 shrinks.append(Resize(job, after, Reason.SHRANK, numbers))
     return (*stops, *shrinks, *moves, *grows, *starts)

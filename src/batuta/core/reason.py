@@ -47,6 +47,7 @@ class Reason(Enum):
     ADMITTED = "starts with {gpus:.0f} GPUs"
     GREW = "grows from {before:.0f} to {gpus:.0f} GPUs"
     SHRANK = "gives GPUs to other jobs: {before:.0f} to {gpus:.0f}"
+    CUT_TO_MAX = "shrinks from {before:.0f} to {gpus:.0f} GPUs: it may have {max:.0f} at most"
     PREEMPTED = "gives its {before:.0f} GPUs to jobs that go first"
     CONSOLIDATED = "moves closer together: gains {gain_s:.0f} s, costs {cost_s:.0f} s"
     MADE_ROOM = "moves so that a larger job fits: gains {gain_s:.0f} s, costs {cost_s:.0f} s"

@@ -20,7 +20,7 @@ from batuta.spec.yaml_nodes import YamlNode, YamlReader
 
 _KEYS = ("name", "quota", "cohort", "weight", "held")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-_NAME_FIX = "letters, digits, dots and dashes"
+_NAME_FIX = "letters, digits, dots, dashes and underscores"
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _MOST_GPUS = 10_000_000
 

@@ -76,7 +76,7 @@ _UNUSED = (
     *("file_mounts_mapping", "service"),
 )
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-_NAME_FIX = "letters, digits, dots and dashes, at most 128"
+_NAME_FIX = "letters, digits, dots, dashes and underscores, at most 128"
 _NO_OVERRIDES = Overrides()
 
 
@@ -231,7 +231,10 @@ def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathR
         reader.blame(values.get("run"), "a task needs run: the commands for each node")
     _check_share(reader, values, task)
     if not task.gpus_per_node:
-        reader.notes.append("no accelerators are asked for: each node's worth counts as one GPU of any type")
+        reader.notes.append("no accelerators are asked for: each node counts as one GPU of any type")
+    if task.priority_class and not task.priority:
+        name = shown(task.priority_class)
+        reader.notes.append(f"the priority class {name} is not used: say it as a number, resources.priority")
     return task
 
 

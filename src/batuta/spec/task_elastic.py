@@ -8,7 +8,7 @@ from enum import Enum
 from batuta.core.job import ANYWHERE, JobKind, Spread, Topology
 from batuta.spec.duration import parse_duration_s
 from batuta.spec.overrides import Overrides
-from batuta.spec.problem import InputError
+from batuta.spec.problem import InputError, Problem
 from batuta.spec.quantity import parse_memory_mib, parse_percent, shown
 from batuta.spec.task_yaml import TaskReader
 from batuta.spec.yaml_nodes import YamlNode
@@ -146,7 +146,9 @@ def _count(reader: TaskReader, node: YamlNode | None, what: str, given: int | No
         return written
     if isinstance(given, bool) or not 1 <= given <= MOST_NODES:
         flag = "--" + what.replace("_", "-")
-        reader.blame(None, f"{flag} must be a whole number within 1..{MOST_NODES}, found {given}")
+        reader.problems.append(
+            Problem(f"{flag} must be a whole number within 1..{MOST_NODES}, found {given}")
+        )
         return None
     return given
 

@@ -71,7 +71,8 @@ def read_variables(
     for found, what in ((public, "envs"), (hidden, "secrets")):
         for name, missing in found.items():
             if isinstance(missing, YamlNode):
-                reader.fault(missing, f"{what}.{name} has no value", f"write one, or give --env {name}=…")
+                option = "--env" if what == "envs" else "--secret"
+                reader.fault(missing, f"{what}.{name} has no value", f"write one, or give {option} {name}=…")
     for name in (name for name in (*public, *hidden) if is_set_by_batuta(name)):
         reader.notes.append(f"{name} is set by Batuta: the value in the task is not used")
     return Variables(_values(public), _values(hidden))

@@ -95,7 +95,7 @@ def parse_queue(text: str) -> str:
     """A name as Kubernetes has them."""
     if not _NAME.fullmatch(text):
         raise InputError.of(
-            f"{shown(text)} is not the name of a queue", fix="letters, digits, dots and dashes"
+            f"{shown(text)} is not the name of a queue", fix="letters, digits, dots, dashes and underscores"
         )
     return text
 

@@ -60,6 +60,14 @@ def test_a_submitted_job_runs_and_is_told_as_the_contract_says(api: ServedApi) -
     assert shown["task"]["secrets"] == {"HF_TOKEN": "<hidden>"}
 
 
+@pytest.mark.parametrize("dryrun", ["true", "false"])
+def test_a_queue_that_nobody_made_is_noted(api: ServedApi, dryrun: str) -> None:
+    for queue, notes in (("default", 0), ("team", 1)):
+        body = {"task": SLEEPER, "overrides": {"queue": queue}}
+        told = post(api, body, params={"dryrun": dryrun}).json()["notes"]
+        assert told.count("no queues are set up: team has no limits (batuta queues apply)") == notes
+
+
 def test_progress_gives_an_eta_and_the_end_an_exit_code(api: ServedApi) -> None:
     job = api.submit()["id"]
     api.wait_for(job, "RUNNING")
@@ -366,6 +374,8 @@ def test_the_story_of_a_job(api: ServedApi) -> None:
     story = [one["sentence"] for one in told["story"]]
     assert story[0] == "is submitted by ben to queue default and asks for 2 GPUs, 1 to 4 will do"
     assert story[1] == "starts with 4 GPUs, on node-0:0+1+2+3"
+    assert "is changed by its user: 1 GPU, priority 0, queue default" in story
+    assert "shrinks from 4 to 1 GPU: it may have 1 at most, on node-0:0" in story
     assert "exit code 9" in story[-1]
     assert told["reason"]["code"] == "RESTART_BACKOFF"
     # What was read before is not read again, and what is new is added.

@@ -88,7 +88,9 @@ def test_logs_and_their_exit_codes(cli):
     assert follower.stdout.readline() == "line 1\n"
     cli.ok("cancel", job)
     follower.communicate(timeout=30)
-    assert follower.returncode == 0
+    assert follower.returncode == 103
+    assert cli.run("logs", job).returncode == 103
+    assert cli.run("logs", job, "--no-follow").returncode == 0
     assert cli.run("logs", job, "--status").returncode == 103
     assert cli.run("logs", "no-such-job", "--status").returncode == 102
     assert cli.run("logs", "no-such-job").returncode == 1

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,49 @@ def test_up_says_why_it_does_not_start(nobody):
     assert (done.returncode, "unknown policy 'fif'" in done.stderr) == (2, True)
     assert nobody.run("up", "--virtual", "-d", "--nodes", "0").returncode == 2
     assert nobody.run("up", "--gpu-type", "H100").returncode == 2
+
+
+@pytest.mark.parametrize("detach", [(), ("-d",)], ids=["stays", "detaches"])
+def test_a_taken_port_is_told_in_a_line(nobody, detach):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = nobody.run("up", "--virtual", "--port", str(port), *detach)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: cannot listen at 127.0.0.1:{port}: Address already in use "
+        "(choose another --port or --listen)\n"
+    )
+
+
+@pytest.mark.parametrize("detach", [(), ("-d",)], ids=["stays", "detaches"])
+def test_a_state_directory_that_cannot_be_is_told_in_a_line(tmp_path, detach):
+    (tmp_path / "file").write_text("mine")
+    for home, why in (("file", "is not a directory"), ("file/home", "Not a directory")):
+        done = Cli(tmp_path / home, tmp_path).run("up", "--virtual", "--port", "0", *detach)
+        assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+        assert done.stderr.startswith("error: ")
+        assert why in done.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_ctrl_c_says_that_jobs_run_on(tmp_path: Path):
+    cli = Cli(tmp_path / "home", tmp_path)
+    up = ("up", "--virtual", "--nodes", "1", "--gpus", "1", "--port", "0")
+    server = cli.start(*up)
+    try:
+        cli.until(lambda: cli.run("queue").returncode, lambda code: code == 0)
+        cli.wait(cli.launch("--", "sleep 300"), "RUNNING")
+        server.send_signal(signal.SIGINT)
+        _, err = server.communicate(timeout=30)
+        assert (server.returncode, err.splitlines()[-1]) == (
+            0,
+            "1 job runs on, for the next `batuta up` to take over; `batuta down` stops jobs too",
+        )
+    finally:
+        server.kill()
+        assert cli.run(*up, "-d").returncode == 0
+        cli.run("cancel", "-a", "-y")
+        cli.run("down")
 
 
 def state_of(pid: int) -> str:

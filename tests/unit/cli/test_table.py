@@ -42,6 +42,11 @@ def test_columns_are_left_out_in_order(width, hidden):
     assert all(len(line) <= width for line in shown)
 
 
+def test_ids_stay_where_there_is_hardly_any_room():
+    shown, _ = lines(14)
+    assert [line[:2] for line in shown] == ["ID", " 1", "17"]
+
+
 def test_sentences_are_cut_with_a_mark():
     shown, _ = lines(60)
     assert shown[1].endswith("…")

@@ -183,6 +183,14 @@ def test_a_size_that_the_user_no_longer_wants_is_not_kept(change: dict[str, Any]
     assert told(plan_for(world, rules_that_give(a=2))) == [("Resize", "a", "n0:01")]
 
 
+def test_a_shrink_to_the_most_that_the_user_wants_is_not_blamed_on_other_jobs() -> None:
+    world = make_world(make_nodes(4), {"a": "n0:0123"}, [make_job("a", 4, min=1)])
+    apply(world, ev.JobChanged(50.0, make_job("a", 2, max=2, min=1)))
+    command = plan_for(world, rules_that_give(a=2)).commands[0]
+    assert command.reason is Reason.CUT_TO_MAX
+    assert command.reason.sentence(command.evidence) == "shrinks from 4 to 2 GPUs: it may have 2 at most"
+
+
 # ------------------------------------------------------------------------------------------------ broken jobs
 
 

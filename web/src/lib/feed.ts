@@ -70,6 +70,8 @@ const COMMANDS: Record<string, [icon: string, verb: string]> = {
   stop: ["stop", "Stop"],
 };
 
+const CHANGES: Record<string, string> = { GREW: "grow", SHRANK: "shrink", CUT_TO_MAX: "shrink" };
+
 function commandLine(event: LiveEvent, command: PlannedCommand, at: number): FeedLine {
   const [icon, verb] = COMMANDS[command.type.toLowerCase()] ?? ["dot", command.type];
   return {
@@ -77,7 +79,7 @@ function commandLine(event: LiveEvent, command: PlannedCommand, at: number): Fee
     seq: event.seq,
     time_s: event.time_s,
     kind: "decision",
-    icon: command.reason === "GREW" ? "grow" : command.reason === "SHRANK" ? "shrink" : icon,
+    icon: CHANGES[command.reason] ?? icon,
     verb,
     job: command.job,
     text: command.sentence,

@@ -1,0 +1,48 @@
+"""The demo, told from events: which jobs are its own, and what it says of them."""
+
+import io
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+from batuta.bootstrap import demo
+from batuta.client.answers import Event
+from batuta.client.client import Client
+
+
+class FakeClient:
+    """A server whose journal has 40 entries of earlier jobs; it gives the next one the id 7."""
+
+    def cluster(self) -> Any:
+        return SimpleNamespace(seq=40)
+
+    def submit(self, task: str) -> Any:
+        return SimpleNamespace(id="7")
+
+    def nodes(self) -> tuple[Any, ...]:
+        return ()
+
+    def events(self, after: int) -> Iterator[Event]:
+        assert after == 40
+        yield _event("JobEnded", {"job": "3", "state": "SUCCEEDED"})  # of an earlier demo, going on
+        yield _event("JobSubmitted", {"job": {"id": "7", "name": "vision", "min": 2, "max": 2}})
+        yield _event("JobEnded", {"job": "7", "state": "SUCCEEDED"})
+        raise AssertionError("it should have ended with its own job")
+
+
+def _event(type_: str, data: dict[str, Any]) -> Event:
+    return Event(seq=41, type=type_, data=data)
+
+
+def test_only_jobs_of_this_demo_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DEMO", (SimpleNamespace(at_s=0.0, task_yaml_text="run: x"),))
+    out = io.StringIO()
+    telling = demo._Telling(cast(Client, FakeClient()), Console(file=out, width=100))
+    telling._submit_all()
+    monkeypatch.setattr(telling, "_submit_all", lambda: None)
+    telling.run()
+    assert telling.mine == {"7"}
+    assert "vision     arrives: 2 GPUs\n" in out.getvalue()
