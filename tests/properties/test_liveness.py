@@ -110,6 +110,12 @@ def test_every_job_that_can_run_ends(
 def test_every_job_that_can_run_ends_after_a_node_was_lost(
     policy: str, nodes: list[int], queues: list[int], jobs: list[int], lost: int, comes_back: bool
 ) -> None:
+    lose_a_node_and_finish(policy, nodes, queues, jobs, lost, comes_back)
+
+
+def lose_a_node_and_finish(
+    policy: str, nodes: list[int], queues: list[int], jobs: list[int], lost: int, comes_back: bool
+) -> None:
     world, rules = build(nodes, queues, jobs), rules_for(policy)
     come_to_rest(world, rules)
     name = f"n{lost % len(nodes)}"
@@ -118,6 +124,51 @@ def test_every_job_that_can_run_ends_after_a_node_was_lost(
     if comes_back:
         apply(world, ev.NodeReturned(20.0, name))
     finish_one_at_a_time(world, rules)
+
+
+WENT_ROUND: dict[str, tuple[str, list[int], list[int], list[int], int]] = {
+    "a share that stays beside those that came for its card": (
+        *("elastic-srjf", [2, 4, 10], []),
+        [43672, 21157, 43587, 4080, 36035, 2934, 41083, 30791, 21580, 1674, 949],
+        0,
+    ),
+    "the same under afs-l": (
+        *("afs-l", [10, 4, 0], []),
+        [37890, 8902, 37629, 19527, 41029, 15872, 18597, 42713, 42496, 17911, 21920],
+        2,
+    ),
+    "the same under srjf": (
+        *("srjf", [9, 6], []),
+        [32923, 25152, 19067, 12802, 27095, 38258, 11374, 7090, 30177],
+        1,
+    ),
+    "the same under ffdl, with two types": (
+        *("ffdl", [7, 10, 4], []),
+        [24148, 29855, 12714, 28600, 38093, 16832, 13098, 25180, 28846, 15197],
+        1,
+    ),
+    "jobs of a held queue that take room of a type": (
+        *("ffdl", [8, 8, 10], [108]),
+        [3867, 36349, 42954, 8790, 30393, 16569, 1242, 38900, 13687, 42265, 13257],
+        1,
+    ),
+    "jobs without quota that take room of a type": (
+        *("elastic-tiresias", [7, 3, 0], [5, 8]),
+        [
+            *(1431, 14626, 21457, 32643, 37516, 39518, 35448, 1143),
+            *(41382, 17423, 22202, 4628, 39382, 7626, 33585, 14952),
+        ],
+        3,
+    ),
+}
+"""Worlds that did not come to rest once: policy, nodes, queues, jobs, and the node that is lost."""
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+@pytest.mark.parametrize("what", WENT_ROUND)
+def test_what_went_round_in_circles_once_comes_to_rest(what: str, comes_back: bool) -> None:
+    policy, nodes, queues, jobs, lost = WENT_ROUND[what]
+    lose_a_node_and_finish(policy, nodes, queues, jobs, lost, comes_back)
 
 
 HOPELESS: dict[str, dict[str, Any]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,12 @@ def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, fre
     bundles = bundle_shares(world, gpu_type, eligible, fixed)
     for kind, total in enumerate(capacity):
         room = total - bundles.cards_held(gpu_type, kind, fixed)
-        rows = np.flatnonzero((gpu_type == kind) & eligible & ~bundles.hidden)
+        here = (gpu_type == kind) & eligible
+        rows = np.flatnonzero(here & ~bundles.hidden)
+        if int(jobs.i("max")[rows].sum()) > room:
+            # Not all can have all: now it matters who stands for a bundle, and only the policy can say that.
+            bundles.put_best_first(here, partial(_fight_for_one, world, now_s, policy, cap, kind))
+            rows = np.flatnonzero(here & ~bundles.hidden)
         gpus[rows] = _ask(policy, pool_view(world, now_s, rows, room, cap, kind), retiered)
     bundles.spread(gpus)
     return Allocation(gpus, gpu_type, capacity, tuple(retiered), reach)
@@ -98,6 +104,14 @@ def _kept(world: World, fixed: BoolArray | None) -> IntArray:
 def _is_generous(policy: Policy) -> bool:
     """Whether the policy need not be asked when there is enough for all; levels always have to be."""
     return getattr(policy, "generous", False) and not hasattr(policy, "tiers")
+
+
+def _fight_for_one(
+    world: World, now_s: float, policy: Policy, cap: IntArray | None, kind: int, rows: IntArray
+) -> int:
+    """The row to which the policy would give a GPU if there were only one; the first if to none."""
+    gpus = _ask(policy, pool_view(world, now_s, rows, 1, cap, kind), [])
+    return int(rows[gpus.argmax()])
 
 
 def _ask(policy: Policy, view: PoolView, retiered: list[tuple[JobId, int]]) -> IntArray:

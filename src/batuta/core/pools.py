@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,25 +16,28 @@ from batuta.core.reach import wishes_of
 from batuta.core.world import World
 
 NO_TYPE = -1
+ALL_TYPES = -1
+"""Stands for the number of a GPU type in a limit on all of them together."""
+
+Limits = Mapping[tuple[int, int], int]
+"""How many GPUs of a type the jobs of a queue may have, by the numbers of both."""
 
 
-def assign_types(
-    world: World, capacity: list[int], limits: Mapping[tuple[int, int], int] | None = None
-) -> IntArray:
+def assign_types(world: World, capacity: list[int], limits: Limits | None = None) -> IntArray:
     """One GPU type per row: what a job has, else the fastest accepted one with room for its `min`.
 
     Policies that see one type at a time need this. Room is counted in row order: an early job has its choice.
-    `limits` says how many GPUs of a type the jobs of a queue may have, by the numbers of both.
     """
     jobs, types = world.jobs, world.nodes.types
     result = jobs.i("gpu_type").copy()
     held: list[int] = result.tolist()
     low: list[int] = jobs.i("min").tolist()
-    queue: list[int] = jobs.i("queue").tolist()
+    quota = _QuotaUse(world, limits or {})
     room = list(capacity)
-    for kind, need in zip(held, low, strict=True):
+    for row, (kind, need) in enumerate(zip(held, low, strict=True)):
         if kind >= 0:
             room[kind] -= need
+            quota.claim(row, kind, need)
     # What those before have or wait for. It does not change when somebody behind is started or stopped for a
     # job that waits: if it did, the job would be sent to another type, and all would go round in circles.
     ahead = [0] * len(types)
@@ -45,7 +49,7 @@ def assign_types(
             if not accepted:
                 continue
             if jobs.narrow or limits:
-                possible = _possible(world, row, need, accepted, queue[row], limits or {})
+                possible = _possible(world, row, need, accepted, quota)
                 if not possible:
                     # It cannot run, so it takes no room from others.
                     result[row] = accepted[0]
@@ -60,22 +64,56 @@ def assign_types(
                 ),
             )
             result[row] = kind
+            if limits and not quota.claim(row, kind, need):
+                # Its queue has used up its quota, so it takes no room now. If it did, others would be sent to
+                # other types whenever the room for a job that does not start comes and goes.
+                continue
             room[kind] -= need
         ahead[kind] += need
     return result
 
 
-def _possible(
-    world: World,
-    row: int,
-    need: int,
-    accepted: list[int],
-    queue: int,
-    limits: Mapping[tuple[int, int], int],
-) -> list[int]:
+def _possible(world: World, row: int, need: int, accepted: list[int], quota: _QuotaUse) -> list[int]:
     """The types that can ever have enough for a job, and of which its queue may use as much."""
     most = world.reach[wishes_of(world.jobs.jobs[row])]
-    return [kind for kind in accepted if min(most[kind], limits.get((queue, kind), need)) >= need]
+    return [kind for kind in accepted if most[kind] >= need and quota.allows(row, kind, need)]
+
+
+class _QuotaUse:
+    """What the jobs of each queue that has a quota need of it, by priority."""
+
+    __slots__ = ("_claims", "_limits", "_priority", "_queue")
+
+    def __init__(self, world: World, limits: Limits) -> None:
+        self._limits = limits
+        self._queue: list[int] = world.jobs.i("queue").tolist() if limits else []
+        self._priority: list[int] = world.jobs.i("priority").tolist() if limits else []
+        self._claims: dict[tuple[int, int], Counter[int]] = {}
+
+    def allows(self, row: int, kind: int, need: int) -> bool:
+        """Whether a job could have so much if nobody else used the quota of its queue."""
+        if not self._limits:
+            return True
+        queue = self._queue[row]
+        return all(self._limits.get((queue, k), need) >= need for k in (kind, ALL_TYPES))
+
+    def claim(self, row: int, kind: int, need: int) -> bool:
+        """Notes what a job needs, unless those that go first have left less: its queue refuses it then.
+
+        A higher priority goes first, then what was claimed before.
+        """
+        if not self._limits:
+            return True
+        queue, priority = self._queue[row], self._priority[row]
+        limited = [(queue, k) for k in (kind, ALL_TYPES) if (queue, k) in self._limits]
+        for key in limited:
+            claims = self._claims.setdefault(key, Counter())
+            first = sum(gpus for level, gpus in claims.items() if level >= priority)
+            if first + need > self._limits[key]:
+                return False
+        for key in limited:
+            self._claims[key][priority] += need
+        return True
 
 
 def _accepted(job: Job, types: list[str], order: list[int]) -> list[int]:
@@ -133,6 +171,21 @@ class Bundles:
         for bundle in self._asked:
             self.hidden[bundle.rows[1:]] = True
 
+    def put_best_first(self, among: BoolArray, winner: Callable[[IntArray], int]) -> None:
+        """Lets the job stand for its bundle that would win if all of them fought for the card.
+
+        The others may have been there for longer: a job that was to leave stays when there is room beside
+        those that came for it. If it stood for them, the card would look worse than they do, and would be
+        taken from them in the next cycle, and so on for ever.
+        """
+        for bundle in self._asked:
+            rows = [row for row in bundle.rows if among[row]]
+            if len(rows) > 1:
+                best = winner(np.array(sorted(rows), dtype=np.int64))
+                self.hidden[bundle.rows[0]], self.hidden[best] = True, False
+                bundle.rows.remove(best)
+                bundle.rows.insert(0, best)
+
     def spread(self, gpus: IntArray) -> None:
         """Gives every job of a bundle what its first job got, unless it may not run at all."""
         for bundle in self._kept:
@@ -186,8 +239,8 @@ def bundle_shares(world: World, gpu_type: IntArray, eligible: BoolArray, fixed: 
             bundles.append(bundle)
         bundle.add(row, job)
     for bundle in bundles:
-        # The first job stands for the bundle before the policy, so it must be one that may run: the one that
-        # has been on the card for longest, lest who joined it later make it look worse than it is.
+        # The first job stands for the bundle before the policy, unless the policy itself says who is best: it
+        # must be one that may run, the one that has been on the card for longest.
         bundle.rows.sort(
             key=lambda row: (
                 not eligible[row],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from batuta.core import pools
 from batuta.core.admission import Admitted
 from batuta.core.arrays import IntArray
 from batuta.core.cluster import Queue
-from batuta.core.pools import assign_types
 from batuta.core.reach import within_reach
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
@@ -28,7 +28,7 @@ class QueueLimits:
             return Admitted()
         jobs = world.jobs
         refused: dict[int, tuple[Reason, Evidence]] = {}
-        gpu_type = assign_types(world, world.capacity(), self._by_type(world, limited))
+        gpu_type = pools.assign_types(world, world.capacity(), self._by_type(world, limited))
         # A job that could not run even if it were alone uses no quota that others could use.
         cap, _ = within_reach(world, np.where(gpu_type < 0, 0, jobs.i("max")), gpu_type)
         assert cap is not None
@@ -45,14 +45,21 @@ class QueueLimits:
         return Admitted(cap, refused, gpu_type)
 
     def _by_type(self, world: World, limited: list[Queue]) -> dict[tuple[int, int], int]:
-        """The quota of a queue in a type, by the numbers of both."""
+        """The quota of a queue in a type or in all, by the numbers of both; a held queue starts nothing."""
         queues, types = world.jobs.queues, world.nodes.types
-        return {
-            (queues[queue.name], types.index(type_name)): quota
-            for queue in limited
-            for type_name, quota in queue.quota
-            if queue.name in queues and type_name in types
-        }
+        limits: dict[tuple[int, int], int] = {}
+        for queue in limited:
+            if queue.name not in queues:
+                continue
+            index = queues[queue.name]
+            for type_name, quota in queue.quota:
+                if type_name == ALL_TYPES:
+                    limits[index, pools.ALL_TYPES] = quota
+                elif type_name in types:
+                    limits[index, types.index(type_name)] = quota
+            if queue.held:
+                limits[index, pools.ALL_TYPES] = 0
+        return limits
 
     def _hold(
         self, world: World, rows: IntArray, cap: IntArray, refused: dict[int, tuple[Reason, Evidence]]

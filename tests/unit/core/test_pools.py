@@ -75,6 +75,14 @@ def test_a_job_that_can_never_run_takes_no_room() -> None:
     assert types_of(BOTH, jobs)["b"] == "large"
 
 
+def test_a_job_whose_queue_has_used_up_its_quota_takes_no_room() -> None:
+    """Given a quota of four, of which "a" has two; when "b" wants four more; then "c" has its choice."""
+    jobs = [job("a", 2), job("b", 4), job("c", 4, queue="other", submit_s=9.0)]
+    assert types_of(BOTH, jobs, {"a": "l:01"}) == {"a": "large", "b": "large", "c": "small"}
+    refused = types_of(BOTH, jobs, {"a": "l:01"}, large=4, small=0)
+    assert refused == {"a": "large", "b": "large", "c": "large"}
+
+
 def test_where_a_job_waits_does_not_depend_on_who_runs_behind_it() -> None:
     """If it did, a start behind it would send it elsewhere, which might undo the start, and so on."""
     jobs = [job("a", 4), job("c", 4), job("d", submit_s=9.0), job("e", 4, submit_s=9.0)]
