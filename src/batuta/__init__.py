@@ -6,9 +6,10 @@ One decision core, three places to run it: a simulation, real processes on one m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # importing `typing` to be told so takes longer than all the rest
 if TYPE_CHECKING:
+    from typing import Any
+
     from batuta.client.client import Client as Client
     from batuta.client.errors import ApiError as ApiError
     from batuta.client.errors import ClientError as ClientError
