@@ -7,6 +7,7 @@ What makes it elastic:
 """
 
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -89,6 +90,7 @@ def main() -> None:
     save(model, optimizer, step)
     if dist.get_rank() == 0:
         sdk.result({"steps": step, "loss": mean.item()})
+        time.sleep(1)  # the others meet through this one: when it leaves first, they may wait for ever
     dist.destroy_process_group()
 
 

@@ -80,6 +80,17 @@ class Run:
     def wait(self, within_s: float = PATIENCE_S) -> list[int]:
         return [replica.wait(within_s) for replica in self.replicas]
 
+    def finish(self) -> object:
+        """What it returned, at the end of its work.
+
+        Workers of torch 1 sometimes hang in their last barrier, or when the one that they meet through has
+        left first; that is theirs to mend, and not waited for.
+        """
+        wait_until((self.control / "result.json").exists, "the result")
+        self.signal(signal.SIGKILL)
+        self.wait()
+        return self.result()
+
     def stop(self) -> list[int]:
         """SIGTERM to all, as before a resize."""
         self.signal(signal.SIGTERM)
