@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -33,6 +34,7 @@ _ASKERS = 16
 """Threads that may wait for the engine at once: reading goes on in the others, whatever it does."""
 _LOOK_EVERY_S = 1.0
 _SWITCH_S = 0.001
+_COLLECT_AFTER = (20_000, 20, 50)
 _HISTORY = 100_000
 """Events of the past that the timeline goes through at a start."""
 _PAGE = 1_000
@@ -87,6 +89,10 @@ class Desk:
         """Follows the journal as long as the app runs."""
         # The engine computes for milliseconds at a time; requests shall not wait five of them for their turn.
         sys.setswitchinterval(_SWITCH_S)
+        # What a start has built stays. To go through it again and again would hold every request up.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_COLLECT_AFTER)
         follower = asyncio.create_task(self._follow())
         try:
             yield
