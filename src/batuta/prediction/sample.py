@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from batuta.core.curve import SpeedCurve
+from batuta.core.progress import Progress
 
 
 class Sample(NamedTuple):
@@ -27,17 +28,9 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class News(Progress):
     """Where a job is and how fast. None: not known; a `curve` or `restart_s` of None has not changed."""
 
-    fraction: float | None = None
-    step: int | None = None
-    total_steps: int | None = None
-    epoch: float | None = None
-    loss: float | None = None
-    step_s: float | None = None
-    samples_per_s: float | None = None
-    epoch_s: float | None = None
     remaining_s: float | None = None
     """Seconds left on one GPU of the reference type; None: no better estimate than the World's own."""
     curve: SpeedCurve | None = None
