@@ -1,0 +1,310 @@
+"""The verbs of the Kubernetes API: what is read comes as structs, what is written goes as plain data."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
+
+import aiohttp
+import msgspec
+
+from batuta.backends.kube.client.access import Access
+from batuta.backends.kube.client.discovery import Served, discover
+from batuta.backends.kube.client.errors import Conflict, Gone, Unavailable, Unreadable
+from batuta.backends.kube.client.kinds import POD, Kind, ListMeta, Stored, raw_list_decoder, segment
+from batuta.backends.kube.client.malformed import Malformed
+from batuta.backends.kube.client.pace import RateLimit
+from batuta.backends.kube.client.parameters import Patch, Propagation, delete_options, query
+from batuta.backends.kube.client.transport import DEFAULT_LIMITS, Limits, Transport
+from batuta.backends.kube.names import FIELD_MANAGER
+
+__all__ = ["Api", "Body", "Listing", "Patch", "Propagation"]
+
+T = TypeVar("T", bound=Stored)
+List: TypeAlias = builtins.list[T]  # `Api.list` hides the builtin from the annotations below it
+Body: TypeAlias = Mapping[str, Any] | Sequence[Any] | msgspec.Struct
+"""What is written: data that becomes JSON."""
+
+_APPLY: Final = "application/apply-patch+yaml"
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[T]):
+    """The objects that there were at one moment."""
+
+    items: Sequence[T]
+    resource_version: str
+    """That moment: a watch from here misses nothing."""
+
+
+class Api:
+    """One API server. An async context manager; for one event loop.
+
+    Every method raises an `ApiError`. Reads, `apply`, `delete`, `update` and merge patches are tried again
+    after failures, within their time; what must not happen twice is not.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        limits: Limits = DEFAULT_LIMITS,
+        rate: RateLimit | None = None,
+        manager: str = FIELD_MANAGER,
+    ) -> None:
+        self.access = access
+        self.transport = Transport(access, limits, rate)
+        self.manager = manager
+        """Whose fields they are that this client writes."""
+        self._malformed = Malformed()
+
+    async def __aenter__(self) -> Self:
+        await self.transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.transport.__aexit__(kind, error, trace)
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    async def get(self, kind: Kind[T], name: str, namespace: str = "") -> T:
+        """One object as it is now."""
+        return _decoded(kind, await self.transport.request("get", "GET", kind.path(namespace, name)))
+
+    async def list(
+        self, kind: Kind[T], namespace: str = "", *, labels: str = "", fields: str = "", page: int = 0
+    ) -> Listing[T]:
+        """All objects of a kind in a namespace (empty: in all), at one moment. `page`: how many at a time.
+
+        A malformed object is left out and named in the log.
+        """
+        items, meta = await self._page(kind, namespace, labels, fields, page, "")
+        while meta.continue_:
+            try:
+                more, meta = await self._page(kind, namespace, labels, fields, page, meta.continue_)
+            except Gone:  # it took longer than the server remembers: all at once, then
+                items, meta = await self._page(kind, namespace, labels, fields, 0, "")
+            else:
+                items.extend(more)
+        return Listing(items, meta.resource_version)
+
+    async def _page(
+        self, kind: Kind[T], namespace: str, labels: str, fields: str, limit: int, begin: str
+    ) -> tuple[List[T], ListMeta]:
+        path = kind.path(namespace) + query(
+            labelSelector=labels, fieldSelector=fields, limit=limit or "", **{"continue": begin}
+        )
+        got = await self.transport.request("list", "GET", path, limit_s=self.transport.limits.list_s)
+        try:
+            page = kind.list_decoder.decode(got)
+        except msgspec.ValidationError:
+            one_by_one = raw_list_decoder.decode(got)
+            return self._malformed.keep_good(kind, one_by_one.items or ()), one_by_one.metadata
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"the list of {kind} is no JSON: {error}") from error
+        return page.items or [], page.metadata
+
+    def watch(
+        self,
+        kind: Kind[T],
+        namespace: str = "",
+        *,
+        since: str,
+        labels: str = "",
+        fields: str = "",
+        last_s: float = 300.0,
+        silence_s: float | None = None,
+    ) -> AbstractAsyncContextManager[aiohttp.StreamReader]:
+        """The lines of a watch with bookmarks; `Informer` is what makes sense of them."""
+        path = kind.path(namespace) + query(
+            watch="true",
+            allowWatchBookmarks="true",
+            resourceVersion=since,
+            labelSelector=labels,
+            fieldSelector=fields,
+            timeoutSeconds=int(last_s),
+        )
+        return self.transport.stream("watch", path, silence_s)
+
+    async def logs(
+        self,
+        namespace: str,
+        pod: str,
+        *,
+        container: str = "",
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+    ) -> AsyncIterator[bytes]:
+        """What a container wrote, in pieces as they come."""
+        path = POD.path(namespace, pod, "log") + query(
+            container=container,
+            follow="true" if follow else "",
+            tailLines="" if tail is None else tail,
+            previous="true" if previous else "",
+        )
+        async with self.transport.stream("logs", path) as stream:
+            async for piece in stream.iter_any():
+                yield piece
+
+    async def discover(self, group: str) -> Served:
+        """The versions and kinds of an API group that this server has; nothing where it has no such group."""
+        return await discover(self.transport, group)
+
+    async def raw(self, method: str, path: str, body: Body | None = None) -> bytes:
+        """Any other request, sent once; `path` is encoded already."""
+        encoded = None if body is None else _encode(body)
+        return await self.transport.request(method.lower(), method, path, encoded)
+
+    # ------------------------------------------------------------------------------------------------ writing
+
+    async def create(self, kind: Kind[T], body: Body, namespace: str = "", *, dry_run: bool = False) -> T:
+        """A new object. Never tried twice unless the server says that it did not try: `apply` may be."""
+        path = kind.path(namespace) + query(fieldManager=self.manager, dryRun=_dry(dry_run))
+        return _decoded(kind, await self.transport.request("create", "POST", path, _encode(body)))
+
+    async def apply(
+        self,
+        kind: Kind[T],
+        body: Mapping[str, Any],
+        *,
+        manager: str = "",
+        force: bool = False,
+        subresource: str = "",
+        dry_run: bool = False,
+    ) -> T:
+        """Sees to it that an object has these fields (server-side apply), creating it where it is not there.
+
+        Name and namespace are those of the body. `Conflict.fields` says which fields others own; `force`
+        takes them over.
+        """
+        metadata = body["metadata"]
+        path = kind.path(metadata.get("namespace", ""), metadata["name"], subresource) + query(
+            fieldManager=manager or self.manager, force="true" if force else "", dryRun=_dry(dry_run)
+        )
+        whole = {"apiVersion": kind.api_version, "kind": kind.name, **body}
+        got = await self.transport.request(
+            "apply", "PATCH", path, _encode(whole), content_type=_APPLY, again=True
+        )
+        return _decoded(kind, got)
+
+    async def patch(
+        self,
+        kind: Kind[T],
+        name: str,
+        body: Body,
+        namespace: str = "",
+        *,
+        how: Patch = Patch.MERGE,
+        subresource: str = "",
+    ) -> T:
+        """Changes a part of an object. A `metadata.resourceVersion` in the body makes it conditional."""
+        path = kind.path(namespace, name, subresource) + query(fieldManager=self.manager)
+        got = await self.transport.request(
+            "patch", "PATCH", path, _encode(body), content_type=how, again=how is Patch.MERGE
+        )
+        return _decoded(kind, got)
+
+    async def patch_status(self, kind: Kind[T], name: str, status: Body, namespace: str = "") -> T:
+        """Merges this into the status of an object."""
+        return await self.patch(kind, name, {"status": status}, namespace, subresource="status")
+
+    async def update(
+        self, kind: Kind[T], name: str, body: Body, namespace: str = "", *, subresource: str = ""
+    ) -> T:
+        """Replaces an object; with a `metadata.resourceVersion` only the version that we know."""
+        path = kind.path(namespace, name, subresource) + query(fieldManager=self.manager)
+        return _decoded(kind, await self.transport.request("update", "PUT", path, _encode(body), again=True))
+
+    async def delete(
+        self,
+        kind: Kind[T],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        grace_s: int | None = None,
+        propagation: Propagation | None = Propagation.BACKGROUND,
+    ) -> None:
+        """Deletes an object: the very one with this uid and version, where they are given."""
+        options = delete_options(uid, resource_version, grace_s, propagation)
+        await self.transport.request(
+            "delete", "DELETE", kind.path(namespace, name), _encode(options), again=True
+        )
+
+    async def delete_collection(
+        self,
+        kind: Kind[T],
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        grace_s: int | None = None,
+        propagation: Propagation | None = Propagation.BACKGROUND,
+    ) -> None:
+        """Deletes all objects of a namespace that the selectors choose."""
+        path = kind.path(namespace) + query(labelSelector=labels, fieldSelector=fields)
+        options = delete_options("", "", grace_s, propagation)
+        await self.transport.request(
+            "deletecollection",
+            "DELETE",
+            path,
+            _encode(options),
+            again=True,
+            limit_s=self.transport.limits.list_s,
+        )
+
+    # --------------------------------------------------------------------------------------------------- pods
+
+    async def bind(
+        self, namespace: str, pod: str, uid: str, node: str, annotations: Mapping[str, str] | None = None
+    ) -> None:
+        """Gives the pod with this uid its node, and these annotations in the same write.
+
+        Doing it twice is as good as once: a pod that is bound as asked for already is no conflict.
+        """
+        metadata: dict[str, Any] = {"name": pod, "namespace": namespace, "uid": uid}
+        if annotations:
+            metadata["annotations"] = annotations
+        body = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": metadata,
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        path = f"/api/v1/namespaces/{segment(namespace)}/pods/{segment(pod)}/binding"
+        try:
+            await self.transport.request("bind", "POST", path, _encode(body), again=True)
+        except Conflict:
+            now = await self.get(POD, pod, namespace)
+            as_asked = now.metadata.uid == uid and now.spec.node_name == node
+            if not as_asked or not (annotations or {}).items() <= now.metadata.annotations.items():
+                raise
+
+    async def evict(self, namespace: str, pod: str, *, uid: str = "", grace_s: int | None = None) -> None:
+        """Asks a pod to go, as disruption budgets allow: `TooManyRequests` when one forbids it now."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": delete_options(uid, "", grace_s, None),
+        }
+        await self.transport.request("evict", "POST", POD.path(namespace, pod, "eviction"), _encode(body))
+
+
+def _decoded(kind: Kind[T], got: bytes) -> T:
+    try:
+        return kind.decode(got)
+    except msgspec.MsgspecError as error:
+        raise Unreadable(f"the {kind.name} that the API server sent is malformed: {error}") from error
+
+
+def _dry(dry_run: bool) -> str:
+    return "All" if dry_run else ""

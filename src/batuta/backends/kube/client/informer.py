@@ -1,0 +1,224 @@
+"""Keeps the objects of one kind as the API server has them: lists once, then watches, through all failures.
+
+A watch is resumed from the last version that it showed (bookmarks keep that fresh). Where the server no
+longer remembers it, the objects are listed again, and the difference gives the changes that were missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import aiohttp
+import msgspec
+
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import ApiError, Gone, Status, Unavailable, error_from
+from batuta.backends.kube.client.kinds import Kind, Stored, WatchEvent, raw_watch_decoder
+from batuta.backends.kube.client.known import Change, Known
+from batuta.backends.kube.client.malformed import Malformed
+from batuta.backends.kube.client.pace import BackOff
+
+T = TypeVar("T", bound=Stored)
+OnChanges: TypeAlias = Callable[[Sequence[Change[T]]], None]
+
+_log = logging.getLogger(__name__)
+_SHORT_S = 1.0
+_TOO_NEW = "ResourceVersionTooLarge"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTiming:
+    """How long an informer waits for what."""
+
+    last_s: float = 300.0
+    """About how long one watch lasts; up to twice that, at random, so that not all end together."""
+    silence_s: float = 120.0
+    """A connection without a byte for so long is dead: bookmarks come about every minute."""
+    first_retry_s: float = 0.2
+    longest_retry_s: float = 10.0
+    page: int = 1000
+    """How many objects are listed at a time."""
+
+
+DEFAULT_TIMING: Final = WatchTiming()
+
+
+class Informer(Generic[T]):
+    """The objects of a kind, and a call for every batch of changes to them.
+
+    `on` is called on the event loop with all changes that have arrived; while it runs, nothing else does.
+    What it raises ends `run`: changes that were not taken in cannot be made good here.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind[T],
+        on: OnChanges[T],
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        timing: WatchTiming = DEFAULT_TIMING,
+    ) -> None:
+        self.kind = kind
+        self.synced = asyncio.Event()
+        """Set once the first list has been told."""
+        self.resource_version = ""
+        """The moment that `objects` shows; empty before the first list, and when the next step is a list."""
+        self.failure: ApiError | None = None
+        """Why there is no connection just now; None while there is."""
+        self.lists = 0
+        self.watches = 0
+        self._api = api
+        self._on = on
+        self._namespace = namespace
+        self._labels = labels
+        self._fields = fields
+        self._timing = timing
+        self._known = Known[T]()
+        self._malformed = Malformed()
+        self._back_off = BackOff(timing.first_retry_s, timing.longest_retry_s)
+
+    @property
+    def objects(self) -> Mapping[str, T]:
+        """By `namespace/name`, or by name where the kind has no namespaces. A live view."""
+        return self._known.objects
+
+    @property
+    def malformed(self) -> int:
+        """How many objects were left out because they do not look like their kind."""
+        return self._malformed.count
+
+    async def run(self) -> None:
+        """Goes on until it is cancelled."""
+        while True:
+            try:
+                if not self.resource_version:
+                    await self._list()
+                await self._watch()
+            except Gone as error:
+                _log.info("%s: listing again: %s", self.kind, error)
+                self.resource_version = ""
+                await self._pause(error)
+            except ApiError as error:
+                if error.has_cause(_TOO_NEW):  # the server was restored from a backup
+                    self.resource_version = ""
+                self._tell(error)
+                await self._pause(error)
+
+    async def _list(self) -> None:
+        listing = await self._api.list(
+            self.kind, self._namespace, labels=self._labels, fields=self._fields, page=self._timing.page
+        )
+        self.lists += 1
+        changes = self._known.replace(listing.items)
+        self.resource_version = listing.resource_version
+        self.failure = None
+        if changes:
+            self._on(changes)
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        """One connection, until the server ends it or it fails."""
+        timing = self._timing
+        begun_s, version = time.monotonic(), self.resource_version
+        try:
+            async with self._api.watch(
+                self.kind,
+                self._namespace,
+                since=version,
+                labels=self._labels,
+                fields=self._fields,
+                last_s=timing.last_s * (1.0 + random.random()),
+                silence_s=timing.silence_s,
+            ) as stream:
+                self.watches += 1
+                self.failure = None
+                await self._read(stream)
+        finally:
+            lasted = time.monotonic() - begun_s >= _SHORT_S
+            if lasted and self.failure is None:
+                self._back_off.reset()
+        if not lasted and self.resource_version == version:
+            raise Unavailable(f"watch of {self.kind}: the API server ends it at once")
+
+    async def _read(self, stream: aiohttp.StreamReader) -> None:
+        rest = b""
+        while piece := await stream.readany():
+            whole, newline, tail = piece.rpartition(b"\n")
+            if newline:
+                self._take(rest + whole)
+                rest = tail
+            else:
+                rest += piece
+
+    def _take(self, lines: bytes) -> None:
+        """Decodes all lines that have arrived, keeps the objects, and tells of them in one call."""
+        changes: list[Change[T]] = []
+        failed: ApiError | None = None
+        try:
+            events = self.kind.watch_decoder.decode_lines(lines)
+            if any(event.type == "ERROR" for event in events):  # a Status may pass for a poor object
+                events, failed = self._one_by_one(lines)
+        except msgspec.MsgspecError:
+            events, failed = self._one_by_one(lines)
+        for event in events:
+            self._note(event, changes)
+        if events:
+            self._recovered()
+        if changes:
+            self._on(changes)
+        if failed is not None:
+            raise failed
+
+    def _note(self, event: WatchEvent[T], changes: list[Change[T]]) -> None:
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                self._known.put(event.object, changes)
+            case "DELETED":
+                self._known.drop(event.object, changes)
+        # The version is that of the object, and what a bookmark is for.
+        self.resource_version = event.object.metadata.resource_version or self.resource_version
+
+    def _one_by_one(self, lines: bytes) -> tuple[list[WatchEvent[T]], ApiError | None]:
+        """The events among lines of which at least one is no object of this kind: an error, or malformed."""
+        events: list[WatchEvent[T]] = []
+        for line in lines.splitlines():
+            try:
+                event = raw_watch_decoder.decode(line)
+            except msgspec.MsgspecError as error:
+                return events, Unavailable(f"watch of {self.kind}: not a line of a watch: {error}")
+            if event.type == "ERROR":
+                return events, _error_in(event.object)
+            found = self._malformed.decode(self.kind, event.object)
+            if found is not None:
+                events.append(WatchEvent(event.type, found))
+        return events, None
+
+    def _recovered(self) -> None:
+        if self._back_off.failures > 1:
+            _log.info("%s: in touch with the API server again", self.kind)
+        self._back_off.reset()
+
+    def _tell(self, error: ApiError) -> None:
+        """Logs a failure when it is a new one, not each time that it is met again."""
+        if self.failure is None or type(self.failure) is not type(error):
+            _log.warning("%s: %s; trying again", self.kind, error)
+        self.failure = error
+
+    async def _pause(self, error: ApiError) -> None:
+        await asyncio.sleep(max(self._back_off.next_s(), error.retry_after_s or 0.0))
+
+
+def _error_in(status: msgspec.Raw) -> ApiError:
+    try:
+        return error_from(msgspec.json.decode(status, type=Status))
+    except msgspec.MsgspecError as error:
+        return Unavailable(f"the watch ended with an error that cannot be read: {error}")

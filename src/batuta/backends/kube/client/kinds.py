@@ -1,0 +1,160 @@
+"""Kinds of objects: where the API server has them, and what they are decoded into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Generic, Protocol, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from batuta.backends.kube.objects import Batch, Meta, Node, NodeResourceTopology, Pod, PodGroup, PriorityClass
+
+
+class Stored(Protocol):
+    """An object with a name, a uid and a version: what every kind has."""
+
+    metadata: Meta
+
+
+T = TypeVar("T", bound=Stored)
+
+
+class ListMeta(msgspec.Struct, rename="camel"):
+    """Which moment a list shows, and where its next page begins."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int | None = None
+
+
+class Envelope(msgspec.Struct, Generic[T]):
+    """A list as the API server sends it."""
+
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[T] | None = None
+
+
+class RawEnvelope(msgspec.Struct):
+    """A list whose items are decoded one by one, because one of them is malformed."""
+
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[msgspec.Raw] | None = None
+
+
+class WatchEvent(msgspec.Struct, Generic[T]):
+    """One line of a watch."""
+
+    type: str
+    object: T
+
+
+class RawWatchEvent(msgspec.Struct):
+    """One line of a watch whose object is looked at later: a Status, or one that is malformed."""
+
+    type: str
+    object: msgspec.Raw
+
+
+@dataclass(frozen=True)
+class Kind(Generic[T]):
+    """A kind of object, and the type that it is decoded into."""
+
+    group: str
+    """Empty for the core group."""
+    version: str
+    plural: str
+    name: str
+    type: type[T]
+    namespaced: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @cached_property
+    def root(self) -> str:
+        """The path of the group and version."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The path of an object, or of all in a namespace, or of all."""
+        path = f"{self.root}/{self.plural}"
+        if namespace and self.namespaced:
+            path = f"{self.root}/namespaces/{segment(namespace)}/{self.plural}"
+        if name:
+            path = f"{path}/{segment(name)}"
+        return f"{path}/{subresource}" if subresource else path
+
+    @cached_property
+    def decoder(self) -> msgspec.json.Decoder[T]:
+        return msgspec.json.Decoder(self.type)
+
+    def decode(self, json: bytes | msgspec.Raw) -> T:
+        """One object. A null is as good as nothing, as it is for the API server: zero times come as null."""
+        try:
+            return self.decoder.decode(json)
+        except msgspec.ValidationError:
+            return msgspec.convert(_without_nulls(msgspec.json.decode(json)), self.type)
+
+    @cached_property
+    def list_decoder(self) -> msgspec.json.Decoder[Envelope[T]]:
+        return msgspec.json.Decoder(Envelope[self.type])  # type: ignore[name-defined]
+
+    @cached_property
+    def watch_decoder(self) -> msgspec.json.Decoder[WatchEvent[T]]:
+        return msgspec.json.Decoder(WatchEvent[self.type])  # type: ignore[name-defined]
+
+
+def segment(text: str) -> str:
+    """One segment of a path: a name that somebody else chose never reaches into the next."""
+    return text if text.isascii() and text.replace("-", "").isalnum() else _quoted(text)
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _quoted(text: str) -> str:
+    quoted = quote(text, safe="")
+    return quoted.replace(".", "%2E") if quoted.strip(".") == "" else quoted
+
+
+raw_list_decoder: Final = msgspec.json.Decoder(RawEnvelope)
+raw_watch_decoder: Final = msgspec.json.Decoder(RawWatchEvent)
+
+POD: Final = Kind("", "v1", "pods", "Pod", Pod)
+NODE: Final = Kind("", "v1", "nodes", "Node", Node, namespaced=False)
+NAMESPACE: Final = Kind("", "v1", "namespaces", "Namespace", Batch, namespaced=False)
+SERVICE: Final = Kind("", "v1", "services", "Service", Batch)
+CONFIG_MAP: Final = Kind("", "v1", "configmaps", "ConfigMap", Batch)
+EVENT: Final = Kind("events.k8s.io", "v1", "events", "Event", Batch)
+JOB: Final = Kind("batch", "v1", "jobs", "Job", Batch)
+JOB_SET: Final = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", Batch)
+MPI_JOB: Final = Kind("kubeflow.org", "v2beta1", "mpijobs", "MPIJob", Batch)
+POD_GROUP: Final = Kind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", PodGroup)
+PRIORITY_CLASS: Final = Kind(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", PriorityClass, namespaced=False
+)
+NODE_TOPOLOGY: Final = Kind(
+    "topology.node.k8s.io",
+    "v1alpha2",
+    "noderesourcetopologies",
+    "NodeResourceTopology",
+    NodeResourceTopology,
+    namespaced=False,
+)
+CUSTOM_RESOURCE_DEFINITION: Final = Kind(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    Batch,
+    namespaced=False,
+)

@@ -1,0 +1,285 @@
+"""Sends requests to one API server: pooled connections, time limits, retries, counters."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from socket import gaierror
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from batuta.backends.kube.client.access import Access
+from batuta.backends.kube.client.errors import ApiError, TooManyRequests, Unauthorized, Unavailable, error_of
+from batuta.backends.kube.client.exchange import Exchanges
+from batuta.backends.kube.client.pace import RateLimit, wait_after
+
+JSON: Final = "application/json"
+_READS: Final = frozenset({"GET", "HEAD"})
+_LOOPBACK: Final = ("127.", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take, and how many at once."""
+
+    connect_s: float = 5.0
+    request_s: float = 30.0
+    """One request with all its retries."""
+    list_s: float = 120.0
+    """A request for many objects: a list, or the deletion of all that a selector chooses."""
+    in_flight: int = 64
+    attempts: int = 4
+    compress: bool | None = None
+    """Whether large answers come compressed; None: unless the API server is on this machine."""
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+class Transport:
+    """One API server, many requests. An async context manager; for one event loop."""
+
+    def __init__(
+        self, access: Access, limits: Limits = DEFAULT_LIMITS, rate: RateLimit | None = None
+    ) -> None:
+        self.access = access
+        self.limits = limits
+        self.rate = rate or RateLimit()
+        self.requests: Counter[tuple[str, int]] = Counter()
+        """Answers by verb and HTTP status; status 0 is a request without an answer."""
+        self.retries = 0
+        self._headers: dict[str | None, CIMultiDict[str]] = {}
+        self._heads: dict[str | None, bytes] = {}
+        self._authorization = ""
+        self._exchanges: Exchanges | None = None
+        self._sessions: list[aiohttp.ClientSession] = []
+
+    async def __aenter__(self) -> Self:
+        limits, access = self.limits, self.access
+        if access.proxy is None:
+            self._exchanges = Exchanges(
+                access.server, access.ssl, access.tls_server_name, limits.in_flight, limits.connect_s
+            )
+        no_limit = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=limits.connect_s)
+        # Streams have connections of their own: watches that last for minutes must not use up the pool.
+        for in_flight, buffer in ((limits.in_flight, 2**16), (0, 2**18)):
+            self._sessions.append(
+                aiohttp.ClientSession(
+                    connector=aiohttp.TCPConnector(
+                        limit=in_flight,
+                        ssl=access.ssl or True,
+                        keepalive_timeout=60.0,
+                        ttl_dns_cache=30,
+                    ),
+                    cookie_jar=aiohttp.DummyCookieJar(),
+                    timeout=no_limit,
+                    read_bufsize=buffer,
+                )
+            )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._exchanges is not None:
+            await self._exchanges.close()
+        for session in self._sessions:
+            await session.close()
+        self._sessions.clear()
+
+    async def request(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        content_type: str | None = JSON,
+        again: bool | None = None,
+        limit_s: float | None = None,
+    ) -> bytes:
+        """The body of a successful answer. `path` may carry a query, and is encoded already.
+
+        `again`: whether doing it twice is as good as once (by default: when it only reads). Then failures are
+        tried again; a request that the server refused because it is busy is tried again in any case.
+        """
+        if again is None:
+            again = method in _READS
+        try:
+            async with asyncio.timeout(limit_s or self.limits.request_s):
+                return await self._tried(verb, method, path, body, content_type, again)
+        except TimeoutError as error:
+            self.requests[verb, 0] += 1
+            raise Unavailable(f"{self._named(method, path)}: no answer in time") from error
+
+    @asynccontextmanager
+    async def stream(
+        self, verb: str, path: str, silence_s: float | None = None
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """The body of an answer as it comes. Ends with `Unavailable` after `silence_s` without a byte."""
+        await self.rate.take()
+        await self._refresh_headers()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.limits.connect_s, sock_read=silence_s)
+        try:
+            async with self._sessions[1].get(
+                self._url(path),
+                headers=self._headers_for(None),
+                timeout=timeout,
+                proxy=self.access.proxy,
+                server_hostname=self.access.tls_server_name,
+                allow_redirects=False,
+            ) as answer:
+                self.requests[verb, answer.status] += 1
+                if answer.status != 200:
+                    raise self._refused(answer.status, await answer.read(), answer.headers.get("Retry-After"))
+                try:
+                    yield answer.content
+                finally:
+                    _drop(answer)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if not isinstance(error, aiohttp.ClientPayloadError):
+                self.requests[verb, 0] += 1
+            raise self._unanswered("GET", path, error) from error
+
+    async def _tried(
+        self, verb: str, method: str, path: str, body: bytes | None, content_type: str | None, again: bool
+    ) -> bytes:
+        failures = 0
+        while True:
+            try:
+                return await self._once(verb, method, path, body, content_type)
+            except (Unauthorized, TooManyRequests, Unavailable) as error:
+                failures += 1
+                if not self._worth_another(error, failures, again):
+                    raise
+                # A refused credential is tried again at once: by now there may be a fresh one.
+                wait_s = 0.0 if isinstance(error, Unauthorized) else wait_after(failures, 0.1, 5.0)
+                await asyncio.sleep(max(wait_s, error.retry_after_s or 0.0))
+                self.retries += 1
+
+    def _worth_another(self, error: ApiError, failures: int, again: bool) -> bool:
+        if isinstance(error, Unauthorized):
+            return failures == 1
+        if isinstance(error, TooManyRequests):  # the server did not even try
+            return failures < self.limits.attempts and not error.has_cause("DisruptionBudget")
+        return failures < self.limits.attempts and again
+
+    async def _once(
+        self, verb: str, method: str, path: str, body: bytes | None, content_type: str | None
+    ) -> bytes:
+        await self.rate.take()
+        await self._refresh_headers()
+        try:
+            if body is not None and self._exchanges is not None:
+                head = self._head_for(content_type)
+                status, headers, got = await self._exchanges.send(method, path, head, body)
+                retry_after = headers.get("retry-after")
+            else:
+                status, retry_after, got = await self._by_aiohttp(method, path, body, content_type)
+        except (aiohttp.ClientError, OSError) as error:
+            self.requests[verb, 0] += 1
+            raise self._unanswered(method, path, error) from error
+        self.requests[verb, status] += 1
+        if status >= 300:
+            raise self._refused(status, got, retry_after)
+        return got
+
+    async def _by_aiohttp(
+        self, method: str, path: str, body: bytes | None, content_type: str | None
+    ) -> tuple[int, str | None, bytes]:
+        async with self._sessions[0].request(
+            method,
+            self._url(path),
+            data=body,
+            headers=self._headers_for(content_type if body is not None else None),
+            proxy=self.access.proxy,
+            server_hostname=self.access.tls_server_name,
+            allow_redirects=False,
+        ) as answer:
+            got = await answer.read()
+        return answer.status, answer.headers.get("Retry-After"), got
+
+    def _url(self, path: str) -> URL:
+        return URL(f"{self.access.server}{path}", encoded=True)
+
+    async def _refresh_headers(self) -> None:
+        """Headers are made once for each content type, until the credentials change."""
+        authorization = await self.access.credentials.authorization()
+        if authorization != self._authorization:
+            self._headers.clear()
+            self._heads.clear()
+            self._authorization = authorization
+
+    def _headers_for(self, content_type: str | None) -> CIMultiDict[str]:
+        headers = self._headers.get(content_type)
+        if headers is None:
+            headers = CIMultiDict(self.access.headers)
+            headers["Accept"] = JSON
+            headers["Accept-Encoding"] = "gzip" if self._compresses() else "identity"
+            headers["User-Agent"] = self.access.user_agent
+            if content_type:
+                headers["Content-Type"] = content_type
+            if self._authorization:
+                headers["Authorization"] = self._authorization
+            self._headers[content_type] = headers
+        return headers
+
+    def _head_for(self, content_type: str | None) -> bytes:
+        """The same headers as lines, for a request whose answer is small and comes as it is."""
+        head = self._heads.get(content_type)
+        if head is None:
+            headers = {**self._headers_for(content_type), "Accept-Encoding": "identity"}
+            for name, value in headers.items():
+                if not f"{name}{value}".isprintable():
+                    raise Unauthorized(f"the header {name} would have more than one line")
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode()
+            self._heads[content_type] = head
+        return head
+
+    def _compresses(self) -> bool:
+        if self.limits.compress is not None:
+            return self.limits.compress
+        return not (urlsplit(self.access.server).hostname or "").startswith(_LOOPBACK)
+
+    def _refused(self, status: int, body: bytes, retry_after: str | None) -> ApiError:
+        error = error_of(status, body, retry_after)
+        if isinstance(error, Unauthorized):
+            self.access.credentials.reject(self._authorization)
+            error.message = f"the API server at {self.access.server} does not accept the credentials"
+            if self.access.source:
+                error.message += f" of {self.access.source}"
+            error.args = (error.message,)
+        return error
+
+    def _unanswered(self, method: str, path: str, error: Exception) -> Unavailable:
+        what = str(error) or type(error).__name__
+        certificate = getattr(error, "certificate_error", error)
+        if isinstance(certificate, ssl.SSLCertVerificationError):
+            reason = certificate.verify_message or what
+            text = f"the certificate of {self.access.server} is not accepted: {reason}"
+        elif isinstance(
+            error, aiohttp.ClientConnectorError | ssl.SSLError | ConnectionRefusedError | gaierror
+        ):
+            text = f"cannot reach the API server at {self.access.server}: {what}"
+        else:
+            text = f"{self._named(method, path)}: the connection broke: {what}"
+        return Unavailable(text)
+
+    def _named(self, method: str, path: str) -> str:
+        return f"{method} {self.access.server}{path.partition('?')[0]}"
+
+
+def _drop(answer: aiohttp.ClientResponse) -> None:
+    """Ends a connection in the middle of an answer, without the farewell of TLS that may take its time."""
+    connection = answer.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()

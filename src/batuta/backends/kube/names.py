@@ -1,0 +1,78 @@
+"""Names that people and other programs meet in a cluster: API groups, labels, annotations, resources."""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "batuta.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "UnifiedJob"
+PLURAL: Final = "unifiedjobs"
+
+SCHEDULER: Final = "batuta"
+"""`spec.schedulerName` of the pods that Batuta binds."""
+FIELD_MANAGER: Final = "batuta-operator"
+MANAGED_BY: Final = "batuta.dev/operator"
+"""`spec.managedBy` of the UnifiedJobs that this operator looks after; empty means the same."""
+
+# Labels of the pods that a UnifiedJob has.
+JOB_NAME: Final = "batuta.dev/job-name"
+REPLICA_INDEX: Final = "batuta.dev/replica-index"
+START: Final = "batuta.dev/start"
+"""Which start of the job a child belongs to; a restart of all members has the next number."""
+ROLE: Final = "batuta.dev/role"
+"""`worker` holds GPUs; `launcher` starts the workers of a job."""
+
+# Labels that other kinds may carry as well.
+QUEUE_NAME: Final = "batuta.dev/queue-name"
+KUEUE_QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
+GANG_NAME: Final = "batuta.dev/gang-name"
+"""Pods of one namespace with the same value start together or not at all."""
+GANG_SIZE: Final = "batuta.dev/gang-size"
+"""How many pods the gang has; an annotation of each of them (a label is accepted as well)."""
+POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
+
+# Annotations.
+TARGET: Final = "batuta.dev/target-replicas"
+"""The target that the scheduler wrote last; another one in the spec was written by a person, and pins it."""
+CANCEL: Final = "batuta.dev/cancel"
+USER: Final = "batuta.dev/user"
+"""Whose job it is."""
+WANTED: Final = "batuta.dev/wanted-replicas"
+"""On an elastic job: how many replicas it asks for; without it, as many as it needs at least."""
+CHECKPOINT_REQUEST: Final = "batuta.dev/checkpoint-request"
+"""On a pod: a number that grows with each checkpoint that is asked for; its processes see it as a file."""
+SSH_SECRET: Final = "batuta.dev/ssh-secret"
+"""On a job whose launcher reaches its workers by SSH: the Secret with the keys; without it, NAME-ssh."""
+MANIFEST: Final = "batuta.dev/manifest"
+"""On a child: what it was made of, as a hash. Another one means that it has to be written again."""
+TEMPLATE: Final = "batuta.dev/template"
+"""On a child that is changed rather than replaced: the part that cannot be changed, as a hash."""
+NUDGE: Final = "batuta.dev/nudge"
+"""On a pod: any change of it lets its kubelet look at once at the ConfigMaps that the pod has mounted."""
+CHECKPOINT: Final = "batuta.dev/checkpoint"
+"""On a job: `none`, `on-signal`, or the seconds between the checkpoints that it makes by itself."""
+GPUS: Final = "batuta.dev/gpus"
+"""The GPUs of its node that a pod was given, as `0,1`; written together with the binding."""
+EXPECTED_UTILISATION: Final = "batuta.dev/expected-utilisation"
+"""How busy history says that a pod will keep its GPU, from 0 to 1; written together with the binding."""
+UTILISATION: Final = "batuta.dev/gpu-utilisation"
+"""On a node, written by the agent: how busy each GPU is, as JSON with the time of measurement."""
+
+GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
+"""Resources that stand for whole GPUs, in the order in which a node is asked for them."""
+SHARE_MEMORY: Final = "batuta.dev/gpu-memory"
+"""Extended resource: MiB of one GPU's memory."""
+SHARE_COMPUTE: Final = "batuta.dev/gpu-compute"
+"""Extended resource: percent of one GPU's compute."""
+
+GPU_PRODUCT_LABELS: Final = (
+    "nvidia.com/gpu.product",
+    "batuta.dev/gpu-type",
+    "cloud.google.com/gke-accelerator",
+)
+GPU_MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
+RACK_LABELS: Final = ("topology.kubernetes.io/rack", "batuta.dev/rack")
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+HOSTNAME_LABEL: Final = "kubernetes.io/hostname"

@@ -1,0 +1,81 @@
+"""Servers that behave badly do not make an informer ask in a hot loop, nor do they stop it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from batuta.backends.kube.client.access import Access
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.informer import Informer, WatchTiming
+from batuta.backends.kube.client.kinds import NODE, PRIORITY_CLASS, Kind
+from tests.unit.backends.kube.client.serving import serving
+
+LIST = b'{"metadata":{"resourceVersion":"5"},"items":[]}'
+GONE = b'{"type":"ERROR","object":{"kind":"Status","status":"Failure","reason":"Expired","code":410}}\n'
+TIMING = WatchTiming(first_retry_s=0.1, longest_retry_s=1.0)
+
+
+def watch_for(
+    seconds: float, kind: Kind[Any], lines: Callable[[web.StreamResponse], Awaitable[None]]
+) -> tuple[Informer[Any], int]:
+    """Runs an informer against a server whose list is empty and whose watch says this; requests it made."""
+    asked = 0
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        if "watch" not in request.query:
+            return web.Response(body=LIST)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await lines(response)
+        return response
+
+    async def run() -> Informer[Any]:
+        async with serving(answer) as url, Api(Access(url)) as api:
+            informer = Informer(api, kind, lambda changes: None, timing=TIMING)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await informer.run()
+            return informer
+
+    return asyncio.run(run()), asked
+
+
+@pytest.mark.parametrize("kind", [NODE, PRIORITY_CLASS], ids=str)  # a Status may pass for the second one
+def test_a_server_that_has_always_forgotten_is_asked_ever_less_often(kind: Kind[Any]) -> None:
+    async def gone(response: web.StreamResponse) -> None:
+        await response.write(GONE)
+
+    informer, asked = watch_for(3.0, kind, gone)
+    assert informer.lists >= 2
+    assert asked <= 16
+
+
+def test_a_server_that_ends_every_watch_at_once_is_asked_ever_less_often() -> None:
+    async def nothing(response: web.StreamResponse) -> None:
+        return
+
+    informer, asked = watch_for(3.0, NODE, nothing)
+    assert informer.lists == 1
+    assert informer.watches >= 2
+    assert asked <= 10
+
+
+def test_lines_in_pieces_and_rubbish_between_them() -> None:
+    async def pieces(response: web.StreamResponse) -> None:
+        await response.write(b'{"type":"ADDED","object":{"metadata":{"name":"n')
+        await asyncio.sleep(0.05)
+        await response.write(b'1","resourceVersion":"6"}}}\n{"type":"ADDED","object":{"metadata":7}}\n')
+        await response.write(
+            b'{"type":"ADDED","object":{"metadata":{"name":"n2","resourceVersion":"7"}}}\n<html>\n'
+        )
+
+    informer, _ = watch_for(1.0, NODE, pieces)
+    assert set(informer.objects) == {"n1", "n2"}
+    assert informer.resource_version == "7"
+    assert informer.malformed >= 1
+    assert informer.lists == 1
