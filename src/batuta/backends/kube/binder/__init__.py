@@ -1,0 +1,34 @@
+"""The binder: where each pod goes, by the steps of the scheduling framework. Pure: no I/O and no clock.
+
+A `Cluster` is told of nodes and pods as they come and go; a `Binder` places groups of pods on it.
+"""
+
+from batuta.backends.kube.binder.binder import Binder
+from batuta.backends.kube.binder.cluster import Cluster, Held
+from batuta.backends.kube.binder.group import Binding, Group, Member, Outcome, Refusal, Why, Within
+from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
+from batuta.backends.kube.binder.profile import BadProfile, Level, Profile, default_profile, profile_of
+from batuta.backends.kube.binder.tenant import pod_key
+
+__all__ = [
+    "BadProfile",
+    "Binder",
+    "Binding",
+    "Cluster",
+    "Group",
+    "Held",
+    "Level",
+    "Member",
+    "Need",
+    "No",
+    "Outcome",
+    "Plugin",
+    "Profile",
+    "Refusal",
+    "Scope",
+    "Why",
+    "Within",
+    "default_profile",
+    "pod_key",
+    "profile_of",
+]

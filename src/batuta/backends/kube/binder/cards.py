@@ -1,0 +1,179 @@
+"""The GPUs of each node by index: which are held whole, which are shared and how much of them is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.node_table import Flags, Floats, Ints
+from batuta.backends.kube.binder.padding import padded
+from batuta.backends.kube.binder.pod_class import Share
+from batuta.backends.kube.binder.quantity import amount, whole
+
+WHOLE_COMPUTE: Final = 100
+UNKNOWN: Final = 0.5
+"""What a GPU counts as of which nothing is known: neither idle nor busy."""
+_FEWEST: Final = 8
+
+
+class Holding(NamedTuple):
+    """What one pod holds of its node's GPUs. `gpus` is empty where nobody wrote down which ones."""
+
+    number: int
+    gpus: tuple[int, ...]
+    share: Share | None = None
+    load: float = 0.0
+    """The utilisation that the pod is expected to cause, where history knows it."""
+
+
+NO_GPUS: Final = Holding(0, ())
+
+
+class Cards:
+    """Tables of nodes × GPU indices. Rows are those of the node table."""
+
+    def __init__(self) -> None:
+        shape = (0, _FEWEST)
+        self.exists: Flags = np.zeros(shape, np.bool_)
+        self.memory_mib: Ints = np.zeros(shape, np.int64)
+        self.memory_taken_mib: Ints = np.zeros(shape, np.int64)
+        self.compute_taken: Ints = np.zeros(shape, np.int64)
+        """Percent of each GPU that its sharers have."""
+        self.held: Ints = np.zeros(shape, np.int64)
+        """How many pods hold the GPU whole; more than one only where somebody else made a mistake."""
+        self.sharers: Ints = np.zeros(shape, np.int64)
+        self.load: Floats = np.zeros(shape, np.float64)
+        """What its sharers are expected to use, together."""
+        self.unnamed: Ints = np.zeros(0, np.int64)
+        """GPUs that pods hold without anybody having written down which."""
+        self.believed: Floats = np.zeros(shape, np.float64)
+        """How busy each GPU probably is, by the reports of the node's agent."""
+        # Per node, worked out of the above whenever a line of it changes:
+        self.count: Ints = np.zeros(0, np.int64)
+        self.untouched: Ints = np.zeros(0, np.int64)
+        """How many GPUs nobody holds any part of."""
+        self.mean_busy: Floats = np.zeros(0, np.float64)
+        """Mean of what is believed of the GPUs that nobody holds whole; 1 where there are none."""
+        self.least_busy: Floats = np.zeros(0, np.float64)
+        self.expected: Floats = np.zeros(0, np.float64)
+        """How busy the node's GPUs will be on the whole, by what is expected of the pods that have them."""
+
+    def resize(self, capacity: int, cards: int = 0) -> None:
+        """Makes room for so many nodes, with so many GPUs each; what is there stays."""
+        rows, width = self.exists.shape
+        shape = (max(rows, capacity), max(width, cards))
+        for name in _TABLES:
+            setattr(self, name, padded(getattr(self, name), shape))
+        for name in _SUMMARIES:
+            setattr(self, name, padded(getattr(self, name), shape[:1]))
+
+    def put(self, row: int, node: objects.Node | None) -> None:
+        """Writes which GPUs a node has; None: it has gone."""
+        count, memory_mib = (0, 0) if node is None else _cards_of(node)
+        if count > self.exists.shape[1]:
+            self.resize(0, count)
+        self.exists[row] = np.arange(self.exists.shape[1]) < count
+        self.memory_mib[row] = np.where(self.exists[row], memory_mib, 0)
+        self.count[row] = count
+        self._sum_up(row)
+
+    def believe(self, row: int, busy: Floats) -> None:
+        """Writes how busy each GPU of a node probably is."""
+        self.believed[row] = busy
+        self._sum_up(row)
+
+    def take(self, row: int, holding: Holding, sign: int) -> None:
+        """Takes what a pod holds (`sign` 1), or gives it back (-1)."""
+        if holding.gpus and max(holding.gpus) >= self.exists.shape[1]:
+            self.resize(0, max(holding.gpus) + 1)
+        if holding.share is not None:
+            if holding.gpus:
+                self._take_share(row, holding.gpus[0], holding, sign)
+        else:
+            for gpu in holding.gpus:
+                self.held[row, gpu] += sign
+            self.unnamed[row] += sign * max(0, holding.number - len(holding.gpus))
+        self._sum_up(row)
+
+    def is_untouched(self, row: int, gpu: int) -> bool:
+        """Whether a GPU is there and nobody is known to hold any part of it."""
+        if gpu < 0 or gpu >= self.exists.shape[1]:
+            return False
+        return bool(self.exists[row, gpu]) and not self.held[row, gpu] and not self.sharers[row, gpu]
+
+    def lowest(self, row: int, count: int) -> tuple[int, ...]:
+        """The first GPUs that nobody holds; those that are held without a number count as the last ones."""
+        return tuple(self._untouched(row)[:count])
+
+    def guess(self, row: int, count: int) -> tuple[int, ...]:
+        """The GPUs that are taken to be held by pods of which nobody wrote down a number: the last ones."""
+        return tuple(self._untouched(row)[::-1][:count])
+
+    def _take_share(self, row: int, gpu: int, holding: Holding, sign: int) -> None:
+        assert holding.share is not None
+        self.sharers[row, gpu] += sign
+        self.memory_taken_mib[row, gpu] += sign * holding.share.memory_mib
+        self.compute_taken[row, gpu] += sign * holding.share.compute_percent
+        # A sum of floats does not return to 0 by itself.
+        self.load[row, gpu] = self.load[row, gpu] + sign * holding.load if self.sharers[row, gpu] else 0.0
+
+    def _untouched(self, row: int) -> list[int]:
+        count = int(self.count[row])
+        held, sharers = self.held[row, :count].tolist(), self.sharers[row, :count].tolist()
+        return [gpu for gpu in range(count) if not held[gpu] and not sharers[gpu]]
+
+    def _sum_up(self, row: int) -> None:
+        count = int(self.count[row])
+        held, sharers = self.held[row, :count].tolist(), self.sharers[row, :count].tolist()
+        loads = self.load[row, :count].tolist()
+        # Plain numbers: for the eight GPUs of a node they are faster than arrays.
+        busy = [
+            busy for busy, whole in zip(self.believed[row, :count].tolist(), held, strict=True) if not whole
+        ]
+        touched = sum(1 for whole, parts in zip(held, sharers, strict=True) if whole or parts)
+        self.untouched[row] = count - touched - self.unnamed[row]
+        self.mean_busy[row] = sum(busy) / len(busy) if busy else 1.0
+        self.least_busy[row] = min(busy, default=1.0)
+        self.expected[row] = (sum(loads) + UNKNOWN * sum(map(bool, held))) / count if count else 1.0
+
+
+_TABLES: Final = (
+    "exists",
+    "memory_mib",
+    "memory_taken_mib",
+    "compute_taken",
+    "held",
+    "sharers",
+    "load",
+    "believed",
+)
+_SUMMARIES: Final = ("unnamed", "count", "untouched", "mean_busy", "least_busy", "expected")
+
+
+def _cards_of(node: objects.Node) -> tuple[int, int]:
+    """How many GPUs a node has, and the memory of each in MiB."""
+    # Capacity, because a GPU that is out of order leaves allocatable and keeps its number.
+    stated: Mapping[str, str] = {**node.status.allocatable, **node.status.capacity}
+    count = next((_count(stated[name]) for name in names.GPU_RESOURCES if _count(stated.get(name, "0"))), 0)
+    if not count:
+        count = -(-_count(stated.get(names.SHARE_COMPUTE, "0")) // WHOLE_COMPUTE)
+    labelled = node.metadata.labels.get(names.GPU_MEMORY_LABEL, "")
+    if labelled.isdecimal():
+        return count, int(labelled)
+    return count, _count(stated.get(names.SHARE_MEMORY, "0")) // count if count else 0
+
+
+def _count(text: str) -> int:
+    return whole(amount(text))
+
+
+def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
+    """The GPUs that a pod was given, from its annotation; empty where it says nothing that can be read."""
+    text = annotations.get(names.GPUS, "")
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and len(part) < 5 for part in parts):
+        return ()
+    return tuple(dict.fromkeys(int(part) for part in parts))

@@ -1,0 +1,112 @@
+"""What goes into a cycle of the binder and what comes out: groups, bindings, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from batuta.backends.kube import objects
+from batuta.backends.kube.binder.plugin import No
+from batuta.backends.kube.binder.tenant import pod_key
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A pod to place. `node` and `gpus` say where, if that has been decided already."""
+
+    pod: objects.Pod
+    node: str = ""
+    gpus: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return pod_key(self.pod)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """That members of a group without a decided place shall lie together, within one domain of a level."""
+
+    level: str
+    mode: Literal["Preferred", "Required"] = "Preferred"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pods that get a node together or not at all; a pod on its own is a group of one."""
+
+    key: str
+    members: tuple[Member, ...]
+    priority: int = 0
+    queued_s: float = 0.0
+    size: int = 0
+    """How many members the group needs; 0: those that are there."""
+    within: Within | None = None
+    load: float | None = None
+    """The utilisation of its GPUs that history expects of the job, from 0 to 1."""
+    single_numa: bool = False
+    """Whether each pod shall get all it needs from one NUMA node."""
+
+
+class Binding(NamedTuple):
+    """A pod, the node it goes to, and what to write on it together with the binding."""
+
+    pod: objects.Pod
+    node: str
+    gpus: tuple[int, ...]
+    annotations: Mapping[str, str]
+    group: str
+
+    @property
+    def key(self) -> str:
+        return pod_key(self.pod)
+
+
+class Why(NamedTuple):
+    """A reason, and how many nodes gave it."""
+
+    no: No
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"{self.nodes} {self.no}"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a group has to wait."""
+
+    group: str
+    pod: str = ""
+    """The member that found no place; empty where the whole group is meant."""
+    nodes: int = 0
+    """How many nodes there are."""
+    placed: int = 0
+    """How many members had found a place by then."""
+    members: int = 0
+    reasons: tuple[Why, ...] = ()
+    """Most frequent first."""
+    by_node: Mapping[str, No] = field(default_factory=dict)
+    """For members whose place was decided on: why it will not do."""
+
+    @property
+    def message(self) -> str:
+        """One line with numbers, for an event or a condition."""
+        if self.by_node:
+            return "; ".join(f"node {node}: {no}" for node, no in self.by_node.items())
+        if not self.pod:
+            return "; ".join(str(one.no) for one in self.reasons)
+        partly = (
+            f"{self.placed} of {self.members} members have a place; for the next, " if self.placed else ""
+        )
+        found = ", ".join(map(str, self.reasons)) or "there are no nodes"
+        return f"{partly}0/{self.nodes} nodes are available: {found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a cycle decided. Every group is in exactly one of the two."""
+
+    bindings: tuple[Binding, ...]
+    refusals: tuple[Refusal, ...]

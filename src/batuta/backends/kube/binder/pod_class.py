@@ -1,0 +1,170 @@
+"""Pods that ask for the same thing are one class: Filter and Score are worked out once for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.alignment import aligned_containers, aligned_pod
+from batuta.backends.kube.binder.pod_terms import PodTerm, Spread, pod_terms, spreads
+from batuta.backends.kube.binder.requests import ContainerNeed, HostPort, Needs, host_ports, pod_requests
+from batuta.backends.kube.binder.selector import Requirement, requirements
+
+
+class Tolerance(NamedTuple):
+    """A taint that a pod does not mind."""
+
+    key: str
+    operator: str
+    value: str
+    effect: str
+
+
+class NodeTerm(NamedTuple):
+    """Conditions on a node's labels and on its name that hold together."""
+
+    labels: tuple[Requirement, ...]
+    fields: tuple[Requirement, ...]
+
+
+class Share(NamedTuple):
+    """A part of one GPU."""
+
+    memory_mib: int
+    compute_percent: int
+
+
+@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
+class PodClass:
+    """What a spec asks for, read once. Pods that ask for the same thing share one object of this."""
+
+    requests: Needs
+    """By resource, without zeros; the pod itself counts as one of `pods` besides."""
+    tolerations: tuple[Tolerance, ...]
+    selector: tuple[Requirement, ...]
+    """`spec.nodeSelector`."""
+    required: tuple[NodeTerm, ...] | None
+    """Terms of which a node must meet one; None: any node will do."""
+    preferred: tuple[tuple[int, NodeTerm], ...]
+    ports: tuple[HostPort, ...]
+    near: tuple[PodTerm, ...]
+    apart: tuple[PodTerm, ...]
+    spread: tuple[Spread, ...]
+    gpus: int
+    """Whole GPUs."""
+    share: Share | None
+    aligned: Needs
+    """What the whole pod takes from particular NUMA nodes, where the kubelet aligns pods."""
+    aligned_containers: tuple[ContainerNeed, ...]
+    """What each of its containers takes from particular NUMA nodes, where the kubelet aligns containers."""
+
+    @property
+    def is_social(self) -> bool:
+        """Whether other pods matter to where this one goes."""
+        return bool(self.near or self.apart or self.spread)
+
+
+class PodClasses:
+    """The classes of all pods that are known; a class goes when its last pod does."""
+
+    __slots__ = ("__weakref__", "_by_key")
+
+    def __init__(self) -> None:
+        self._by_key: WeakValueDictionary[bytes, PodClass] = WeakValueDictionary()
+
+    def of(self, pod: objects.Pod) -> PodClass:
+        key = _key(pod)
+        found = self._by_key.get(key)
+        if found is None:
+            found = self._by_key[key] = read_class(pod)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def _key(pod: objects.Pod) -> bytes:
+    """Everything that `read_class` reads. Labels count only where the pod compares itself with others."""
+    spec = pod.spec
+    affinity = spec.affinity
+    social = spec.topology_spread_constraints or (
+        affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
+    )
+    return _encode(
+        (
+            [(one.resources, one.ports, one.restart_policy) for one in spec.containers],
+            [(one.resources, one.ports, one.restart_policy) for one in spec.init_containers],
+            spec.overhead,
+            spec.resources,
+            spec.node_selector,
+            affinity,
+            spec.tolerations,
+            spec.topology_spread_constraints,
+            (pod.metadata.namespace, pod.metadata.labels) if social else None,
+        )
+    )
+
+
+def read_class(pod: objects.Pod) -> PodClass:
+    """What the pod's spec asks for, whatever is or was in force on a node."""
+    spec = pod.spec
+    asked = pod_requests(objects.Pod(metadata=pod.metadata, spec=_unbound(spec)))
+    affinity = spec.affinity or objects.Affinity()
+    node = affinity.node_affinity or objects.NodeAffinity()
+    required = node.required_during_scheduling_ignored_during_execution
+    near = affinity.pod_affinity or objects.PodAffinity()
+    apart = affinity.pod_anti_affinity or objects.PodAffinity()
+    space = pod.metadata.namespace
+    containers = aligned_containers(spec)
+    return PodClass(
+        requests=tuple(asked.items()),
+        tolerations=tuple(
+            Tolerance(one.key, one.operator or "Equal", one.value, one.effect) for one in spec.tolerations
+        ),
+        selector=requirements((), spec.node_selector),
+        required=None if required is None else _terms(required),
+        preferred=_preferred(node),
+        ports=host_ports(spec),
+        near=pod_terms(near.required_during_scheduling_ignored_during_execution, space),
+        apart=pod_terms(apart.required_during_scheduling_ignored_during_execution, space),
+        spread=spreads(spec.topology_spread_constraints, space, pod.metadata.labels),
+        gpus=next((asked[name] for name in names.GPU_RESOURCES if name in asked), 0),
+        share=_share(asked),
+        aligned=aligned_pod(containers),
+        aligned_containers=containers,
+    )
+
+
+def _unbound(spec: objects.PodSpec) -> objects.PodSpec:
+    return msgspec.structs.replace(spec, node_name="") if spec.node_name else spec
+
+
+def _terms(required: objects.NodeSelector) -> tuple[NodeTerm, ...]:
+    """Empty terms match no node, so they are left out; without any term no node matches."""
+    return tuple(
+        _term(one) for one in required.node_selector_terms if one.match_expressions or one.match_fields
+    )
+
+
+def _term(term: objects.NodeSelectorTerm) -> NodeTerm:
+    return NodeTerm(requirements(term.match_expressions), requirements(term.match_fields))
+
+
+def _preferred(node: objects.NodeAffinity) -> tuple[tuple[int, NodeTerm], ...]:
+    return tuple(
+        (one.weight, _term(one.preference))
+        for one in node.preferred_during_scheduling_ignored_during_execution
+        if one.weight and (one.preference.match_expressions or one.preference.match_fields)
+    )
+
+
+def _share(asked: dict[str, int]) -> Share | None:
+    memory_mib, compute = asked.get(names.SHARE_MEMORY, 0), asked.get(names.SHARE_COMPUTE, 0)
+    return Share(memory_mib, compute) if memory_mib or compute else None
