@@ -1,0 +1,130 @@
+"""Job: one indexed batch/v1 Job. The Job controller makes its pods, Batuta says how many, and when.
+
+A resize is a restart without a new object: suspend, wait until no pod is left, set parallelism and
+completions to the target, resume. A Job's pod template cannot be changed, except for the labels and
+annotations of a suspended one: what differs from start to start travels as annotations, and the environment
+refers to them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from batuta.backends.kube import names
+from batuta.backends.kube.jobtypes.batch_status import status_of_batch
+from batuta.backends.kube.jobtypes.child import (
+    JOB,
+    Child,
+    ChildKind,
+    Manifest,
+    Update,
+    hash_of,
+    metadata,
+    sealed,
+)
+from batuta.backends.kube.jobtypes.environment import (
+    EnvVar,
+    from_annotation,
+    host_list,
+    rank_env,
+    run_env,
+)
+from batuta.backends.kube.jobtypes.job_type import Change, FollowUp, JobStatus, Observed, Run
+from batuta.backends.kube.jobtypes.pod_parts import WORKER, labels_of, members_service, pod_template
+from batuta.backends.kube.jobtypes.pod_status import members, replica_by_label
+from batuta.backends.kube.objects import Pod
+from batuta.backends.kube.unified_job.model import UnifiedJob
+
+INDEX_LABEL: Final = "batch.kubernetes.io/job-completion-index"
+SIZE: Final = "batuta.dev/replicas"
+HOSTS: Final = "batuta.dev/hosts"
+START: Final = names.START
+_FROM_ANNOTATIONS: Final = {
+    "SKYPILOT_NUM_NODES": SIZE,
+    "PET_NNODES": SIZE,
+    "WORLD_SIZE": SIZE,
+    "SKYPILOT_NODE_IPS": HOSTS,
+    "BATUTA_RESTART": START,
+}
+
+
+class IndexedJob:
+    """The type `Job`."""
+
+    name: str = "Job"
+    watches: tuple[ChildKind, ...] = (JOB,)
+
+    def change(self, job: UnifiedJob, run: Run, target: int) -> Change:
+        return Change.BY_RESTART
+
+    def children(self, job: UnifiedJob, run: Run) -> list[Child]:
+        return [members_service(job, {}), _child(job, run)]
+
+    def follow(self, job: UnifiedJob, run: Run, observed: Observed) -> FollowUp:
+        return FollowUp()
+
+    def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus:
+        return status_of_batch(observed, JOB, run, members(observed.pods, run))
+
+    def replica_of(self, pod: Pod) -> int | None:
+        return replica_by_label(pod, INDEX_LABEL)
+
+
+def _child(job: UnifiedJob, run: Run) -> Child:
+    template = pod_template(job, run, WORKER, _env(job, run))
+    template["spec"]["subdomain"] = job.metadata.name
+    changing = {
+        SIZE: str(run.target),
+        # One host per line, as SKYPILOT_NODE_IPS has them.
+        HOSTS: host_list(job, run.target),
+        START: str(run.start),
+    }
+    template["metadata"]["annotations"] |= changing
+    itself = template["spec"]["restartPolicy"] == "OnFailure"
+    spec: Manifest = {
+        "completionMode": "Indexed",
+        "suspend": run.target == 0,
+        # A container that starts again in its pod is counted by the Job; a start of all by Batuta.
+        "backoffLimit": job.spec.backoff_limit if itself else 0,
+        "template": template,
+    }
+    if run.target:
+        spec |= {"parallelism": run.target, "completions": run.target}
+    meta = metadata(
+        job, job.metadata.name, labels_of(job, run, WORKER), {names.TEMPLATE: hash_of(template["spec"])}
+    )
+    manifest = sealed(JOB, {"metadata": meta, "spec": spec})
+    return Child(
+        JOB,
+        manifest,
+        Update.HALT,
+        halt={"spec": {"suspend": True}},
+        resume=_resume(manifest),
+        only_change=run.target == 0,
+    )
+
+
+def _env(job: UnifiedJob, run: Run) -> dict[str, str | EnvVar]:
+    """The index comes from the Job controller, what changes from start to start from annotations."""
+    rank = {name: from_annotation(INDEX_LABEL) for name in rank_env("")}
+    changing = {name: from_annotation(annotation) for name, annotation in _FROM_ANNOTATIONS.items()}
+    return {**run_env(job, run), **changing, **rank}
+
+
+def _resume(manifest: Manifest) -> Manifest:
+    spec = manifest["spec"]
+    meta: dict[str, Any] = manifest["metadata"]
+    body: Manifest = {
+        "metadata": {"labels": meta["labels"], "annotations": meta["annotations"]},
+        "spec": {"suspend": spec["suspend"]},
+    }
+    if not spec["suspend"]:
+        body["spec"] |= {
+            "parallelism": spec["parallelism"],
+            "completions": spec["completions"],
+            "template": {"metadata": spec["template"]["metadata"]},
+        }
+    return body
+
+
+INDEXED_JOB: Final = IndexedJob()

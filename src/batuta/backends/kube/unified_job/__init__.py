@@ -1,0 +1,1 @@
+"""UnifiedJob, the kind of job that people write for Batuta on Kubernetes: model, CRD, meaning."""

@@ -1,0 +1,200 @@
+"""What must hold between the fields of a UnifiedJob: for the API server as CEL, for Batuta as Python.
+
+The API server refuses what breaks a rule, with the message. Batuta checks the same rules again in objects
+that got past it. A rule about a change (`oldSelf`) is the API server's alone: only it sees both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from batuta.backends.kube.unified_job.model import JOB_TYPES, LONGEST_NAME, NAME_PATTERN, Spec, UnifiedJob
+
+_KNOWN: Final = ", ".join(JOB_TYPES)
+_RESTARTS_ITSELF: Final = ("Job", "MPIJob")
+"""Types whose own controller copes with a container that starts again in its pod."""
+_RUNS: Final = "(has(self.status) && has(self.status.replicas) && self.status.replicas > 0)"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A CEL rule at a place of the schema; `holds` says the same in Python (None: about a change)."""
+
+    at: str
+    """The object that `self` is; empty for the whole UnifiedJob."""
+    cel: str
+    message: str
+    field: str = ""
+    """The field to blame, below `at`."""
+    holds: Callable[[UnifiedJob], bool] | None = None
+
+    @property
+    def path(self) -> str:
+        return ".".join(part for part in (self.at, self.field) if part)
+
+
+def broken_rules(job: UnifiedJob) -> list[str]:
+    """The messages of the rules that a job breaks, each with its field."""
+    return [
+        f"{rule.path or 'metadata.name'}: {rule.message}"
+        for rule in RULES
+        if rule.holds is not None and not rule.holds(job)
+    ]
+
+
+def _sound_name(job: UnifiedJob) -> bool:
+    name = job.metadata.name
+    return (
+        len(name) <= LONGEST_NAME
+        and name[:1].isalpha()
+        and name[-1:].isalnum()
+        and name.replace("-", "a").isalnum()
+        and name.isascii()
+        and name == name.lower()
+    )
+
+
+def _ascends(job: UnifiedJob) -> bool:
+    sizes = job.spec.replica_spec.sizes
+    return sizes is None or sizes == sorted(sizes)
+
+
+def _begins_and_ends(job: UnifiedJob) -> bool:
+    spec = job.spec.replica_spec
+    return not spec.sizes or (spec.sizes[0] == spec.min_replicas and spec.sizes[-1] == spec.largest)
+
+
+def _target_within(job: UnifiedJob) -> bool:
+    spec = job.spec.replica_spec
+    target = spec.target_replicas
+    return not target or spec.min_replicas <= target <= spec.largest
+
+
+def _target_is_size(job: UnifiedJob) -> bool:
+    spec = job.spec.replica_spec
+    return not spec.target_replicas or spec.sizes is None or spec.target_replicas in spec.sizes
+
+
+def _shares_one(job: UnifiedJob) -> bool:
+    spec = job.spec.replica_spec
+    return job.spec.sharing is None or (spec.min_replicas, spec.largest, spec.gpus_per_replica) == (1, 1, 1)
+
+
+def _restarts_soundly(job: UnifiedJob) -> bool:
+    return job.spec.job_type in _RESTARTS_ITSELF or _restart_policy(job.spec) != "OnFailure"
+
+
+def _restart_policy(spec: Spec) -> str:
+    pod = spec.replica_spec.template.get("spec")
+    return str(pod.get("restartPolicy", "Never")) if isinstance(pod, dict) else "Never"
+
+
+def _while_running(field: str, path: str) -> Rule:
+    new, old = f"self.spec.{path}", f"oldSelf.spec.{path}"
+    same = f"(has({new}) == has({old}) && (!has({new}) || {new} == {old}))"
+    return Rule(
+        "",
+        f"!{_RUNS} || {same}",
+        f"{field} cannot be changed while the job runs: set suspend first",
+        field=f"spec.{path}",
+    )
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "",
+        f"size(self.metadata.name) <= {LONGEST_NAME} && self.metadata.name.matches('{NAME_PATTERN}')",
+        f"the name becomes part of host names: at most {LONGEST_NAME} letters, digits and dashes, "
+        "beginning with a letter",
+        holds=_sound_name,
+    ),
+    Rule(
+        "spec",
+        f"self.jobType in [{', '.join(repr(name) for name in JOB_TYPES)}] || self.jobType.contains('/')",
+        f"jobType is one of {_KNOWN}, or one of your own with a domain, as example.com/Ray",
+        field="jobType",
+        holds=lambda job: job.spec.job_type in JOB_TYPES or "/" in job.spec.job_type,
+    ),
+    Rule(
+        "spec",
+        "self.jobType == oldSelf.jobType",
+        "jobType cannot be changed: delete the job and create it anew",
+        field="jobType",
+    ),
+    Rule(
+        "spec",
+        "self.managedBy == oldSelf.managedBy",
+        "managedBy cannot be changed: two operators would look after one job",
+        field="managedBy",
+    ),
+    Rule(
+        "spec.replicaSpec",
+        "!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+        "minReplicas must be at most maxReplicas",
+        field="minReplicas",
+        holds=lambda job: job.spec.replica_spec.min_replicas <= job.spec.replica_spec.largest,
+    ),
+    Rule(
+        "spec.replicaSpec",
+        "!has(self.sizes) || self.sizes.isSorted()",
+        "sizes must ascend",
+        field="sizes",
+        holds=_ascends,
+    ),
+    Rule(
+        "spec.replicaSpec",
+        "!has(self.sizes) || size(self.sizes) == 0 || (self.sizes[0] == self.minReplicas && "
+        "self.sizes[size(self.sizes) - 1] == (has(self.maxReplicas) ? self.maxReplicas : self.minReplicas))",
+        "sizes must begin with minReplicas and end with maxReplicas",
+        field="sizes",
+        holds=_begins_and_ends,
+    ),
+    Rule(
+        "spec.replicaSpec",
+        "!has(self.targetReplicas) || self.targetReplicas == 0 || (self.targetReplicas >= self.minReplicas "
+        "&& self.targetReplicas <= (has(self.maxReplicas) ? self.maxReplicas : self.minReplicas))",
+        "targetReplicas must be within minReplicas..maxReplicas, or 0 for none now",
+        field="targetReplicas",
+        holds=_target_within,
+    ),
+    Rule(
+        "spec.replicaSpec",
+        "!has(self.targetReplicas) || self.targetReplicas == 0 || !has(self.sizes) || "
+        "self.targetReplicas in self.sizes",
+        "targetReplicas must be one of sizes, or 0 for none now",
+        field="targetReplicas",
+        holds=_target_is_size,
+    ),
+    Rule(
+        "spec",
+        "!has(self.sharing) || (self.replicaSpec.gpusPerReplica == 1 && self.replicaSpec.minReplicas == 1 && "
+        "(!has(self.replicaSpec.maxReplicas) || self.replicaSpec.maxReplicas == 1))",
+        "a share is of one GPU: gpusPerReplica, minReplicas and maxReplicas must be 1",
+        field="sharing",
+        holds=_shares_one,
+    ),
+    Rule(
+        "spec.sharing",
+        "has(self.gpuMemory) || has(self.gpuCompute)",
+        "a share needs gpuMemory, gpuCompute or both",
+        holds=lambda job: (
+            (share := job.spec.sharing) is None
+            or share.gpu_memory is not None
+            or share.gpu_compute is not None
+        ),
+    ),
+    Rule(
+        "spec",
+        f"self.jobType in [{', '.join(repr(name) for name in _RESTARTS_ITSELF)}] || "
+        "!has(self.replicaSpec.template.spec.restartPolicy) || "
+        "self.replicaSpec.template.spec.restartPolicy == 'Never'",
+        "restartPolicy must be Never for this jobType: one member that starts again alone hangs the others",
+        field="replicaSpec.template.spec.restartPolicy",
+        holds=_restarts_soundly,
+    ),
+    _while_running("queueName", "queueName"),
+    _while_running("gpusPerReplica", "replicaSpec.gpusPerReplica"),
+    _while_running("sharing", "sharing"),
+)

@@ -1,0 +1,199 @@
+"""A UnifiedJob as the scheduler sees it: sizes in GPUs, what their nodes must have, who goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from batuta.backends.kube import names
+from batuta.backends.kube.unified_job.model import Spec, UnifiedJob
+from batuta.backends.kube.unified_job.node_wishes import NodeWishes, node_wishes
+from batuta.backends.kube.unified_job.pod_requests import PodRequests, pod_requests
+from batuta.backends.kube.unified_job.quantity import parse_quantity
+from batuta.backends.kube.unified_job.rules import broken_rules
+from batuta.core.curve import power_curve
+from batuta.core.job import ANY_TYPE, ANYWHERE, Job, JobKind, Share, Spread, Topology
+from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, PRIOR_EXPONENT, PRIOR_RESTART_S, PRIOR_WORK_S
+
+DEFAULT_CLASS: Final = ""
+"""The key in `priorities` of the class that jobs without one have."""
+_KINDS: Final = {
+    "TorchElastic": JobKind.TORCH_ELASTIC,
+    "ElasticHorovod": JobKind.HOROVOD_ELASTIC,
+    "MPIJob": JobKind.MPI,
+}
+_MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Why a UnifiedJob cannot be scheduled: sentences with the field and the fix."""
+
+    sentences: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "; ".join(self.sentences)
+
+
+Converted: TypeAlias = Job | Faults
+
+
+def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
+    """The job, or everything that is wrong with it. `priorities` has each PriorityClass's number."""
+    spec = job.spec
+    pod = _pod_of(spec)
+    requests, wishes = pod_requests(pod), node_wishes(pod)
+    faults = [*job.unreadable, *requests.faults, *wishes.faults]
+    if not faults:
+        faults += broken_rules(job)
+    faults += _gpu_faults(spec, requests)
+    if not pod.get("containers"):
+        faults.append("spec.replicaSpec.template.spec.containers: a replica needs at least one container")
+    if spec.priority_class_name and spec.priority_class_name not in priorities:
+        faults.append(
+            f"spec.priorityClassName: the cluster has no PriorityClass {spec.priority_class_name!r}"
+        )
+    share = _share(spec, faults)
+    topology = _topology(spec, faults)
+    submit_s = _seconds(job.metadata.creation_timestamp)
+    if submit_s is None:
+        faults.append(f"metadata.creationTimestamp: {job.metadata.creation_timestamp!r} is not a time")
+    if faults or submit_s is None:
+        return Faults(tuple(dict.fromkeys(faults)))
+    converted = _build(job, submit_s, share, topology, requests, wishes, priorities)
+    remaining = converted.faults()
+    return Faults(tuple(remaining)) if remaining else converted
+
+
+def pinned_replicas(job: UnifiedJob) -> int | None:
+    """The size that a person asked for by writing targetReplicas; None when the scheduler wrote it last."""
+    target = job.spec.replica_spec.target_replicas
+    if target is None or str(target) == job.metadata.annotations.get(names.TARGET):
+        return None
+    return target
+
+
+def _build(
+    job: UnifiedJob,
+    submit_s: float,
+    share: Share | None,
+    topology: Topology,
+    requests: PodRequests,
+    wishes: NodeWishes,
+    priorities: Mapping[str, int],
+) -> Job:
+    meta, spec, replicas = job.metadata, job.spec, job.spec.replica_spec
+    each, sizes = replicas.gpus_per_replica, replicas.legal_sizes
+    largest = replicas.largest * each
+    return Job(
+        id=job.id,
+        submit_s=submit_s,
+        size=_wanted(job) * each,
+        min=replicas.min_replicas * each,
+        max=largest,
+        sizes=tuple(size * each for size in sizes) if sizes else None,
+        gpus_per_replica=each,
+        name=meta.name,
+        user=meta.annotations.get(names.USER, ""),
+        queue=spec.queue_name,
+        priority=priorities.get(spec.priority_class_name, 0),
+        kind=_KINDS.get(spec.job_type, JobKind.SCRIPT),
+        application=meta.labels.get("app.kubernetes.io/name", "") or meta.name,
+        gpu_types=tuple((name, 1.0) for name in wishes.gpu_types) or ANY_TYPE,
+        share=share,
+        topology=topology,
+        cpus_milli_per_gpu=-(-requests.amounts.get("cpu", 0) // each),
+        memory_mib_per_gpu=-(-requests.amounts.get("memory", 0) // (_MIB * each)),
+        node_labels=wishes.labels,
+        node_terms=wishes.terms,
+        tolerations=wishes.tolerations,
+        curve=power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT),
+        work_s=PRIOR_WORK_S,
+        restart_s=PRIOR_RESTART_S,
+        checkpoint_interval_s=_checkpoint_interval_s(job),
+    )
+
+
+def _pod_of(spec: Spec) -> Mapping[str, Any]:
+    pod = spec.replica_spec.template.get("spec")
+    return pod if isinstance(pod, dict) else {}
+
+
+def _gpu_faults(spec: Spec, requests: PodRequests) -> list[str]:
+    """The template may repeat how many GPUs a replica has; it may not say another number."""
+    path = "spec.replicaSpec.template.spec.containers"
+    asked = requests.gpus
+    if requests.shares:
+        return [f"{path}: a share of a GPU is said in spec.sharing, not in the template's resources"]
+    if len(asked) > 1:
+        return [f"{path}: {' and '.join(asked)} are asked for; a replica has GPUs of one kind"]
+    if asked and spec.sharing is not None:
+        return [f"{path}: {next(iter(asked))} asks for whole GPUs, spec.sharing for a share; keep one"]
+    each = spec.replica_spec.gpus_per_replica
+    return [
+        f"{path}: {name} is {count}, gpusPerReplica is {each}; make them equal, or leave {name} out"
+        for name, count in asked.items()
+        if count != each
+    ]
+
+
+def _share(spec: Spec, faults: list[str]) -> Share | None:
+    sharing = spec.sharing
+    if sharing is None:
+        return None
+    memory_mib = 0
+    if sharing.gpu_memory is not None:
+        amount = parse_quantity(sharing.gpu_memory)
+        memory_mib = int((amount or 0) / _MIB)
+        if memory_mib < 1:
+            faults.append(
+                f"spec.sharing.gpuMemory: {sharing.gpu_memory!r} is not 1Mi or more, for example 8Gi"
+            )
+    return Share(memory_mib, sharing.gpu_compute or 0)
+
+
+def _topology(spec: Spec, faults: list[str]) -> Topology:
+    wanted = spec.topology
+    if wanted is None:
+        return ANYWHERE
+    level = wanted.level or Spread.ANY.value
+    try:
+        within = Spread(level)
+    except ValueError:
+        within = Spread.ANY
+        if wanted.mode == "Required":
+            faults.append(f"spec.topology.level: {level} cannot be required yet; node and rack can")
+    required = wanted.mode == "Required" and within is not Spread.ANY
+    return Topology(within, required, wanted.numa == "SingleNUMANode")
+
+
+def _wanted(job: UnifiedJob) -> int:
+    """The size that the job asks for: what its annotation says, else the smallest, as in a task file."""
+    replicas = job.spec.replica_spec
+    text = job.metadata.annotations.get(names.WANTED, "")
+    wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else replicas.min_replicas
+    legal = (
+        wanted in replicas.sizes if replicas.sizes else replicas.min_replicas <= wanted <= replicas.largest
+    )
+    return wanted if legal else replicas.min_replicas
+
+
+def _checkpoint_interval_s(job: UnifiedJob) -> float | None:
+    """As in a task file: an elastic job saves when asked, a rigid one never, or as annotated."""
+    replicas = job.spec.replica_spec
+    word = job.metadata.annotations.get(names.CHECKPOINT, "")
+    seconds = parse_quantity(word)
+    if seconds is not None and seconds > 0:
+        return float(seconds)
+    if word == "on-signal" or (not word and replicas.largest > replicas.min_replicas):
+        return None
+    return NEVER_S
+
+
+def _seconds(time: str) -> float | None:
+    try:
+        return datetime.fromisoformat(time).timestamp()
+    except ValueError:
+        return None
