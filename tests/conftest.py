@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 # Before NumPy is loaded: with two test processes on two cores, threads of BLAS only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -37,6 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "shared_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """With `-n 2`, the tests that share a control plane run in one of the processes."""
+    from tests.support.kube.distribution import KubeInOneProcess
+
+    return KubeInOneProcess(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
