@@ -26,7 +26,7 @@ from batuta.core.reason import Reason
 from batuta.core.world import World
 from batuta.store.codec import decode, encode
 from batuta.store.decision_columns import pack, pack_change, unpack
-from batuta.store.sqlite_journal import SqliteJournal
+from batuta.store.journal_writer import JournalWriter
 from batuta.store.sqlite_store import SqliteStore
 from batuta.store.values import dumps
 from batuta.store.world_image import draw, restore
@@ -126,7 +126,7 @@ def measure_appends(folder: Path) -> None:
     )
 
 
-def write_in_groups(journal: SqliteJournal, events: Sequence[Event], group: int) -> None:
+def write_in_groups(journal: JournalWriter, events: Sequence[Event], group: int) -> None:
     for k, event in enumerate(events, 1):
         journal.append(event)
         if k % group == 0:

@@ -1,1 +1,1 @@
-"""What has to survive: the journal, snapshots of the World, and the few tables beside it, in SQLite."""
+"""What has to survive: the journal, snapshots of the World, tables beside it; in SQLite or PostgreSQL."""

@@ -1,124 +1,50 @@
-"""One SQLite file: a single writer that commits in groups, and a read-only connection for every thread.
-
-The file is never opened by anything but SQLite while it is in use: closing any other descriptor of it would
-drop the locks of the whole process (POSIX).
-"""
+"""What the journal and the tables beside it need of a database, and what all databases do alike: staging."""
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
-
-from batuta.store.errors import SchemaError, StoreBusyError, StoreCorruptError, StoreError, StoreFullError
-from batuta.store.schema import known_migrations, migrate, refuse_newer, schema_version
-
-APPLICATION_ID = 0x42415455
-"""In the file's header: "BATU"."""
-BUSY_TIMEOUT_S = 5.0
-_WAL_LIMIT_BYTES = 64 << 20
-_PRIMARY_CODE = 0xFF
-_ENOUGH_BYTES = 1 << 20
 
 Statement: TypeAlias = tuple[str, tuple[Any, ...]]
 
 
-class Database:
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Statements of one transaction. Once it was tried it gets no more: it may be written, unknown to us."""
+
+    statements: list[Statement]
+    is_written: bool = False
+    changed: int | None = None
+    """The rows that its last statement changed, if the database has said so."""
+
+
+class Database(ABC):
     """A database of Batuta's, checked and brought to the newest schema when it is opened.
 
     Durable: when `commit` has returned, neither kill -9 nor a loss of power takes back what was staged.
     Whole: everything that was staged between two commits is there afterwards, or nothing of it.
+    Once: what a failed commit left behind is written by the next, or was written already; never twice.
     """
 
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        read_only: bool = False,
-        check: bool = True,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
-    ) -> None:
-        self.path = Path(path).absolute()
-        self.read_only = read_only
-        self._busy_timeout_s = busy_timeout_s
+    name: str
+    """What it is called in messages; without a secret in it."""
+
+    def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._local = threading.local()
         self._staged: list[Statement] = []
+        self._tried: list[Batch] = []
+        """Batches whose commit has failed, oldest first."""
         self._staged_values: dict[Hashable, Any] = {}
-        self._writer: sqlite3.Connection | None = None
-        self._closed = False
-        with translated(self.path):
-            if read_only:
-                self._check_reader(self.reader())
-            else:
-                self._writer = self._open_writer(check)
-
-    # ------------------------------------------------------------------------------------------------ opening
-
-    def _open_writer(self, check: bool) -> sqlite3.Connection:
-        is_new = _create(self.path)
-        connection = sqlite3.connect(
-            self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
-        )
-        try:
-            if is_new:
-                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            else:
-                _refuse_foreign(connection, self.path)
-                refuse_newer(connection, str(self.path), known_migrations()[-1].version)
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
-                raise StoreError(f"{self.path}: no write-ahead log on this file system (mode is {mode!r})")
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA fullfsync = ON")
-            connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
-            if check and not is_new:
-                _quick_check(connection, self.path)
-            if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            migrate(connection, str(self.path))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _check_reader(self, connection: sqlite3.Connection) -> None:
-        _refuse_foreign(connection, self.path)
-        newest = known_migrations()[-1].version
-        if refuse_newer(connection, str(self.path), newest) < newest:
-            raise SchemaError(
-                f"{self.path} has schema {schema_version(connection)}, this version of Batuta reads "
-                f"{newest}: start the server once, which brings it up to date"
-            )
 
     # ------------------------------------------------------------------------------------------------ reading
 
-    def reader(self) -> sqlite3.Connection:
-        """The read-only connection of this thread. It sees what is committed and waits for nobody."""
-        held: _Held | None = getattr(self._local, "held", None)
-        if held is None:
-            if self._closed:
-                raise StoreError(f"{self.path} is closed")
-            with translated(self.path):
-                connection = sqlite3.connect(
-                    f"{self.path.as_uri()}?mode=ro",
-                    uri=True,
-                    timeout=self._busy_timeout_s,
-                    isolation_level=None,
-                    check_same_thread=False,
-                )
-            connection.execute("PRAGMA query_only = ON")
-            held = self._local.held = _Held(connection)
-        return held.connection
-
+    @abstractmethod
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """All rows at once: a cursor left open would keep the write-ahead log from being taken over."""
-        with translated(self.path):
-            return self.reader().execute(sql, values).fetchall()
+        """All rows at once of what is committed; from any thread, without waiting for the writer."""
 
     def row(self, sql: str, *values: Any) -> tuple[Any, ...] | None:
         found = self.rows(sql, *values)
@@ -147,149 +73,43 @@ class Database:
     @property
     def staged(self) -> int:
         """Statements that wait for the next commit."""
-        return len(self._staged)
+        with self._lock:
+            return len(self._staged) + sum(len(batch.statements) for batch in self._tried)
 
     def commit(self) -> None:
-        """Makes all that is staged durable, together. If it fails nothing is written and all stays staged."""
+        """Makes all that is staged durable, together. If it fails all stays staged, to be tried again."""
         with self._lock:
-            if not self._staged:
-                return
-            self._transact(self._staged)
-            self._staged = []
+            if self._staged:
+                self._tried.append(Batch(self._staged))
+                self._staged = []
+            while self._tried:
+                self._write(self._tried[0])
+                del self._tried[0]
             self._staged_values = {}
 
     def write_now(self, statements: Iterable[Statement]) -> None:
         """A transaction of its own, at once; what is staged waits for its commit."""
         with self._lock:
-            self._transact(statements)
+            self._write(Batch(list(statements)))
 
+    @abstractmethod
     def count_now(self, sql: str, *values: Any) -> int:
         """One statement, at once; the number of rows that it changed."""
-        with self._lock, translated(self.path):
-            return self._connection().execute(sql, values).rowcount
 
-    def _transact(self, statements: Iterable[Statement]) -> None:
-        connection = self._connection()
-        with translated(self.path):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                execute = connection.execute
-                for sql, values in statements:
-                    execute(sql, values)
-                execute("COMMIT")
-            except BaseException:
-                # SQLite itself has rolled back after some errors, a full disk among them.
-                if connection.in_transaction:
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
-                raise
-
-    def _connection(self) -> sqlite3.Connection:
-        if self._writer is None:
-            raise StoreError(f"{self.path} is {'closed' if self._closed else 'opened for reading only'}")
-        return self._writer
+    @abstractmethod
+    def _write(self, batch: Batch) -> None:
+        """Writes a batch that is not written yet: all of it, or nothing. The caller has the lock."""
 
     # ------------------------------------------------------------------------------------------ house-keeping
 
+    @abstractmethod
     def size_bytes(self) -> int:
-        """What the database takes on disk, its write-ahead log included."""
-        parts = (self.path, Path(f"{self.path}-wal"), Path(f"{self.path}-shm"))
-        return sum(part.stat().st_size for part in parts if part.exists())
+        """What the database takes on disk."""
 
-    def give_back(self, pages: int = 2_000) -> None:
-        """Returns the room of what was removed to the disk, some pages at a time."""
-        with self._lock, translated(self.path):
-            # Each step of this statement frees one page, and `execute` takes but one step.
-            self._connection().executescript(f"PRAGMA incremental_vacuum({int(pages)})")
+    @abstractmethod
+    def give_back(self) -> None:
+        """Returns some of the room of what was removed to the disk."""
 
-    def checkpoint(self) -> None:
-        """Brings the write-ahead log into the database file and empties it, if no reader is in the way."""
-        with self._lock, translated(self.path):
-            self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-
+    @abstractmethod
     def close(self) -> None:
-        """Closes this thread's reader and the writer. What is staged and not committed is forgotten."""
-        with self._lock:
-            self._closed = True
-            if getattr(self._local, "held", None) is not None:
-                del self._local.held
-            if self._writer is not None:
-                writer, self._writer = self._writer, None
-                # So that the next start has less to do, even if readers of other threads are still open.
-                with suppress(sqlite3.Error):
-                    writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-                writer.close()
-
-
-class _Held:
-    """Closes a thread's connection when the thread ends and its local values go."""
-
-    __slots__ = ("connection",)
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-
-    def __del__(self) -> None:
-        self.connection.close()
-
-
-def _create(path: Path) -> bool:
-    """Makes an empty file that only its owner may read; SQLite gives the same mode to the files beside it."""
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        return path.stat().st_size == 0
-    except OSError as error:
-        raise StoreError(f"cannot create {path}: {error.strerror}") from error
-    return True
-
-
-def _refuse_foreign(connection: sqlite3.Connection, path: Path) -> None:
-    (number,) = connection.execute("PRAGMA application_id").fetchone()
-    # 0 with an empty schema: a first start that was killed before it came any further.
-    if number != APPLICATION_ID and (
-        number or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-    ):
-        raise StoreCorruptError(f"{path} is a database, but none of Batuta's")
-
-
-def _quick_check(connection: sqlite3.Connection, path: Path) -> None:
-    found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
-    if found != ["ok"]:
-        raise _damaged(path, "; ".join(found).replace("*** in database main ***\n", "").replace("\n", "; "))
-
-
-def _damaged(path: Path, what: str) -> StoreCorruptError:
-    return StoreCorruptError(
-        f"{path} is damaged: {what}. Move it away together with {path.name}-wal and {path.name}-shm, "
-        "and put a copy of it in its place or start with an empty journal."
-    )
-
-
-@contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Errors of SQLite become errors of the store, which say what to do."""
-    try:
-        yield
-    except sqlite3.ProgrammingError:
-        raise
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
-        # A write-ahead log that cannot grow on a full disk may also fail as an I/O error.
-        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
-            raise StoreFullError(
-                f"no room left for {path}: make room on the disk (what was not written can be tried again)"
-            ) from error
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise StoreBusyError(f"{path} is kept busy by another process: {error}") from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise _damaged(path, str(error)) from error
-        raise StoreError(f"{path}: {error}") from error
-
-
-def _is_full(path: Path) -> bool:
-    try:
-        room = os.statvfs(path.parent)
-    except OSError:
-        return False
-    return room.f_bavail * room.f_frsize < _ENOUGH_BYTES
+        """Lets go of everything. What is staged and not committed is forgotten."""

@@ -17,6 +17,18 @@ class StoreBusyError(StoreError, JournalUnavailable):
     """Another process has kept the database for too long."""
 
 
+class StoreUnavailableError(StoreError, JournalUnavailable):
+    """The database server is away. What waits for a commit is kept; the same can be tried again."""
+
+
+class WriterReplacedError(StoreError):
+    """Another server has become the writer of this journal. This one must not go on: its World is old."""
+
+
+class JournalRewoundError(StoreError):
+    """The database has forgotten what it had acknowledged, or has more than this writer gave it."""
+
+
 class StoreCorruptError(StoreError):
     """The file is damaged, or is no journal of Batuta's."""
 

@@ -44,10 +44,10 @@ class JournalReader:
         """The newest event that is committed; 0 for an empty journal."""
         # A snapshot may be all that is left of the past.
         (seq,) = self._one(
-            "SELECT max((SELECT coalesce(max(seq), 0) FROM events), "
-            "(SELECT coalesce(max(seq), 0) FROM snapshots))"
+            "SELECT max(seq) FROM "
+            "(SELECT max(seq) AS seq FROM events UNION ALL SELECT max(seq) FROM snapshots) AS newest"
         )
-        return int(seq)
+        return int(seq or 0)
 
     def read(self, from_seq: int = 0, limit: int = PAGE, *, decisions: bool = True) -> list[Entry]:
         """Up to `limit` events from number `from_seq` on. Without decisions, plans are read a lot faster."""
@@ -116,7 +116,7 @@ class JournalReader:
             if decisions and isinstance(event, Planned):
                 return with_decisions(event, self._decisions(seq))
         except CodecError as error:
-            raise type(error)(f"event {seq} of {self._database.path}: {error}") from error
+            raise type(error)(f"event {seq} of {self._database.name}: {error}") from error
         return event
 
     def _decisions(self, seq: int) -> Decisions:
@@ -133,11 +133,18 @@ class JournalReader:
 
 
 def column_text(text: str) -> str:
-    """A text that SQLite can store: half a character pair, which JSON can escape, is spelled out."""
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    """A text that any database can store: what JSON can escape and they cannot hold is spelled out.
+
+    That is half a character pair, and for PostgreSQL the character 0.
+    """
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
+    return text.replace("\x00", "\\x00")
 
 
 def checked_text(text: str) -> str:
-    """The text itself, if SQLite can store it. Found out now: once staged, it would spoil every commit."""
+    """The text itself, if any database can store it. Once staged, one that cannot be spoils every commit."""
     text.encode()
+    if "\x00" in text:
+        raise ValueError("a text with the character 0 in it cannot be stored")
     return text

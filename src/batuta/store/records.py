@@ -15,6 +15,8 @@ from batuta.core.job import JobId
 from batuta.store.database import Database
 from batuta.store.journal_reader import checked_text, column_text
 
+MOST_DIGITS = 15
+"""Of an id that counts as a number: every database, and JSON in a browser, holds it exactly."""
 TOKEN_PREFIX = "batuta_"
 """So that people, and programs that look for leaked secrets, see what it is."""
 
@@ -25,6 +27,14 @@ class _TextTable:
     _table: str
     _key: str
     _value: str
+    PUT: str
+    """Adds a text, or puts it in the place of the one that is there."""
+
+    def __init_subclass__(cls) -> None:
+        cls.PUT = (
+            f"INSERT INTO {cls._table} ({cls._key}, {cls._value}) VALUES (?, ?) "
+            f"ON CONFLICT ({cls._key}) DO UPDATE SET {cls._value} = excluded.{cls._value}"
+        )
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -43,8 +53,7 @@ class _TextTable:
         return dict(self._database.rows(f"SELECT {self._key}, {self._value} FROM {self._table}"))
 
     def _statement(self, key: str, value: str) -> tuple[str, tuple[str, str]]:
-        sql = f"INSERT OR REPLACE INTO {self._table} ({self._key}, {self._value}) VALUES (?, ?)"
-        return sql, (column_text(key), checked_text(value))
+        return self.PUT, (column_text(key), checked_text(value))
 
     def _stage(self, key: str, value: str) -> None:
         self._database.stage([self._statement(key, value)], (self._table, column_text(key)), value)
@@ -57,6 +66,15 @@ class Tasks(_TextTable):
 
     def stage(self, job: JobId, task_json: str) -> None:
         self._stage(job, task_json)
+
+    def largest_number(self) -> int:
+        """The largest id that is a decimal number, of those that are committed; 0 when none is."""
+        row = self._database.row(
+            "SELECT max(CAST(job_id AS BIGINT)) FROM tasks "
+            "WHERE ltrim(job_id, '0123456789') = '' AND length(job_id) BETWEEN 1 AND ?",
+            MOST_DIGITS,
+        )
+        return int(row[0] or 0) if row else 0
 
 
 class Results(_TextTable):
@@ -113,17 +131,20 @@ class Tokens:
 
     def add(self, token: str, user: str, role: Role, now_s: float) -> None:
         """Makes a token known that was made elsewhere."""
-        sql = "INSERT OR REPLACE INTO tokens (hash, user, role, created) VALUES (?, ?, ?, ?)"
-        self._database.write_now([(sql, (hash_of(token), user, role.value, now_s))])
+        sql = (
+            'INSERT INTO tokens (hash, "user", role, created) VALUES (?, ?, ?, ?) ON CONFLICT (hash) '
+            'DO UPDATE SET "user" = excluded."user", role = excluded.role, created = excluded.created'
+        )
+        self._database.write_now([(sql, (hash_of(token), checked_text(user), role.value, now_s))])
 
     def find(self, token: str) -> Token | None:
         """Who the bearer is; None for a token that is not known."""
-        sql = "SELECT hash, user, role, created FROM tokens WHERE hash = ?"
+        sql = 'SELECT hash, "user", role, created FROM tokens WHERE hash = ?'
         row = self._database.row(sql, hash_of(token))
         return None if row is None else Token(row[0], row[1], Role(row[2]), row[3])
 
     def all(self) -> list[Token]:
-        rows = self._database.rows("SELECT hash, user, role, created FROM tokens ORDER BY created, hash")
+        rows = self._database.rows('SELECT hash, "user", role, created FROM tokens ORDER BY created, hash')
         return [Token(hash_, user, Role(role), created) for hash_, user, role, created in rows]
 
     def revoke(self, hash_: str) -> bool:

@@ -58,8 +58,10 @@ class Snapshots:
             digest = _digest(image, first, len(world.past))
             statements += [
                 (
-                    "INSERT OR REPLACE INTO snapshots (seq, first_past, past_count, digest, image) "
-                    "VALUES (?, ?, ?, ?, ?)",
+                    "INSERT INTO snapshots (seq, first_past, past_count, digest, image) "
+                    "VALUES (?, ?, ?, ?, ?) ON CONFLICT (seq) DO UPDATE SET "
+                    "first_past = excluded.first_past, past_count = excluded.past_count, "
+                    "digest = excluded.digest, image = excluded.image",
                     (seq, first, len(world.past), digest, image),
                 ),
                 (
@@ -86,7 +88,7 @@ class Snapshots:
                 self._distrusted = True
         if self._journal.first_seq > 1:
             raise RecoveryError(
-                f"{self._database.path}: no snapshot can be read and events before number "
+                f"{self._database.name}: no snapshot can be read and events before number "
                 f"{self._journal.first_seq} are no longer there ({'; '.join(unusable) or 'no snapshot'})"
             )
         return Loaded(World(), 0, tuple(unusable))
@@ -137,7 +139,11 @@ class Snapshots:
         jobs = list(world.past)
         known = 0 if self._distrusted else bisect_left(jobs, True, key=lambda job: not self._number_of(job))
         first = self._number_of(jobs[known - 1]) - known + 1 if known else 0
-        if not known or not self._begins_with(first, jobs[0]):
+        if (
+            not known
+            or not self._begins_with(first, jobs[0])
+            or not self._is_last(first + known - 1, world.past[jobs[known - 1]])
+        ):
             # Nothing to build on, or the World has let go of jobs in between: all are numbered anew.
             known, first = 0, self._next_number()
         return first, [
@@ -152,6 +158,15 @@ class Snapshots:
     def _begins_with(self, number: int, job: JobId) -> bool:
         row = self._database.row("SELECT job FROM past_jobs WHERE number = ?", number)
         return row == (column_text(job),)
+
+    def _is_last(self, number: int, over: PastJob) -> bool:
+        """Whether this job is stored under the last number there is, and not one that had its id before it.
+
+        A job whose id is used again comes after all that ended before, so to look at the last one will do.
+        """
+        row = self._database.row("SELECT crc FROM past_jobs WHERE number = ?", number)
+        is_same = row == (zlib.crc32(dumps(_PAST.write(over)).encode()),)
+        return is_same and number + 1 == self._next_number()
 
     def _next_number(self) -> int:
         return int(self._database.rows("SELECT coalesce(max(number), 0) + 1 FROM past_jobs")[0][0])

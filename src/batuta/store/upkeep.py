@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from batuta.core.world import World
 from batuta.store.errors import StoreError
-from batuta.store.sqlite_store import SqliteStore
+from batuta.store.store import Store
 
 SNAPSHOT_EVERY = 20_000
 """Events that a start has to replay at most, give or take: about a second's worth."""
@@ -21,7 +21,7 @@ class Upkeep:
 
     def __init__(
         self,
-        store: SqliteStore,
+        store: Store,
         seq: int,
         *,
         every: int = SNAPSHOT_EVERY,

@@ -18,7 +18,7 @@ from batuta.core.job_table import JobTable
 from batuta.core.layout import Card, Layout
 from batuta.core.progress import Progress
 from batuta.core.reach import Wishes
-from batuta.core.world import World
+from batuta.core.world import Avoided, Others, World
 from batuta.store.errors import CodecError
 from batuta.store.parcel import unwrap, wrap
 from batuta.store.values import form_of
@@ -44,9 +44,13 @@ def draw(world: World) -> bytes:
         "cordoned": hex(world.cordoned),
         "lost": hex(world.lost),
         "ill": [[i, hex(mask)] for i, mask in world.ill.items()],
+        "others": [[i, hex(others.gpus), *others[1:]] for i, others in world.others.items()],
+        "avoided": [[job, hex(nodes), until_s] for job, (nodes, until_s) in world.avoided.items()],
         "queues": _write(_QUEUES, world.queues.values()),
         "reach": _write(_REACH, world.reach),
         "nodes": _write(_NODES, world.nodes.nodes),
+        "types": world.nodes.types,
+        "racks": list(world.nodes.by_rack),
         "layout": _draw_layout(world.layout),
         "jobs": _write(_JOBS, jobs.jobs),
         "placements": _write(_PLACEMENTS, jobs.placements),
@@ -89,6 +93,10 @@ def restore(image: bytes) -> World:
 
 def _restore(header: dict[str, Any], arrays: dict[str, Any]) -> World:
     world = World()
+    for gpu_type in header.get("types", ()):
+        # Their order is not that of the nodes, if a node has changed its type; nor is that of the racks.
+        world.nodes.know_type(gpu_type)
+    world.nodes.by_rack = dict.fromkeys(header.get("racks", ()), 0)
     for node in _read(_NODES, header["nodes"]):
         world.nodes.add(node)
         world.layout.add(node)
@@ -99,6 +107,8 @@ def _restore(header: dict[str, Any], arrays: dict[str, Any]) -> World:
     world.version, world.now_s = header["version"], _read(_NUMBER, header["now_s"])
     world.cordoned, world.lost = _bits(header["cordoned"]), _bits(header["lost"])
     world.ill = {i: _bits(mask) for i, mask in header["ill"]}
+    world.others = {i: Others(_bits(gpus), *rest) for i, gpus, *rest in header.get("others", ())}
+    world.avoided = {job: Avoided(_bits(nodes), until_s) for job, nodes, until_s in header.get("avoided", ())}
     world.reach = _read(_REACH, header["reach"])
     world._open_capacity = header["open_capacity"]
     world.policy = header.get("policy", "")

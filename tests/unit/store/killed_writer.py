@@ -1,4 +1,4 @@
-"""A server that does nothing but write its journal, until somebody kills it: python -m … PATH SEED.
+"""A server that does nothing but write its journal, until somebody kills it: python -m … ADDRESS SEED.
 
 After every commit it says so on standard output: the number of the last event that is durable, a line each.
 """
@@ -6,11 +6,14 @@ After every commit it says so on standard output: the number of the last event t
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from random import Random
 
 from batuta.core.apply import apply
-from batuta.store.sqlite_store import SqliteStore
+from batuta.engine.ports import JournalUnavailable
+from batuta.engine.service import PatientJournal
+from batuta.store.address import open_store
 from tests.support.stories import Story
 
 
@@ -21,8 +24,9 @@ def batches(seed: int, start: int) -> Iterator[int]:
         yield chance.choice((1, 1, 1, 2, 5, 30))
 
 
-def main(path: str, seed: int) -> None:
-    store = SqliteStore(path)
+def main(address: str, seed: int) -> None:
+    store = open_store(address)
+    journal = PatientJournal(store.journal)
     found = store.recover()
     world, story = found.world, iter(Story(seed))
     for _ in islice(story, found.seq):
@@ -31,15 +35,17 @@ def main(path: str, seed: int) -> None:
     for size in batches(seed, found.seq):
         for event in islice(story, size):
             apply(world, event)
-            store.journal.append(event)
+            journal.append(event)
         # The result of what is done; the task of who is submitted: in the same transaction as the event.
         store.results.stage("last", str(store.journal.last_seq))
-        seq = store.journal.commit()
+        seq = journal.commit()
         os.write(1, f"{seq}\n".encode())
-        if chance.random() < 0.05:
-            store.save_snapshot(world, seq)
-        if chance.random() < 0.03:
-            store.journal.prune(before_seq=seq - 200)
+        # A server that is away is for the next commit to wait for.
+        with suppress(JournalUnavailable):
+            if chance.random() < 0.05:
+                store.save_snapshot(world, seq)
+            if chance.random() < 0.03:
+                store.journal.prune(before_seq=seq - 200)
 
 
 if __name__ == "__main__":

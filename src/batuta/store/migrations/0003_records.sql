@@ -17,7 +17,7 @@ CREATE TABLE settings (
 -- A token is known by its SHA-256 only.
 CREATE TABLE tokens (
     hash    TEXT PRIMARY KEY,
-    user    TEXT NOT NULL,
+    "user"  TEXT NOT NULL,
     role    TEXT NOT NULL CHECK (role IN ('viewer', 'user', 'admin')),
     created REAL NOT NULL
 ) WITHOUT ROWID;

@@ -4,20 +4,23 @@ import stat
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from batuta.core.event import TimePassed
-from batuta.store.database import Database
 from batuta.store.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError
-from batuta.store.sqlite_journal import SqliteJournal
+from batuta.store.journal_writer import JournalWriter
+from batuta.store.records import Settings
+from batuta.store.sqlite_database import SqliteDatabase
+from batuta.store.sqlite_store import SqliteStore
 from tests.support.deep import deep
 from tests.support.stories import Story
 
-PUT = "INSERT OR REPLACE INTO settings (key, value) VALUES (?, ?)"
+PUT = Settings.PUT
 
 
 @pytest.fixture
@@ -27,11 +30,22 @@ def path(tmp_path) -> Path:
 
 @pytest.fixture
 def database(path):
-    with closing(Database(path)) as database:
+    with closing(SqliteDatabase(path)) as database:
         yield database
 
 
-def pragma(database: Database, name: str) -> object:
+@contextmanager
+def journal_at(path: Path) -> Iterator[JournalWriter]:
+    with SqliteStore(path) as store:
+        yield store.journal
+
+
+def file_of(journal: JournalWriter) -> SqliteDatabase:
+    assert isinstance(journal.database, SqliteDatabase)
+    return journal.database
+
+
+def pragma(database: SqliteDatabase, name: str) -> object:
     assert database._writer is not None
     return database._writer.execute(f"PRAGMA {name}").fetchone()[0]
 
@@ -77,7 +91,7 @@ def test_a_commit_that_fails_writes_nothing_and_forgets_nothing(database):
 
 def test_readers_in_other_threads_see_whole_commits_while_it_is_written(path):
     """Every reader finds a journal without a gap that ends with a commit, and never goes back."""
-    with closing(SqliteJournal(path)) as journal:
+    with journal_at(path) as journal:
         done, faults = threading.Event(), []
 
         def watch() -> None:
@@ -130,19 +144,21 @@ def test_a_reader_cannot_write(database):
 def test_another_process_reads_while_the_server_runs(database, path):
     database.write_now([(PUT, ("policy", "fifo"))])
     program = (
-        "import sys; from batuta.store.database import Database; d = Database(sys.argv[1], read_only=True); "
+        "import sys; from batuta.store.sqlite_database import SqliteDatabase; "
+        "d = SqliteDatabase(sys.argv[1], read_only=True); "
         "print(d.rows('SELECT value FROM settings')[0][0]); d.close()"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
     )
     assert done.stdout == "fifo\n"
-    with closing(Database(path, read_only=True)) as reader, pytest.raises(StoreError, match="reading only"):
+    reader = SqliteDatabase(path, read_only=True)
+    with closing(reader), pytest.raises(StoreError, match="reading only"):
         reader.write_now([(PUT, ("a", "b"))])
 
 
 def test_a_writer_that_does_not_let_go_is_reported(path):
-    with closing(Database(path, busy_timeout_s=0.05)) as database:
+    with closing(SqliteDatabase(path, busy_timeout_s=0.05)) as database:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         database.stage([(PUT, ("a", "1"))])
@@ -155,7 +171,7 @@ def test_a_writer_that_does_not_let_go_is_reported(path):
 
 
 def test_a_closed_database_says_so(path):
-    database = Database(path)
+    database = SqliteDatabase(path)
     database.close()
     database.close()
     with pytest.raises(StoreError, match="closed"):
@@ -168,15 +184,15 @@ def test_a_closed_database_says_so(path):
 # -------------------------------------------------------------------------------------------------- full disk
 
 
-def fill(journal: SqliteJournal, events) -> None:
+def fill(journal: JournalWriter, events) -> None:
     for event in events:
         journal.append(event)
         journal.commit()
 
 
 def test_a_full_database_takes_nothing_half(path):
-    with closing(SqliteJournal(path)) as journal:
-        database, story = journal.database, iter(Story(1))
+    with journal_at(path) as journal:
+        database, story = file_of(journal), iter(Story(1))
         assert database._writer is not None
         database._writer.execute(f"PRAGMA max_page_count = {int(pragma(database, 'page_count')) + 8}")  # type: ignore[call-overload]
         with pytest.raises(StoreFullError, match=r"no room left for .*journal\.db"):
@@ -195,7 +211,7 @@ def test_a_full_database_takes_nothing_half(path):
 
 
 def check_story(path: Path, count: int) -> None:
-    with closing(SqliteJournal(path)) as journal:
+    with journal_at(path) as journal:
         entries = journal.read(limit=count)
         assert [entry.seq for entry in entries] == list(range(1, count + 1))
         for entry, event in zip(entries, Story(1), strict=False):
@@ -219,7 +235,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_takes_nothing_half(small_disk):
     path = small_disk / "journal.db"
     ballast = small_disk / "ballast"
-    with closing(SqliteJournal(path)) as journal:
+    with journal_at(path) as journal:
         ballast.write_bytes(b"\0" * 300_000)
         story = iter(Story(1))
         with pytest.raises(StoreFullError, match="make room on the disk"):
@@ -240,9 +256,9 @@ def test_a_full_disk_takes_nothing_half(small_disk):
 def test_a_disk_without_room_for_a_journal(small_disk):
     (small_disk / "ballast").write_bytes(b"\0" * (1 << 20))
     with pytest.raises(StoreFullError):
-        Database(small_disk / "journal.db")
+        SqliteDatabase(small_disk / "journal.db")
     (small_disk / "ballast").unlink()
-    with closing(SqliteJournal(small_disk / "journal.db")) as journal:
+    with journal_at(small_disk / "journal.db") as journal:
         journal.append(TimePassed(1.0))
         assert journal.commit() == 1
 
@@ -255,7 +271,7 @@ def test_a_file_that_is_no_database(path):
     with pytest.raises(
         StoreCorruptError, match=r"journal\.db is damaged: file is not a database\. Move it away"
     ):
-        Database(path)
+        SqliteDatabase(path)
     assert path.read_text().startswith("Dear diary")
 
 
@@ -265,44 +281,44 @@ def test_a_database_of_somebody_else(path):
     other.commit()
     other.close()
     with pytest.raises(StoreCorruptError, match="none of Batuta's"):
-        Database(path)
+        SqliteDatabase(path)
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("PRAGMA journal_mode").fetchone() == ("delete",)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_pages_are_found_at_the_start(path, seed):
-    with closing(SqliteJournal(path)) as journal:
+    with journal_at(path) as journal:
         fill(journal, [event for _, event in zip(range(300), Story(seed), strict=False)])
-        journal.database.checkpoint()
+        file_of(journal).checkpoint()
     content, chance = bytearray(path.read_bytes()), Random(seed)
     pages = len(content) // 4096
     for page in chance.sample(range(3, pages), pages // 2):
         content[page * 4096 : page * 4096 + 512] = chance.randbytes(512)
     path.write_bytes(content)
     with pytest.raises(StoreCorruptError, match=r"is damaged: .*(Move it away|put a copy)"):
-        Database(path)
+        SqliteDatabase(path)
 
 
 def test_a_file_cut_short(path):
-    with closing(SqliteJournal(path)) as journal:
+    with journal_at(path) as journal:
         fill(journal, [event for _, event in zip(range(300), Story(1), strict=False)])
-        journal.database.checkpoint()
+        file_of(journal).checkpoint()
     os.truncate(path, path.stat().st_size // 2)
     with pytest.raises(StoreCorruptError, match="is damaged"):
-        Database(path)
+        SqliteDatabase(path)
 
 
 def test_a_folder_that_is_not_there(tmp_path):
     with pytest.raises(StoreError, match=r"cannot create .*No such file"):
-        Database(tmp_path / "nowhere" / "journal.db")
+        SqliteDatabase(tmp_path / "nowhere" / "journal.db")
     with pytest.raises(StoreError, match="unable to open"):
-        Database(tmp_path / "nowhere" / "journal.db", read_only=True)
+        SqliteDatabase(tmp_path / "nowhere" / "journal.db", read_only=True)
 
 
 def test_a_path_with_odd_characters(tmp_path):
     folder = tmp_path / "a b?c#d%e&ü"
     folder.mkdir()
-    with closing(Database(folder / "journal.db")) as database:
+    with closing(SqliteDatabase(folder / "journal.db")) as database:
         database.write_now([(PUT, ("a", "1"))])
         assert database.rows("SELECT value FROM settings") == [("1",)]

@@ -1,11 +1,11 @@
-"""The journal in SQLite: every event and every plan, in order, numbered from 1 without a gap."""
+"""The journal: every event and every plan, in order, numbered from 1 without a gap."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from batuta.core.event import Event, JobSubmitted, Planned
 from batuta.core.plan import Decisions
@@ -13,12 +13,12 @@ from batuta.store.codec import encode, job_of, jobs_of, without_decisions
 from batuta.store.database import Database, Statement
 from batuta.store.decision_columns import pack, pack_change, unpack
 from batuta.store.journal_reader import JournalReader, checked_text, column_text
+from batuta.store.records import Tasks
 from batuta.store.snapshots import Snapshots
 
 _ADD_EVENT = "INSERT INTO events (seq, time_s, job, body) VALUES (?, ?, ?, ?)"
 _ADD_PLAN = "INSERT INTO plans (seq, base, decisions) VALUES (?, ?, ?)"
 _ADD_PLAN_JOB = "INSERT INTO plan_jobs (seq, job) VALUES (?, ?)"
-_ADD_TASK = "INSERT OR REPLACE INTO tasks (job_id, task_json) VALUES (?, ?)"
 _CHUNK, _PAUSE_S = 2_000, 0.005
 """Events that are pruned in one transaction, and a pause after it, so that the engine never waits long."""
 _FEW = 64
@@ -36,16 +36,16 @@ class _Base:
     """What the changes of it have taken since."""
 
 
-class SqliteJournal(JournalReader):
+class JournalWriter(JournalReader):
     """The one writer of a journal, and a reader of it.
 
     `append` is quick and touches no disk. `commit` makes everything since the last one durable, together.
     What happened must not be acknowledged, and a command not be carried out, before that.
     """
 
-    def __init__(self, database: Database | Path | str) -> None:
-        self.database = database if isinstance(database, Database) else Database(database)
-        super().__init__(self.database)
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        super().__init__(database)
         self.snapshots = Snapshots(self.database, self)
         self._last_seq = self._committed_seq = super().durable_seq
         self._listeners: list[Callable[[int], None]] = []
@@ -70,19 +70,19 @@ class SqliteJournal(JournalReader):
         body = encode(event if plan is None else without_decisions(plan))
         with self.database.exclusive():
             seq = self._last_seq + 1
-            statements: list[Statement] = [(_ADD_EVENT, (seq, float(event.time_s), key, body))]
+            statements: list[Statement] = [(_ADD_EVENT, (seq, _column_time(event), key, body))]
             if plan is not None:
                 statements += self._plan_statements(seq, plan)
             # What a job runs outlives its event, which may be pruned while the job still waits.
             elif isinstance(event, JobSubmitted) and (task := getattr(event, "task", "")):
-                statements.append((_ADD_TASK, (key, checked_text(task))))
+                statements.append((Tasks.PUT, (key, checked_text(task))))
             self.database.stage(statements)
             self._last_seq = seq
 
     def commit(self) -> int:
         """Makes all that was appended durable; returns the number of the last event.
 
-        When the disk is full this raises StoreFullError, nothing is written, and it can be tried again.
+        JournalUnavailable when the disk is full or the server is away: nothing is lost, try it again.
         """
         with self.database.exclusive():
             seq = self._last_seq
@@ -151,3 +151,9 @@ class SqliteJournal(JournalReader):
             self.database.give_back()
             time.sleep(_PAUSE_S)
         return start - begin
+
+
+def _column_time(event: Event) -> float | None:
+    """No number is no time: SQLite would say so by itself, PostgreSQL would sort it after all others."""
+    time_s = float(event.time_s)
+    return None if math.isnan(time_s) else time_s
