@@ -23,6 +23,8 @@ from hypothesis.stateful import (
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
+from batuta.core.bitsets import bits
+from batuta.core.cluster import Placement, placement_of
 from batuta.core.decide import Rules, decide
 from batuta.core.job import JobId, JobState
 from batuta.core.job_table import Phase
@@ -30,8 +32,16 @@ from batuta.core.plan_event import StalePlanError
 from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.policies.registry import policy_names
-from tests.support.arbitrary import JOB_COUNT, QUEUE_COUNT, make_curve, make_job, make_node, make_queue
-from tests.support.invariants import check_invariants, check_plan, check_quota, fingerprint
+from tests.support.arbitrary import (
+    JOB_COUNT,
+    NODE_COUNT,
+    QUEUE_COUNT,
+    make_curve,
+    make_job,
+    make_node,
+    make_queue,
+)
+from tests.support.invariants import check_beside, check_invariants, check_plan, check_quota, fingerprint
 
 T = TypeVar("T")
 
@@ -44,6 +54,7 @@ WALK = 2000
 which = st.integers(0, 1000)
 """One of those that there are, counted round."""
 any_job = st.integers(0, JOB_COUNT - 1)
+any_node = st.integers(0, NODE_COUNT - 1)
 any_queue = st.integers(0, QUEUE_COUNT - 1)
 
 
@@ -56,7 +67,10 @@ class Cluster:
         self.now_s = 0.0
         self.submitted: set[JobId] = set()
         self.changed: set[JobId] = set()
-        """Jobs whose users asked for other sizes since they last got GPUs."""
+        """Jobs whose users asked for other sizes since they last got GPUs, or that were found at another."""
+        self.as_planned = True
+        """Nobody has told yet that the cluster is otherwise than it was planned."""
+        self.count = 0
 
     # ------------------------------------------------------------------------------------ nodes and time
 
@@ -89,6 +103,19 @@ class Cluster:
         for node in self.world.nodes.nodes:
             self.happens(ev.NodeReturned(self.now_s, node.name))
 
+    def node_changes(self, which: int, number: int) -> None:
+        """Its labels, taints, rack, CPUs, even the number and type of its GPUs, with jobs on it."""
+        self.as_planned = False
+        for node in nth(self.world.nodes.nodes, which):
+            self.happens(ev.NodeChanged(self.now_s, make_node(number, node.name)))
+
+    def others_use(self, which: int, gpus: int, much: int) -> None:
+        """Of GPUs that are free, that our jobs have, or that the node does not even have."""
+        self.as_planned = False
+        for node in nth(self.world.nodes.nodes, which):
+            used = tuple(bits(gpus))
+            self.happens(ev.OthersUse(self.now_s, node.name, used, 1500 * much, 15 * much))
+
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
         self.happens(ev.TimePassed(self.now_s))
@@ -96,7 +123,7 @@ class Cluster:
     # -------------------------------------------------------------------------------------- users and jobs
 
     def user_submits(self, number: int, submit_s: float | None = None) -> None:
-        name = f"j{len(self.submitted)}"
+        name, self.count = f"j{self.count}", self.count + 1
         job = make_job(number, name, self.now_s if submit_s is None else submit_s)
         self.happens(ev.JobSubmitted(self.now_s, job))
         self.submitted.add(name)
@@ -144,19 +171,64 @@ class Cluster:
                 ev.JobProgressed(self.now_s, job, left_s, make_curve(curve, 6) if curve < 4 else None)
             )
 
+    def job_is_refused(self, which: int, node: int, wait_s: float) -> None:
+        for job in self.anyone(which):
+            avoid = tuple(node.name for node in nth(self.world.nodes.nodes, node))
+            self.happens(
+                ev.JobInterrupted(self.now_s, job, not_before_s=self.now_s + wait_s, avoid=(*avoid, "ghost"))
+            )
+
+    def job_is_found(self, which: int, where: int, wait_s: float) -> None:
+        """With a part of what it has, with more, or anywhere: beside others, on what is lost or unknown."""
+        for job in self.anyone(which):
+            chance = Random(where)
+            placement = self.somewhere(job, chance)
+            self.as_planned = False
+            self.changed.add(job)
+            self.happens(
+                ev.JobFound(
+                    self.now_s,
+                    job,
+                    placement,
+                    running=chance.random() < 0.7,
+                    not_before_s=self.now_s + wait_s,
+                    avoid=tuple(node.name for node in nth(self.world.nodes.nodes, where)) if wait_s else (),
+                )
+            )
+
+    def somewhere(self, job: JobId, chance: Random) -> Placement:
+        jobs, nodes = self.world.jobs, self.world.nodes.nodes
+        held = jobs.placements[jobs.row(job)] if job in jobs else None
+        own = [(span.node, gpu) for span in held.spans for gpu in span.gpus] if held is not None else []
+        if own and chance.random() < 0.6:
+            return placement_of(own[: chance.randrange(len(own) + 1)])
+        anywhere = [(node.name, gpu) for node in nodes for gpu in range(node.gpus)] + [("ghost", 0)]
+        step = jobs.jobs[jobs.row(job)].gpus_per_replica if job in jobs else 1
+        start = chance.randrange(len(anywhere))
+        more = anywhere[start : start + step * chance.randrange(1, 4)]
+        return placement_of(own + more)
+
+    def job_is_forgotten(self, which: int) -> None:
+        """Also one that is not over, which must not matter."""
+        for job in nth(sorted(self.submitted), which):
+            if job in self.world.past:
+                self.submitted.remove(job)
+            self.happens(ev.JobForgotten(self.now_s, job))
+
     # ------------------------------------------------------------------------------------ what is decided
 
     def cycle(self, confirmed: float = 1.0) -> None:
         """Makes a plan and carries it out; so many of the starts are confirmed at once."""
         world, frozen = self.world, self.rules.costs.freeze_transitions
-        moving = {*self.in_phase(Phase.STARTING), *self.in_phase(Phase.RESIZING)}
-        before = fingerprint(world)
+        moving = {*self.in_phase(Phase.STARTING), *self.in_phase(Phase.RESIZING), *self.left_alone()}
+        before, layout = fingerprint(world), world.layout.fork()
         plan = decide(world, self.now_s, self.rules)
         assert fingerprint(world) == before, "deciding changed the World"
         check_plan(world, plan, frozen)
         assert decide(world.fork(), self.now_s, self.rules) == plan, "the same World, another plan"
         self.happens(ev.Planned(self.now_s, plan))
         check_quota(world, moving)
+        check_beside(world, layout)
         self.changed -= {command.job for command in plan.commands}
         for command in plan.commands[: int(confirmed * len(plan.commands))]:
             self.happens(ev.JobStarted(self.now_s, command.job))
@@ -177,12 +249,12 @@ class Cluster:
         for job in list(twin.jobs.ids):
             apply(twin, ev.JobEnded(self.now_s, job, JobState.CANCELLED))
         assert fingerprint(self.world) == before, "the copy was not independent"
-        check_invariants(twin, self.submitted)
+        check_invariants(twin, self.submitted, as_planned=self.as_planned)
 
     # ------------------------------------------------------------------------------------------- helpers
 
     def check(self) -> None:
-        check_invariants(self.world, self.submitted, self.changed)
+        check_invariants(self.world, self.submitted, self.changed, self.as_planned)
 
     def happens(self, event: ev.Event) -> None:
         version = self.world.version
@@ -193,6 +265,13 @@ class Cluster:
     def in_phase(self, phase: Phase) -> list[JobId]:
         jobs = self.world.jobs
         return [job for job, own in zip(jobs.ids, jobs.i("phase").tolist(), strict=True) if own == phase]
+
+    def left_alone(self) -> list[JobId]:
+        """Jobs that were found without all their GPUs and are not made whole at once."""
+        jobs = self.world.jobs
+        return [
+            job for job in self.in_phase(Phase.BROKEN) if jobs.f("not_before_s")[jobs.row(job)] > self.now_s
+        ]
 
     def anyone(self, which: int) -> Sequence[JobId]:
         """A living job most of the time, else any that ever was."""
@@ -218,7 +297,7 @@ class Story(RuleBasedStateMachine):
         self.cluster = Cluster(self.rules_)
 
     @initialize(
-        nodes=st.lists(st.integers(0, 10), max_size=4),
+        nodes=st.lists(any_node, max_size=4),
         queues=st.lists(any_queue, max_size=2),
         jobs=st.lists(any_job, max_size=6),
     )
@@ -267,7 +346,7 @@ class Story(RuleBasedStateMachine):
         if at_once:
             self.cluster.cycle()
 
-    @rule(number=st.integers(0, 10))
+    @rule(number=any_node)
     def node_joins(self, number: int) -> None:
         self.cluster.node_joins(number)
 
@@ -295,6 +374,34 @@ class Story(RuleBasedStateMachine):
     @rule()
     def lost_nodes_return(self) -> None:
         self.cluster.lost_nodes_return()
+
+    @rule(which=which, number=any_node, at_once=st.booleans())
+    def node_changes(self, which: int, number: int, at_once: bool) -> None:
+        self.cluster.node_changes(which, number)
+        if at_once:
+            self.cluster.cycle()
+
+    @rule(which=which, gpus=st.integers(0, 511), much=st.integers(0, 4), at_once=st.booleans())
+    def others_use(self, which: int, gpus: int, much: int, at_once: bool) -> None:
+        self.cluster.others_use(which, gpus, much)
+        if at_once:
+            self.cluster.cycle()
+
+    @rule(which=which, where=which, wait_s=st.sampled_from((0.0, 5.0)), at_once=st.booleans())
+    def job_is_found(self, which: int, where: int, wait_s: float, at_once: bool) -> None:
+        self.cluster.job_is_found(which, where, wait_s)
+        if at_once:
+            self.cluster.cycle()
+
+    @rule(which=which, node=which, wait_s=st.sampled_from((0.0, 5.0)), at_once=st.booleans())
+    def job_is_refused(self, which: int, node: int, wait_s: float, at_once: bool) -> None:
+        self.cluster.job_is_refused(which, node, wait_s)
+        if at_once:
+            self.cluster.cycle()
+
+    @rule(which=which)
+    def job_is_forgotten(self, which: int) -> None:
+        self.cluster.job_is_forgotten(which)
 
     @rule(seconds=st.sampled_from((0.0, 1.0, 100.0, 10_000.0)))
     def time_passes(self, seconds: float) -> None:
@@ -355,7 +462,7 @@ WALKS: tuple[tuple[int, Callable[[Cluster, Random], None]], ...] = (
     (2, lambda cluster, chance: cluster.user_wishes(chance.randrange(1000), chance.choice(list(Wish)))),
     (1, lambda cluster, chance: cluster.job_fails(chance.randrange(1000), chance.choice((1.0, 50.0)))),
     (2, lambda cluster, chance: cluster.queue_changes(chance.randrange(QUEUE_COUNT))),
-    (1, lambda cluster, chance: cluster.node_joins(chance.randrange(11))),
+    (1, lambda cluster, chance: cluster.node_joins(chance.randrange(NODE_COUNT))),
     (1, lambda cluster, chance: cluster.node_is_lost(chance.randrange(1000))),
     (1, lambda cluster, chance: cluster.node_is_cordoned(chance.randrange(1000))),
     (2, lambda cluster, chance: cluster.gpu_fails(chance.randrange(1000), chance.randrange(8))),
@@ -366,6 +473,26 @@ WALKS: tuple[tuple[int, Callable[[Cluster, Random], None]], ...] = (
     (1, lambda cluster, chance: cluster.job_is_interrupted(chance.randrange(1000))),
     (3, lambda cluster, chance: cluster.job_ends(chance.randrange(1000), JobState.SUCCEEDED)),
     (3, lambda cluster, chance: cluster.backend_says_started(chance.randrange(1000))),
+    (1, lambda cluster, chance: cluster.node_changes(chance.randrange(1000), chance.randrange(NODE_COUNT))),
+    (
+        1,
+        lambda cluster, chance: cluster.others_use(
+            chance.randrange(1000), chance.choice((0, chance.randrange(512))), chance.randrange(5)
+        ),
+    ),
+    (
+        2,
+        lambda cluster, chance: cluster.job_is_found(
+            chance.randrange(1000), chance.randrange(1000), chance.choice((0.0, 5.0))
+        ),
+    ),
+    (
+        1,
+        lambda cluster, chance: cluster.job_is_refused(
+            chance.randrange(1000), chance.randrange(1000), chance.choice((0.0, 5.0))
+        ),
+    ),
+    (1, lambda cluster, chance: cluster.job_is_forgotten(chance.randrange(1000))),
     (2, lambda cluster, chance: cluster.job_reports(chance.randrange(1000), 1e5, chance.randrange(20))),
 )
 
@@ -378,7 +505,7 @@ def walk(policy: str, steps: int, number: int) -> None:
         if step % 100 == 0:
             cluster = Cluster(rules_for(policy))
             for _ in range(chance.randrange(1, 5)):
-                cluster.node_joins(chance.randrange(11))
+                cluster.node_joins(chance.randrange(NODE_COUNT))
         chance.choices(moves, weights)[0](cluster, chance)
         cluster.check()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from batuta.core.cluster import Node, Queue
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve
+from batuta.core.fit import Operator, Requirement
 from batuta.core.job import Job, Share, Spread, Topology
 
 QUEUES = ("default", "research")
@@ -25,6 +26,8 @@ NODES: tuple[dict[str, Any], ...] = (
     {"gpus": 8, "gpu_type": "b", "labels": (("zone", "x"),), "rack": "r1"},
     {"gpus": 4, "rack": "r1"},
     {"gpus": 4, "rack": "r2", "numa": (0, 0, 1, 1), "gpu_memory_mib": 2000},
+    {"gpus": 6, "labels": (("zone", "x"), ("gb", "80")), "taints": ("spot", "team=a:NoSchedule")},
+    {"gpus": 4, "labels": (("gb", "40"),), "cpus_milli": 8000},
 )
 
 SIZES: tuple[dict[str, Any], ...] = (
@@ -65,6 +68,14 @@ WISHES: tuple[dict[str, Any], ...] = (
     {"share": Share(memory_mib=900, compute_percent=10)},
     {"share": Share(memory_mib=0, compute_percent=60)},
     {"share": Share(memory_mib=1500), "cpus_milli_per_gpu": 1000},
+    {"node_terms": ((Requirement("zone", Operator.ABSENT),), (Requirement("gb", Operator.ABOVE, ("40",)),))},
+    {
+        "node_terms": (
+            (Requirement("gb", Operator.BELOW, ("80",)), Requirement("zone", Operator.NOT_IN, ("x",))),
+        )
+    },
+    {"node_terms": ((Requirement("zone", Operator.IN, ("x", "y")),),), "tolerations": ("spot", "team")},
+    {"node_terms": ((Requirement("gb", Operator.EXISTS),),), "tolerations": ("*",)},
 )
 
 LENGTHS: tuple[dict[str, Any], ...] = (
@@ -99,6 +110,9 @@ def make_node(number: int, name: str) -> Node:
     node = Node(name, **shape | NODES[number % len(NODES)])
     assert not node.faults()
     return node
+
+
+NODE_COUNT = len(NODES)
 
 
 def make_curve(number: int, largest: int) -> SpeedCurve:

@@ -1,6 +1,6 @@
 """All of a value as plain nested lists of text: floats to the last bit, orders, hidden fields and all.
 
-The order in a dict counts but for two that are only ever looked up in, never gone through.
+The order in a dict counts but for a few that are only looked up in, or summed up.
 """
 
 from dataclasses import fields, is_dataclass
@@ -10,9 +10,16 @@ import numpy as np
 
 from batuta.core.curve import CurvePool
 from batuta.core.job_table import JobTable
+from batuta.core.node_table import NodeTable
 from batuta.core.plan import Decisions
+from batuta.core.world import World
 
-UNORDERED = {(JobTable, "key_of"), (Decisions, "special")}
+UNORDERED = {
+    *((JobTable, "key_of"), (Decisions, "special")),
+    *((NodeTable, name) for name in ("by_key", "by_label", "by_size", "models")),
+}
+PASSING = {(NodeTable, "_matching"), (World, "most"), (World, "forgotten")}
+"""What is found again when somebody asks, and what counts from when somebody took the World up."""
 
 
 def deep(value: Any) -> Any:
@@ -36,7 +43,9 @@ def _part(value: Any, name: str) -> Any:
     """A field or slot. Room that was reserved and is not used yet holds nothing."""
     own = getattr(value, name)
     if (type(value), name) in UNORDERED:
-        return dict(sorted(own.items()))
+        return dict(sorted(own.items(), key=repr))
+    if (type(value), name) in PASSING:
+        return None
     if isinstance(value, JobTable) and name in ("_f", "_i"):
         return own[:, : value.n]
     if isinstance(value, CurvePool) and name == "flat":

@@ -5,8 +5,9 @@ from collections.abc import Collection
 
 import numpy as np
 
-from batuta.core.cluster import Placement
+from batuta.core.cluster import Node, Placement
 from batuta.core.command import Migrate, Preempt, Resize, Start, Stop
+from batuta.core.fit import Operator, Requirement
 from batuta.core.job import Job, JobId, Spread
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import UNCOUNTED, Card, Layout
@@ -14,7 +15,7 @@ from batuta.core.plan import Plan
 from batuta.core.reach import wishes_of
 from batuta.core.reason import Reason
 from batuta.core.wish import Wish
-from batuta.core.world import World
+from batuta.core.world import Others, World
 
 WITH_GPUS = (Phase.STARTING, Phase.RUNNING, Phase.RESIZING)
 WHY_IT_WAITS = {
@@ -27,19 +28,25 @@ WHY_IT_WAITS = {
 
 
 def check_invariants(
-    world: World, submitted: Collection[JobId] | None = None, changed: Collection[JobId] = ()
+    world: World,
+    submitted: Collection[JobId] | None = None,
+    changed: Collection[JobId] = (),
+    as_planned: bool = True,
 ) -> None:
     """Everything that holds between any two events.
 
     `submitted` names all jobs that ever were: none may be missing. `changed` names the jobs whose users asked
-    for other sizes after they got their GPUs: theirs may be a size that is no longer legal.
+    for other sizes after they got their GPUs, or that were found at another size: theirs may not be legal.
+    `as_planned` is false once a backend has told what no plan said: jobs found somewhere, nodes that have
+    changed or are used by others. Then a node or a card may be overfull, but no GPU has two jobs.
     """
     check_table(world.jobs)
     check_counters(world.jobs)
     check_nodes(world)
-    check_layout(world)
+    check_layout(world, as_planned)
     check_reach(world)
-    check_gangs(world, changed)
+    check_gangs(world, changed, as_planned)
+    check_avoided(world)
     if submitted is not None:
         check_nobody_lost(world, submitted)
 
@@ -93,48 +100,72 @@ def check_counters(jobs: JobTable) -> None:
 
 
 def check_nodes(world: World) -> None:
-    """Health, usable nodes and capacity follow from what is lost, cordoned and ill."""
+    """Health, usable nodes and capacity follow from what is lost, cordoned, ill and used by others."""
     capacity = [0] * len(world.nodes.types)
+    missing = {}
     for i, node in enumerate(world.nodes.nodes):
         lost, cordoned = bool(world.lost >> i & 1), bool(world.cordoned >> i & 1)
-        healthy = 0 if lost else ((1 << node.gpus) - 1) & ~world.ill.get(i, 0)
-        assert world.layout.healthy[i] == healthy, node.name
+        whole = (1 << node.gpus) - 1
+        bad = (world.ill.get(i, 0) | world.others.get(i, Others()).gpus) & whole
+        if bad:
+            missing[i] = bad
+        assert world.layout.healthy[i] == (0 if lost else whole & ~bad), node.name
         assert bool(world.layout.usable >> i & 1) == (not lost and not cordoned), node.name
-        in_use = healthy & ~world.layout.free[i]
-        capacity[world.nodes.type_of[i]] += (in_use if cordoned else healthy).bit_count()
+        if not lost and not cordoned:
+            capacity[world.nodes.type_of[i]] += world.layout.free[i].bit_count()
+    cards = set[tuple[int, int]]()
+    for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
+        own = gpus_of(world, placement)
+        if own and (job.share is None or own[0] not in cards):
+            capacity[world.nodes.type_of[own[0][0]]] += len(own)
+        cards.update(own if job.share else ())
     assert world.capacity() == capacity
+    assert world.missing() == missing
     assert world.layout.usable & ~world.nodes.all == 0
+    assert world.nodes.largest == max((node.gpus for node in world.nodes.nodes), default=0)
 
 
-def check_layout(world: World) -> None:
+def check_avoided(world: World) -> None:
+    """Only living jobs avoid nodes, only nodes that there are, and not for ever."""
+    for job, (nodes, until_s) in world.avoided.items():
+        assert job in world.jobs
+        assert nodes
+        assert not nodes & ~world.nodes.all
+        assert until_s > world.now_s
+
+
+def check_layout(world: World, as_planned: bool = True) -> None:
     """The layout is what the placements make of it: to the last GPU, millicore and mebibyte."""
-    anew = layout_from_placements(world)
+    anew = layout_from_placements(world, as_planned)
     layout = world.layout
     assert layout.free == anew.free
     assert layout.cards == anew.cards
     assert layout.cpus_milli == anew.cpus_milli
     assert layout.memory_mib == anew.memory_mib
-    assert layout.buckets == anew.buckets
+    assert layout.buckets[: len(anew.buckets)] == anew.buckets
+    assert not any(layout.buckets[len(anew.buckets) :])
     assert layout.total_free == sum(free.bit_count() for free in layout.free)
-    assert min(layout.cpus_milli, default=0) >= 0
-    assert min(layout.memory_mib, default=0) >= 0
+    assert not as_planned or min(layout.cpus_milli, default=0) >= 0
+    assert not as_planned or min(layout.memory_mib, default=0) >= 0
     for (i, gpu), card in layout.cards.items():
-        assert card.compute_percent <= 100
-        assert card.memory_mib <= world.nodes.nodes[i].gpu_memory_mib
+        assert not as_planned or card.compute_percent <= 100
+        assert not as_planned or card.memory_mib <= world.nodes.nodes[i].gpu_memory_mib
         assert not layout.free[i] >> gpu & 1
 
 
-def layout_from_placements(world: World) -> Layout:
+def layout_from_placements(world: World, as_planned: bool = True) -> Layout:
     """Counts every GPU by hand. A GPU that two jobs have, or that is ill or lost, is found here."""
     anew = Layout(world.nodes)
     taken: Counter[tuple[int, int]] = Counter()
-    for node in world.nodes.nodes:
+    for i, node in enumerate(world.nodes.nodes):
+        others = world.others.get(i, Others())
         anew.free.append(0)
-        anew.cpus_milli.append(node.cpus_milli or UNCOUNTED)
-        anew.memory_mib.append(node.memory_mib or UNCOUNTED)
+        anew.cpus_milli.append((node.cpus_milli or UNCOUNTED) - others.cpus_milli)
+        anew.memory_mib.append((node.memory_mib or UNCOUNTED) - others.memory_mib)
     for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
         for i, gpu in gpus_of(world, placement):
-            assert world.layout.healthy[i] >> gpu & 1, f"{job.id} is on a GPU that is ill or lost"
+            there = world.layout.healthy[i] if as_planned else world.sound(i)
+            assert there >> gpu & 1, f"{job.id} is on a GPU that is ill or lost"
             anew.cpus_milli[i] -= job.cpus_milli_per_gpu
             anew.memory_mib[i] -= job.memory_mib_per_gpu
             if job.share is None:
@@ -160,8 +191,7 @@ def layout_from_placements(world: World) -> Layout:
 def check_reach(world: World) -> None:
     """Whoever wants more than the open nodes could give to it is marked: found by trying every node."""
     marked = []
-    taints = tuple(taint for node in world.nodes.nodes for taint in node.taints)
-    anyone = Job("anyone", 0.0, tolerations=taints)
+    anyone = Job("anyone", 0.0, tolerations=("*",))
     open_gpus = [most_alone(world, anyone, kind) for kind in range(len(world.nodes.types))]
     for job in world.jobs.jobs:
         most = [most_alone(world, job, kind) for kind in range(len(world.nodes.types))]
@@ -172,12 +202,47 @@ def check_reach(world: World) -> None:
     assert world.jobs.narrow == sum(marked)
 
 
+def suits(job: Job, node: Node) -> bool:
+    """Whether a node's labels and taints suit a job, asked one by one."""
+    labels = dict(node.labels)
+    terms = job.node_terms or ((),)
+    return (
+        set(job.node_labels) <= set(node.labels)
+        and any(all(meets(labels, one) for one in term) for term in terms)
+        and all("*" in job.tolerations or tolerated(job, taint) for taint in node.taints)
+    )
+
+
+def meets(labels: dict[str, str], wanted: Requirement) -> bool:
+    value = labels.get(wanted.key)
+    match wanted.operator:
+        case Operator.IN:
+            return value in wanted.values
+        case Operator.NOT_IN:
+            return value not in wanted.values
+        case Operator.EXISTS:
+            return value is not None
+        case Operator.ABSENT:
+            return value is None
+        case Operator.ABOVE:
+            return value is not None and value.isdigit() and int(value) > int(wanted.values[0])
+        case Operator.BELOW:
+            return value is not None and value.isdigit() and int(value) < int(wanted.values[0])
+
+
+def tolerated(job: Job, taint: str) -> bool:
+    """A toleration is the taint itself, or the taint without its effect, or without its value as well."""
+    bare = taint.partition(":")[0]
+    return bool({taint, bare, bare.partition("=")[0]} & set(job.tolerations))
+
+
 def most_alone(world: World, job: Job, kind: int) -> int:
     """How many GPUs of a type a job could have with nobody else on the open nodes."""
     by_node: dict[int, int] = {}
     for i, node in enumerate(world.nodes.nodes):
-        wants = set(job.node_labels) <= set(node.labels) and set(node.taints) <= set(job.tolerations)
-        if not wants or not world.layout.usable >> i & 1 or world.nodes.type_of[i] != kind:
+        others = world.others.get(i, Others())
+        cpus_milli, memory_mib = node.cpus_milli - others.cpus_milli, node.memory_mib - others.memory_mib
+        if not suits(job, node) or not world.layout.usable >> i & 1 or world.nodes.type_of[i] != kind:
             continue
         healthy = [gpu for gpu in range(node.gpus) if world.layout.healthy[i] >> gpu & 1]
         if job.share is not None and job.share.memory_mib > node.gpu_memory_mib:
@@ -189,8 +254,8 @@ def most_alone(world: World, job: Job, kind: int) -> int:
             n
             for n in range(max(counts) + 1)
             if n % job.gpus_per_replica == 0
-            and (not node.cpus_milli or n * job.cpus_milli_per_gpu <= node.cpus_milli)
-            and (not node.memory_mib or n * job.memory_mib_per_gpu <= node.memory_mib)
+            and (not node.cpus_milli or n * job.cpus_milli_per_gpu <= max(cpus_milli, 0))
+            and (not node.memory_mib or n * job.memory_mib_per_gpu <= max(memory_mib, 0))
         ]
         by_node[i] = max(legal)
     within = job.topology.within if job.topology.required else Spread.ANY
@@ -207,7 +272,7 @@ def most_alone(world: World, job: Job, kind: int) -> int:
 # ------------------------------------------------------------------------------------------------ gangs
 
 
-def check_gangs(world: World, changed: Collection[JobId] = ()) -> None:
+def check_gangs(world: World, changed: Collection[JobId] = (), as_planned: bool = True) -> None:
     """A job has all the GPUs of a legal size, or none; only one that was just broken has a rest of them."""
     jobs = world.jobs
     for row, (job, placement) in enumerate(zip(jobs.jobs, jobs.placements, strict=True)):
@@ -220,7 +285,7 @@ def check_gangs(world: World, changed: Collection[JobId] = ()) -> None:
             assert jobs.i("gpu_type")[row] == -1
             continue
         own = gpus_of(world, placement)
-        kinds = {world.nodes.type_of[i] for i, _ in own}
+        kinds = {world.nodes.type_of[i] for i, _ in (own if as_planned else own[:1])}
         assert kinds == {int(jobs.i("gpu_type")[row])}, f"{job.id} has GPUs of two types"
         assert not np.isnan(jobs.f("first_start_s")[row])
         if phase in WITH_GPUS:
@@ -315,8 +380,12 @@ def check_plan(world: World, plan: Plan, frozen: bool = True) -> None:
         assert decision.gpus == after[decision.job]
         assert str(decision)
         row = jobs.row(decision.job)
-        if jobs.wish_of(row) is not Wish.RUN or jobs.f("not_before_s")[row] > plan.time_s:
+        if jobs.wish_of(row) is not Wish.RUN:
             assert decision.gpus == 0, f"{decision.job} shall not run now, but: {decision}"
+        elif jobs.f("not_before_s")[row] > plan.time_s:
+            assert decision.gpus <= jobs.i("gpus")[row], f"{decision.job} shall not get more, but: {decision}"
+            left_alone = jobs.i("phase")[row] != Phase.RUNNING and jobs.i("gpus")[row] > 0
+            assert not (left_alone and commanded[decision.job]), f"{decision.job} is to be left alone"
         if decision.gpus == 0:
             assert decision.reason in WHY_IT_WAITS, f"{decision.job} waits, but: {decision}"
         else:
@@ -332,13 +401,22 @@ def check_reachable(world: World, job: Job, held: Placement | None, after: Place
     own = gpus_of(world, after)
     assert len(own) == len(set(own)), f"{job.id} gets a GPU twice"
     suited = world.layout.usable & world.nodes.matching(job)
+    if job.id in world.avoided:
+        suited &= ~world.avoided[job.id].nodes
     kept = set(gpus_of(world, held))
     for i, gpu in own:
-        assert world.layout.healthy[i] >> gpu & 1, f"{job.id} gets an ill GPU"
+        assert (i, gpu) in kept or world.layout.healthy[i] >> gpu & 1, f"{job.id} gets an ill GPU"
         assert (i, gpu) in kept or suited >> i & 1, f"{job.id} goes to a node that does not suit it"
-    accepted = dict(job.gpu_types)
+    accepted = {*dict(job.gpu_types), *(world.nodes.nodes[i].gpu_type for i, _ in kept)}
     for i, _ in own:
-        assert not accepted or world.nodes.nodes[i].gpu_type in accepted
+        assert not job.gpu_types or world.nodes.nodes[i].gpu_type in accepted
+
+
+def check_beside(world: World, before: Layout) -> None:
+    """After a plan: no node lacks more CPU or memory than it did before."""
+    for name in ("cpus_milli", "memory_mib"):
+        for now, then in zip(getattr(world.layout, name), getattr(before, name), strict=True):
+            assert now >= min(then, 0), f"a plan takes {name} that is not there"
 
 
 def fingerprint(world: World) -> tuple[object, ...]:
@@ -346,6 +424,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
     jobs, layout, nodes = world.jobs, world.layout, world.nodes
     return (
         *(world.version, world.now_s, world.lost, world.cordoned, dict(world.ill), world.capacity()),
+        *(dict(world.others), dict(world.avoided), world.forgotten),
         *(dict(world.queues), dict(world.past)),
         *(tuple(jobs.ids), tuple(jobs.jobs), tuple(jobs.placements), dict(jobs.key_of), dict(jobs.queues)),
         *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.reach)),
@@ -361,6 +440,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(tuple(nodes.nodes), dict(nodes.index), tuple(nodes.types), tuple(nodes.type_of)),
         *(tuple(nodes.rack_of), dict(nodes.models)),
         *(tuple(nodes.by_type), dict(nodes.by_rack), dict(nodes.by_label), dict(nodes.by_size)),
+        dict(nodes.by_key),
         *(nodes.tainted, nodes.all, nodes.largest),
     )
 

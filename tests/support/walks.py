@@ -6,9 +6,10 @@ from typing import Any
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import Node, Queue
+from batuta.core.cluster import Node, Queue, placement_of
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve
 from batuta.core.decide import decide
+from batuta.core.fit import Operator, Requirement
 from batuta.core.job import Job, JobKind, JobState, Share, Spread, Topology
 from batuta.core.progress import Progress
 from batuta.core.wish import Wish
@@ -19,6 +20,7 @@ NODES: tuple[dict[str, Any], ...] = (
     {"gpus": 8, "gpu_type": "a", "rack": "r1", "numa": (0, 0, 0, 0, 1, 1, 1, 1), "nvlink": (0, 0, 1, 1) * 2},
     {"gpus": 4, "gpu_type": "b", "labels": (("zone", "ü"),), "cpus_milli": 16_000, "memory_mib": 4000},
     {"gpus": 2, "gpu_type": "b", "taints": ("spot",), "zone": "z"},
+    {"gpus": 3, "rack": "r1", "labels": (("gb", "80"),), "taints": ("spot", "team=a:NoSchedule")},
 )
 JOBS: tuple[dict[str, Any], ...] = (
     {},
@@ -36,6 +38,14 @@ JOBS: tuple[dict[str, Any], ...] = (
     },
     {"node_labels": (("zone", "ü"),), "user": "ada \N{OWL}", "name": 'a "name"\n'},
     {"size": 40, "min": 40, "max": 40},
+    {
+        "max": 3,
+        "node_terms": (
+            (Requirement("zone", Operator.IN, ("ü",)),),
+            (Requirement("gb", Operator.ABOVE, ("40",)),),
+        ),
+        "tolerations": ("*",),
+    },
 )
 QUOTAS: tuple[tuple[tuple[str, int], ...], ...] = ((), (("*", 4),), (("a", 0), ("*", 6)))
 
@@ -69,7 +79,9 @@ class Walk:
             return
         about_jobs = (self.submit, self.submit, self.plan, self.plan, self.report, self.end, self.interrupt)
         about_others = (self.change, self.join, self.harm, self.heal, self.set_queue, self.wait, self.wish)
-        chance.choice(about_jobs if chance.random() < 0.8 else about_others)()
+        told = (self.node_changes, self.others_use, self.be_found, self.be_refused, self.forget)
+        luck = chance.random()
+        chance.choice(about_jobs if luck < 0.75 else about_others if luck < 0.9 else told)()
 
     def join(self) -> None:
         known = len(self.world.nodes.nodes)
@@ -107,6 +119,41 @@ class Walk:
             for kind in (ev.NodeReturned, ev.NodeUncordoned):
                 self.happens(kind(self.now_s, node.name))
             self.happens(ev.GpuRepaired(self.now_s, node.name, 0))
+
+    def node_changes(self) -> None:
+        """Anything about a node may be another one than before, with jobs on it or without."""
+        node = self.chance.choice(self.world.nodes.nodes)
+        self.happens(ev.NodeChanged(self.now_s, Node(node.name, **self.chance.choice(NODES))))
+
+    def others_use(self) -> None:
+        node = self.chance.choice(self.world.nodes.nodes)
+        gpus = tuple(gpu for gpu in range(node.gpus) if self.chance.random() < 0.2)
+        cpus_milli = self.chance.choice((0, 500, 9000))
+        self.happens(ev.OthersUse(self.now_s, node.name, gpus, cpus_milli, cpus_milli // 8))
+
+    def be_found(self) -> None:
+        """With a part of what it has, or anywhere."""
+        jobs, job, chance = self.world.jobs, self._anyone(), self.chance
+        held = jobs.placements[jobs.row(job)] if job in jobs else None
+        if held is not None and chance.random() < 0.5:
+            placement = held._replace(spans=held.spans[:1])
+        else:
+            node = chance.choice(self.world.nodes.nodes)
+            gpus = sorted(chance.sample(range(node.gpus), chance.randint(1, min(4, node.gpus))))
+            placement = placement_of((node.name, gpu) for gpu in gpus)
+        wait_s = chance.choice((0.0, 30.0))
+        self.happens(
+            ev.JobFound(self.now_s, job, placement, chance.random() < 0.7, self.now_s + wait_s, detail="seen")
+        )
+
+    def be_refused(self) -> None:
+        node = self.chance.choice(self.world.nodes.nodes)
+        self.happens(
+            ev.JobInterrupted(self.now_s, self._anyone(), "binder", self.now_s + 5, avoid=(node.name,))
+        )
+
+    def forget(self) -> None:
+        self.happens(ev.JobForgotten(self.now_s, self.chance.choice(list(self.world.past) or ["nobody"])))
 
     def _job(self, name: str) -> Job:
         shape = self.chance.choice(JOBS)

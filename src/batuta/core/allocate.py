@@ -10,12 +10,14 @@ import numpy as np
 
 from batuta.core.admission import Admitted
 from batuta.core.arrays import BoolArray, IntArray, frozen
-from batuta.core.job import JobId
+from batuta.core.bundles import bundle_shares
+from batuta.core.job import NO_RESTART_S, JobId
+from batuta.core.job_table import Phase
 from batuta.core.policy import Policy
-from batuta.core.pools import assign_types, bundle_shares
-from batuta.core.reach import within_reach
+from batuta.core.pools import assign_types
+from batuta.core.reach import Reach, within_reach
 from batuta.core.view import PoolView
-from batuta.core.withhold import withheld
+from batuta.core.withhold import left_alone, withheld
 from batuta.core.world import World
 from batuta.core.world_view import pool_view
 
@@ -30,8 +32,8 @@ class Allocation:
     capacity: list[int]
     """GPUs by type."""
     retiered: tuple[tuple[JobId, int], ...]
-    reach: dict[int, int]
-    """By row: the most GPUs that its wishes leave to a job, where that is less than it wants."""
+    reach: Reach | None
+    """The most GPUs that their wishes leave to jobs, where that is less than they want; None for none."""
     all_at_max: bool = False
     """It is known without looking that every job gets its `max`."""
 
@@ -85,14 +87,31 @@ def _who_may_change(
     """Rows that keep what they have, and rows that the policy is asked about; None for none, and for all."""
     jobs = world.jobs
     fixed = jobs.in_motion() if freeze else None
-    if fixed is not None and jobs.held_back:
+    unmoved = _cannot_be_stopped(world, cap)
+    if unmoved is not None:
+        fixed = unmoved if fixed is None else fixed | unmoved
+    if jobs.held_back:
+        alone = left_alone(jobs, now_s)
         # Whoever is cancelled does not have to finish its start first.
-        fixed = fixed & ~withheld(jobs, now_s)
+        fixed = alone if fixed is None else fixed & ~withheld(jobs, now_s) | alone
     if cap is None:
         return fixed, None if fixed is None else ~fixed
     # Below its `min` a job has no legal size, and policies rely on `min`.
     admissible = cap >= jobs.i("min")
     return fixed, admissible if fixed is None else ~fixed & admissible
+
+
+def _cannot_be_stopped(world: World, cap: IntArray | None) -> BoolArray | None:
+    """Rows that run, may have what they have, and would not come back from a restart; None for none."""
+    jobs = world.jobs
+    lasting: BoolArray = jobs.f("restart_s") >= NO_RESTART_S
+    if not lasting.any():
+        return None
+    gpus = jobs.i("gpus")
+    lasting &= (gpus > 0) & (jobs.i("phase") == Phase.RUNNING)
+    if cap is not None:
+        lasting &= cap >= gpus
+    return lasting if lasting.any() else None
 
 
 def _kept(world: World, fixed: BoolArray | None) -> IntArray:

@@ -15,6 +15,20 @@ def apply(world: World, event: ev.Event) -> None:
     _HANDLERS[type(event)](world, event)
     world.version += 1
     world.now_s = max(world.now_s, event.time_s)
+    if world.avoided:
+        _ask_again(world)
+
+
+def check(world: World, event: ev.Event) -> None:
+    """ValueError for an event that cannot be applied. To be asked before it is written down."""
+    if isinstance(event, ev.JobSubmitted):
+        job_events.check_new(world, event.job)
+
+
+def _ask_again(world: World) -> None:
+    """Forgets which nodes would not have a job, once that is long ago."""
+    for job in [job for job, avoided in world.avoided.items() if avoided.until_s <= world.now_s]:
+        del world.avoided[job]
 
 
 def _queue_set(world: World, event: ev.QueueSet) -> None:

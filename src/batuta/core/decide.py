@@ -14,7 +14,7 @@ from batuta.core.placer import Placed, Placer, Target
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.policy import Policy
 from batuta.core.weigh import Costs
-from batuta.core.withhold import withhold
+from batuta.core.withhold import left_alone, withhold
 from batuta.core.world import World
 
 STEPS = ("admit", "allocate", "place", "weigh", "explain")
@@ -46,7 +46,7 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
     allocation = allocate(world, now_s, admitted, rules.policy, rules.costs.freeze_transitions)
     done("allocate")
     # 3. Which GPUs on which nodes?
-    targets = _targets(world, allocation)
+    targets = _targets(world, now_s, allocation)
     if targets:
         placed = rules.placer.place(world, now_s, targets, rules.costs)
         changes = Changes.of(world, targets, placed, admitted)
@@ -64,7 +64,7 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
     return plan
 
 
-def _targets(world: World, allocation: Allocation) -> list[Target]:
+def _targets(world: World, now_s: float, allocation: Allocation) -> list[Target]:
     """The jobs that shall have something else than they have."""
     jobs = world.jobs
     if allocation.all_at_max and len(jobs.short) <= FEW and not jobs.broken:
@@ -72,6 +72,8 @@ def _targets(world: World, allocation: Allocation) -> list[Target]:
         return [Target(row, jobs.jobs[row].max, 0) for row in rows]
     differs = allocation.gpus != jobs.i("gpus")
     broken = jobs.is_broken()
+    if broken is not None and jobs.held_back:
+        broken = broken & ~left_alone(jobs, now_s)
     changed = (differs if broken is None else differs | broken).nonzero()[0]
     if not changed.size:
         return []

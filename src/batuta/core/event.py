@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from batuta.core.cluster import Node, NodeName, Queue
+from batuta.core.cluster import Node, NodeName, Placement, Queue
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.plan import Plan
@@ -34,6 +34,26 @@ class JobStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class JobFound:
+    """The job has these GPUs, whatever was planned: nobody had looked yet, or a resize did not work.
+
+    Another job that was thought to have one of them loses it. A GPU that cannot be there is left out.
+    """
+
+    time_s: float
+    job: JobId
+    placement: Placement
+    running: bool = True
+    """False while its replicas have their places but do not make progress yet."""
+    not_before_s: float = 0.0
+    """It is not resized again sooner than this."""
+    avoid: tuple[NodeName, ...] = ()
+    """Nodes that would not have it."""
+    cause: str = "backend"
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class JobProgressed:
     """A report replaces what the World predicted: seconds left on one GPU of the reference type."""
 
@@ -58,6 +78,8 @@ class JobInterrupted:
     """It is not started again sooner than this: a job that crashes at each start backs off."""
     exit_code: int | None = None
     detail: str = ""
+    avoid: tuple[NodeName, ...] = ()
+    """Nodes that would not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,17 @@ class JobEnded:
     exit_code: int | None = None
     detail: str = ""
     """What people should know of the end, as a sentence."""
+    ended_s: float | None = None
+    """When it really ended, where that was found out later: nobody was there to see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobForgotten:
+    """A job that is over is no longer kept in mind; another one may have its id."""
+
+    time_s: float
+    job: JobId
+    cause: str = "upkeep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +155,27 @@ class NodeAdded:
 
     time_s: float
     node: Node
+    cause: str = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChanged:
+    """A node has other labels, taints, GPUs or CPUs than before. Jobs stay on what is still there."""
+
+    time_s: float
+    node: Node
+    cause: str = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class OthersUse:
+    """So much of a node is used by others, who are no jobs of ours."""
+
+    time_s: float
+    node: NodeName
+    gpus: tuple[int, ...] = ()
+    cpus_milli: int = 0
+    memory_mib: int = 0
     cause: str = "cluster"
 
 
@@ -210,14 +264,18 @@ class Planned:
 Event: TypeAlias = (
     JobSubmitted
     | JobStarted
+    | JobFound
     | JobProgressed
     | JobInterrupted
     | JobEnded
+    | JobForgotten
     | JobChanged
     | JobWished
     | TransitionTimed
     | PolicySet
     | NodeAdded
+    | NodeChanged
+    | OthersUse
     | NodeLost
     | NodeReturned
     | NodeCordoned

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from batuta.core.admission import Admitted
 from batuta.core.allocate import Allocation
+from batuta.core.arrays import IntArray
 from batuta.core.changes import Changes
 from batuta.core.job import Spread
 from batuta.core.placer import Placed
 from batuta.core.plan import Decisions
+from batuta.core.reach import Reach
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
 
-_LIMITS = (Reason.QUOTA_REACHED, Reason.QUEUE_HELD)
+_LIMITS = (Reason.QUOTA_REACHED, Reason.QUEUE_HELD, Reason.RESIZE_BACKOFF)
 """Refusals that say why a job with GPUs does not have more."""
 
 
@@ -33,9 +35,8 @@ def explain(
         if gpus[row] < high[row]:
             special[row] = (failure.reason, failure.evidence)
     kind = allocation.gpu_type
-    for row, most in allocation.reach.items():
-        if gpus[row] == 0 and most < low[row]:
-            special[row] = _beyond_reach(world, row, 0 if kind is None else int(kind[row]), most)
+    if allocation.reach is not None:
+        special |= _beyond_reach(world, allocation.reach, gpus, low, kind)
     if admitted.cap is not None:
         # A refusal is the reason only for who has all that it was admitted to; others wait for GPUs.
         special.update(
@@ -57,7 +58,25 @@ def explain(
     )
 
 
-def _beyond_reach(world: World, row: int, kind: int, most: int) -> tuple[Reason, Evidence]:
+def _beyond_reach(
+    world: World, reach: Reach, gpus: IntArray, low: IntArray, kind: IntArray | None
+) -> dict[int, tuple[Reason, Evidence]]:
+    """Why jobs could not run even if they were alone. A thousand that want the same are looked at once."""
+    rows, most = reach
+    out = (gpus[rows] == 0) & (most < low[rows])
+    known: dict[tuple[int, int, int], tuple[Reason, Evidence]] = {}
+    found: dict[int, tuple[Reason, Evidence]] = {}
+    for row, best in zip(rows[out].tolist(), most[out].tolist(), strict=True):
+        of_type = 0 if kind is None else int(kind[row])
+        # Jobs with equal wishes share the list of what they could have.
+        alike = id(world.most_for(row)), of_type, world.jobs.jobs[row].min
+        if alike not in known:
+            known[alike] = _why_beyond_reach(world, row, of_type, best)
+        found[row] = known[alike]
+    return found
+
+
+def _why_beyond_reach(world: World, row: int, kind: int, most: int) -> tuple[Reason, Evidence]:
     """Why a job could not run even if it were alone."""
     job, nodes = world.jobs.jobs[row], world.nodes
     if not nodes.by_type[kind] & nodes.matching(job):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from batuta.core.cluster import Placement
+from batuta.core.bitsets import mask_of
+from batuta.core.cluster import NodeName, Placement, Span
+from batuta.core.job import Job
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.wish import Wish
-from batuta.core.world import World
+from batuta.core.world import World, speed_at
 
 # Places of the cells that every start and stop writes.
 _FIRST_START, _LAST_START, _LAST_STOP, _LAST_RESIZE, _RATE = (
@@ -35,6 +38,112 @@ def release(world: World, row: int, now_s: float) -> None:
         jobs.hold_back(row, Wish.RUN)
 
 
+def lose(world: World, row: int, left: Placement, now_s: float) -> None:
+    """Leaves a job with a part of its GPUs, until the next cycle makes it whole or stops it."""
+    jobs, job, held = world.jobs, world.jobs.jobs[row], world.jobs.placements[row]
+    assert held is not None
+    if jobs.held_back:
+        # It was to be left alone as it was, and that is over.
+        jobs.hold_back(row, not_before_s=0.0)
+    if not left.spans:
+        release(world, row, now_s)
+        return
+    jobs.settle(row, now_s)
+    world.layout.remove(held, job)
+    world.layout.place(left, job)
+    jobs.placements[row] = left
+    f, i = jobs.cells()
+    f[_RATE, row] = 0.0
+    i[_LOST, row] += held.size - left.size
+    i[_GPU_TYPE, row] = type_of(world, left)
+    jobs.set_gpus(row, left.size)
+    jobs.set_phase(row, Phase.BROKEN)
+
+
+def take_over(world: World, row: int, placement: Placement, now_s: float, running: bool) -> None:
+    """Notes what a job was found to have. That is no start and no resize: nothing is counted anew.
+
+    What was seen last is true. Another job that was thought to have one of these GPUs loses it, as if the GPU
+    had failed; GPUs that cannot be seen, because they or their node are not there or ill, are left out. A job
+    with too few of them, or with half a replica, is broken; one with too many runs until it is resized.
+    """
+    jobs, job, held = world.jobs, world.jobs.jobs[row], world.jobs.placements[row]
+    found = _that_can_be(world, job, placement)
+    if not found.spans:
+        release(world, row, now_s)
+        return
+    jobs.settle(row, now_s)
+    if held is not None:
+        world.layout.remove(held, job)
+        jobs.placements[row] = None
+    _take_from_others(world, job, found, now_s)
+    world.layout.place(found, job)
+    jobs.placements[row] = found
+    f, i = jobs.cells()
+    if math.isnan(f.item(_FIRST_START, row)):
+        f[_FIRST_START, row] = f[_LAST_START, row] = now_s
+    # A share is whole with its one GPU, whatever else was told.
+    lost = max(placement.size, job.min) - found.size if job.share is None else 0
+    halves = any(len(span.gpus) % job.gpus_per_replica for span in found.spans)
+    broken = lost > 0 or halves
+    i[_LOST, row], i[_GPU_TYPE, row] = max(lost, int(halves)), type_of(world, found)
+    jobs.set_gpus(row, found.size)
+    f[_RATE, row] = speed_at(world, job, found) if running and not broken else 0.0
+    jobs.set_phase(row, Phase.BROKEN if broken else Phase.RUNNING if running else Phase.STARTING)
+
+
+def _that_can_be(world: World, job: Job, placement: Placement) -> Placement:
+    """A placement without the GPUs that are not there or ill; each once, and one alone for a share."""
+    spans, seen = list[Span](), set[tuple[int, int]]()
+    for node, gpus in placement.spans:
+        i = world.nodes.index.get(node, -1)
+        sound = world.sound(i) if i >= 0 else 0
+        own = list[int]()
+        for gpu in gpus:
+            if gpu >= 0 and sound >> gpu & 1 and (i, gpu) not in seen and not (job.share and seen):
+                seen.add((i, gpu))
+                own.append(gpu)
+        if own:
+            spans.append(Span(node, tuple(own)))
+    return Placement(tuple(spans))
+
+
+def _take_from_others(world: World, job: Job, found: Placement, now_s: float) -> None:
+    """Other jobs lose these GPUs; those that share a card with the job stay beside it."""
+    layout, index = world.layout, world.nodes.index
+    wanted: dict[NodeName, int] = {}
+    for node, gpus in found.spans:
+        i = index[node]
+        in_use = mask_of(gpus) & ~layout.free[i]
+        if job.share is not None and (i, gpus[0]) in layout.cards:
+            in_use = 0
+        if in_use:
+            wanted[node] = wanted.get(node, 0) | in_use
+    if not wanted:
+        return  # as nearly always; nobody has to be looked for
+    for row, held in enumerate(world.jobs.placements):
+        if held is not None:
+            left = without(held, wanted)
+            if left is not held:
+                lose(world, row, left, now_s)
+
+
+def without(placement: Placement, gone: Mapping[NodeName, int]) -> Placement:
+    """What is left of a placement without some GPUs of some nodes; itself if it has none of them."""
+    if not any(mask_of(gpus) & gone.get(node, 0) for node, gpus in placement.spans):
+        return placement
+    spans = (
+        Span(node, tuple(gpu for gpu in gpus if not gone.get(node, 0) >> gpu & 1))
+        for node, gpus in placement.spans
+    )
+    return Placement(tuple(span for span in spans if span.gpus))
+
+
+def type_of(world: World, placement: Placement) -> int:
+    """The GPU type of a placement. One that was found may have several: then that of its first worker."""
+    return world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
+
+
 def occupy(world: World, row: int, placement: Placement, now_s: float, phase: Phase) -> None:
     """Notes that a job has these GPUs from now on."""
     jobs = world.jobs
@@ -50,7 +159,7 @@ def occupy(world: World, row: int, placement: Placement, now_s: float, phase: Ph
         f[_LAST_RESIZE, row] = now_s
     jobs.placements[row] = placement
     f[_RATE, row] = 0.0
-    i[_LOST, row], i[_GPU_TYPE, row] = 0, world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
+    i[_LOST, row], i[_GPU_TYPE, row] = 0, type_of(world, placement)
     jobs.set_gpus(row, placement.size)
     if jobs.held_back:
         jobs.hold_back(row, not_before_s=0.0)

@@ -7,9 +7,12 @@ from enum import Enum
 from typing import TypeAlias
 
 from batuta.core.curve import SpeedCurve, linear_curve
+from batuta.core.fit import NodeTerm
 
 JobId: TypeAlias = str
 ANY_TYPE: tuple[tuple[str, float], ...] = ()
+NO_RESTART_S = 1e9
+"""A job whose restart takes so long cannot be restarted: while it runs it keeps what it has, if it may."""
 
 
 class JobKind(Enum):
@@ -89,7 +92,11 @@ class Job:
     cpus_milli_per_gpu: int = 0
     memory_mib_per_gpu: int = 0
     node_labels: tuple[tuple[str, str], ...] = ()
+    """Labels that a node must have."""
+    node_terms: tuple[NodeTerm, ...] = ()
+    """A node must meet one of these as well; empty for none to meet."""
     tolerations: tuple[str, ...] = ()
+    """Taints that it does not mind: `key`, `key=value`, either with `:effect`; `*` for all."""
     curve: SpeedCurve = field(default_factory=lambda: linear_curve(1))
     work_s: float = 3600.0
     """Predicted run time on one GPU of the reference type."""

@@ -6,20 +6,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from batuta.core import event as ev
-from batuta.core.holdings import release
+from batuta.core.holdings import release, take_over
+from batuta.core.job import Job
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.wish import Wish
-from batuta.core.world import PastJob, World, speed_at
+from batuta.core.world import Avoided, PastJob, World, speed_at
 
 _FIRST_START, _RATE, _ATTAINED = (JobTable.F[name] for name in ("first_start_s", "rate", "attained_gpu_s"))
 _RESTARTS = JobTable.I["restarts"]
+AVOID_S = 60.0
+"""For so long after its back-off a job is not sent to a node again that would not have it."""
+
+
+def check_new(world: World, job: Job) -> None:
+    if job.id in world.jobs or job.id in world.past:
+        raise ValueError(f"job {job.id} exists already")
 
 
 def _submit(world: World, event: ev.JobSubmitted) -> None:
-    job = event.job
-    if job.id in world.jobs or job.id in world.past:
-        raise ValueError(f"job {job.id} exists already")
-    world.judge(world.jobs.insert(job))
+    check_new(world, event.job)
+    world.judge(world.jobs.insert(event.job))
 
 
 def _change(world: World, event: ev.JobChanged) -> None:
@@ -75,6 +81,26 @@ def _progressed(world: World, event: ev.JobProgressed) -> None:
             jobs.f("rate")[row] = speed_at(world, jobs.jobs[row], placement)
 
 
+def _found(world: World, event: ev.JobFound) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    take_over(world, row, event.placement, event.time_s, event.running)
+    _avoid(world, event)
+    if event.not_before_s > event.time_s:
+        jobs.hold_back(row, not_before_s=event.not_before_s)
+
+
+def _avoid(world: World, event: ev.JobFound | ev.JobInterrupted) -> None:
+    """Notes which nodes would not have a job. They are asked again after a while, or when they change."""
+    nodes = sum(1 << world.nodes.index[name] for name in set(event.avoid) if name in world.nodes.index)
+    if nodes:
+        before = world.avoided.get(event.job)
+        until_s = max(event.not_before_s, event.time_s) + AVOID_S
+        world.avoided[event.job] = Avoided(nodes | (before.nodes if before else 0), until_s)
+
+
 def _interrupted(world: World, event: ev.JobInterrupted) -> None:
     if event.job in world.jobs:
         row = world.jobs.row(event.job)
@@ -82,6 +108,7 @@ def _interrupted(world: World, event: ev.JobInterrupted) -> None:
             release(world, row, event.time_s)
         if event.not_before_s > event.time_s:
             world.jobs.hold_back(row, not_before_s=event.not_before_s)
+        _avoid(world, event)
 
 
 def _wished(world: World, event: ev.JobWished) -> None:
@@ -103,30 +130,40 @@ def _ended(world: World, event: ev.JobEnded) -> None:
     if event.job not in jobs:
         return
     row = jobs.row(event.job)
+    end_s = event.time_s if event.ended_s is None else min(event.time_s, event.ended_s)
     if jobs.placements[row] is not None:
-        release(world, row, event.time_s)
+        release(world, row, end_s)
     f, i = jobs.cells()
     first_start_s, attained_gpu_s = f.item(_FIRST_START, row), f.item(_ATTAINED, row)
     world.past[event.job] = PastJob(
         jobs.jobs[row],
         event.state,
         first_start_s,
-        event.time_s,
+        end_s,
         attained_gpu_s,
         i.item(_RESTARTS, row),
         world.progress.pop(event.job, None),
         event.exit_code,
         event.detail,
     )
+    world.avoided.pop(event.job, None)
+    world.most.pop(event.job, None)
     jobs.remove(event.job)
+
+
+def _forgotten(world: World, event: ev.JobForgotten) -> None:
+    if world.past.pop(event.job, None) is not None:
+        world.forgotten += 1
 
 
 HANDLERS: dict[type, Callable[..., None]] = {
     ev.JobSubmitted: _submit,
     ev.JobChanged: _change,
     ev.JobStarted: _started,
+    ev.JobFound: _found,
     ev.JobProgressed: _progressed,
     ev.JobInterrupted: _interrupted,
     ev.JobWished: _wished,
     ev.JobEnded: _ended,
+    ev.JobForgotten: _forgotten,
 }

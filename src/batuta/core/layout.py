@@ -7,13 +7,13 @@ least three free GPUs in this rack" is a few integer operations, independent of 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Collection
 from typing import NamedTuple
 
-from batuta.core.cluster import Node, NodeName, Placement, Span
+from batuta.core.bitsets import mask_of
+from batuta.core.cluster import Node, Placement, Span
 from batuta.core.job import Job, Share
+from batuta.core.node_table import NodeTable
 
 UNCOUNTED = 1 << 60
 """CPU or memory of a node that does not count them."""
@@ -28,104 +28,6 @@ class Card(NamedTuple):
 
 
 EMPTY_CARD = Card(0, 0, 0)
-
-
-def bits(value: int) -> Iterator[int]:
-    """The numbers of the set bits, ascending."""
-    while value:
-        low = value & -value
-        yield low.bit_length() - 1
-        value ^= low
-
-
-@lru_cache(maxsize=1 << 16)
-def mask_of(gpus: tuple[int, ...]) -> int:
-    """A set of GPUs as a number. The same few sets come up again and again, so it is remembered."""
-    mask = 0
-    for gpu in gpus:
-        mask |= 1 << gpu
-    return mask
-
-
-class NodeTable:
-    """What does not change from cycle to cycle: the nodes, and sets of them by what they have in common."""
-
-    __slots__ = (
-        "all",
-        "by_label",
-        "by_rack",
-        "by_size",
-        "by_type",
-        "index",
-        "largest",
-        "models",
-        "nodes",
-        "rack_of",
-        "tainted",
-        "type_of",
-        "types",
-    )
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self.index: dict[NodeName, int] = {}
-        self.types: list[str] = []
-        self.type_of: list[int] = []
-        self.rack_of: list[str] = []
-        self.by_type: list[int] = []
-        self.by_rack: dict[str, int] = {}
-        self.by_label: dict[tuple[str, str], int] = {}
-        self.by_size: dict[int, int] = {}
-        self.models: dict[Node, int] = {}
-        """Nodes that differ in name and place only, by what they have in common."""
-        self.tainted = 0
-        self.all = 0
-        self.largest = 0
-
-    def add(self, node: Node) -> int:
-        i = self.index[node.name] = len(self.nodes)
-        bit = 1 << i
-        self.nodes.append(node)
-        if node.gpu_type not in self.types:
-            self.types.append(node.gpu_type)
-            self.by_type.append(0)
-        kind = self.types.index(node.gpu_type)
-        self.type_of.append(kind)
-        self.by_type[kind] |= bit
-        self.rack_of.append(node.rack)
-        self.by_rack[node.rack] = self.by_rack.get(node.rack, 0) | bit
-        self.by_size[node.gpus] = self.by_size.get(node.gpus, 0) | bit
-        model = replace(node, name="", rack="", zone="")
-        self.models[model] = self.models.get(model, 0) | bit
-        for label in node.labels:
-            self.by_label[label] = self.by_label.get(label, 0) | bit
-        if node.taints:
-            self.tainted |= bit
-        self.all |= bit
-        self.largest = max(self.largest, node.gpus)
-        return i
-
-    def matching(self, job: Job) -> int:
-        """Nodes whose labels and taints suit the job."""
-        found = self.all & ~self.tainted
-        for i in bits(self.tainted):
-            if all(taint in job.tolerations for taint in self.nodes[i].taints):
-                found |= 1 << i
-        for label in job.node_labels:
-            found &= self.by_label.get(label, 0)
-        return found
-
-    def racks(self, placement: Placement) -> int:
-        return len({self.rack_of[self.index[node]] for node in placement.nodes})
-
-    def fork(self) -> NodeTable:
-        twin = NodeTable()
-        for name in ("nodes", "types", "type_of", "rack_of", "by_type"):
-            setattr(twin, name, list(getattr(self, name)))
-        for name in ("index", "by_rack", "by_label", "by_size", "models"):
-            setattr(twin, name, dict(getattr(self, name)))
-        twin.tainted, twin.all, twin.largest = self.tainted, self.all, self.largest
-        return twin
 
 
 class Layout:
@@ -172,6 +74,16 @@ class Layout:
         self.buckets[0] |= 1 << i
         self.usable |= 1 << i
         self.set_free(i, self.healthy[i])
+
+    def change(self, i: int, before: Node, node: Node) -> None:
+        """Notes what a node has from now on beside its GPUs; which of those are healthy others know."""
+        while len(self.buckets) <= node.gpus:
+            self.buckets.append(0)
+        for free, had, has in (
+            (self.cpus_milli, before.cpus_milli, node.cpus_milli),
+            (self.memory_mib, before.memory_mib, node.memory_mib),
+        ):
+            free[i] += (has or UNCOUNTED) - (had or UNCOUNTED)
 
     def set_free(self, i: int, mask: int) -> None:
         """Makes exactly these GPUs of a node the free ones."""

@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from batuta.core.arrays import IntArray
+from batuta.core.bitsets import bits
 from batuta.core.cluster import Node
+from batuta.core.fit import NodeTerm
 from batuta.core.job import Job, Spread
-from batuta.core.layout import bits
 
 if TYPE_CHECKING:
-    from batuta.core.world import World
+    from batuta.core.world import Others, World
 
 
 class Wishes(NamedTuple):
     """What a job wants of nodes beside GPUs. Jobs with equal wishes can have equally many."""
 
     node_labels: tuple[tuple[str, str], ...]
+    node_terms: tuple[NodeTerm, ...]
     tolerations: tuple[str, ...]
     gpus_per_replica: int
     cpus_milli_per_gpu: int
@@ -33,11 +35,17 @@ class Wishes(NamedTuple):
     single_numa: bool
     share_mib: int
 
+    @property
+    def mind_what_is_beside(self) -> bool:
+        """Whether CPU or memory beside the GPUs matters."""
+        return bool(self.cpus_milli_per_gpu or self.memory_mib_per_gpu)
+
 
 def wishes_of(job: Job) -> Wishes:
     topology = job.topology
     return Wishes(
         job.node_labels,
+        job.node_terms,
         job.tolerations,
         job.gpus_per_replica,
         job.cpus_milli_per_gpu,
@@ -48,13 +56,14 @@ def wishes_of(job: Job) -> Wishes:
     )
 
 
-def most_gpus(world: World, job: Job) -> list[int]:
-    """By GPU type: the most GPUs that the job could have on the open nodes."""
-    table, layout, wishes = world.nodes, world.layout, wishes_of(job)
+def most_gpus(world: World, wishes: Wishes) -> list[int]:
+    """By GPU type: the most GPUs that a job could have on the open nodes, beside what others use."""
+    table, layout = world.nodes, world.layout
     total = [0] * len(table.types)
     by_rack: Counter[tuple[int, str]] = Counter()
-    for i, nodes in _alike(world, layout.usable & table.matching(job)):
-        kind, one = table.type_of[i], _on_node(table.nodes[i], layout.healthy[i], wishes)
+    for i, nodes in _alike(world, layout.usable & table.matching(wishes), wishes):
+        kind = table.type_of[i]
+        one = most_on_node(table.nodes[i], layout.healthy[i], world.others.get(i), wishes)
         if wishes.within is Spread.NODE:
             total[kind] = max(total[kind], one)
         elif wishes.within is Spread.RACK:
@@ -67,39 +76,56 @@ def most_gpus(world: World, job: Job) -> list[int]:
     return total
 
 
+class Reach(NamedTuple):
+    """Rows that want more than the open nodes could give to them, and how much those could."""
+
+    rows: IntArray
+    most: IntArray
+
+
 def within_reach(
     world: World, cap: IntArray | None, gpu_type: IntArray | None
-) -> tuple[IntArray | None, dict[int, int]]:
+) -> tuple[IntArray | None, Reach | None]:
     """Lowers the caps of jobs that want more than the open nodes could give to them; what they have stays.
 
-    The second part says by row how much that is, of the types that the rows compete for (None: the only one).
+    The second part says how much that is, of the types that the rows compete for (None: the only one).
     """
-    jobs, reach = world.jobs, dict[int, int]()
+    jobs = world.jobs
     if not jobs.narrow:
-        return cap, reach
+        return cap, None
+    rows = np.flatnonzero(jobs.i("narrow"))
+    if gpu_type is not None:
+        rows = rows[gpu_type[rows] >= 0]
     cap = (jobs.i("max") if cap is None else cap).copy()
-    for row in np.flatnonzero(jobs.i("narrow")).tolist():
-        kind = 0 if gpu_type is None else int(gpu_type[row])
-        if kind >= 0:
-            reach[row] = world.reach[wishes_of(jobs.jobs[row])][kind]
-            cap[row] = min(cap[row], max(reach[row], jobs.i("gpus")[row]))
-    return cap, reach
+    if not rows.size:
+        return cap, None
+    by_type = np.array([world.most_for(row) for row in rows.tolist()], dtype=np.int64)
+    most = by_type[:, 0] if gpu_type is None else by_type[np.arange(rows.size), gpu_type[rows]]
+    cap[rows] = np.minimum(cap[rows], np.maximum(most, jobs.i("gpus")[rows]))
+    return cap, Reach(rows, most)
 
 
-def _alike(world: World, nodes: int) -> Iterator[tuple[int, int]]:
-    """The nodes in groups that differ in name and rack only, each with one of them; ill ones stand alone."""
-    ill = 0
-    for i in world.ill:
+def _alike(world: World, nodes: int, wishes: Wishes) -> Iterator[tuple[int, int]]:
+    """The nodes in groups that differ in name and place only, each with one of them.
+
+    Those with GPUs that are ill or used by others stand alone, and where it matters those of which others use
+    CPU or memory.
+    """
+    apart = set(world.missing())
+    if wishes.mind_what_is_beside:
+        apart.update(world.others)
+    alone = 0
+    for i in apart:
         if nodes >> i & 1:
-            ill |= 1 << i
+            alone |= 1 << i
             yield i, 1 << i
     for model in world.nodes.models.values():
-        alike = model & nodes & ~ill
+        alike = model & nodes & ~alone
         if alike:
             yield (alike & -alike).bit_length() - 1, alike
 
 
-def _on_node(node: Node, healthy: int, wishes: Wishes) -> int:
+def most_on_node(node: Node, healthy: int, others: Others | None, wishes: Wishes) -> int:
     """Whole replicas only, on one NUMA node if it wants that."""
     if node.gpu_memory_mib < wishes.share_mib:
         return 0
@@ -107,7 +133,9 @@ def _on_node(node: Node, healthy: int, wishes: Wishes) -> int:
     if wishes.single_numa and node.numa:
         most = max(Counter(node.numa[gpu] for gpu in bits(healthy)).values(), default=0)
     if wishes.cpus_milli_per_gpu and node.cpus_milli:
-        most = min(most, node.cpus_milli // wishes.cpus_milli_per_gpu)
+        left_milli = node.cpus_milli - (others.cpus_milli if others else 0)
+        most = min(most, max(left_milli, 0) // wishes.cpus_milli_per_gpu)
     if wishes.memory_mib_per_gpu and node.memory_mib:
-        most = min(most, node.memory_mib // wishes.memory_mib_per_gpu)
+        left_mib = node.memory_mib - (others.memory_mib if others else 0)
+        most = min(most, max(left_mib, 0) // wishes.memory_mib_per_gpu)
     return most - most % wishes.gpus_per_replica

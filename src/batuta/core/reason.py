@@ -43,6 +43,7 @@ class Reason(Enum):
     CANCELLING = "is cancelled and about to end"
     EVICTED = "leaves its GPUs, which are taken out of service"
     RESTART_BACKOFF = "failed and is tried again in {wait_s:.0f} s"
+    RESIZE_BACKOFF = "could not be resized; that is tried again in {wait_s:.0f} s"
     # Why a command is given.
     ADMITTED = "starts with {gpus:.0f} GPUs"
     GREW = "grows from {before:.0f} to {gpus:.0f} GPUs"

@@ -9,7 +9,7 @@ import numpy as np
 
 from batuta.core.admission import Admitted
 from batuta.core.arrays import BoolArray
-from batuta.core.job_table import JobTable
+from batuta.core.job_table import JobTable, Phase
 from batuta.core.reason import Evidence, Reason
 from batuta.core.wish import Wish
 from batuta.core.world import World
@@ -24,9 +24,13 @@ def withhold(world: World, now_s: float, admitted: Admitted) -> Admitted:
         return admitted
     cap = (jobs.i("max") if admitted.cap is None else admitted.cap).copy()
     refused = dict(admitted.refused or {})
+    has, wish = jobs.i("gpus"), jobs.i("wish")
     for row in np.flatnonzero(withheld(jobs, now_s)).tolist():
-        cap[row] = 0
-        refused[row] = why_withheld(jobs, row, now_s)
+        # Who runs and backs off from a resize keeps what it has, if it may have as much.
+        most = has[row] if wish[row] == Wish.RUN else 0
+        if most <= cap[row]:
+            cap[row] = most
+            refused[row] = why_withheld(jobs, row, now_s)
     return replace(admitted, cap=cap, refused=refused)
 
 
@@ -36,17 +40,38 @@ def withheld(jobs: JobTable, now_s: float) -> BoolArray:
     return found
 
 
+def left_alone(jobs: JobTable, now_s: float) -> BoolArray:
+    """The jobs that were found on their way, or without all their GPUs, and keep what they have for a while.
+
+    Somebody has just tried to do better, in vain.
+    """
+    phase, later = jobs.i("phase"), jobs.f("not_before_s") > now_s
+    found: BoolArray = (jobs.i("wish") == Wish.RUN) & later & (jobs.i("gpus") > 0) & (phase != Phase.RUNNING)
+    return found
+
+
+def in_motion_or_left_alone(jobs: JobTable, now_s: float) -> BoolArray | None:
+    """The jobs that are not to be changed now; None when there are none."""
+    moving = jobs.in_motion()
+    if not jobs.held_back:
+        return moving
+    alone = left_alone(jobs, now_s)
+    return alone if moving is None else moving | alone
+
+
 def why_withheld(jobs: JobTable, row: int, now_s: float) -> tuple[Reason, Evidence]:
     reason = _REASONS.get(jobs.wish_of(row))
     if reason is not None:
         return reason, ()
-    return Reason.RESTART_BACKOFF, (("wait_s", float(jobs.f("not_before_s")[row]) - now_s),)
+    reason = Reason.RESIZE_BACKOFF if jobs.i("gpus")[row] else Reason.RESTART_BACKOFF
+    return reason, (("wait_s", float(jobs.f("not_before_s")[row]) - now_s),)
 
 
-def next_release_s(jobs: JobTable, now_s: float) -> float:
-    """When the first job that backs off may run again; infinite when there is none."""
-    if not jobs.held_back:
-        return math.inf
-    times = jobs.f("not_before_s")
+def next_release_s(world: World, now_s: float) -> float:
+    """When the first job that backs off may run again, or nodes be asked again; infinite without one."""
+    first_s = min((avoided.until_s for avoided in world.avoided.values()), default=math.inf)
+    if not world.jobs.held_back:
+        return first_s
+    times = world.jobs.f("not_before_s")
     later = times[times > now_s]
-    return float(later.min()) if later.size else math.inf
+    return min(first_s, float(later.min())) if later.size else first_s

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
+
+from batuta.core.bitsets import bits
 from batuta.core.cluster import Placement, Queue
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import JobTable, Phase
-from batuta.core.layout import Layout, NodeTable, bits
+from batuta.core.layout import Layout
+from batuta.core.node_table import NodeTable
 from batuta.core.progress import Progress
-from batuta.core.reach import Wishes, most_gpus, wishes_of
+from batuta.core.reach import Wishes, most_gpus, most_on_node, wishes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +33,38 @@ class PastJob:
     detail: str = ""
 
 
+class Others(NamedTuple):
+    """What others use of a node."""
+
+    gpus: int = 0
+    """A set, as it was told: the node may have fewer GPUs by now."""
+    cpus_milli: int = 0
+    memory_mib: int = 0
+
+
+class Avoided(NamedTuple):
+    """Nodes that would not have a job, as a set, and until when they are not asked again."""
+
+    nodes: int
+    until_s: float
+
+
 class World:
     """Jobs, nodes, queues, placements. One owner changes it, by `apply`; `fork` gives an independent copy."""
 
     __slots__ = (
         "_open_capacity",
+        "avoided",
         "cordoned",
+        "forgotten",
         "ill",
         "jobs",
         "layout",
         "lost",
+        "most",
         "nodes",
         "now_s",
+        "others",
         "past",
         "policy",
         "progress",
@@ -65,8 +90,16 @@ class World:
         self.lost = 0
         self.ill: dict[int, int] = {}
         """By node: GPUs that are ill themselves, whether the node is there or not."""
+        self.others: dict[int, Others] = {}
+        """By node: what is used by others, who are no jobs of ours."""
+        self.avoided: dict[JobId, Avoided] = {}
+        """By job: nodes that would not have it."""
+        self.forgotten = 0
+        """How many jobs that were over are not in `past` any more, since whoever holds this World began."""
         self.reach: dict[Wishes, list[int]] = {}
         """By what living jobs want of nodes, and by type: the most GPUs that such a job could have."""
+        self.most: dict[JobId, list[int]] = {}
+        """The same by job, as far as somebody has asked: to compare wishes takes longer than to look here."""
         self._open_capacity: list[int] = []
 
     def fork(self) -> World:
@@ -77,15 +110,41 @@ class World:
         twin.queues, twin.past = dict(self.queues), dict(self.past)
         twin.progress, twin.policy = dict(self.progress), self.policy
         twin.cordoned, twin.lost, twin.ill = self.cordoned, self.lost, dict(self.ill)
+        twin.others, twin.avoided = dict(self.others), dict(self.avoided)
         twin.reach, twin._open_capacity = dict(self.reach), list(self._open_capacity)
+        twin.most, twin.forgotten = dict(self.most), self.forgotten
         return twin
 
+    def sound(self, i: int) -> int:
+        """The GPUs of a node that are there and not ill, whoever uses them."""
+        if self.lost >> i & 1:
+            return 0
+        return (1 << self.nodes.nodes[i].gpus) - 1 & ~self.ill.get(i, 0)
+
+    def missing(self) -> dict[int, int]:
+        """By node: the GPUs that no job can have, because they are ill or others use them."""
+        found = dict(self.ill)
+        for i, others in self.others.items():
+            if others.gpus:
+                found[i] = found.get(i, 0) | others.gpus
+        nodes = self.nodes.nodes
+        return {i: mask for i, own in found.items() if (mask := own & (1 << nodes[i].gpus) - 1)}
+
     def capacity(self) -> list[int]:
-        """GPUs by type that jobs have or could have: all healthy ones, but no free ones on closed nodes."""
-        layout, total = self.layout, self._open_capacity.copy()
-        if layout.usable != self.nodes.all:
-            for i in bits(self.nodes.all & ~layout.usable & ~self.lost):
-                total[self.nodes.type_of[i]] += (layout.healthy[i] & ~layout.free[i]).bit_count()
+        """GPUs by type that jobs have or could have: what they hold, and what is free on open nodes.
+
+        What a job holds counts even if others are said to use it too: until the backend tells who has it,
+        nobody else has to make room for that.
+        """
+        layout, nodes, jobs = self.layout, self.nodes, self.jobs
+        total = [layout.free_gpus(layout.usable & own) for own in nodes.by_type]
+        if len(total) == 1:
+            total[0] += int(jobs.i("gpus").sum())
+        elif jobs.n:
+            held = np.bincount(jobs.i("gpu_type") + 1, jobs.i("gpus"), len(total) + 1)
+            total = [free + int(own) for free, own in zip(total, held[1:].tolist(), strict=True)]
+        for (i, _), card in layout.cards.items():
+            total[nodes.type_of[i]] -= card.shares - 1
         return total
 
     def recount(self) -> None:
@@ -107,18 +166,41 @@ class World:
         for row in range(self.jobs.n):
             self.judge(row)
 
+    def look_beside(self, i: int, before: Others) -> None:
+        """Does that where it makes a difference, when others use more or less of a node's CPU or memory."""
+        node, healthy, now = self.nodes.nodes[i], self.layout.healthy[i], self.others.get(i, Others())
+        changed = False
+        for wishes in self.reach:
+            if wishes.mind_what_is_beside and most_on_node(node, healthy, before, wishes) != most_on_node(
+                node, healthy, now, wishes
+            ):
+                self.reach[wishes] = most_gpus(self, wishes)
+                changed = True
+        if changed:
+            for row in range(self.jobs.n):
+                self.judge(row)
+
     def judge(self, row: int) -> None:
         """Notes whether a job wants more than the open nodes could give to it if it were alone."""
         job = self.jobs.jobs[row]
         wishes = wishes_of(job)
         most = self.reach.get(wishes)
         if most is None:
-            most = self.reach[wishes] = most_gpus(self, job)
+            most = self.reach[wishes] = most_gpus(self, wishes)
+        self.most[job.id] = most
         narrow = not most
         for gpus, total in zip(most, self._open_capacity, strict=True):
             # Where all GPUs are open to the job its `max` is no matter: the policy sees the capacity itself.
             narrow |= gpus < (job.size if gpus == total else job.max)
         self.jobs.set_narrow(row, narrow)
+
+    def most_for(self, row: int) -> list[int]:
+        """By GPU type: the most that the open nodes could give to a job if it were alone."""
+        jobs = self.jobs
+        found = self.most.get(jobs.ids[row])
+        if found is None:
+            found = self.most[jobs.ids[row]] = self.reach[wishes_of(jobs.jobs[row])]
+        return found
 
     def state_of(self, row: int) -> JobState:
         """What people see of a living job."""

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from batuta.core.apply import apply
+from batuta.core.apply import apply, check
 from batuta.core.decide import Rules, decide
 from batuta.core.event import Event, JobProgressed, JobStarted, Planned, PolicySet, TransitionTimed
 from batuta.core.plan import Plan, no_decisions
@@ -149,13 +149,14 @@ class Engine:
                 for event in request.make(self.world):
                     self._take(event)
         self.journal.commit()
-        for request in waiting:
-            request.answer()
+        requests.answer(waiting)
         return True
 
     def _take(self, event: Event) -> None:
-        apply(self.world, event)
+        # In this order nothing is ever in the World that the journal does not have.
+        check(self.world, event)
         self.journal.append(event)
+        apply(self.world, event)
         if isinstance(event, PolicySet) and self._live is not None:
             self.rules = self._live.rules_of(event.policy)
         self.watcher.saw(self.world, event)
@@ -180,7 +181,7 @@ class Engine:
             return (math.floor(world.now_s / cadence.round_s + 1e-9) + 1) * cadence.round_s
         if self._owed:
             return max(self._owed_from_s(), world.now_s)
-        wake_s = next_release_s(world.jobs, world.now_s)
+        wake_s = next_release_s(world, world.now_s)
         if cadence.every_s is not None and (world.jobs.i("gpus") == 0).any():
             wake_s = min(wake_s, world.now_s + cadence.every_s)
         return wake_s if wake_s < math.inf else None

@@ -27,6 +27,10 @@ class Request:
         self._events: Sequence[Event] = ()
         self.done: Future[Sequence[Event]] = Future()
 
+    def begin(self) -> bool:
+        """From now on it is carried out, whoever still waits for it; False when nobody does any more."""
+        return self.done.set_running_or_notify_cancel()
+
     def make(self, world: World) -> Sequence[Event]:
         self._events = self._make(world)
         return self._events
@@ -52,9 +56,14 @@ class Requests:
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
         self._closed = False
+        self.before_answers: Callable[[], None] | None = None
+        """Called in the engine's thread once what was asked for is durable, before anybody is told so."""
 
     def ask(self, make: Make) -> Future[Sequence[Event]]:
-        """Asks; the answer comes when what was asked for is durable."""
+        """Asks; the answer comes when what was asked for is durable.
+
+        A future that is cancelled before the engine gets to it leaves nothing behind.
+        """
         request = Request(make)
         with self._lock:
             if self._closed:
@@ -66,7 +75,14 @@ class Requests:
     def take(self) -> list[Request]:
         with self._lock:
             taken, self._waiting = self._waiting, []
-        return taken
+        return [request for request in taken if request.begin()]
+
+    def answer(self, served: Sequence[Request]) -> None:
+        """Tells all who asked."""
+        if self.before_answers is not None:
+            self.before_answers()
+        for request in served:
+            request.answer()
 
     def close(self) -> None:
         """Refuses what is still waiting, and all that comes."""

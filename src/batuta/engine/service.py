@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 from batuta.core.event import Event
@@ -102,9 +103,17 @@ class Service:
 
     def ask(self, make: Make, within_s: float = ANSWER_WITHIN_S) -> Sequence[Event]:
         """Has something done; returns when it is durable. When `make` raises, nothing happened."""
+        return self.request(make).result(within_s)
+
+    def request(self, make: Make) -> Future[Sequence[Event]]:
+        """The same for who does not want to wait here."""
         if self.cannot_store:
             raise JournalUnavailable(self.cannot_store)
-        return self._requests.ask(make).result(within_s)
+        return self._requests.ask(make)
+
+    def before_answers(self, call: Callable[[], None]) -> None:
+        """Has something done, in the engine's thread, before those are answered who asked for something."""
+        self._requests.before_answers = call
 
     @contextmanager
     def reading(self) -> Iterator[tuple[World, Plan | None]]:

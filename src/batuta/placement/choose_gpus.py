@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from batuta.core.layout import bits
+from batuta.core.bitsets import bits
 
 Groups: TypeAlias = tuple[int, ...]
 """For each GPU of a node the number of its group, as nodes state NVLink and NUMA; empty: one group."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+from batuta.core.bitsets import bits
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Spread
-from batuta.core.layout import bits
 from batuta.core.placer import Move, Target
 from batuta.core.reason import Reason
 from batuta.placement.draft import Draft

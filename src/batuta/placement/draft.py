@@ -8,7 +8,7 @@ from typing import Literal
 
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, Spread
-from batuta.core.layout import NodeTable
+from batuta.core.node_table import NodeTable
 from batuta.core.placer import Failure, Move, Placed, Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World, speed_at

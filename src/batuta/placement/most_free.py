@@ -54,7 +54,7 @@ def _entry(world: World) -> Callable[[Target], tuple[int, float]]:
 
 
 def _place_all(world: World, order: Sequence[Target], stays: set[int]) -> Placed:
-    room, jobs = Room(world.layout.sketch(), world.ill), world.jobs
+    room, jobs = Room.of(world), world.jobs
     placements: dict[int, Placement] = {}
     failures: dict[int, Failure] = {}
     for target in order:

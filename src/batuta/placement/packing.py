@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from batuta.core.bitsets import bits
 from batuta.core.job import Job, Spread
-from batuta.core.layout import bits
 from batuta.placement.choose_gpus import choose_gpus, crossings
+from batuta.placement.racks import RackProfiles
 from batuta.placement.room import Part, Room
 
 NOWHERE = -1
 SNUG_TRIES = 8
 """How many equally full nodes are compared for the one where the job stays within an NVLink group."""
+PROFILES_KEPT = 64
+"""For how many sets of nodes it is remembered how full the racks are."""
 
 
 def pack(room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) -> list[Part] | None:
@@ -31,8 +34,7 @@ def pack(room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) 
     if at_best(room, job, nodes) < gpus:
         # On a busy cluster this is the usual answer, and no rack has to be looked at.
         return None
-    racks = racks_by_fit(room, job, gpus, nodes)
-    for rack in racks:
+    for rack in racks_by_fit(room, job, gpus, nodes):
         parts = few_nodes(room, job, gpus, nodes & rack, home)
         if parts is not None:
             return parts
@@ -129,25 +131,14 @@ def at_best(room: Room, job: Job, nodes: int) -> int:
     return free
 
 
-def racks_by_fit(room: Room, job: Job, gpus: int, nodes: int) -> list[int]:
+def racks_by_fit(room: Room, job: Job, gpus: int, nodes: int) -> Iterator[int]:
     """The racks that could hold the whole job, as sets of nodes: fewest nodes first, then the fullest."""
-    levels, step = room.levels(job), job.gpus_per_replica
-    sizes = [
-        (k - k % step, level) for k in range(len(levels) - 1, step - 1, -1) if (level := levels[k] & nodes)
-    ]
-    found = []
-    for order, rack in enumerate(room.table.by_rack.values()):
-        free, left, count = 0, gpus, 0
-        for whole, level in sizes:
-            there = (level & rack).bit_count()
-            free += there * whole
-            if left > 0 and there:
-                used = min(there, -(-left // whole))
-                count += used
-                left -= used * whole
-        if left <= 0:
-            found.append((count, free, order, rack))
-    return [rack for *_, rack in sorted(found)]
+    profiles = room.racks.get(nodes)
+    if profiles is None:
+        if len(room.racks) >= PROFILES_KEPT:
+            room.racks.clear()
+        profiles = room.racks[nodes] = RackProfiles(room.table, nodes)
+    return profiles.by_fit(room.levels(job), gpus, job.gpus_per_replica)
 
 
 def widest_rack(room: Room, job: Job, nodes: int) -> int:

@@ -33,7 +33,7 @@ class TopologyPlacer:
     options: PlacerOptions = field(default_factory=PlacerOptions)
 
     def place(self, world: World, now_s: float, targets: Sequence[Target], costs: Costs) -> Placed:
-        draft = Draft(world, now_s, costs, self.options, Room(world.layout.sketch(), world.ill), targets)
+        draft = Draft(world, now_s, costs, self.options, Room.of(world), targets)
         work = _Work.sorted_from(world, targets)
         # 1. GPUs are given back before any is taken.
         _release(draft, work.stops, work.shrinks)

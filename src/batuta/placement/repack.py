@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
+from batuta.core.bitsets import bits, mask_of
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, Spread
-from batuta.core.layout import bits, mask_of
 from batuta.placement.choose_gpus import choose_gpus
 from batuta.placement.packing import pack
 from batuta.placement.room import Room

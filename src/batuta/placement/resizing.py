@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from batuta.core.bitsets import mask_of
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Spread
-from batuta.core.layout import mask_of
 from batuta.placement.choose_gpus import choose_gpus
 from batuta.placement.draft import Draft
 from batuta.placement.packing import fullest, most, pack

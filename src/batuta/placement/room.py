@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from batuta.core.bitsets import bits, mask_of
 from batuta.core.cluster import Placement, Span
-from batuta.core.job import Job
-from batuta.core.layout import Layout, bits, mask_of
+from batuta.core.job import Job, JobId
+from batuta.core.layout import Layout
+from batuta.core.world import Avoided, World
 from batuta.placement.choose_gpus import choose_gpus, numa_part
 
 if TYPE_CHECKING:
+    from batuta.placement.racks import RackProfiles
     from batuta.placement.sharing import CardLevels
 
+NOTHING_AVOIDED: Mapping[JobId, Avoided] = {}
 Part = tuple[int, int]
 """A node, and how many of its GPUs."""
 
@@ -20,31 +24,43 @@ Part = tuple[int, int]
 class Room:
     """A working copy of the layout. What it remembers are upper bounds: true while GPUs are only taken."""
 
-    __slots__ = ("_ill", "_levels", "_suited", "_widest", "cards", "layout", "table")
+    __slots__ = ("_avoided", "_levels", "_missing", "_suited", "_widest", "cards", "layout", "racks", "table")
 
-    def __init__(self, layout: Layout, ill: Mapping[int, int]) -> None:
+    def __init__(
+        self, layout: Layout, missing: Mapping[int, int], avoided: Mapping[JobId, Avoided] = NOTHING_AVOIDED
+    ) -> None:
         self.layout = layout
         self.table = layout.table
-        self._ill = ill
+        self._missing = missing
+        self._avoided = avoided
         self._widest: dict[int, int] = {}
         self._suited: dict[tuple[object, ...], int] = {}
         self._levels: dict[tuple[int, int, int, bool], list[int]] = {}
         self.cards: CardLevels | None = None
         """Made when the first job that shares a card is placed."""
+        self.racks: dict[int, RackProfiles] = {}
+        """By set of nodes: how full the racks are, as it was when somebody last asked."""
+
+    @staticmethod
+    def of(world: World) -> Room:
+        """A copy of what the World has, to place on for as long as it does not change."""
+        return Room(world.layout.sketch(), world.missing(), world.avoided)
 
     def fork(self) -> Room:
         """A copy to try something out on."""
-        twin = Room(self.layout.fork(), self._ill)
+        twin = Room(self.layout.fork(), self._missing, self._avoided)
         twin._suited, twin._widest = self._suited, self._widest
         return twin
 
     def suited(self, job: Job, gpu_type: int) -> int:
         """Nodes of this type that may get new replicas of the job."""
-        key = (gpu_type, job.node_labels, job.tolerations)
+        key = (gpu_type, job.node_labels, job.node_terms, job.tolerations)
         nodes = self._suited.get(key)
         if nodes is None:
             nodes = self.layout.usable & self.table.by_type[gpu_type] & self.table.matching(job)
             self._suited[key] = nodes
+        if self._avoided and job.id in self._avoided:
+            nodes &= ~self._avoided[job.id].nodes
         return nodes
 
     def levels(self, job: Job) -> list[int]:
@@ -127,13 +143,13 @@ class Room:
     def total(self, nodes: int) -> int:
         """Healthy GPUs of a set of usable nodes, free or not."""
         total = sum(size * (own & nodes).bit_count() for size, own in self.table.by_size.items())
-        return total - sum(mask.bit_count() for i, mask in self._ill.items() if nodes >> i & 1)
+        return total - sum(mask.bit_count() for i, mask in self._missing.items() if nodes >> i & 1)
 
     def widest(self, nodes: int) -> int:
         """Healthy GPUs of the largest of these usable nodes."""
         widest = self._widest.get(nodes)
         if widest is None:
-            ill = sum(1 << i for i in self._ill)
+            ill = sum(1 << i for i in self._missing)
             whole = max((size for size, own in self.table.by_size.items() if own & nodes & ~ill), default=0)
             widest = max([whole, *(self.layout.healthy[i].bit_count() for i in bits(ill & nodes))])
             self._widest[nodes] = widest

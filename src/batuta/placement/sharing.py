@@ -2,69 +2,124 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from operator import or_
+
+from batuta.core.bitsets import bits
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.layout import EMPTY_CARD, Card, Layout
 from batuta.placement.packing import fullest
 from batuta.placement.room import Room
 
+WHOLE = 100
+"""Percent of a card."""
+
 
 class CardLevels:
     """The shared cards by how full they are, one bit each, so that thousands of shares are placed fast."""
 
-    __slots__ = ("_by_memory", "_full", "_width", "levels")
+    __slots__ = ("_cards_of", "_compute", "_memory", "_nodes_by_memory", "_starved", "_width", "levels")
 
     def __init__(self, layout: Layout) -> None:
         self._width = layout.table.largest
         self.levels: dict[int, int] = {}
-        """By percent: cards, as one bit each, of which so much is taken."""
-        self._full: dict[tuple[object, ...], int] = {}
-        """By shape of a request: cards that are known not to have room for it."""
-        self._by_memory: dict[int, int] = {}
+        """By percent: cards of which so much is taken."""
+        self._compute = [0] * (WHOLE + 1)
+        """By percent: cards of which at most so much compute is taken."""
+        self._nodes_by_memory: dict[int, int] = {}
         for i, node in enumerate(layout.table.nodes):
-            self._by_memory[node.gpu_memory_mib] = self._by_memory.get(node.gpu_memory_mib, 0) | 1 << i
+            memory_mib = node.gpu_memory_mib
+            self._nodes_by_memory[memory_mib] = self._nodes_by_memory.get(memory_mib, 0) | 1 << i
+        self._memory = {memory_mib: [0] * (WHOLE + 1) for memory_mib in self._nodes_by_memory}
+        """By memory of a card, then by percent: cards of which at most so much memory is taken."""
+        self._cards_of: dict[int, int] = {}
+        """By set of nodes: their cards."""
+        self._starved: dict[tuple[int, int], int] = {}
+        """By CPU and memory beside a GPU: cards of nodes that are known not to have that left."""
         for (i, gpu), card in layout.cards.items():
-            self._add(i, gpu, self._fullness(layout, i, card))
+            # Nobody joins on a card that others are said to use.
+            if layout.healthy[i] >> gpu & 1:
+                self._enter(layout, i, gpu, card)
+        for at_most in (self._compute, *self._memory.values()):
+            at_most[:] = accumulate(at_most, or_)
+
+    def _enter(self, layout: Layout, i: int, gpu: int, card: Card) -> None:
+        """Books a card at its levels only; sums are made when all are there."""
+        bit = 1 << i * self._width + gpu
+        memory_mib, compute, memory = self._percents(layout, i, card)
+        level = max(compute, memory)
+        self.levels[level] = self.levels.get(level, 0) | bit
+        self._compute[compute] |= bit
+        self._memory[memory_mib][memory] |= bit
 
     @staticmethod
-    def _fullness(layout: Layout, i: int, card: Card) -> int:
-        """Percent of the card that is taken: of compute or of memory, whichever is scarcer."""
-        return max(card.compute_percent, card.memory_mib * 100 // layout.table.nodes[i].gpu_memory_mib)
+    def _percents(layout: Layout, i: int, card: Card) -> tuple[int, int, int]:
+        """Memory of the whole card, then how much of its compute and of its memory is taken, in percent.
 
-    def _add(self, i: int, gpu: int, level: int) -> None:
-        self.levels[level] = self.levels.get(level, 0) | 1 << i * self._width + gpu
+        More than all may be taken where others than we have put the jobs there; for us that is all.
+        """
+        memory_mib = layout.table.nodes[i].gpu_memory_mib
+        memory = card.memory_mib * WHOLE // memory_mib
+        return memory_mib, min(card.compute_percent, WHOLE), min(memory, WHOLE)
 
     def moved(self, layout: Layout, i: int, gpu: int, before: Card) -> None:
         """Notes that a share was put on a card."""
+        bit = 1 << i * self._width + gpu
+        memory_mib, *now = self._percents(layout, i, layout.cards[i, gpu])
+        _, *was = self._percents(layout, i, before)
+        for at_most, old, new in zip((self._compute, self._memory[memory_mib]), was, now, strict=True):
+            if before.shares:
+                for percent in range(old, new):
+                    at_most[percent] ^= bit
+            else:
+                for percent in range(new, WHOLE + 1):
+                    at_most[percent] |= bit
         if before.shares:
-            level = self._fullness(layout, i, before)
-            self.levels[level] ^= 1 << i * self._width + gpu
-        self._add(i, gpu, self._fullness(layout, i, layout.cards[i, gpu]))
+            self.levels[max(was)] ^= bit
+        self.levels[max(now)] = self.levels.get(max(now), 0) | bit
 
     def roomy(self, share: Share) -> int:
         """Nodes whose cards are large enough for a share."""
         nodes = 0
-        for memory_mib, own in self._by_memory.items():
+        for memory_mib, own in self._nodes_by_memory.items():
             if memory_mib >= share.memory_mib:
                 nodes |= own
         return nodes
 
     def fullest(self, layout: Layout, job: Job, share: Share, nodes: int) -> tuple[int, int] | None:
         """The fullest card on these nodes with room for a share, the lowest number on ties."""
-        key = (nodes, share, job.cpus_milli_per_gpu, job.memory_mib_per_gpu)
-        full = self._full.get(key, 0)
-        for level in sorted(self.levels, reverse=True):
-            left = self.levels[level] & ~full
-            while left:
-                low = left & -left
+        beside = job.cpus_milli_per_gpu, job.memory_mib_per_gpu
+        left = self._about_fitting(share) & self._cards_on(nodes) & ~self._starved.get(beside, 0)
+        for level in sorted(self.levels, reverse=True) if left else ():
+            here = self.levels[level] & left
+            while here:
+                low = here & -here
                 i, gpu = divmod(low.bit_length() - 1, self._width)
-                if nodes >> i & 1 and layout.fits_card(i, gpu, share) and layout.has_beside(i, 1, job):
-                    self._full[key] = full
-                    return i, gpu
-                full |= low
-                left ^= low
-        self._full[key] = full
+                if layout.has_beside(i, 1, job):
+                    if layout.fits_card(i, gpu, share):
+                        return i, gpu
+                    here ^= low
+                else:
+                    node = self._cards_on(1 << i)
+                    self._starved[beside] = self._starved.get(beside, 0) | node
+                    left, here = left & ~node, here & ~node
         return None
+
+    def _about_fitting(self, share: Share) -> int:
+        """The cards with room for a share, and some on which a percent of memory may be missing."""
+        fitting = 0
+        for memory_mib, at_most in self._memory.items():
+            if memory_mib >= share.memory_mib:
+                fitting |= at_most[(memory_mib - share.memory_mib) * WHOLE // memory_mib]
+        return fitting & self._compute[WHOLE - share.compute_percent]
+
+    def _cards_on(self, nodes: int) -> int:
+        cards = self._cards_of.get(nodes)
+        if cards is None:
+            whole = (1 << self._width) - 1
+            cards = self._cards_of[nodes] = sum(whole << i * self._width for i in bits(nodes))
+        return cards
 
 
 def place_share(room: Room, job: Job, share: Share, nodes: int) -> Placement | None:

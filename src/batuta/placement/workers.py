@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from batuta.core.bitsets import mask_of
 from batuta.core.cluster import Placement, Span
-from batuta.core.layout import NodeTable, mask_of
+from batuta.core.node_table import NodeTable
 from batuta.placement.choose_gpus import choose_gpus
 
 NO_GPUS = Placement(())

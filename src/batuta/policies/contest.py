@@ -9,8 +9,8 @@ from batuta.core.arrays import FloatArray
 FAR = 1e290
 """Length of a job that makes no progress; jobs without GPUs stand beyond it, by rank."""
 
-_PEAK_EVERY = 32
-"""After so many changes the highest `last` is looked up again; it only saves work when it is not far off."""
+_FEW = 32
+"""So many jobs are looked at one by one in less time than all of them at once."""
 
 
 class Contest:
@@ -27,11 +27,13 @@ class Contest:
     in between the shorter job wins. So a ≻ b ≻ c ≻ a happens, no sort key exists, and the scan order is
     part of the rule. But only the winner ever changes. So the chain of leaders of the last scan is kept: what
     came before the winner still stands, and the scan goes on from there. One leader leaves the chain per GPU
-    given, so in the long run one joins: about two searches for the next leader per GPU, each a few array
-    operations over the jobs behind the last leader.
+    given, so in the long run one joins: about two searches for the next leader per GPU.
+
+    Both ways to win need first_i ≥ last_b. Most jobs behind a leader have grown so much already that they
+    fall short of that, so one array operation leaves only a few to be looked at.
     """
 
-    __slots__ = ("_chain", "_changes", "_first", "_last", "_length", "_peak", "_seen", "_standings")
+    __slots__ = ("_chain", "_first", "_last", "_length", "_seen", "_standings")
 
     def __init__(self, last: FloatArray, first: FloatArray, length: FloatArray) -> None:
         self._last, self._first, self._length = last, first, length
@@ -39,9 +41,6 @@ class Contest:
         self._standings = list(zip(last.tolist(), first.tolist(), length.tolist(), strict=True))
         self._chain: list[int] = []
         self._seen = 0
-        self._changes = 0
-        self._peak = inf
-        """No `last` is higher than this."""
 
     def winner(self) -> int:
         """The job that leads at the end of the scan, or -1 when all have left."""
@@ -52,30 +51,33 @@ class Contest:
                 return -1
             seen += int(present.argmax()) + 1
             chain.append(seen - 1)
-        while seen < len(self._standings):
-            last, first, length = self._standings[chain[-1]]
-            leads = self._length[seen:] < length
-            leads &= self._first[seen:] >= last
-            if self._peak > first:
-                leads |= self._last[seen:] > first
-            next_leader = int(leads.argmax())
-            if not leads[next_leader]:
-                break
-            seen += next_leader + 1
-            chain.append(seen - 1)
+        while (challenger := self._next_leader(chain[-1], seen)) >= 0:
+            seen = challenger + 1
+            chain.append(challenger)
         self._seen = len(self._standings)
         return chain[-1]
+
+    def _next_leader(self, leader: int, seen: int) -> int:
+        """The first job from `seen` on that takes the lead, or -1."""
+        standings = self._standings
+        last, first, length = standings[leader]
+        able = (self._first[seen:] >= last).nonzero()[0]
+        for place in able[:_FEW].tolist():
+            own_last, _, own_length = standings[seen + place]
+            if own_length < length or own_last > first:
+                return seen + int(place)
+        if len(able) <= _FEW:
+            return -1
+        able = able[_FEW:] + seen
+        leads = (self._length[able] < length) | (self._last[able] > first)
+        nearest = int(leads.argmax())
+        return int(able[nearest]) if leads[nearest] else -1
 
     def change(self, winner: int, standing: tuple[float, float, float]) -> None:
         """The winner was served and has another standing now: last, first, length."""
         self._standings[winner] = standing
         last, first, length = standing
         self._last[winner], self._first[winner], self._length[winner] = last, first, length
-        if not self._changes % _PEAK_EVERY:
-            self._peak = float(self._last.max())
-        elif last > self._peak:
-            self._peak = last
-        self._changes += 1
         self._seen = winner + 1
         chain = self._chain
         chain.pop()
@@ -88,6 +90,7 @@ class Contest:
     def leave(self, winner: int) -> None:
         """The winner takes no further part."""
         self._chain.pop()
+        self._standings[winner] = (-inf, -inf, inf)
         self._last[winner] = self._first[winner] = -inf
         self._length[winner] = inf
         self._seen = winner + 1

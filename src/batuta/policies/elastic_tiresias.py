@@ -14,7 +14,7 @@ from batuta.core.arrays import IntArray
 from batuta.core.view import PoolView
 from batuta.policies.admission_pass import admit_in_order
 from batuta.policies.attained_service import move_tiers
-from batuta.policies.gain import grow_by_gain
+from batuta.policies.gain import grow_by_gain, speed_gain
 from batuta.policies.order import tier_order
 
 
@@ -44,7 +44,7 @@ class ElasticTiresias:
         free = view.capacity - int(gpus.sum())
         if free <= 0:
             return gpus
-        return grow_by_gain(view, gpus, free, np.flatnonzero(view.min <= free), view.tier)
+        return grow_by_gain(view, gpus, free, np.flatnonzero(view.min <= free), speed_gain, view.tier)
 
     def tiers(self, view: PoolView) -> IntArray:
         return move_tiers(view, self.thresholds_gpu_s, self.promote_after)

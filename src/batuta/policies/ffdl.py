@@ -13,7 +13,8 @@ import numpy as np
 from batuta.core.arrays import IntArray
 from batuta.core.view import PoolView
 from batuta.policies.best_total import choose_by_price, choose_even, choose_exactly
-from batuta.policies.options import Options, flatten_out, list_options
+from batuta.policies.gain import grow_by_gain, speed_gain
+from batuta.policies.options import Options, curves_flatten_out, flatten_out, list_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,11 @@ class Ffdl:
         gpus[taken:] = 0
         free = view.capacity - int(reach[taken - 1]) if taken else 0
         rows = np.flatnonzero(view.max[:taken] > view.min[:taken])
-        if free > 0 and rows.size:
+        if free <= 0 or not rows.size:
+            return gpus
+        if view.sizes.regular and curves_flatten_out(view, rows):
+            gpus = grow_by_gain(view, gpus, free, rows, speed_gain)
+        else:
             gpus[rows] += self._choose(list_options(view, rows, free), free, view.capacity)
         return gpus
 

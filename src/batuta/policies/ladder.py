@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from batuta.core.arrays import FloatArray, IntArray
+from batuta.core.arrays import IntArray
 from batuta.core.sizes import NO_SET, LegalSizes
 from batuta.core.view import PoolView
 
@@ -35,18 +35,8 @@ def _rungs(table: IntArray, gpus: IntArray) -> IntArray:
     return rungs
 
 
-def step_gains(view: PoolView, rows: IntArray, gpus: IntArray) -> tuple[FloatArray, IntArray]:
-    """For chosen jobs below their largest size: speed gained per GPU by the next step, and the next size."""
-    if view.sizes.regular:
-        up = np.where(gpus > 0, gpus + 1, view.min[rows])
-    else:
-        up = view.sizes.subset(rows).next(gpus)
-    gains: FloatArray = (view.speed.of(rows, up) - view.speed.of(rows, gpus)) / (up - gpus)
-    return gains, up
-
-
 class Steps:
-    """The same for one job at a time, for loops that give one step after the other.
+    """Next sizes and speeds of one job at a time, for loops that give one step after the other.
 
     Plain lists and a memory view: a NumPy scalar would cost more than the step itself.
     """

@@ -50,11 +50,11 @@ def list_options(view: PoolView, rows: IntArray, free: int) -> Options:
     to_end = -(-np.maximum(view.speed.last[rows] - low, 0) // step)
     count = 1 + np.minimum(reach // step, to_end)
     if view.sizes.regular:
-        job, extra = _count_up(count)
+        job, extra = count_up(count)
     else:
         count[view.sizes.set_of[rows] != NO_SET] = 1
-        job, extra = _count_up(count)
-        job, extra = _add_listed(view, rows, reach, job, extra * step[job])
+        job, extra = count_up(count)
+        job, extra = add_listed(view, rows, reach, job, extra * step[job])
     curves = view.speed.subset(rows)
     # Adding per job first and looking up per option once is three times as fast as `curves.of`.
     place = np.minimum((curves.start + low)[job] + extra, (curves.start + curves.last)[job])
@@ -89,13 +89,25 @@ def flatten_out(options: Options, slope: FloatArray) -> bool:
     return not (bend & (options.extra[1:] > 0)).any()
 
 
-def _count_up(count: IntArray) -> tuple[IntArray, IntArray]:
+def curves_flatten_out(view: PoolView, rows: IntArray) -> bool:
+    """The same for steps of one GPU between `min` and `max`, seen from the curves: many jobs share one."""
+    flat, start = view.speed.flat, view.speed.start[rows]
+    gain = np.diff(flat)
+    bends = np.zeros(len(flat), dtype=np.int64)
+    (gain[1:] > gain[:-1] + NOISE * (1 + flat[2:])).cumsum(out=bends[2:])
+    end = start + np.minimum(view.max[rows], view.speed.last[rows])
+    # A bend is booked where its second step ends, so the first of a job lies two places behind its `min`.
+    begin = np.minimum(start + view.min[rows] + 1, end)
+    return bool((bends[end] == bends[begin]).all())
+
+
+def count_up(count: IntArray) -> tuple[IntArray, IntArray]:
     """0, 1, …, count[j] − 1 for every j, and the j that each belongs to."""
     job = np.repeat(np.arange(len(count)), count)
     return job, np.arange(len(job)) - np.repeat(count.cumsum() - count, count)
 
 
-def _add_listed(
+def add_listed(
     view: PoolView, rows: IntArray, reach: IntArray, job: IntArray, extra: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Adds the sizes of jobs that have an explicit list."""

@@ -113,7 +113,8 @@ def test_who_wants_more_than_its_nodes_have_is_shown_as_smaller_or_not_at_all() 
     world = make_world([Node("n0", 4), labelled], {}, jobs)
     allocation, (view,) = ask(world, {"elastic": 2, "plain": 4})
     assert dict(zip(view.ids, view.max.tolist(), strict=True)) == {"elastic": 2, "plain": 4}
-    by_job = {world.jobs.ids[row]: most for row, most in allocation.reach.items()}
+    assert allocation.reach is not None
+    by_job = {world.jobs.ids[row]: most for row, most in zip(*allocation.reach, strict=True)}
     assert by_job == {"elastic": 2, "rigid": 2}
 
 

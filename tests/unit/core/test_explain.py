@@ -18,7 +18,7 @@ from batuta.core.world import World
 from batuta.quota.queue_limits import QueueLimits
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_plan
-from tests.support.worlds import NOW_S, make_job, make_nodes, make_world, scaling
+from tests.support.worlds import NOW_S, at, make_job, make_nodes, make_world, scaling
 
 Case = Callable[[], tuple[World, Rules]]
 
@@ -61,6 +61,12 @@ def failed() -> tuple[World, Rules]:
     world = make_world(make_nodes(4), {"j": "n0:0"}, [make_job("j")])
     apply(world, ev.JobInterrupted(NOW_S, "j", not_before_s=NOW_S + 8))
     return world, rules_that_give()
+
+
+def not_resized() -> tuple[World, Rules]:
+    world = make_world(make_nodes(4), {"j": "n0:01"}, [make_job("j", 2, min=1, max=4)])
+    apply(world, ev.JobFound(NOW_S, "j", at("n0:0"), not_before_s=NOW_S + 9))
+    return world, rules_that_give(j=1)
 
 
 NOBODY_MOVES = Costs(enabled=False)
@@ -222,6 +228,11 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
         lambda: wished(Wish.EVICT, True),
     ),
     "it failed": (Reason.RESTART_BACKOFF, "failed and is tried again in 8 s", failed),
+    "it could not be resized": (
+        Reason.RESIZE_BACKOFF,
+        "could not be resized; that is tried again in 9 s",
+        not_resized,
+    ),
     "it is just starting": (Reason.IN_TRANSITION, "has 2 GPUs and is just starting or resizing", moving),
 }
 

@@ -46,7 +46,7 @@ def cluster() -> World:
 )
 def test_by_type(wishes: dict[str, Any], most: list[int]) -> None:
     job = make_job("j", wishes.get("gpus_per_replica", 1), **wishes)
-    assert most_gpus(cluster(), job) == most
+    assert most_gpus(cluster(), wishes_of(job)) == most
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,18 @@ def test_only_who_wants_more_than_that_is_marked(
     cap, reach = within_reach(world, None, None)
     if narrow:
         assert cap is not None
-        assert cap.tolist() == [min(high, reach[0])]
+        assert reach is not None
+        assert cap.tolist() == [min(high, int(reach.most[0]))]
     else:
-        assert (cap, reach) == (None, {})
+        assert (cap, reach) == (None, None)
 
 
 def test_whoever_runs_keeps_what_it_has_though_it_could_not_start_there_now() -> None:
     world = make_world([Node("n0", 4)], {"a": "n0:0123"}, [make_job("a", 4)], cordoned=["n0"])
     cap, reach = within_reach(world, None, None)
     assert cap is not None
-    assert (cap.tolist(), reach) == ([4], {0: 0})
+    assert reach is not None
+    assert (cap.tolist(), reach.rows.tolist(), reach.most.tolist()) == ([4], [0], [0])
 
 
 def test_the_mark_follows_a_change_of_the_request_and_leaves_with_the_job() -> None:

@@ -87,9 +87,9 @@ def test_a_job_that_failed_is_not_started_before_its_time() -> None:
     world = world_with(running=True)
     apply(world, ev.JobInterrupted(NOW_S, "j", not_before_s=NOW_S + 8))
     assert cycle(world) == []
-    assert next_release_s(world.jobs, NOW_S) == NOW_S + 8
+    assert next_release_s(world, NOW_S) == NOW_S + 8
     assert cycle(world, NOW_S + 8) == [(Start, Reason.ADMITTED)]
-    assert next_release_s(world.jobs, NOW_S) == float("inf")
+    assert next_release_s(world, NOW_S) == float("inf")
 
 
 def test_whoever_says_run_does_not_wait_for_the_back_off() -> None:

@@ -97,7 +97,7 @@ def test_what_is_asked_for_is_durable_when_it_is_answered_and_is_then_acted_on()
 
 
 def test_what_goes_wrong_with_a_request_is_told_to_who_asked_and_to_nobody_else() -> None:
-    service, _, _, _ = build()
+    service, _, diary, _ = build()
     service.start()
     try:
         with pytest.raises(ZeroDivisionError):
@@ -108,6 +108,39 @@ def test_what_goes_wrong_with_a_request_is_told_to_who_asked_and_to_nobody_else(
         assert service.running
     finally:
         service.stop()
+    assert sum(isinstance(event, ev.JobSubmitted) for event in diary.events) == 1, "or nobody could replay it"
+
+
+def test_what_cannot_be_written_down_has_not_happened() -> None:
+    service, engine, diary, _ = build()
+    write = diary.append
+
+    def refuse(event: ev.Event) -> None:
+        if isinstance(event, ev.JobSubmitted) and event.job.id == "b":
+            raise UnicodeError("no text for this")
+        write(event)
+
+    diary.append = refuse  # type: ignore[method-assign]
+    service.start()
+    try:
+        with pytest.raises(UnicodeError):
+            service.ask(lambda world: [ev.JobSubmitted(1.0, make_job("b"))])
+        service.ask(lambda world: [ev.JobSubmitted(1.0, make_job("a"))])
+    finally:
+        service.stop()
+    assert engine.world.jobs.ids == ["a"]
+
+
+def test_who_has_gone_before_the_engine_came_has_asked_for_nothing() -> None:
+    service, engine, _, _ = build()
+    gone = service.request(lambda world: [ev.JobSubmitted(1.0, make_job("a"))])
+    assert gone.cancel()
+    service.start()
+    try:
+        service.ask(lambda world: [ev.JobSubmitted(1.0, make_job("b"))])
+    finally:
+        service.stop()
+    assert engine.world.jobs.ids == ["b"]
 
 
 def test_another_policy_decides_from_the_next_cycle_on() -> None:

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from batuta.core.bitsets import mask_of
 from batuta.core.cluster import Node
 from batuta.core.job import Spread, Topology
-from batuta.core.layout import mask_of
 from batuta.placement import TopologyPlacer
 from batuta.placement.repack import Item, LogicalNode, match, repack
 from batuta.placement.room import Room

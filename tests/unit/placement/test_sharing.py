@@ -1,13 +1,17 @@
 """Shares of a GPU: full cards first, never two cards, never more than a card has."""
 
+from random import Random
 from typing import Any
 
 import pytest
 
 from batuta.core.cluster import Node
-from batuta.core.job import Share
+from batuta.core.job import Job, Share
+from batuta.core.layout import Layout
 from batuta.placement import TopologyPlacer
-from tests.support.worlds import make_job, make_nodes, make_world, outcome, place
+from batuta.placement.room import Room
+from batuta.placement.sharing import place_share
+from tests.support.worlds import at, make_job, make_nodes, make_world, outcome, place
 
 GPU: dict[str, Any] = {"gpu_memory_mib": 1000}
 
@@ -100,3 +104,49 @@ def test_a_share_given_back_frees_its_part_only():
     )
     placed = place(TopologyPlacer(), world, {"a": 0, "c": 1, "d": 1})
     assert outcome(world, placed) == {"c": "WAITING_FOR_GPUS", "d": "n0:0"}
+
+
+def test_every_share_goes_where_a_look_at_all_cards_would_put_it() -> None:
+    """Given cards of two sizes and nodes short of CPU; when shares come; then none is misplaced."""
+    for seed in range(30):
+        random = Random(seed)
+        nodes = [
+            Node(
+                f"n{k}",
+                random.choice([2, 4]),
+                gpu_memory_mib=random.choice([1000, 1600]),
+                cpus_milli=random.choice([0, 2000]),
+            )
+            for k in range(6)
+        ]
+        room = Room(make_world(nodes).layout.fork(), {})
+        for k in range(60):
+            share = Share(random.randrange(0, 700, 7), random.choice([0, 5, 20, 35, 60]))
+            job = make_job(f"j{k}", share=share, cpus_milli_per_gpu=random.choice([0, 0, 300]))
+            some = room.layout.usable & (random.getrandbits(6) | random.getrandbits(6))
+            expected = fullest_card(room.layout, job, share, some)
+
+            found = place_share(room, job, share, some)
+
+            if expected is not None:
+                assert found == at("n{}:{}".format(*expected)), (seed, k)
+
+
+def fullest_card(layout: Layout, job: Job, share: Share, nodes: int) -> tuple[int, int] | None:
+    """Of all shared cards with room the one of which most is taken, compute or memory; the first on ties."""
+    fitting = [
+        (-max(card.compute_percent, card.memory_mib * 100 // layout.table.nodes[i].gpu_memory_mib), i, gpu)
+        for (i, gpu), card in layout.cards.items()
+        if nodes >> i & 1 and layout.fits_card(i, gpu, share) and layout.has_beside(i, 1, job)
+    ]
+    return min(fitting)[1:] if fitting else None
+
+
+def test_nobody_joins_a_card_of_which_more_is_taken_than_it_has() -> None:
+    """Given a card that others have overfilled; when a small share comes; then it goes elsewhere."""
+    room = Room(make_world(make_nodes(2, **GPU)).layout.fork(), {})
+    for k in range(2):
+        room.layout.take(0, 1, make_job(f"j{k}", share=Share(600, 80)))
+    small = Share(0, 10)
+
+    assert place_share(room, make_job("new", share=small), small, room.layout.usable) == at("n0:1")

@@ -54,6 +54,28 @@ def test_equal_on_larger_pools(name: str, seed: int) -> None:
         assert ours == plain
 
 
+@pytest.mark.parametrize("name", ["optimus-replay", "elastic-tiresias"])
+@pytest.mark.parametrize("seed", range(4))
+def test_equal_where_hundreds_want_a_few_gpus(name: str, seed: int) -> None:
+    """All run and few can grow; many gain the same by their first step, and some only by their second."""
+    random = np.random.default_rng(seed)
+    jobs = [
+        make_job(
+            id=f"j{k:03}",
+            submit_s=float(k),
+            min=1,
+            size=1,
+            max=4,
+            tier=int(random.integers(0, 2)),
+            remaining_s=float(random.choice([60.0, 600.0, 6000.0])),
+            speed=[0.0, 1.0, *(1.0 + random.choice([0.0, 0.5, 0.9, 1.0], 3).cumsum())],
+        )
+        for k in range(400)
+    ]
+    capacity = 400 + int(random.integers(5, 120))
+    assert run(load_policy(name), capacity, jobs) == REFERENCE[name](capacity, jobs)
+
+
 def _realistic_pool(seed: int) -> tuple[int, list[SnapshotJob]]:
     """Curves from a few models, some linear, some noisy; sizes regular in half of the pools."""
     random = np.random.default_rng(seed)

@@ -1,0 +1,23 @@
+"""Sets of small numbers as one integer with a bit per member: immutable, compact, and fast to combine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+
+def bits(value: int) -> Iterator[int]:
+    """The numbers of the set bits, ascending."""
+    while value:
+        low = value & -value
+        yield low.bit_length() - 1
+        value ^= low
+
+
+@lru_cache(maxsize=1 << 16)
+def mask_of(gpus: tuple[int, ...]) -> int:
+    """A set of GPUs as a number. The same few sets come up again and again, so it is remembered."""
+    mask = 0
+    for gpu in gpus:
+        mask |= 1 << gpu
+    return mask

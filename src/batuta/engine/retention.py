@@ -1,0 +1,91 @@
+"""How long jobs that are over are kept in mind: so many of them, and so long."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from batuta.core.event import Event, JobForgotten
+from batuta.core.job import JobId
+from batuta.core.world import World
+from batuta.engine.requests import EngineStopped, Make
+
+_log = logging.getLogger(__name__)
+_LOOK_EVERY_S = 10.0
+_AT_ONCE = 200
+"""Jobs that are forgotten in one step: nobody shall wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What is kept: the jobs that ended last, up to a number, as long as they are young."""
+
+    jobs: int = 10_000
+    age_s: float = 7 * 86_400.0
+
+    def __post_init__(self) -> None:
+        if self.jobs < 0:
+            raise ValueError(f"jobs must be ≥ 0, found {self.jobs}")
+        if not 0 < self.age_s <= math.inf:
+            raise ValueError(f"age_s must be > 0, found {self.age_s}")
+
+
+def outlived(world: World, keep: Keep, now_s: float, most: int) -> list[JobId]:
+    """The jobs that are kept no longer, the one that ended first before all others; at most so many."""
+    found: list[JobId] = []
+    too_many = len(world.past) - keep.jobs
+    for number, past in enumerate(world.past.values()):
+        if len(found) == most or (number >= too_many and past.end_s >= now_s - keep.age_s):
+            break
+        found.append(past.job.id)
+    return found
+
+
+class Retention:
+    """Has the engine forget jobs, with all that is left of them. For the engine's thread.
+
+    Files go first, then the event is written: whoever is killed in between finds a job without files, and
+    forgets it the next time. The other way round its files would stay for ever.
+    """
+
+    def __init__(
+        self,
+        keep: Keep,
+        ask: Callable[[Make], object],
+        remove: Callable[[JobId], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._keep = keep
+        self._ask = ask
+        self._remove = remove
+        self._clock = clock
+        self._next_s = -math.inf
+
+    def after_step(self, world: World) -> None:
+        """Looks from time to time whether there is something to forget."""
+        now_s = self._clock()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _LOOK_EVERY_S
+        if outlived(world, self._keep, now_s, 1):
+            with suppress(EngineStopped):
+                self._ask(self._forget)
+
+    def _forget(self, world: World) -> Sequence[Event]:
+        now_s = self._clock()
+        jobs = outlived(world, self._keep, now_s, _AT_ONCE)
+        if len(jobs) == _AT_ONCE:
+            self._next_s = -math.inf  # there may be more
+        return [JobForgotten(max(now_s, world.now_s), job) for job in jobs if self._is_removed(job)]
+
+    def _is_removed(self, job: JobId) -> bool:
+        try:
+            self._remove(job)
+        except (OSError, ValueError):
+            _log.exception("job %s is not forgotten: its files cannot be removed", job)
+            return False
+        return True
