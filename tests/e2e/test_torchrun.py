@@ -38,10 +38,12 @@ def trains(gpus: int, beyond: int) -> Callable[[Job], bool]:
 
 
 def test_a_real_torchrun_is_resized_from_2_nodes_to_1_to_2(tmp_path: Path) -> None:
-    env = {**os.environ, **require_torch().env(tmp_path / "bin")}
+    torch = require_torch()
+    env = {**os.environ, **torch.env(tmp_path / "bin")}
+    passed = [word for name in torch.quirks for word in ("--pass-env", name)]
     task = REPO / "examples" / "torchrun-elastic" / "task.yaml"
     with PlainServers(tmp_path) as servers:
-        server = servers.start(tmp_path / "home", "--nodes", "2", "--gpus", "1", env=env)
+        server = servers.start(tmp_path / "home", "--nodes", "2", "--gpus", "1", *passed, env=env)
         server.wait_ready()
         with server.client() as client:
             job = client.submit(task, max_nodes=2, env={"STEPS": str(STEPS)})

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Annotated
 
-import anyio
 import anyio.to_thread
 from fastapi import Depends, FastAPI, Request
 
@@ -30,8 +29,6 @@ from batuta.engine.requests import Make
 from batuta.store.errors import StoreError
 
 ANSWER_WITHIN_S = 15.0
-_ASKERS = 16
-"""Threads that may wait for the engine at once: reading goes on in the others, whatever it does."""
 _LOOK_EVERY_S = 1.0
 _SWITCH_S = 0.001
 _COLLECT_AFTER = (20_000, 20, 50)
@@ -57,7 +54,8 @@ class Desk:
         self.counts = EventCounts()
         self.policies = [one if isinstance(one, PolicyInfo) else PolicyInfo(*one) for one in parts.policies]
         self.feed = Feed(self.journal, self.pictures.refresh, self._heard)
-        self._askers = anyio.CapacityLimiter(_ASKERS)
+        # Whoever has changed something finds it in the next picture, without waiting for the engine.
+        self.service.before_answers(self.pictures.refresh)
 
     def now_s(self) -> float:
         return self.parts.clock()
@@ -67,16 +65,14 @@ class Desk:
 
     async def ask(self, make: Make) -> None:
         """Has something done; returns when it is durable. JournalUnavailable when that cannot be now."""
-        ask = partial(self.service.ask, make, ANSWER_WITHIN_S)
-        waiting = asyncio.ensure_future(
-            anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._askers)
-        )
+        waiting, begun_s = asyncio.wrap_future(self.service.request(make)), time.monotonic()
         try:
             while not (await asyncio.wait({waiting}, timeout=_LOOK_EVERY_S))[0]:
                 if trouble := self.service.cannot_store:
                     raise JournalUnavailable(f"{trouble} (what was asked for may be done when it can)")
-            await waiting
-            self.pictures.demand()
+                if time.monotonic() > begun_s + ANSWER_WITHIN_S:
+                    raise TimeoutError
+            waiting.result()
         finally:
             waiting.cancel()
 

@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from batuta.api.event_text import Told, tell
 from batuta.store.errors import StoreError
-from batuta.store.sqlite_journal import SqliteJournal
+from batuta.store.journal_writer import JournalWriter
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Feed:
 
     def __init__(
         self,
-        journal: SqliteJournal,
+        journal: JournalWriter,
         prepare: Callable[[], None] | None = None,
         heard: Callable[[Told], None] | None = None,
     ) -> None:
@@ -117,5 +117,5 @@ class Feed:
         return True
 
 
-def read_page(journal: SqliteJournal, after: int, limit: int) -> list[Told]:
+def read_page(journal: JournalWriter, after: int, limit: int) -> list[Told]:
     return [tell(text) for text in journal.texts_after(after, limit)]

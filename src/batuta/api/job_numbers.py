@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from batuta.core.job import JobId
 from batuta.core.world import World
-from batuta.store.sqlite_store import SqliteStore
-
-_MOST_DIGITS = 15
+from batuta.store.records import MOST_DIGITS
+from batuta.store.store import Store
 
 
 class JobNumbers:
     """Counts on from the largest number that was ever given. For the engine's thread only."""
 
-    def __init__(self, store: SqliteStore) -> None:
-        self._stored = _largest_stored(store)
+    def __init__(self, store: Store) -> None:
+        # A task is kept longer than what the World knows of its job.
+        self._stored = store.tasks.largest_number()
         self._last: int | None = None
 
     def next(self, world: World) -> int:
@@ -23,12 +23,6 @@ class JobNumbers:
         return self._last
 
 
-def _largest_stored(store: SqliteStore) -> int:
-    """A task is kept longer than what the World knows of its job."""
-    row = store.database.row("SELECT max(CAST(job_id AS INTEGER)) FROM tasks")
-    return int(row[0] or 0) if row else 0
-
-
 def _number(job: JobId) -> int:
-    is_number = job.isascii() and job.isdecimal() and len(job) <= _MOST_DIGITS
+    is_number = job.isascii() and job.isdecimal() and len(job) <= MOST_DIGITS
     return int(job) if is_number else 0

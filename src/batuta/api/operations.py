@@ -21,7 +21,7 @@ from batuta.spec.task import Task
 from batuta.spec.task_fit import check_fits
 from batuta.spec.task_job import DEFAULT_QUEUE, task_to_job
 from batuta.store.records import IdempotencyKeys
-from batuta.store.sqlite_store import SqliteStore
+from batuta.store.store import Store
 
 _WISHES = {"run": Wish.RUN, "park": Wish.PARK}
 
@@ -45,7 +45,7 @@ class Submission:
 class Operations:
     """Makes the requests. Each `Make` runs in the engine's thread, so it is quick and waits for nothing."""
 
-    def __init__(self, store: SqliteStore, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._keys: IdempotencyKeys = store.idempotency
         self._numbers = JobNumbers(store)
         self._clock = clock

@@ -13,7 +13,7 @@ from batuta.core.cluster import NodeName
 from batuta.core.job import JobId
 from batuta.engine.service import Service
 from batuta.spec.task_paths import PathRules
-from batuta.store.sqlite_store import SqliteStore
+from batuta.store.store import Store
 
 STATIC = Path(__file__).parent / "static"
 """Where the dashboard is built into."""
@@ -66,7 +66,7 @@ class ServerParts:
     """The collaborators of the API. Bootstrap makes it."""
 
     service: Service
-    store: SqliteStore
+    store: Store
     files: JobFiles
     policy: str
     """The policy that the engine was started with; the World knows of another one that was chosen since."""

@@ -1,8 +1,9 @@
 """The World as it was at one version, to be read without the engine's lock.
 
 All requests share a picture until something has changed that somebody may know of: what a request has done
-that was answered, or what the stream of events has told. Beyond that it may be a moment old, so that nobody
-waits for a decision that is just being made. What is over never changes, so it is copied once, when it ends.
+that was answered, or what the stream of events has told. The engine has one taken before it answers, so that
+nobody who has changed something waits for the decision on it. Beyond that a picture may be a moment old. What
+is over never changes, so it is copied once, when it ends.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ class PastJobs:
     by_id: dict[JobId, PastJob] = field(default_factory=dict)
     order: list[tuple[Key, PastJob]] = field(default_factory=list)
     counts: Counter[JobState] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, world: World) -> PastJobs:
+        order = sorted(((key_of(past.job), past) for past in world.past.values()), key=_first)
+        return cls(dict(world.past), order, Counter(past.state for past in world.past.values()))
 
     def add(self, past: PastJob) -> None:
         self.by_id[past.job.id] = past
@@ -134,23 +140,17 @@ class Picture:
 
 
 class Pictures:
-    """Gives a picture that has all that anybody can know of, and takes another one when there is none."""
+    """Gives a picture that has all that anybody can know of, and takes another one when it is old."""
 
     def __init__(self, service: Service, cycles: CycleWatch) -> None:
         self._service = service
         self._cycles = cycles
         self._taken = (-1, 0.0)
-        self._known = 0
-        """The version that somebody may know of."""
         self._lock = threading.Lock()
         self._last: Picture | None = None
-        self._past = PastJobs()
+        self._past, self._forgotten = PastJobs(), 0
         with service.reading() as (world, _):
             self._world = world
-
-    def demand(self) -> None:
-        """All that has happened up to now is known: no older picture will do."""
-        self._known = self._world.version
 
     async def newest(self) -> Picture:
         """Without waiting when there is one, else from another thread: the engine may be deciding."""
@@ -163,7 +163,7 @@ class Pictures:
             return self._current() or self._take()
 
     def refresh(self) -> None:
-        """Takes a picture of what is now, before anybody is told of it."""
+        """Takes a picture of what is now, before anybody is told of it: so the last one has all they know."""
         with self._lock:
             if not self._is_newest():
                 self._take()
@@ -176,11 +176,8 @@ class Pictures:
         return found
 
     def _current(self) -> Picture | None:
-        last = self._last
-        if last is None or self._is_newest():
-            return last
         is_young = time.monotonic() < self._taken[1] + _OLDEST_S
-        return last if is_young and last.version >= self._known else None
+        return self._last if is_young or self._is_newest() else None
 
     def _is_newest(self) -> bool:
         # A plan that changes nothing leaves the version as it is, and may still have other reasons.
@@ -216,9 +213,9 @@ class Pictures:
 
     def _up_to_date(self, world: World) -> PastJobs:
         """Adds what has ended since; begins again when some were forgotten."""
+        if world.forgotten != self._forgotten:
+            self._past, self._forgotten = PastJobs.of(world), world.forgotten
         known = self._past
-        if len(world.past) < len(known.by_id):
-            known = self._past = PastJobs()
         new = len(world.past) - len(known.by_id)
         for past in reversed(list(islice(reversed(world.past.values()), new))):
             known.add(past)

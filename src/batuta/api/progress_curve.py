@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,11 +55,15 @@ def _reports(path: Path) -> Iterator[ProgressReport]:
 
 def _lines(path: Path) -> Iterator[bytes]:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A job may put anything in its place: a FIFO would wait for a writer.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return
     try:
-        size = os.fstat(file).st_size
+        found = os.fstat(file)
+        size = found.st_size
+        if not stat.S_ISREG(found.st_mode):
+            return
         if size <= MOST_BYTES:
             yield from os.pread(file, size, 0).splitlines()
             return

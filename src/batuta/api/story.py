@@ -65,9 +65,13 @@ def sentences_of(text: str, job: str) -> Iterator[dict[str, Any]]:
 
 
 def _command(command: dict[str, Any]) -> str:
-    places = ", ".join(f"{span['node']}:{_listed(span['gpus'])}" for span in command["placement"][:8])
-    more = ", …" if len(command["placement"]) > 8 else ""
-    return f"{command['sentence']}, on {places}{more}" if places else command["sentence"]
+    places = _places([(span["node"], span["gpus"]) for span in command["placement"]])
+    return f"{command['sentence']}, on {places}" if places else command["sentence"]
+
+
+def _places(spans: list[tuple[str, list[int]]]) -> str:
+    more = ", …" if len(spans) > 8 else ""
+    return ", ".join(f"{node}:{_listed(gpus)}" for node, gpus in spans[:8]) + more
 
 
 def _listed(gpus: list[int]) -> str:
@@ -90,6 +94,16 @@ def _interrupted(event: dict[str, Any]) -> str:
     told = "(restart " in event.get("detail", "")
     later = f"; it is not tried again for {wait_s:.0f} s" if wait_s > 0 and not told else ""
     return f"stops before it is done{_how(event)}{later}"
+
+
+def _found(event: dict[str, Any]) -> str:
+    spans = event["placement"][0]
+    if not spans:
+        return f"is found without GPUs{_how(event)}"
+    wait_s = event.get("not_before_s", 0.0) - event["time_s"]
+    later = f"; it is not resized for {wait_s:.0f} s" if wait_s > 0 else ""
+    does = "runs" if event.get("running", True) else "has its place"
+    return f"{does} on {_places(spans)}, as was found{_how(event)}{later}"
 
 
 def _ended(event: dict[str, Any]) -> str:
@@ -128,8 +142,10 @@ _WISHED = {
 _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "JobSubmitted": _submitted,
     "JobStarted": lambda _: "runs",
+    "JobFound": _found,
     "JobInterrupted": _interrupted,
     "JobEnded": _ended,
+    "JobForgotten": lambda _: "is no longer kept in mind",
     "JobChanged": _changed,
     "JobWished": lambda event: _WISHED.get(event["wish"], ""),
     "TransitionTimed": _timed,

@@ -9,7 +9,7 @@ from fastapi.sse import format_sse_event
 
 from batuta.api.event_text import Told
 from batuta.api.feed import Feed
-from batuta.store.sqlite_journal import SqliteJournal
+from batuta.store.journal_writer import JournalWriter
 
 KEEP_ALIVE_S = 15.0
 
@@ -26,7 +26,7 @@ class Wanted:
 
 
 async def stream(
-    feed: Feed, journal: SqliteJournal, after: int | None, wanted: Wanted, *, follow: bool = True
+    feed: Feed, journal: JournalWriter, after: int | None, wanted: Wanted, *, follow: bool = True
 ) -> AsyncIterator[bytes]:
     """Frames from event `after` on, or from now on; ends when the server does, or all is told."""
     at = feed.last_seq if after is None else after

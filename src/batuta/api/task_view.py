@@ -10,6 +10,7 @@ from typing import Any
 import anyio.to_thread
 
 from batuta.store.database import Database
+from batuta.store.journal_reader import column_text
 
 _HIDDEN = "<hidden>"
 _REMEMBERED = 1_000
@@ -37,7 +38,7 @@ class ShownTasks:
     def _read(self, job: str) -> dict[str, Any] | None:
         # What is committed, past the table's own `get`: that also looks at what is not, and would wait for
         # the disk while the engine commits. A job that is shown has been committed.
-        row = self._database.row("SELECT task_json FROM tasks WHERE job_id = ?", job)
+        row = self._database.row("SELECT task_json FROM tasks WHERE job_id = ?", column_text(job))
         return shown_task(row[0] if row else None)
 
 

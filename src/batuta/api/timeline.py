@@ -42,8 +42,10 @@ class TimelineRecord:
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "JobSubmitted": self._submitted,
             "Planned": self._planned,
+            "JobFound": self._found,
             "JobInterrupted": self._released,
             "JobEnded": self._released,
+            "NodeChanged": self._changed,
             "NodeLost": self._lost,
             "GpuFailed": self._lost,
         }
@@ -73,15 +75,27 @@ class TimelineRecord:
                 held += [(span[0], gpu) for gpu in span[1]]
             self._track(command["job"]).hold(event["time_s"], held)
 
+    def _found(self, event: dict[str, Any]) -> None:
+        held = [(node, gpu) for node, gpus in _spans(event["placement"]) for gpu in gpus]
+        self._track(event["job"]).hold(event["time_s"], held)
+
     def _released(self, event: dict[str, Any]) -> None:
         self._track(event["job"]).hold(event["time_s"], [])
 
     def _lost(self, event: dict[str, Any]) -> None:
         node, gpu = event["node"], event.get("gpu")
+        self._drop(event["time_s"], lambda own: own[0] == node and gpu in (None, own[1]))
+
+    def _changed(self, event: dict[str, Any]) -> None:
+        """A node that has fewer GPUs than before takes the others away."""
+        node, gpus = event["node"]["name"], event["node"]["gpus"]
+        self._drop(event["time_s"], lambda own: own[0] == node and own[1] >= gpus)
+
+    def _drop(self, time_s: float, is_gone: Callable[[tuple[str, int]], bool]) -> None:
         for track in self._tracks.values():
-            left = [own for own in track.held if own[0] != node or (gpu is not None and own[1] != gpu)]
+            left = [own for own in track.held if not is_gone(own)]
             if len(left) < len(track.held):
-                track.hold(event["time_s"], left)
+                track.hold(time_s, left)
 
     def show(self, picture: Picture, since_s: float, now_s: float, limit: int) -> list[dict[str, Any]]:
         """Jobs that had GPUs since a time, the first to start first; the newest when there are too many."""

@@ -87,11 +87,17 @@ def _read_mapping(reader: TaskReader, node: YamlNode | None, what: str) -> dict[
     found: dict[str, str | YamlNode] = {}
     if node is None or is_null(node):
         return found
+    is_secret = what == "secrets"
+    if is_secret and not isinstance(node, yaml.MappingNode):
+        # What stands there instead may well be one of them.
+        reader.fault(node, "secrets must be a mapping of names to values", "NAME: value")
+        return found
     values = reader.mapping(node, what) or {}
     keys = {key.value: key for key, _ in node.value if isinstance(key, yaml.ScalarNode)} if values else {}
     for name, value in values.items():
         if not _NAME.fullmatch(name):
-            reader.fault(keys[name], f"{shown(name)} is not a name for a variable", _NAME_FIX)
+            called = "a key of secrets" if is_secret else shown(name)
+            reader.fault(keys[name], f"{called} is not a name for a variable", _NAME_FIX)
         elif is_null(value):
             found[name] = value
         elif not isinstance(value, yaml.ScalarNode):
@@ -132,7 +138,8 @@ def parse_env_options(
     for option in options:
         name, equals, value = option.partition("=")
         if not _NAME.fullmatch(name):
-            problems.append(Problem(f"{flag}: {shown(name)} is not a name for a variable", fix=_NAME_FIX))
+            called = "what it begins with" if flag == "--secret" else shown(name)
+            problems.append(Problem(f"{flag}: {called} is not a name for a variable", fix=_NAME_FIX))
         elif not equals and name not in environ:
             problems.append(
                 Problem(f"{flag} {name}: your environment has no {name}", fix=f"{flag} {name}=VALUE")

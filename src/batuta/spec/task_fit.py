@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from batuta.core.cluster import Node, Queue
+from batuta.core.fit import tolerates
 from batuta.core.job import Job, Spread
 from batuta.spec.problem import Problem, did_you_mean
 
@@ -46,7 +47,7 @@ def _on_nodes(job: Job, nodes: Sequence[Node]) -> tuple[list[tuple[str, str]], l
 
 
 def _suits(job: Job, node: Node) -> bool:
-    tolerated = all(taint in job.tolerations for taint in node.taints)
+    tolerated = all(tolerates(job.tolerations, taint) for taint in node.taints)
     return tolerated and all(label in node.labels for label in job.node_labels)
 
 

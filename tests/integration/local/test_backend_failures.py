@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from batuta.backends.local import processes
+from batuta.backends.local.job_run import JobRun
+from batuta.backends.local.live_run import LiveRun
 from batuta.backends.local.run_record import RunRecord
 from batuta.backends.local.state import Phase, ReplicaState
 from batuta.core import event as ev
@@ -200,7 +202,7 @@ def test_disk_without_room_for_the_record_is_no_end(bench: Bench, monkeypatch: p
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("batuta.backends.local.live_run.write_record", full)
+        patch.setattr("batuta.backends.local.live_run.write_first_record", full)
         bench.start("a", "n0:0")
         assert "No space left" in bench.until_said(ev.JobInterrupted, "a").detail
     bench.start("a", "n0:0")
@@ -275,3 +277,83 @@ def test_job_that_crashes_at_a_request_for_a_checkpoint_has_failed(bench: Bench)
     bench.preempt("a")
     end = bench.end_of("a")
     assert (end.state, end.exit_code) == (JobState.FAILED, 9)
+
+
+def test_something_that_nobody_thought_of_is_the_end_of_one_job_and_of_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    for job in "ab":
+        bench.task(job, WAITS)
+    go_on = JobRun._go_on
+
+    def stumble(self: JobRun, run: LiveRun, now_s: float) -> None:
+        if self.job.id == "a" and run.all_run:
+            raise ZeroDivisionError("nobody thought of this")
+        go_on(self, run, now_s)
+
+    monkeypatch.setattr(JobRun, "_go_on", stumble)
+    bench.start("a", "n0:0")
+    bench.start("b", "n0:1")
+    end = bench.end_of("a")
+    assert end.state is JobState.FAILED
+    assert "a fault of the server" in end.detail
+    assert "nobody thought of this" in end.detail
+    assert "nobody thought of this" in caplog.text
+    bench.until_said(ev.JobStarted, "b")
+    assert not bench.heard(ev.JobEnded, "b")
+    # Its GPU is free, and nothing of it is left there.
+    bench.task("c", "true")
+    bench.start("c", "n0:0")
+    assert bench.end_of("c").state is JobState.SUCCEEDED
+
+
+def test_pipes_in_place_of_files_hold_nobody_up(bench: Bench):
+    run = 'trap "mkfifo $BATUTA_CONTROL/checkpoint-done" USR1; mkfifo $BATUTA_CONTROL/result.json; echo ready'
+    bench.task("a", f"{run}; while :; do sleep 0.02; done", elastic={"checkpoint": "on-signal"})
+    bench.start("a", "n0:0")
+    bench.until_logged("a", "ready")
+    bench.until_said(ev.JobStarted, "a")
+    bench.preempt("a")
+    bench.until(lambda: not bench.processes(), "it has left")
+    assert "a" not in bench.results
+    bench.task("b", "mkfifo $BATUTA_CONTROL/result.json")
+    bench.start("b", "n0:0")
+    assert bench.end_of("b").state is JobState.SUCCEEDED
+    assert "b" not in bench.results
+
+
+ELASTIC = {"kind": "torch-elastic"}
+
+
+def test_agents_that_do_not_follow_rank_0_to_its_end_are_stopped(bench: Bench):
+    run = "[ $BATUTA_REPLICA = 0 ] && exit 0; echo waits; exec sleep 1000"
+    bench.task("a", run, sizes=2, elastic=ELASTIC)
+    bench.start("a", "n0:01")
+    end = bench.end_of("a")
+    assert (end.state, end.exit_code) == (JobState.SUCCEEDED, 0)
+    assert end.detail == "rank 1 did not end after rank 0 had, and was stopped"
+
+
+def test_other_jobs_may_go_on_after_their_rank_0(bench: Bench):
+    bench.task("a", "[ $BATUTA_REPLICA = 0 ] && exit 0; sleep 1", sizes=2)
+    bench.start("a", "n0:01")
+    end = bench.end_of("a")
+    assert (end.state, end.detail) == (JobState.SUCCEEDED, "")
+
+
+def test_a_fault_before_a_job_has_begun_is_the_end_of_that_job_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    remember = JobRun.remember
+
+    def stumble(self: JobRun, now_s: float, current: RunRecord | None = None) -> None:
+        if self.job.id == "a":
+            raise ZeroDivisionError("nobody thought of this")
+        remember(self, now_s, current)
+
+    monkeypatch.setattr(JobRun, "remember", stumble)
+    for job in "ab":
+        bench.task(job, "true")
+        bench.start(job, "n0:0")
+    assert "nobody thought of this" in bench.end_of("a").detail
+    assert bench.end_of("b").state is JobState.SUCCEEDED

@@ -264,3 +264,43 @@ def test_server_that_is_killed_loses_no_job_and_runs_none_twice(bench: Bench, tm
     bench.come_back({"a": ("n0:012", Phase.STARTING)})
     assert bench.end_of("a").state is JobState.SUCCEEDED
     assert not [rank for rank in range(3) if "twice" in bench.log("a", rank)]
+
+
+def test_job_that_ended_while_nobody_was_there_is_dated_when_it_ended(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("batuta.backends.local.job_voice._LATE_S", 0.0)
+    bench.task("a", "echo ready; sleep 0.3")
+    bench.start("a", "n0:0")
+    bench.until_said(ev.JobStarted, "a")
+    bench.vanish()
+    give_up = time.monotonic() + 30
+    while bench.processes():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+    over_s = time.time()
+    bench.come_back({"a": ("n0:0", Phase.RUNNING)})
+    end = bench.end_of("a")
+    assert end.state is JobState.SUCCEEDED
+    assert end.ended_s is not None
+    assert end.ended_s <= over_s <= end.time_s
+
+
+def test_agents_that_were_being_stopped_when_the_server_was_killed_are_no_failure(bench: Bench):
+    run = '[ $BATUTA_REPLICA = 0 ] && exit 0; trap "" TERM; echo ready; while :; do sleep 0.1; done'
+    bench.task("a", run, sizes=2, elastic={"kind": "torch-elastic", "grace": "0.5s"})
+    bench.start("a", "n0:01")
+    files = JobFiles(bench.root, "a")
+
+    def is_noted() -> bool:
+        record = read_record(files, 0)
+        return record is not None and record.trailing
+
+    bench.until(is_noted, "the others are told to stop")
+    bench.vanish()
+    bench.come_back({"a": ("n0:01", Phase.RUNNING)})
+    end = bench.end_of("a")
+    assert (end.state, end.detail) == (
+        JobState.SUCCEEDED,
+        "rank 1 did not end after rank 0 had, and was stopped",
+    )

@@ -3,6 +3,8 @@
 import json
 from itertools import islice
 
+import pytest
+
 from batuta.api.event_text import tell, type_of, with_seq
 from batuta.api.story import sentences_of
 from batuta.core import event as ev
@@ -13,7 +15,8 @@ from batuta.core.reason import Reason
 from batuta.store.codec import EVENT_TYPES, encode
 from batuta.store.journal_reader import Text
 from tests.support.stories import Story
-from tests.support.worlds import make_job
+from tests.support.walks import Walk
+from tests.support.worlds import at, make_job
 
 
 def told(event: ev.Event) -> dict[str, object]:
@@ -68,6 +71,35 @@ def test_every_event_of_a_long_story_can_be_told() -> None:
                 assert sentence["sentence"]
     assert kinds <= EVENT_TYPES.keys()
     assert {"JobSubmitted", "Planned", "JobEnded"} <= kinds
+
+
+FOUND = at("n0:01 n1:2")
+
+
+@pytest.mark.parametrize(
+    ("event", "sentence"),
+    [
+        (ev.JobFound(1.0, "1", FOUND), "runs on n0:0+1, n1:2, as was found"),
+        (
+            ev.JobFound(1.0, "1", FOUND, True, not_before_s=6.0, detail="n2 is full"),
+            "runs on n0:0+1, n1:2, as was found (n2 is full); it is not resized for 5 s",
+        ),
+        (ev.JobFound(1.0, "1", FOUND, False), "has its place on n0:0+1, n1:2, as was found"),
+        (ev.JobFound(1.0, "1", at("")), "is found without GPUs"),
+        (ev.JobForgotten(1.0, "1"), "is no longer kept in mind"),
+    ],
+)
+def test_what_was_found_is_a_story(event: ev.Event, sentence: str) -> None:
+    assert [one["sentence"] for one in sentences_of(encode(event), "1")] == [sentence]
+    assert tell(Text(1, encode(event))).jobs == {"1"}
+
+
+def test_every_event_of_a_walk_can_be_told() -> None:
+    for seq, event in enumerate(Walk(1).go(600).events):
+        text = encode(event)
+        found = tell(Text(seq, text))
+        for job in found.jobs:
+            assert all(one["sentence"] for one in sentences_of(text, job))
 
 
 def test_progress_is_no_story() -> None:

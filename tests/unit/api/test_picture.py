@@ -1,16 +1,24 @@
 """A picture shows the World as it is, is taken once for each version, and never changes."""
 
+import threading
+from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from batuta.api.cycle_watch import CycleWatch
 from batuta.api.picture import Pictures
+from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
+from batuta.core.arrays import IntArray
 from batuta.core.job import JobState
+from batuta.core.view import PoolView
 from batuta.core.wish import Wish
 from batuta.core.world import World
+from tests.support.live_service import live_service
 from tests.support.pictures import StillService, pictures_of
 from tests.support.stories import Story
 from tests.support.worlds import make_job, make_nodes, make_world
@@ -24,7 +32,7 @@ def test_it_agrees_with_the_world_at_every_moment(seed: int) -> None:
         apply(world, event)
         if number % 7:
             continue
-        pictures.demand()
+        pictures.refresh()
         picture = pictures.take()
         assert picture.version == world.version
         assert [job.id for job in picture.jobs] == world.jobs.ids
@@ -62,7 +70,7 @@ def test_one_picture_serves_all_until_somebody_knows_of_a_change() -> None:
     assert pictures.take() is first
     apply(world, ev.TimePassed(1.0))
     assert pictures.take() is first, "nobody can know yet"
-    pictures.demand()
+    pictures.refresh()
     second = pictures.take()
     assert (second.version, service.reads) == (world.version, 3)
     # A cycle without commands leaves the World as it is, and gives other reasons.
@@ -89,7 +97,49 @@ def test_jobs_that_the_world_forgets_are_forgotten() -> None:
         apply(world, ev.JobEnded(1.0, name, JobState.FAILED))
     pictures = pictures_of(world)
     assert len(pictures.take().past) == 3
-    del world.past["a"], world.past["b"]
-    world.version += 1
-    pictures.demand()
-    assert [past.job.id for _, past in pictures.take().past] == ["c"]
+    apply(world, ev.JobForgotten(2.0, "a"))
+    apply(world, ev.JobForgotten(2.0, "b"))
+    # As many have ended since: their number alone would say nothing.
+    for name in "de":
+        apply(world, ev.JobSubmitted(3.0, make_job(name)))
+        apply(world, ev.JobEnded(4.0, name, JobState.SUCCEEDED))
+    pictures.refresh()
+    picture = pictures.take()
+    assert [past.job.id for _, past in picture.past] == ["c", "d", "e"]
+    assert set(picture.past_by_id) == {"c", "d", "e"}
+    assert picture.state_counts[JobState.FAILED] == 1
+
+
+class Pensive:
+    """A policy that decides when it is let."""
+
+    name = "pensive"
+
+    def __init__(self) -> None:
+        self.let = threading.Event()
+        self.begun = threading.Event()
+
+    def allocate(self, view: PoolView) -> IntArray:
+        self.begun.set()
+        assert self.let.wait(60)
+        return np.zeros(len(view.ids), dtype=np.int64)
+
+
+def test_who_has_submitted_a_job_sees_it_while_the_decision_on_it_is_being_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batuta.api.picture._OLDEST_S", 3600.0)
+    pensive = Pensive()
+    monkeypatch.setattr(
+        "tests.support.live_service.rules_for", lambda name: replace(rules_for(name), policy=pensive)
+    )
+    with live_service(tmp_path) as live:
+        pictures: Pictures = live.app.state.desk.pictures
+        pictures.take()
+        try:
+            live.service.ask(lambda world: [ev.JobSubmitted(1.0, make_job("a"))])
+            assert pensive.begun.wait(60)
+            assert [job.id for job in pictures.take().jobs] == ["a"]
+            assert not pensive.let.is_set()
+        finally:
+            pensive.let.set()

@@ -10,7 +10,7 @@ from batuta.api.event_text import tell
 from batuta.api.timeline import TimelineRecord
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import Placement, Span
+from batuta.core.cluster import Node, Placement, Span
 from batuta.core.command import Preempt, Resize, Start
 from batuta.core.job import JobState
 from batuta.core.plan import Plan, no_decisions
@@ -72,6 +72,21 @@ def test_a_job_grows_shrinks_waits_and_ends() -> None:
 
 def test_what_still_runs_goes_up_to_now() -> None:
     assert sizes(record_of(start(1.0, "a", "n0:0")), now_s=9.0) == {"a": [(1.0, 9.0, 1)]}
+
+
+@pytest.mark.parametrize("as_told", [False, True])
+def test_what_was_found_counts_whatever_was_planned(as_told: bool) -> None:
+    record = record_of(
+        start(1.0, "a", "n0:0123"),
+        ev.JobFound(5.0, "a", at("n0:01")),
+        ev.JobFound(6.0, "b", at("n1:0123")),
+        ev.NodeChanged(8.0, Node("n1", 3)),
+        as_told=as_told,
+    )
+    assert sizes(record) == {
+        "a": [(1.0, 5.0, 4), (5.0, 100.0, 2)],
+        "b": [(6.0, 8.0, 4), (8.0, 100.0, 3)],
+    }
 
 
 def test_lost_gpus_are_taken_away() -> None:

@@ -124,3 +124,20 @@ def test_names_with_a_value_are_filled_in(text, filled):
 def test_any_dotenv_file_is_read_or_refused(text):
     with contextlib.suppress(InputError):
         parse_env_file(text, ".env")
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["secrets: hunter2", "secrets: [hunter2]", "secrets: {TOKEN=hunter2: }", "secrets: {T: [hunter2]}"],
+)
+def test_what_stands_in_place_of_secrets_is_not_shown(written: str) -> None:
+    with pytest.raises(InputError) as refused:
+        parse_task(f'run: "true"\n{written}\n')
+    assert "secrets" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_secret_without_a_name_is_not_shown() -> None:
+    with pytest.raises(InputError) as refused:
+        parse_env_options(["hunter 2"], {}, "--secret")
+    assert "hunter" not in str(refused.value)

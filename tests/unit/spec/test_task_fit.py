@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batuta.core.cluster import Node, Queue
 from batuta.core.job import Job, Share, Spread, Topology
-from batuta.core.reach import most_gpus
+from batuta.core.reach import most_gpus, wishes_of
 from batuta.spec.task_fit import check_fits
 from tests.support.worlds import make_world
 
@@ -187,7 +187,7 @@ def test_it_agrees_with_what_the_scheduler_goes_by(found, data):
     accepted = dict(wanted.gpu_types)
     most = [
         gpus
-        for name, gpus in zip(world.nodes.types, most_gpus(world, wanted), strict=True)
+        for name, gpus in zip(world.nodes.types, most_gpus(world, wishes_of(wanted)), strict=True)
         if not accepted or name in accepted
     ]
     assert (check_fits(wanted, found) == []) == (max(most, default=0) >= wanted.min)

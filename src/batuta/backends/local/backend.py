@@ -6,6 +6,7 @@ Everything that must outlive the server is on disk before it matters, so `resume
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import queue
@@ -15,9 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
+from batuta.backends.local.blanks import Blanks
 from batuta.backends.local.clock import SteadyClock
 from batuta.backends.local.job_files import JobFiles, jobs_with_runs
 from batuta.backends.local.job_run import JobRun
+from batuta.backends.local.job_voice import fault_of_ours
+from batuta.backends.local.passed_env import passed_env
 from batuta.backends.local.place_plan import Device, Machine
 from batuta.backends.local.ports import PortReservations
 from batuta.backends.local.processes import RunningReplica
@@ -41,6 +45,7 @@ __all__ = ["Held", "LocalBackend", "Timing", "held_in"]
 Known: TypeAlias = Task | tuple[Task, Job | str]
 """What is to be run; alone, with its job, or with its user. Its job is made from it where it is not given."""
 _LONGEST_WAIT_S = 3600.0
+_log = logging.getLogger(__name__)
 
 
 class LocalBackend:
@@ -63,7 +68,8 @@ class LocalBackend:
         """Files lie below `root`. `tasks` says what a job runs; it may raise KeyError or InputError.
 
         `devices` names each node's GPUs as CUDA knows them, numbers or UUIDs; without it they are numbered
-        within their node. `inherited` is passed on to jobs, by default the server's own environment.
+        within their node. `inherited` is passed on to jobs, by default what is harmless of the server's own
+        environment.
         `on_result` gets a job's return value as JSON, before the job's end is told. `since_s` is the World's
         time: should the clock have been set back since, events go on from there.
         """
@@ -84,7 +90,7 @@ class LocalBackend:
         machine = Machine(
             {node.name: index for index, node in enumerate(self._nodes)},
             devices or {node.name: range(node.gpus) for node in self._nodes},
-            dict(os.environ) if inherited is None else inherited,
+            passed_env(os.environ) if inherited is None else inherited,
             doorbell,
             log_cap_bytes,
         )
@@ -97,6 +103,7 @@ class LocalBackend:
             watch=self._watch_replica,
             later=self._later.append,
             on_result=on_result,
+            blanks=Blanks(self.root, self._janitor.call),
         )
 
     # ------------------------------------------------------------------------------- what the engine asks
@@ -123,12 +130,9 @@ class LocalBackend:
         """Notes what is wanted. It is begun with at the next call of `next_events`."""
         given: dict[JobId, Placement] = {}
         for command in commands:
-            is_new = command.job not in self._yard.machines
-            machine = self._machine(command.job, now_s)
+            machine = self._known_machine(command.job, now_s)
             if machine is None:
                 continue
-            if is_new:
-                machine.remember(now_s)
             if isinstance(command, Stop):
                 machine.is_ending, machine.wanted = True, None
             elif isinstance(command, Preempt):
@@ -231,12 +235,24 @@ class LocalBackend:
 
     def _do_later(self) -> None:
         """What had to wait until all was durable: the engine asks for more only then."""
-        doing = self._later[:]
+        for do in self._later:
+            self._janitor.call(do)
         self._later.clear()
-        for do in doing:
-            do()
-        if doing:
-            self._janitor.call()
+
+    def _known_machine(self, job: JobId, now_s: float) -> JobRun | None:
+        """The machine of a job, with all that it has reported. None when that is its end."""
+        is_new = job not in self._yard.machines
+        try:
+            machine = self._machine(job, now_s)
+            if is_new and machine is not None:
+                machine.remember(now_s)
+        except Exception as error:
+            # What nobody thought of is the end of one job, and not of all.
+            _log.exception("job %s is given up before it has begun", job)
+            self._yard.machines.pop(job, None)
+            self._said.append(JobEnded(now_s, job, JobState.FAILED, detail=fault_of_ours(error)))
+            return None
+        return machine
 
     def _machine(self, job: JobId, now_s: float) -> JobRun | None:
         """The machine of a job. None when nobody knows what the job runs; then that is its end."""

@@ -1,14 +1,16 @@
-"""Where a job's files lie, and how they are written so that nobody reads half of one.
+"""Where a job's files lie.
 
 jobs/<id>/
   job.json            what is remembered of runs that are over (ledger.py)
-  runs/<n>/run.json   the run that is, or was last; one folder per rank beside it (processes.py)
-  control/<n>/        how a checkpoint is asked for and answered; host lists; result.json
+  runs/<n>/           the run that is, or was last
+    run.json          what a next server has to know of it (run_record.py)
+    <rank>/           one replica (processes.py)
+    checkpoint-*      how a checkpoint is asked for and answered; beside it host lists, result.json
   logs/rank-<r>.log   goes on through restarts
   checkpoints/        $BATUTA_CHECKPOINT_DIR
   progress.jsonl      $BATUTA_PROGRESS
   result.json         the job's return value
-  setup-markers/      the nodes on which setup was done
+  setup-markers/      the nodes on which setup was done, for a task that has one
   work/               the working directory of a task that names none
 """
 
@@ -18,12 +20,14 @@ import contextlib
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote, unquote
 
+from batuta.backends.local.blanks import Blanks
+from batuta.backends.local.small_files import read_small
 from batuta.backends.local.trash import throw_away
 from batuta.core.job import JobId
 
@@ -42,7 +46,8 @@ class JobFiles:
 
     def __init__(self, root: Path, job: JobId) -> None:
         self._root = root.absolute()
-        self.folder = self._root / "jobs" / folder_name(job)
+        self.folder = self._root / f"jobs/{folder_name(job)}"
+        self._runs: dict[int, Path] = {}
 
     @cached_property
     def ledger(self) -> Path:
@@ -69,10 +74,6 @@ class JobFiles:
         return self.folder / "work"
 
     @cached_property
-    def _controls(self) -> Path:
-        return self.folder / "control"
-
-    @cached_property
     def _logs(self) -> Path:
         return self.folder / "logs"
 
@@ -81,30 +82,43 @@ class JobFiles:
         return self.folder / "setup-markers"
 
     def run(self, number: int) -> Path:
-        return self.runs / str(number)
+        found = self._runs.get(number)
+        if found is None:
+            found = self._runs[number] = self.folder / f"runs/{number}"
+        return found
 
     def replica(self, number: int, rank: int) -> Path:
-        return self.runs / f"{number}/{rank}"
+        return self.run(number) / str(rank)
 
     def control(self, number: int) -> Path:
-        return self._controls / str(number)
+        """$BATUTA_CONTROL, by which a run and its server talk: gone with the run."""
+        return self.run(number)
 
     def log(self, rank: int) -> Path:
-        return self._logs / f"rank-{rank}.log"
+        return self.folder / f"logs/rank-{rank}.log"
 
     def setup_marker(self, node: str) -> Path:
         return self._setup_markers / quote(node, safe="")
 
-    def prepare(self, number: int) -> None:
-        """Makes the folders that a run needs. OSError when that is not possible."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for folder in (
-            *(self.runs, self.run(number), self._controls, self.control(number)),
-            *(self.checkpoints, self.work, self._logs, self._setup_markers),
-        ):
-            # Parents before children: none is tried in vain, and nobody else may look into any.
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
+    def prepare(self, number: int, blanks: Blanks | None = None) -> None:
+        """Makes the folder of a run. OSError when that is not possible."""
+        if number == 0 and blanks is not None and blanks.become(self.folder):
+            return
+        run = str(self.run(number))
+        try:
+            os.mkdir(run, 0o700)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            # It is the first one. Nobody else may look into any of them.
+            self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (self.folder, self.runs, run):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(folder, 0o700)
+
+    def premises(self, *, with_setup: bool) -> list[Path]:
+        """The folders that replicas find; each makes those that are not there yet."""
+        return [self._logs, self.checkpoints, self.work, *([self._setup_markers] if with_setup else [])]
 
     def run_numbers(self) -> list[int]:
         """The runs that there are, ascending."""
@@ -125,13 +139,14 @@ class JobFiles:
         """Takes over the result that a run left, so that it outlives the run."""
         source = self.control(number) / "result.json"
         with contextlib.suppress(OSError):
-            if source.stat().st_size <= LARGEST_RESULT_BYTES:
+            found = os.lstat(source)
+            if stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_RESULT_BYTES:
                 os.replace(source, self.result)
 
     def read_result(self) -> str | None:
         """The job's return value as JSON; None when it gave none."""
         try:
-            text = self.result.read_text(encoding="utf-8")
+            text = read_small(self.result, LARGEST_RESULT_BYTES).decode("utf-8")
             json.loads(text)
         except (OSError, ValueError, RecursionError):
             return None
@@ -139,12 +154,11 @@ class JobFiles:
 
     def discard_run(self, number: int) -> None:
         """Forgets a run of which no process is left. A run is there as a whole or not at all."""
-        for folder in (self.run(number), self.control(number)):
-            throw_away(self._root, folder)
+        throw_away(self._root, self.run(number))
 
     def tidy(self) -> None:
         """Keeps of a job that is over what people want: logs, progress, result and checkpoints."""
-        for folder in (self.runs, self._controls, self._setup_markers):
+        for folder in (self.runs, self._setup_markers):
             throw_away(self._root, folder)
         with contextlib.suppress(OSError):
             self.work.rmdir()  # only when nothing is in it
@@ -163,18 +177,3 @@ def jobs_with_runs(root: Path) -> Iterator[tuple[JobId, JobFiles]]:
         if (root / "jobs" / name / "runs").is_dir():
             job = unquote(name)
             yield job, JobFiles(root, job)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Replaces a file as a whole. OSError when the disk does not let us; then the old one stays."""
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps(value) + "\n", encoding="utf-8")
-    os.replace(draft, path)
-
-
-def read_json(path: Path) -> Any:
-    """What is in a file; None when nothing is that makes sense."""
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None

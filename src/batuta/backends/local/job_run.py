@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 
@@ -23,10 +24,10 @@ from batuta.backends.local.live_run import Going, LiveRun
 from batuta.backends.local.mounts import CannotMount
 from batuta.backends.local.outcome import End, Outcome
 from batuta.backends.local.progress_feed import ProgressFeed
-from batuta.backends.local.run_record import RunRecord
+from batuta.backends.local.run_record import RunRecord, read_record
 from batuta.backends.local.site import Site
 from batuta.core.cluster import Placement
-from batuta.core.job import Job, JobState
+from batuta.core.job import Job, JobKind, JobState
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
 
@@ -102,6 +103,7 @@ class JobRun:
             return
         except CannotLaunch as problem:
             self._ledger.note(number, None, 0.0, failed=False, unwanted=True)
+            self._ledger.keep()
             self._interrupt(now_s, Outcome(End.LOST, detail=str(problem)))
             return
         self._take(run)
@@ -161,6 +163,18 @@ class JobRun:
             if not run.is_announced and run.all_run:
                 self._voice.started(run, now_s)
             self._release(run, now_s)
+            self._bound_by_rank_0(run, now_s)
+
+    def _bound_by_rank_0(self, run: LiveRun, now_s: float) -> None:
+        """Agents of torchrun meet through rank 0's: when that has left, the others may wait for ever."""
+        if self.job.kind is not JobKind.TORCH_ELASTIC or (ended_s := run.led_to_end_s) is None:
+            return
+        wait_until_s = ended_s + self._task.elastic.grace_s
+        if now_s < wait_until_s:
+            self.due_s = min(self.due_s, wait_until_s)
+        else:
+            run.bring_up_the_rear(now_s)
+            self._await_end(run, now_s)
 
     def _changes_in_place(self, run: LiveRun, now_s: float) -> bool:
         """Whether the run goes on at the wanted place without a restart, now or when its GPUs are free."""
@@ -271,6 +285,18 @@ class JobRun:
         self._note(run, outcome, now_s)
         self._decide(run, outcome, now_s)
 
+    def give_up(self, now_s: float, error: Exception) -> None:
+        """Ends the job for a fault of ours: all of it is killed, and nothing is left to go wrong again."""
+        self.run, self.is_over, self.wanted = None, True, None
+        for number in self._files.run_numbers():
+            # From disk: what was started last may not even be known here.
+            with contextlib.suppress(Exception):
+                if (record := read_record(self._files, number)) is not None:
+                    LiveRun.find(self._files, record).destroy()
+                    self._site.ports.release(record.run_id(0))
+        self._site.occupancy.release(self.job.id)
+        self._voice.broken(now_s, error)
+
     def _note(self, run: LiveRun, outcome: Outcome, now_s: float) -> None:
         failed = outcome.end is End.FAILED and outcome.exit_code not in self._task.recover_on_exit_codes
         unwanted = outcome.end in {End.FAILED, End.LOST} and not run.record.interrupted
@@ -285,6 +311,7 @@ class JobRun:
         elif self.is_ending:
             self._end(now_s, JobState.CANCELLED, outcome, run)
         elif end is End.STOPPED or (end is End.LOST and self._is_planned(run)):
+            self._ledger.keep()
             if self.wanted is None:
                 self._voice.left(run, now_s)
             else:
@@ -294,6 +321,7 @@ class JobRun:
         elif end is End.FAILED and self._ledger.failures > self._task.max_restarts_on_errors:
             self._end(now_s, JobState.FAILED, outcome, run)
         else:
+            self._ledger.keep()
             self._interrupt(now_s, outcome, run)
 
     def _interrupt(self, now_s: float, outcome: Outcome, run: LiveRun | None = None) -> None:

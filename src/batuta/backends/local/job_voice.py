@@ -15,6 +15,8 @@ from batuta.core.job import JobId, JobState
 from batuta.spec.task import Task
 
 _log = logging.getLogger(__name__)
+_LATE_S = 5.0
+"""An end that is found so late happened while no server ran, or none could look."""
 
 
 @dataclass(slots=True)
@@ -23,6 +25,10 @@ class Steps:
 
     checkpoint_s: float | None = None
     stop_s: float | None = None
+
+
+def fault_of_ours(error: Exception) -> str:
+    return f"a fault of the server, not of the job: {error!r} (server.log has the details)"
 
 
 class JobVoice:
@@ -79,7 +85,23 @@ class JobVoice:
         if survivors:
             note = f"processes {', '.join(map(str, survivors))} could not be killed"
             detail = f"{detail}; {note}" if detail else note
-        self._site.say(JobEnded(now_s, self._job, state, exit_code=outcome.exit_code, detail=detail))
+        ended_s = None if run is None else run.ended_s
+        found_late = ended_s is not None and ended_s < now_s - _LATE_S
+        self._site.say(
+            JobEnded(
+                now_s,
+                self._job,
+                state,
+                exit_code=outcome.exit_code,
+                detail=detail,
+                ended_s=ended_s if found_late else None,
+            )
+        )
+        self._site.later(self._files.tidy)
+
+    def broken(self, now_s: float, error: Exception) -> None:
+        """It is over for a fault of ours, whatever became of it."""
+        self._site.say(JobEnded(now_s, self._job, JobState.FAILED, detail=fault_of_ours(error)))
         self._site.later(self._files.tidy)
 
     def _hand_over_result(self) -> None:

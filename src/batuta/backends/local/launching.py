@@ -41,8 +41,9 @@ def launch_run(
     try:
         if not site.machine.knows(placement):
             raise CannotLaunch(f"this machine does not have {_shown(placement)}")
-        files.prepare(number)
-        link_mounts(task.file_mounts, workdir_of(task, files), Path.home())
+        files.prepare(number, site.blanks)
+        if task.file_mounts:
+            link_mounts(task.file_mounts, workdir_of(task, files), Path.home())
         record = record.at_port(site.ports.reserve(owner)[0])
         specs = plan_replicas(site.machine, files, task, job, record, limit_s)
         return LiveRun.start(files, record, specs)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batuta.backends.local.job_files import read_json, write_json
 from batuta.backends.local.run_record import RunRecord
+from batuta.backends.local.small_files import read_json, write_json
 from batuta.prediction import Run
 
 _MOST_PAST = 64
@@ -19,7 +19,7 @@ CALM_S = 300.0
 
 @dataclass(slots=True)
 class Ledger:
-    """Kept by one server at a time; what cannot be written now is written with the next change."""
+    """Kept by one server at a time. To note an end is not to keep it: a job that is over needs no file."""
 
     path: Path
     counted: int = -1
@@ -44,9 +44,9 @@ class Ledger:
         self.ran_s += ran_s
         if run is not None:
             self.past = [*self.past[1 - _MOST_PAST :], run]
-        self._write()
 
-    def _write(self) -> None:
+    def keep(self) -> None:
+        """Writes it down; what cannot be written now is written with the next end."""
         content = {
             "counted": self.counted,
             "failures": self.failures,

@@ -11,9 +11,10 @@ from enum import Enum, auto
 from batuta.backends.local import processes
 from batuta.backends.local.job_files import JobFiles
 from batuta.backends.local.logs import ReplicaLog
-from batuta.backends.local.outcome import Outcome, has_failed, judge
+from batuta.backends.local.outcome import Outcome, has_failed, has_succeeded, judge
 from batuta.backends.local.processes import ReplicaSpec, RunningReplica
-from batuta.backends.local.run_record import RunRecord, write_record
+from batuta.backends.local.run_record import RunRecord, write_first_record, write_record
+from batuta.backends.local.small_files import read_small
 from batuta.backends.local.state import Phase, ReplicaState
 from batuta.backends.local.supervisor import tree
 
@@ -47,6 +48,7 @@ class LiveRun:
         self.checkpointed_s: float | None = None
         self.stop_sent_s: float | None = None
         self._files = files
+        self._folders = [files.replica(record.number, rank) for rank in range(record.ranks)]
         self._replicas: list[RunningReplica | None] = [None] * record.ranks
         self.states: list[ReplicaState] = [ReplicaState(Phase.ABSENT)] * record.ranks
 
@@ -56,11 +58,11 @@ class LiveRun:
 
         OSError when not even the record could be written; then nothing runs.
         """
-        write_record(files, record)
+        write_first_record(files, record)
         run = cls(files, record)
         for rank, spec in enumerate(specs):
             try:
-                run._replicas[rank] = processes.launch(files.replica(record.number, rank), spec)
+                run._replicas[rank] = processes.launch(run._folders[rank], spec)
                 run.states[rank] = ReplicaState(Phase.STARTING)
             except (OSError, processes.RunExists) as problem:
                 run.trouble = f"rank {rank} could not be started: {problem}"
@@ -73,11 +75,11 @@ class LiveRun:
         """The run that a former server started, as it is now."""
         run = cls(files, record)
         for rank in range(record.ranks):
-            run._replicas[rank] = processes.adopt(files.replica(record.number, rank))
+            run._replicas[rank] = processes.adopt(run._folders[rank])
             run.look(rank)
         run.request = run.states[0].checkpoint_request if run.states else 0
         run.is_partial = any(state.phase is Phase.ABSENT for state in run.states)
-        if record.leaving and not run.is_over:
+        if (record.leaving or record.trailing) and not run.is_over:
             run.stop()
         return run
 
@@ -115,6 +117,17 @@ class LiveRun:
         return max(0.0, max(ended) - min(begun)) if begun and ended else 0.0
 
     @property
+    def ended_s(self) -> float | None:
+        """When its last replica ended, as far as their runners could tell."""
+        return max((state.ended_s for state in self.states if state.ended_s is not None), default=None)
+
+    @property
+    def led_to_end_s(self) -> float | None:
+        """When rank 0 ended well, while others still run."""
+        first = self.states[0]
+        return first.ended_s if has_succeeded(first) and not self.is_over else None
+
+    @property
     def running_since_s(self) -> float | None:
         """When the last replica began to run."""
         begun = [state.run_begun_s for state in self.states if state.run_begun_s is not None]
@@ -124,14 +137,14 @@ class LiveRun:
     def is_answered(self) -> bool:
         """Whether the checkpoint that was asked for is noted as made, by a script that does not report."""
         try:
-            text = (self._files.control(self.record.number) / "checkpoint-done").read_text(encoding="ascii")
+            text = read_small(self._files.control(self.record.number) / "checkpoint-done")
             return int(text[:32]) >= self.request
         except (OSError, ValueError):
             return False
 
     def look(self, rank: int) -> None:
         """Learns how a replica is now. Of one whose runner was killed, nothing is left afterwards."""
-        folder = self._files.replica(self.record.number, rank)
+        folder = self._folders[rank]
         state = processes.observe(folder)
         if not (state.phase.is_alive or state.phase is Phase.EXITED) and self._seems_alive(rank):
             return  # it cannot be looked at: no descriptors are left, say
@@ -148,6 +161,7 @@ class LiveRun:
             self.states,
             leaving=self.is_partial or (self.record.leaving and not self.record.interrupted),
             shut_down=self.record.interrupted,
+            trailing=self.record.trailing,
             trouble=self.trouble,
             last_line=self._last_line,
         )
@@ -184,6 +198,17 @@ class LiveRun:
         self.stop_sent_s = now_s
         for _, replica in self.replicas:
             processes.stop(replica)
+
+    def bring_up_the_rear(self, now_s: float) -> None:
+        """Stops those that did not end with rank 0, which ended well: so the run has, too."""
+        self._note(self.record.trailed())
+        self.stop(now_s)
+
+    def destroy(self) -> None:
+        """Ends all of it now, runners too, and waits until it is gone; seconds if need be."""
+        self.kill_runners()
+        for folder in self._folders:
+            processes.bury(folder)
 
     def kill(self) -> None:
         """Ends all replicas without grace."""

@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
+
+from batuta.backends.local.small_files import read_small
 
 _PIECE_BYTES = 256 * 1024
 _TAIL_BYTES = 8 * 1024 * 1024
@@ -155,7 +158,7 @@ class ReplicaLog:
 
     def _place(self) -> tuple[int, int] | None:
         try:
-            place = json.loads(Path(f"{self._path}.at").read_bytes())
+            place = json.loads(read_small(f"{self._path}.at"))
             return int(place["start"]), int(place["inode"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -163,11 +166,13 @@ class ReplicaLog:
 
 def _open(path: Path, stack: contextlib.ExitStack) -> _Opened | None:
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # A job may put anything in its place: a FIFO would wait for a writer.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     stack.callback(os.close, file)
-    return file, os.fstat(file)
+    found = os.fstat(file)
+    return (file, found) if stat.S_ISREG(found.st_mode) else None
 
 
 def _is_still(path: Path, opened: _Opened | None) -> bool:

@@ -65,17 +65,22 @@ def judge(
     *,
     leaving: bool,
     shut_down: bool,
+    trailing: bool = False,
     trouble: str,
     last_line: Callable[[int], str],
 ) -> Outcome:
     """What became of a run whose replicas are all over.
 
     `leaving`: it was told to stop, so that only success counts as the job's own end; `shut_down`: the same,
-    but only because the server went down. `trouble`: why not all replicas could be started. `last_line` gives
+    but only because the server went down; `trailing`: the others were told to stop when rank 0 had ended well
+    and they did not follow. `trouble`: why not all replicas could be started. `last_line` gives
     the last line of a rank's log.
     """
-    if states and all(_succeeded(state) for state in states):
+    if states and all(has_succeeded(state) for state in states):
         return Outcome(End.SUCCEEDED, 0)
+    if trailing and has_succeeded(states[0]):
+        late = ", ".join(str(rank) for rank, state in enumerate(states) if not has_succeeded(state))
+        return Outcome(End.SUCCEEDED, 0, f"rank {late} did not end after rank 0 had, and was stopped")
     if leaving:
         return Outcome(End.STOPPED)
     if shut_down:
@@ -102,7 +107,7 @@ def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], st
             error = f": {states[rank].error}" if states[rank].error else ""
             detail = f"{_who(states, rank)} was lost: its runner was killed or the machine went down{error}"
             return Outcome(End.LOST, detail=detail)
-    failed = [rank for rank in ranks if states[rank].why is Why.EXITED and not _succeeded(states[rank])]
+    failed = [rank for rank in ranks if states[rank].why is Why.EXITED and not has_succeeded(states[rank])]
     if failed:
         # The others often fail because of the first.
         first = min(failed, key=lambda rank: (states[rank].ended_s or 0.0, rank))
@@ -113,7 +118,7 @@ def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], st
 def has_failed(state: ReplicaState) -> bool:
     """Whether a replica has ended in a way that is the end of the whole run."""
     over = state.phase in {Phase.EXITED, Phase.ABSENT}
-    return over and not _succeeded(state)
+    return over and not has_succeeded(state)
 
 
 def survivors_in(states: Sequence[ReplicaState]) -> tuple[int, ...]:
@@ -121,7 +126,7 @@ def survivors_in(states: Sequence[ReplicaState]) -> tuple[int, ...]:
     return tuple(pid for state in states for pid in state.survivors)
 
 
-def _succeeded(state: ReplicaState) -> bool:
+def has_succeeded(state: ReplicaState) -> bool:
     return state.why is Why.EXITED and state.exit_code == 0
 
 

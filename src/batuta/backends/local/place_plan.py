@@ -109,15 +109,17 @@ def _spec(
         "SKYPILOT_SETUP_NODE_RANK": env["SKYPILOT_NODE_RANK"],
         "SKYPILOT_SETUP_NODE_IPS": env["SKYPILOT_NODE_IPS"],
     }
+    setup = task.setup if task.setup.strip() else None
     return ReplicaSpec(
         run_id=record.run_id(rank),
         run=task.run,
         cwd=workdir_of(task, files),
         log=files.log(rank),
         env=env,
-        setup=task.setup if task.setup.strip() else None,
+        setup=setup,
         setup_env=setup_env,
-        setup_marker=files.setup_marker(node),
+        setup_marker=None if setup is None else files.setup_marker(node),
+        folders=files.premises(with_setup=setup is not None),
         log_cap_bytes=machine.log_cap_bytes,
         grace_s=task.elastic.grace_s,
         time_limit_s=time_limit_s,

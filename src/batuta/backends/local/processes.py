@@ -75,12 +75,13 @@ def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
     OSError when it cannot be started (no space, no processes left); then nothing runs.
     """
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if (run_dir / "spec.json").exists():
-        raise RunExists(str(run_dir))
-    write_spec(run_dir, spec)
-    lock = os.open(run_dir / "spec.json", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        lock = os.open(run_dir / "spec.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise RunExists(str(run_dir)) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # waits at most for an observe() of the same moment
+        write_spec(lock, run_dir, spec)
         pid = _spawn(run_dir, spec.run_id, lock)
     finally:
         os.close(lock)  # the runner has it as well, so it stays locked

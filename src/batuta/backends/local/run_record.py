@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from batuta.backends.local.job_files import JobFiles, read_json, write_json
+from batuta.backends.local.job_files import JobFiles
+from batuta.backends.local.small_files import read_json, write_json, write_small
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import JobId
 
@@ -35,7 +37,8 @@ class RunRecord:
     """It was told to stop, because it is wanted elsewhere or not at all: how it ends then is no failure."""
     interrupted: bool = False
     """It was told to stop because the server shut down: nobody has planned that."""
-
+    trailing: bool = False
+    """Rank 0 had ended well, and the others were told to stop because they did not follow."""
     started_on: Placement | None = None
     """Where it was started, when it has changed its place without a restart since."""
 
@@ -58,10 +61,22 @@ class RunRecord:
     def left(self, *, interrupted: bool = False) -> RunRecord:
         return replace(self, leaving=True, interrupted=interrupted)
 
+    def trailed(self) -> RunRecord:
+        return replace(self, trailing=True)
+
 
 def write_record(files: JobFiles, record: RunRecord) -> None:
-    """Writes the record, or a new version of it. OSError when that is not possible."""
-    content = {
+    """Writes a new version of the record. OSError when that is not possible."""
+    write_json(_path(files, record.number), _content(record))
+
+
+def write_first_record(files: JobFiles, record: RunRecord) -> None:
+    """Writes the record before anything is started: one that is half-written is as good as none."""
+    write_small(_path(files, record.number), json.dumps(_content(record)).encode())
+
+
+def _content(record: RunRecord) -> dict[str, Any]:
+    return {
         "job": record.job,
         "number": record.number,
         "placement": _to_json(record.placement),
@@ -74,8 +89,8 @@ def write_record(files: JobFiles, record: RunRecord) -> None:
         "asked_s": record.asked_s,
         "leaving": record.leaving,
         "interrupted": record.interrupted,
+        "trailing": record.trailing,
     }
-    write_json(_path(files, record.number), content)
 
 
 def read_record(files: JobFiles, number: int) -> RunRecord | None:
@@ -102,6 +117,7 @@ def _record(content: Any) -> RunRecord:
         content["asked_s"],
         bool(content["leaving"]),
         bool(content["interrupted"]),
+        bool(content.get("trailing", False)),
         None if content["started_on"] is None else _placement(content["started_on"]),
     )
 

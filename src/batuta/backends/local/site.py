@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from batuta.backends.local.blanks import Blanks
 from batuta.backends.local.place_plan import Machine
 from batuta.backends.local.ports import PortReservations
 from batuta.backends.local.processes import RunningReplica
@@ -80,3 +81,4 @@ class Site:
     later: Callable[[Callable[[], None]], None]
     """Does something once all that was said so far is durable."""
     on_result: Callable[[JobId, str], None] | None = None
+    blanks: Blanks | None = None

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from batuta.backends.local.small_files import write_all
+
 DEFAULT_LOG_CAP_BYTES = 64 * 1024 * 1024
 DEFAULT_GRACE_S = 60.0
 
@@ -24,8 +26,8 @@ class ReplicaSpec:
     `run_id` has to be unique on this machine, among all servers and for all time: leftovers are killed by it.
     `env` is the whole environment of the command, to which the runner adds `BATUTA_RUN`; `setup_env` is added
     for setup. Setup is skipped when `setup_marker` exists, which is made after it has succeeded.
-    `checkpoint_request` is the file into which the number of a request for a checkpoint is written,
-    `doorbell` the FIFO of a `Watch`.
+    `folders` are made where they are not there yet. `checkpoint_request` is the file into which the number of
+    a request for a checkpoint is written, `doorbell` the FIFO of a `Watch`.
     """
 
     run_id: str
@@ -36,6 +38,7 @@ class ReplicaSpec:
     setup: Sequence[str] | str | None = None
     setup_env: Mapping[str, str] = field(default_factory=dict)
     setup_marker: Path | None = None
+    folders: Sequence[Path] = ()
     log_cap_bytes: int = DEFAULT_LOG_CAP_BYTES
     grace_s: float = DEFAULT_GRACE_S
     time_limit_s: float | None = None
@@ -50,14 +53,25 @@ class ReplicaSpec:
                 raise ValueError("a command needs at least one word")
 
 
-def write_spec(run_dir: Path, spec: ReplicaSpec) -> None:
-    """Writes the spec, and its scripts before it, so that a spec that can be read is complete."""
+def write_spec(file: int, run_dir: Path, spec: ReplicaSpec) -> None:
+    """Writes the spec into a file that is open and locked. Nobody reads it before the runner does."""
+    scripts: dict[str, str] = {}
+
+    def arguments(name: str, command: Sequence[str] | str) -> list[str]:
+        """How a command is started; one that is a script is written by the runner."""
+        if not isinstance(command, str):
+            return list(command)
+        scripts[name] = command if command.endswith("\n") else command + "\n"
+        return [_shell(spec.env.get("PATH")), f"{_text(run_dir)}/{name}"]
+
     content = {
         "run_id": spec.run_id,
-        "setup": _arguments(run_dir / "setup.sh", spec.setup, spec.env) if spec.setup is not None else None,
+        "setup": arguments("setup.sh", spec.setup) if spec.setup is not None else None,
         "setup_env": dict(spec.setup_env),
         "setup_marker": _text(spec.setup_marker),
-        "run": _arguments(run_dir / "run.sh", spec.run, spec.env),
+        "run": arguments("run.sh", spec.run),
+        "folders": list(map(_text, spec.folders)),
+        "scripts": scripts,
         "env": dict(spec.env),
         "cwd": _text(spec.cwd),
         "log": _text(spec.log),
@@ -67,14 +81,8 @@ def write_spec(run_dir: Path, spec: ReplicaSpec) -> None:
         "checkpoint_request": _text(spec.checkpoint_request),
         "doorbell": _text(spec.doorbell),
     }
-    _write(run_dir / "spec.json", json.dumps(content) + "\n")
-
-
-def _arguments(script: Path, command: Sequence[str] | str, env: Mapping[str, str]) -> list[str]:
-    if not isinstance(command, str):
-        return list(command)
-    _write(script, command if command.endswith("\n") else command + "\n")
-    return [_shell(env.get("PATH")), str(script.absolute())]
+    # All in ASCII: what is no UTF-8 came out of os.environ as surrogates, and goes back as it was.
+    write_all(file, json.dumps(content).encode())
 
 
 @lru_cache(maxsize=64)
@@ -84,16 +92,7 @@ def _shell(path: str | None) -> str:
 
 
 def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path.absolute())  # the runner works elsewhere
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_name(path.name + ".new")
-    # Secrets are in here. What is no UTF-8 came out of os.environ as surrogates, and goes back as it was.
-    with open(draft, "w", encoding="utf-8", errors="surrogateescape", opener=_private) as file:
-        file.write(text)
-    draft.replace(path)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    if path is None:
+        return None
+    text = str(path)
+    return text if text.startswith("/") else os.path.abspath(text)  # the runner works elsewhere

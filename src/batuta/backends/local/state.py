@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from batuta.backends.local.small_files import read_small, write_json
 from batuta.backends.local.supervisor import tree
 
 
@@ -95,18 +95,15 @@ _FIELDS = frozenset(field.name for field in dataclasses.fields(ReplicaState))
 def read_state(run_dir: Path) -> ReplicaState | None:
     """What the runner wrote last; None when it has written nothing that makes sense."""
     try:
-        content = json.loads((run_dir / "state.json").read_bytes())
-        return _state(content)
+        return _state(json.loads(read_small(f"{run_dir}/state.json")))
     except (OSError, KeyError, TypeError, ValueError):
         return None
 
 
 def write_state(run_dir: Path, state: ReplicaState) -> bool:
     """Writes a state in place of the runner that cannot any more; False when the disk does not let us."""
-    draft = run_dir / "state.json.new"
     try:
-        draft.write_text(json.dumps(dataclasses.asdict(state)) + "\n", encoding="utf-8")
-        os.replace(draft, run_dir / "state.json")
+        write_json(run_dir / "state.json", dataclasses.asdict(state))
     except OSError:
         return False
     return True

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 
 from batuta.backends.local.job_run import JobRun
+from batuta.backends.local.live_run import LiveRun
 from batuta.backends.local.site import Occupancy, Timing, gpus_of
 from batuta.backends.local.watch import News
 from batuta.core.cluster import Placement
 from batuta.core.job import JobId
+
+_log = logging.getLogger(__name__)
 
 
 class Yard:
@@ -25,6 +29,8 @@ class Yard:
         self._active: dict[JobId, JobRun] = {}
         """Those with something to do, in the order in which it was asked for."""
         self._dirty: set[JobId] = set()
+        self._heard: dict[tuple[JobRun, LiveRun, int], None] = {}
+        """Replicas of which there was news, to be looked at once however much there was."""
         self._poll_s = self._look_s = -math.inf
 
     def touch(self, machine: JobRun) -> None:
@@ -39,8 +45,8 @@ class Yard:
             self.owners.pop(news.run_id, None)
         machine = self.machines.get(job)
         run = None if machine is None else machine.run
-        if run is not None and run.record.run_id(rank) == news.run_id:
-            run.look(rank)
+        if machine is not None and run is not None and run.record.run_id(rank) == news.run_id:
+            self._heard[machine, run, rank] = None
             self._dirty.add(job)
 
     def take_from_others(self, given: Mapping[JobId, Placement]) -> None:
@@ -66,22 +72,39 @@ class Yard:
     def drive(self, now_s: float) -> None:
         """Drives all jobs for which something has happened or a time has come."""
         looks, polls = now_s >= self._look_s, now_s >= self._poll_s
+        heard, self._heard = self._heard, {}
         dirty, self._dirty = self._dirty, set()
+        # What nobody thought of is the end of one job, and not of all.
+        for machine, run, rank in heard:
+            try:
+                run.look(rank)
+            except Exception as error:
+                self._give_up(machine, now_s, error)
         for machine in list(self._active.values()):
-            if machine.run is not None and looks:
-                machine.run.look_at_all()
-            if machine.run is not None and polls:
-                machine.poll(now_s)
-            if looks or machine.job.id in dirty or machine.due_s <= now_s:
-                machine.drive(now_s)
+            try:
+                if machine.run is not None and looks:
+                    machine.run.look_at_all()
+                if machine.run is not None and polls:
+                    machine.poll(now_s)
+                if looks or machine.job.id in dirty or machine.due_s <= now_s:
+                    machine.drive(now_s)
+            except Exception as error:
+                self._give_up(machine, now_s, error)
         if looks:
             self._look_s = now_s + self._timing.look_s
         if polls:
             self._poll_s = now_s + self._timing.poll_s
         for machine in list(self._active.values()):
-            if machine.needs_start and self._is_free(machine):
-                machine.start(now_s)
+            try:
+                if machine.needs_start and self._is_free(machine):
+                    machine.start(now_s)
+            except Exception as error:
+                self._give_up(machine, now_s, error)
             self._retire(machine)
+
+    def _give_up(self, machine: JobRun, now_s: float, error: Exception) -> None:
+        _log.error("job %s is given up: something went wrong that should not", machine.job.id, exc_info=error)
+        machine.give_up(now_s, error)
 
     def close(
         self, now_s: float, within_s: float, clock: Callable[[], float], wait: Callable[[float], object]

@@ -6,11 +6,12 @@ import pytest
 
 from batuta.backends.local.clock import SteadyClock
 from batuta.backends.local.in_place import can_change_in_place
-from batuta.backends.local.job_files import JobFiles, folder_name, jobs_with_runs, write_json
+from batuta.backends.local.job_files import JobFiles, folder_name, jobs_with_runs
 from batuta.backends.local.ledger import CALM_S, Ledger, read_ledger
 from batuta.backends.local.place_plan import Machine
 from batuta.backends.local.run_record import RunRecord, read_record, write_record
 from batuta.backends.local.site import Occupancy, Timing
+from batuta.backends.local.small_files import write_json
 from batuta.core.job import JobKind
 from batuta.prediction import Run
 from tests.support.worlds import at, make_job
@@ -65,6 +66,7 @@ def test_ledger_counts_an_end_once_and_is_read_again(tmp_path: Path):
         ledger.note(0, Run(1.0, 2), 5.0, failed=True, unwanted=True)
     ledger.note(1, None, 0.0, failed=False, unwanted=True)
     assert (ledger.counted, ledger.failures, ledger.streak, ledger.ran_s) == (1, 1, 2, 5.0)
+    ledger.keep()
     assert read_ledger(tmp_path / "job.json") == ledger
 
 

@@ -10,6 +10,7 @@ from batuta.backends.local.supervisor import child
 from batuta.backends.local.supervisor.family import Family
 from batuta.backends.local.supervisor.light import signal
 from batuta.backends.local.supervisor.output import Output
+from batuta.backends.local.supervisor.premises import lay_out
 from batuta.backends.local.supervisor.report import Report
 from batuta.backends.local.supervisor.requests import CheckpointRequests
 
@@ -38,6 +39,7 @@ class Supervisor:
         self._look_at: float | None = None
         self._look_in_s = 0.0
         self._family = Family()
+        self._obstacle = lay_out(report.run_dir, spec)
         self._output = Output(spec["log"], int(spec["log_cap_bytes"]))
         self._requests = CheckpointRequests(spec.get("checkpoint_request"))
         self._wake, self._waker = os.pipe()
@@ -54,6 +56,8 @@ class Supervisor:
         self._listen()
         self._report.phase("starting")  # from here on, processes may be left if we are killed
         try:
+            if self._obstacle is not None:
+                raise self._obstacle
             self._step(0.0)  # what the server asked before we could listen
             why = self._stopping() or self._set_up() or self._run()
         except OSError as problem:

@@ -27,7 +27,7 @@ class Report:
         self.survivors: list[int] = []
         self.unsaved = False
         self.retry_at = 0.0
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._run_id = run_id
         self._doorbell = doorbell
         self._file = StatusFile(os.path.join(run_dir, "state.json"))
@@ -71,7 +71,7 @@ class Report:
 
     def is_moot(self) -> bool:
         """Whether nobody can ever read it: the directory is gone."""
-        return not os.path.isdir(self._run_dir)
+        return not os.path.isdir(self.run_dir)
 
     def flush(self) -> bool:
         """Writes the state and rings; False when it could not be written now."""
@@ -85,7 +85,9 @@ class Report:
         self.retry_at = time.monotonic() + 1.0
         if self._state["phase"] == "exited" and not self.unsaved:
             self._file.close()
-        self._ring()
+        # That it starts is no news to the server that has just started it.
+        if self._state["phase"] != "starting":
+            self._ring()
         return not self.unsaved
 
     def _ring(self) -> None:
