@@ -14,6 +14,7 @@ from batuta.bootstrap import (
     default_cluster,
     find_policy,
     placer_for,
+    policy_summaries,
     rules_for,
     run_experiment,
     run_experiments,
@@ -194,3 +195,9 @@ def test_in_parallel_experiments_give_the_same_results_in_the_same_order() -> No
     assert [run.seed for run in parallel] == [0, 0, 1, 2]
     assert list(map(found, parallel)) == list(map(found, serial))
     assert advanced == [1] * 4 + [2] * 4
+
+
+def test_every_policy_is_told_in_a_plain_sentence() -> None:
+    for name, summary in policy_summaries():
+        assert summary.endswith("."), name
+        assert "`" not in summary, f"{name}: names of fields say nothing to who chooses a policy"

@@ -14,6 +14,8 @@ def tell(event: Event) -> list[str]:
     data = event.data
     if event.type == "Planned":
         return list(tell_commands(data))
+    if event.type not in _SENTENCES and isinstance(data.get("sentence"), str):
+        return [data["sentence"]]  # of a cluster, which has its own words
     sentence = _SENTENCES.get(event.type)
     try:
         return [sentence(data)] if sentence is not None else [event.type]
@@ -65,6 +67,18 @@ def _interrupted(data: dict[str, Any]) -> str:
     return f"job {data['job']} lost its GPUs and waits again{f' ({why})' if why else ''}"
 
 
+def _found(data: dict[str, Any]) -> str:
+    nodes = {node: len(gpus) for node, gpus in data["placement"][0]}
+    where = f"{_gpus(sum(nodes.values()))} of {', '.join(nodes)}" if nodes else "no GPUs"
+    why = f" ({data['detail']})" if data.get("detail") else ""
+    return f"job {data['job']} is found to have {where}{why}"
+
+
+def _others(data: dict[str, Any]) -> str:
+    cpus, memory = data.get("cpus_milli", 0) / 1000, data.get("memory_mib", 0) / 1024
+    return f"others use {_gpus(len(data['gpus']))}, {cpus:g} CPUs and {memory:.1f} GiB of node {data['node']}"
+
+
 def _timed(data: dict[str, Any]) -> str:
     steps = {"checkpoint": "checkpoint_s", "stop": "stop_s", "start": "start_s"}
     parts = [f"{name} {data[key]:.2g} s" for name, key in steps.items() if data.get(key) is not None]
@@ -75,8 +89,10 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "JobSubmitted": _submitted,
     "JobStarted": lambda data: f"job {data['job']} runs",
     "JobProgressed": _progressed,
+    "JobFound": _found,
     "JobInterrupted": _interrupted,
     "JobEnded": _ended,
+    "JobForgotten": lambda data: f"job {data['job']} is no longer kept in mind",
     "JobChanged": lambda data: (
         f"job {data['job']['id']} now asks for {data['job']['size']} GPUs "
         f"({data['job']['min']}–{data['job']['max']}), queue {data['job']['queue']}"
@@ -85,6 +101,8 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "TransitionTimed": _timed,
     "PolicySet": lambda data: f"policy {data['policy']} decides from now on",
     "NodeAdded": lambda data: f"node {data['node']['name']} joins with {data['node']['gpus']} GPUs",
+    "NodeChanged": lambda data: f"node {data['node']['name']} has changed: {_gpus(data['node']['gpus'])}",
+    "OthersUse": _others,
     "NodeLost": lambda data: f"node {data['node']} is lost",
     "NodeReturned": lambda data: f"node {data['node']} is back",
     "NodeCordoned": lambda data: f"node {data['node']} is cordoned",

@@ -10,6 +10,7 @@ from batuta.core.arrays import IntArray
 from batuta.core.cluster import Queue
 from batuta.core.reach import within_reach
 from batuta.core.reason import Evidence, Reason
+from batuta.core.withhold import in_motion_or_left_alone
 from batuta.core.world import World
 
 ALL_TYPES = "*"
@@ -41,7 +42,8 @@ class QueueLimits:
                 self._hold(world, rows, cap, refused)
             # The limit on all types comes last: whoever is refused by its type's limit uses nothing of it.
             for type_name, quota in sorted(queue.quota, key=lambda limit: limit[0] == ALL_TYPES):
-                self._limit(world, self._counted(world, rows, gpu_type, type_name), quota, cap, refused)
+                counted = self._counted(world, rows, gpu_type, type_name)
+                self._limit(world, now_s, counted, quota, cap, refused)
         return Admitted(cap, refused, gpu_type)
 
     def _by_type(self, world: World, limited: list[Queue]) -> dict[tuple[int, int], int]:
@@ -83,6 +85,7 @@ class QueueLimits:
     def _limit(
         self,
         world: World,
+        now_s: float,
         rows: IntArray,
         quota: int,
         cap: IntArray,
@@ -90,9 +93,10 @@ class QueueLimits:
     ) -> None:
         jobs = world.jobs
         left = quota
-        moving = jobs.in_motion()
+        moving = in_motion_or_left_alone(jobs, now_s)
         if moving is not None:
-            # A job in transition is left alone and keeps what it has; the others share the rest.
+            # A job in transition is left alone and keeps what it has, as does one that could not be made
+            # whole just now; the others share the rest.
             fixed, rows = rows[moving[rows]], rows[~moving[rows]]
             cap[fixed] = np.minimum(cap[fixed], jobs.i("gpus")[fixed])
             left = max(left - int(jobs.i("gpus")[fixed].sum()), 0)

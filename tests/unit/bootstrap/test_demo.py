@@ -1,6 +1,7 @@
 """The demo, told from events: which jobs are its own, and what it says of them."""
 
 import io
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,6 +12,7 @@ from rich.console import Console
 from batuta.bootstrap import demo
 from batuta.client.answers import Event
 from batuta.client.client import Client
+from batuta.client.errors import ClientError
 
 
 class FakeClient:
@@ -30,7 +32,18 @@ class FakeClient:
         yield _event("JobEnded", {"job": "3", "state": "SUCCEEDED"})  # of an earlier demo, going on
         yield _event("JobSubmitted", {"job": {"id": "7", "name": "vision", "min": 2, "max": 2}})
         yield _event("JobEnded", {"job": "7", "state": "SUCCEEDED"})
-        raise AssertionError("it should have ended with its own job")
+        threading.Event().wait(600)  # nothing more happens
+
+
+class StrictClient(FakeClient):
+    """A server that takes no job, and of which nothing else is heard."""
+
+    def submit(self, task: str) -> Any:
+        raise ClientError("no room for this")
+
+    def events(self, after: int) -> Iterator[Event]:
+        threading.Event().wait(600)
+        yield from ()
 
 
 def _event(type_: str, data: dict[str, Any]) -> Event:
@@ -46,3 +59,18 @@ def test_only_jobs_of_this_demo_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     telling.run()
     assert telling.mine == {"7"}
     assert "vision     arrives: 2 GPUs\n" in out.getvalue()
+
+
+def test_a_job_that_is_refused_is_the_end_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DEMO", (SimpleNamespace(at_s=0.0, task_yaml_text="run: x"),))
+    telling = demo._Telling(cast(Client, StrictClient()), Console(file=io.StringIO()))
+    with pytest.raises(ClientError, match="no room for this"):
+        telling.run()
+
+
+def test_a_demo_of_which_nothing_is_heard_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "DEMO", (SimpleNamespace(at_s=3600.0, task_yaml_text="run: x"),))
+    monkeypatch.setattr(demo, "_GIVE_UP_S", 0.05)
+    telling = demo._Telling(cast(Client, StrictClient()), Console(file=io.StringIO()))
+    with pytest.raises(TimeoutError, match="not over after"):
+        telling.run()
