@@ -1,0 +1,61 @@
+{{- define "batuta.chartName" -}}
+{{- .Values.nameOverride | default .Chart.Name -}}
+{{- end -}}
+
+{{- define "batuta.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else -}}
+{{- $chart := include "batuta.chartName" . -}}
+{{- $full := .Release.Name -}}
+{{- if not (contains $chart .Release.Name) -}}
+{{- $full = printf "%s-%s" .Release.Name $chart -}}
+{{- end -}}
+{{- /* Short enough for -operator and the like to follow. */ -}}
+{{- regexReplaceAll "-+$" (trunc 50 $full) "" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "batuta.operator" -}}
+{{- include "batuta.fullname" . }}-operator
+{{- end -}}
+
+{{- define "batuta.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "batuta.operator" .) -}}
+{{- end -}}
+
+{{- define "batuta.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Labels that never change, so that an upgrade finds the same pods. */ -}}
+{{- define "batuta.selector" -}}
+app.kubernetes.io/name: {{ include "batuta.chartName" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "batuta.labels" -}}
+{{ include "batuta.selector" . }}
+app.kubernetes.io/part-of: batuta
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end -}}
+
+{{- /* What `batuta operator` reads: the administrator's choices, and where it runs. */ -}}
+{{- define "batuta.operatorConfig" -}}
+{{- $place := dict
+  "namespaces" .Values.namespaces
+  "stateDir" "/var/lib/batuta"
+  "leaseName" (include "batuta.operator" .)
+  "api" (dict "listen" "0.0.0.0" "port" 7077 "openMetrics" .Values.openMetrics)
+-}}
+{{- merge (dict) $place .Values.config | toYaml -}}
+{{- end -}}

@@ -1,0 +1,74 @@
+{{- /*
+What the operator may do: the least that works. It reads pods of all namespaces even where it may write in a
+few only: pods of others use up nodes too. It may not read Secrets or logs and may not change nodes.
+*/ -}}
+{{- define "batuta.clusterRules" -}}
+- apiGroups: [""]
+  resources: [nodes, namespaces, pods]
+  verbs: [get, list, watch]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [get, list, watch]
+- apiGroups: [topology.node.k8s.io]
+  resources: [noderesourcetopologies]
+  verbs: [get, list, watch]
+# Whether these are served decides what the operator looks after.
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  resourceNames:
+    - unifiedjobs.batuta.dev
+    - jobsets.jobset.x-k8s.io
+    - mpijobs.kubeflow.org
+    - noderesourcetopologies.topology.node.k8s.io
+    - podgroups.scheduling.x-k8s.io
+  verbs: [get]
+{{- end -}}
+
+{{- define "batuta.jobRules" -}}
+- apiGroups: [batuta.dev]
+  resources: [unifiedjobs]
+  verbs: [get, list, watch, delete, patch, update]
+- apiGroups: [batuta.dev]
+  resources: [unifiedjobs/status]
+  verbs: [get, patch, update]
+- apiGroups: [batuta.dev]
+  resources: [unifiedjobs/finalizers]
+  verbs: [update]
+- apiGroups: [""]
+  resources: [pods, services, configmaps]
+  verbs: [create, delete, patch]
+- apiGroups: [""]
+  resources: [pods/binding, pods/eviction]
+  verbs: [create]
+- apiGroups: [""]
+  resources: [pods/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list, watch]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, delete, patch]
+- apiGroups: [kubeflow.org]
+  resources: [mpijobs]
+  verbs: [get, list, watch, create, delete, patch]
+- apiGroups: [jobset.x-k8s.io]
+  resources: [jobsets]
+  verbs: [get, list, watch]
+- apiGroups: [scheduling.x-k8s.io]
+  resources: [podgroups]
+  verbs: [get, list, watch]
+- apiGroups: [scheduling.k8s.io]
+  resources: [workloads, podgroups]
+  verbs: [get, list, watch]
+{{ include "batuta.eventRules" . }}
+{{- end -}}
+
+{{- define "batuta.eventRules" -}}
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+- apiGroups: [events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}

@@ -1,0 +1,115 @@
+"""Those files of the Helm chart that follow from the values' classes: values.yaml, its schema, a table.
+
+python -m batuta.backends.kube.install.chart_files deploy/helm/batuta writes them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from batuta.backends.kube.install.values import Values
+from batuta.backends.kube.settings import Settings
+
+BEGIN, END = "<!-- values -->", "<!-- /values -->"
+_HEAD = """\
+# Made from batuta.backends.kube.install.values by
+#   python -m batuta.backends.kube.install.chart_files deploy/helm/batuta
+"""
+_WIDTH = 110
+
+
+def values_yaml() -> str:
+    """All values with their defaults, each below a comment that says what it is."""
+    return _HEAD + "".join(_commented(Values(), 0))
+
+
+def values_schema() -> str:
+    """What Helm refuses values by."""
+    schema = Values.model_json_schema(by_alias=True)
+    _drop_titles(schema)
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema, indent=2) + "\n"
+
+
+def values_table() -> str:
+    """The values as rows of a Markdown table."""
+    rows = [f"| `{name}` | `{default}` | {text} |" for name, default, text in _leaves(Values(), "")]
+    return "\n".join(["| value | default | meaning |", "|---|---|---|", *rows])
+
+
+def readme_with_table(text: str) -> str:
+    """A README whose part between the marks is the table as it is now."""
+    head, _, rest = text.partition(BEGIN)
+    return f"{head}{BEGIN}\n{values_table()}\n{END}{rest.partition(END)[2]}"
+
+
+def _commented(settings: Settings, depth: int) -> Iterator[str]:
+    margin = "  " * depth
+    for name, field in type(settings).model_fields.items():
+        key, value = field.alias or name, getattr(settings, name)
+        if key == "global":
+            continue
+        yield "\n" if depth == 0 else ""
+        comment = field.description or ""
+        yield (
+            textwrap.fill(comment, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
+            + "\n"
+        )
+        if isinstance(value, Settings):
+            yield f"{margin}{key}:\n"
+            yield from _commented(value, depth + 1)
+        else:
+            plain = settings.model_dump(mode="json", by_alias=True)[key]
+            yield textwrap.indent(_block(key, plain), margin)
+
+
+def _block(key: str, value: Any) -> str:
+    if isinstance(value, dict | list) and value:
+        inner = yaml.safe_dump(value, sort_keys=False)
+        return f"{key}:\n{textwrap.indent(inner, '  ')}"
+    return f"{key}: {json.dumps(value, ensure_ascii=False)}\n" if value == "" else _plain(key, value)
+
+
+def _plain(key: str, value: Any) -> str:
+    return yaml.safe_dump({key: value}, default_flow_style=False)
+
+
+def _leaves(settings: Settings, path: str) -> Iterator[tuple[str, str, str]]:
+    for name, field in type(settings).model_fields.items():
+        key, value = f"{path}{field.alias or name}", getattr(settings, name)
+        if key == "global":
+            continue
+        if isinstance(value, Settings):
+            yield from _leaves(value, f"{key}.")
+        else:
+            plain = settings.model_dump(mode="json", by_alias=True)[field.alias or name]
+            yield key, json.dumps(plain, ensure_ascii=False), field.description or ""
+
+
+def _drop_titles(schema: Any) -> None:
+    """Pydantic writes a title for every field, which says the field's name once more."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("title"), str):
+            del schema["title"]
+        for inner in schema.values():
+            _drop_titles(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            _drop_titles(inner)
+
+
+def write(chart: Path) -> None:
+    (chart / "values.yaml").write_text(values_yaml(), encoding="utf-8")
+    (chart / "values.schema.json").write_text(values_schema(), encoding="utf-8")
+    readme = chart / "README.md"
+    readme.write_text(readme_with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,67 @@
+"""Manifests as text: YAML documents, a JSON list, or the commands that take them away again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from batuta.backends.kube.install.release import Manifest
+
+
+class _Readable(yaml.SafeDumper):
+    """Texts of several lines as such, and no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Readable.add_representer(str, _text)
+
+
+def as_yaml(manifests: Sequence[Manifest]) -> str:
+    return yaml.dump_all(
+        manifests, Dumper=_Readable, sort_keys=False, allow_unicode=True, explicit_start=True, width=110
+    )
+
+
+def as_json(manifests: Sequence[Manifest]) -> str:
+    document = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def as_removal(
+    manifests: Sequence[Manifest], definitions: Sequence[Manifest], namespace: str, *, own_namespace: bool
+) -> str:
+    """Commands that delete everything, the last first; what would lose data is commented out."""
+    lines = [
+        "# Jobs that run go on, but nothing starts, resizes or restarts them any more.",
+        *(_delete(manifest) for manifest in reversed(manifests)),
+    ]
+    if own_namespace:
+        lines += [
+            "# With the namespace goes whatever else is in it:",
+            f"# kubectl delete namespace {shlex.quote(namespace)}",
+        ]
+    lines.append("# With the definition go all UnifiedJobs of the cluster, and their pods:")
+    lines += [f"# kubectl delete crd {shlex.quote(one['metadata']['name'])}" for one in definitions]
+    return "\n".join(lines) + "\n"
+
+
+def _delete(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    group = manifest["apiVersion"].partition("/")[0] if "/" in manifest["apiVersion"] else ""
+    kind = manifest["kind"].lower() + (f".{group}" if "." in group else "")
+    words = ["kubectl", "delete", "--ignore-not-found", kind, metadata["name"]]
+    if "namespace" in metadata:
+        words[2:2] = ["--namespace", metadata["namespace"]]
+    line = shlex.join(words)
+    kept = metadata.get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+    return f"# The journal's history:\n# {line}" if kept else line

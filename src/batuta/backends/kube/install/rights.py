@@ -1,0 +1,128 @@
+"""What the operator may do, and what people may do with UnifiedJobs: the least that works.
+
+The operator reads pods of all namespaces even where it may write in a few only: pods of others use up nodes
+too. It may not read Secrets or logs and may not change nodes. No rule has a wildcard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batuta.backends.kube import names
+from batuta.backends.kube.install.release import Manifest, Release
+
+READ = ("get", "list", "watch")
+WRITE = ("create", "delete", "patch")
+RBAC = "rbac.authorization.k8s.io"
+
+KNOWN_CRDS = (
+    f"{names.PLURAL}.{names.GROUP}",
+    "jobsets.jobset.x-k8s.io",
+    "mpijobs.kubeflow.org",
+    "noderesourcetopologies.topology.node.k8s.io",
+    "podgroups.scheduling.x-k8s.io",
+)
+"""Whether these are served decides what the operator looks after."""
+
+
+def _rule(group: str, resources: Sequence[str], verbs: Sequence[str], only: Sequence[str] = ()) -> Manifest:
+    rule: Manifest = {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+    return rule | ({"resourceNames": list(only)} if only else {})
+
+
+EVENTS = (
+    _rule("", ("events",), ("create", "patch")),
+    _rule("events.k8s.io", ("events",), ("create", "patch")),
+)
+
+CLUSTER_RULES = (
+    _rule("", ("nodes", "namespaces", "pods"), READ),
+    _rule("scheduling.k8s.io", ("priorityclasses",), READ),
+    _rule("topology.node.k8s.io", ("noderesourcetopologies",), READ),
+    _rule("apiextensions.k8s.io", ("customresourcedefinitions",), ("get",), KNOWN_CRDS),
+)
+"""Needed in the whole cluster, wherever jobs may be."""
+
+JOB_RULES = (
+    _rule(names.GROUP, (names.PLURAL,), (*READ, "delete", "patch", "update")),
+    _rule(names.GROUP, (f"{names.PLURAL}/status",), ("get", "patch", "update")),
+    _rule(names.GROUP, (f"{names.PLURAL}/finalizers",), ("update",)),
+    _rule("", ("pods", "services", "configmaps"), WRITE),
+    _rule("", ("pods/binding", "pods/eviction"), ("create",)),
+    _rule("", ("pods/status",), ("patch",)),
+    _rule("", ("persistentvolumeclaims",), READ),
+    _rule("batch", ("jobs",), (*READ, *WRITE)),
+    _rule("kubeflow.org", ("mpijobs",), (*READ, *WRITE)),
+    _rule("jobset.x-k8s.io", ("jobsets",), READ),
+    _rule("scheduling.x-k8s.io", ("podgroups",), READ),
+    _rule("scheduling.k8s.io", ("workloads", "podgroups"), READ),
+    *EVENTS,
+)
+"""Needed where jobs are."""
+
+
+def operator_rights(release: Release) -> list[Manifest]:
+    """The operator's roles and bindings: for the whole cluster, or for the namespaces that were named."""
+    everywhere = not release.values.namespaces
+    rules = [*CLUSTER_RULES, *(JOB_RULES if everywhere else ())]
+    found = [
+        _role(release, release.operator, None, rules),
+        _binding(release, release.operator, None),
+        _role(release, release.operator, release.namespace, own_rules(release)),
+        _binding(release, release.operator, release.namespace),
+    ]
+    for namespace in release.values.namespaces:
+        name = f"{release.fullname}-jobs"
+        found += [_role(release, name, namespace, JOB_RULES), _binding(release, name, namespace)]
+    return found
+
+
+def own_rules(release: Release) -> list[Manifest]:
+    """In its own namespace: its Lease, and events about it. A name cannot be asked for at a create."""
+    group = "coordination.k8s.io"
+    return [
+        _rule(group, ("leases",), ("create",)),
+        _rule(group, ("leases",), ("get", "patch", "update"), (release.operator,)),
+        *EVENTS,
+    ]
+
+
+def user_roles(release: Release) -> list[Manifest]:
+    """Who may view or edit a namespace may view or edit the UnifiedJobs in it."""
+    jobs, scale = names.PLURAL, f"{names.PLURAL}/scale"
+    view = [
+        _rule(names.GROUP, (jobs,), READ),
+        _rule(names.GROUP, (f"{jobs}/status", scale), ("get",)),
+    ]
+    edit = [
+        _rule(names.GROUP, (jobs,), ("create", "delete", "deletecollection", "patch", "update")),
+        _rule(names.GROUP, (scale,), ("patch", "update")),
+    ]
+    return [_user_role(release, "view", view), _user_role(release, "edit", edit)]
+
+
+def _user_role(release: Release, kind: str, rules: Sequence[Manifest]) -> Manifest:
+    role = _role(release, f"{release.fullname}-{kind}", None, rules)
+    role["metadata"]["labels"][f"{RBAC}/aggregate-to-{kind}"] = "true"
+    return role
+
+
+def _role(release: Release, name: str, namespace: str | None, rules: Sequence[Manifest]) -> Manifest:
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "ClusterRole" if namespace is None else "Role",
+        "metadata": release.metadata(name, namespace=namespace),
+        "rules": [dict(rule) for rule in rules],
+    }
+
+
+def _binding(release: Release, name: str, namespace: str | None) -> Manifest:
+    kind = "ClusterRole" if namespace is None else "Role"
+    account = {"kind": "ServiceAccount", "name": release.service_account, "namespace": release.namespace}
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": f"{kind}Binding",
+        "metadata": release.metadata(name, namespace=namespace),
+        "roleRef": {"apiGroup": RBAC, "kind": kind, "name": name},
+        "subjects": [account],
+    }

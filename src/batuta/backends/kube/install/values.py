@@ -1,0 +1,289 @@
+"""The chart's values: names, defaults and bounds.
+
+values.yaml, values.schema.json and the table in the chart's README are made from these classes.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
+
+from batuta.backends.kube.operator_config import DnsLabel, Scheduling
+from batuta.backends.kube.settings import Settings
+
+_QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+Quantity: TypeAlias = Annotated[str, StringConstraints(pattern=_QUANTITY)]
+
+
+def _check_amount(amount: str | int | float) -> str | int | float:
+    if not re.match(_QUANTITY, str(amount)):
+        raise ValueError(f"{amount!r} is not an amount, as in 500m, 2 or 4Gi")
+    return amount
+
+
+# A quantity that may also be a plain number, as people write CPUs.
+Amount: TypeAlias = Annotated[
+    str | int | float,
+    AfterValidator(_check_amount),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _QUANTITY}, {"type": "number", "minimum": 0}]}),
+]
+PrometheusDuration: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]+(ms|s|m|h)$")]
+# A name of several labels joined by dots, or nothing.
+OptionalName: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253)
+]
+# Short enough for `-operator` and the like to follow.
+Prefix: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=50)
+]
+Strings: TypeAlias = dict[str, str]
+Raw: TypeAlias = dict[str, Any]
+
+
+class PullPolicy(StrEnum):
+    """When a node fetches the image."""
+
+    ALWAYS = "Always"
+    IF_NOT_PRESENT = "IfNotPresent"
+    NEVER = "Never"
+
+
+class ServiceType(StrEnum):
+    """How the API can be reached."""
+
+    CLUSTER_IP = "ClusterIP"
+    NODE_PORT = "NodePort"
+    LOAD_BALANCER = "LoadBalancer"
+
+
+class JournalType(StrEnum):
+    """Where the journal is."""
+
+    EMPTY_DIR = "emptyDir"
+    VOLUME = "persistentVolumeClaim"
+    POSTGRES = "postgres"
+
+
+class AccessMode(StrEnum):
+    """Who may mount the journal's volume."""
+
+    ONE_NODE = "ReadWriteOnce"
+    ONE_POD = "ReadWriteOncePod"
+    MANY = "ReadWriteMany"
+
+
+class WhenUnsatisfiable(StrEnum):
+    """What becomes of a replica that cannot be spread."""
+
+    SCHEDULE_ANYWAY = "ScheduleAnyway"
+    DO_NOT_SCHEDULE = "DoNotSchedule"
+
+
+class Image(Settings):
+    """The operator's image."""
+
+    repository: Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\s@]+$")] = Field(
+        default="batuta/operator", description="where the image is"
+    )
+    tag: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")] = Field(
+        default="", description="its tag; empty means the chart's appVersion"
+    )
+    digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")] = Field(
+        default="", description="its digest, as in sha256:…; wins over the tag"
+    )
+    pull_policy: PullPolicy = Field(
+        default=PullPolicy.IF_NOT_PRESENT, strict=False, description="when a node fetches it"
+    )
+
+
+class NamedObject(Settings):
+    """A reference by name."""
+
+    name: Annotated[str, StringConstraints(min_length=1)]
+
+
+class ServiceAccount(Settings):
+    """Who the operator is."""
+
+    create: bool = Field(default=True, description="make a ServiceAccount")
+    name: OptionalName = Field(default="", description="its name; empty means one made from the release's")
+    annotations: Strings = Field(default_factory=dict, description="annotations of it")
+
+
+class Rbac(Settings):
+    """What the operator and people may do."""
+
+    create: bool = Field(default=True, description="make the operator's roles and bindings")
+    user_roles: bool = Field(
+        default=True, description="let everybody with view or edit rights see or change UnifiedJobs"
+    )
+
+
+class ClaimedVolume(Settings):
+    """The volume of the journal."""
+
+    existing_claim: OptionalName = Field(default="", description="a claim of yours; empty makes one")
+    size: Quantity = Field(default="10Gi", description="size of the claim that is made")
+    storage_class_name: OptionalName = Field(default="", description="its class; empty means the default one")
+    access_mode: AccessMode = Field(
+        default=AccessMode.ONE_NODE, strict=False, description="who may mount it: one operator does"
+    )
+
+
+class Postgres(Settings):
+    """A PostgreSQL server that keeps the journal."""
+
+    secret_name: OptionalName = Field(default="", description="the Secret that has the server's URL")
+    secret_key: Annotated[str, StringConstraints(pattern=r"^[-._A-Za-z0-9]+$")] = Field(
+        default="url", description="the key below which it stands: postgresql://…"
+    )
+
+
+class Journal(Settings):
+    """Where events and plans are kept."""
+
+    type: JournalType = Field(
+        default=JournalType.EMPTY_DIR,
+        strict=False,
+        description="emptyDir (history goes with the pod, jobs do not), persistentVolumeClaim or postgres",
+    )
+    size_limit: Quantity = Field(default="2Gi", description="how large an emptyDir may become")
+    persistent_volume_claim: ClaimedVolume = Field(
+        default=ClaimedVolume(), description="with type persistentVolumeClaim"
+    )
+    postgres: Postgres = Field(default=Postgres(), description="with type postgres")
+
+
+class Service(Settings):
+    """How the API and the metrics can be reached."""
+
+    type: ServiceType = Field(default=ServiceType.CLUSTER_IP, strict=False, description="type of the Service")
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(default=7077, description="its port")
+    annotations: Strings = Field(default_factory=dict, description="annotations of it")
+
+
+class Resources(Settings):
+    """What the operator asks for."""
+
+    requests: dict[str, Amount] = Field(
+        default={"cpu": "500m", "memory": "512Mi"}, description="what it is given for sure"
+    )
+    limits: dict[str, Amount] = Field(
+        default={"memory": "2Gi"}, description="what it never gets more of; a CPU limit would slow decisions"
+    )
+
+
+class Spread(Settings):
+    """How replicas keep apart."""
+
+    topology_key: Annotated[str, StringConstraints(min_length=1)] = Field(
+        default="kubernetes.io/hostname", description="replicas spread over values of this node label"
+    )
+    when_unsatisfiable: WhenUnsatisfiable = Field(
+        default=WhenUnsatisfiable.SCHEDULE_ANYWAY, strict=False, description="if they cannot"
+    )
+
+
+class DisruptionBudget(Settings):
+    """What a drain leaves alone."""
+
+    enabled: bool = Field(
+        default=True, description="keep one replica during drains; only with two replicas or more"
+    )
+
+
+class NetworkRules(Settings):
+    """Who may talk to the operator."""
+
+    enabled: bool = Field(default=False, description="make a NetworkPolicy")
+    ingress_from: list[Raw] = Field(
+        default_factory=list, description="NetworkPolicy peers that may reach the API; empty means all"
+    )
+    egress: list[Raw] = Field(
+        default_factory=list,
+        description="egress rules; empty leaves egress open (the operator needs DNS, the API server and, "
+        "with it, PostgreSQL)",
+    )
+
+
+class ServiceMonitor(Settings):
+    """How the Prometheus operator finds the metrics."""
+
+    enabled: bool = Field(
+        default=False, description="make a ServiceMonitor; needs the Prometheus operator's CRDs"
+    )
+    interval: PrometheusDuration = Field(default="30s", description="time between scrapes")
+    scrape_timeout: PrometheusDuration = Field(default="10s", description="longest scrape")
+    labels: Strings = Field(default_factory=dict, description="labels that your Prometheus selects by")
+
+
+class PrometheusRule(Settings):
+    """Alerts."""
+
+    enabled: bool = Field(
+        default=False, description="make a PrometheusRule; needs the Prometheus operator's CRDs"
+    )
+    labels: Strings = Field(default_factory=dict, description="labels that your Prometheus selects by")
+
+
+class Values(Settings):
+    """All values."""
+
+    name_override: Prefix = Field(default="", description="stands for `batuta` in names")
+    fullname_override: Prefix = Field(default="", description="stands for release and chart name in names")
+    image: Image = Field(default=Image(), description="the operator's image")
+    image_pull_secrets: list[NamedObject] = Field(
+        default_factory=list, description="Secrets to fetch the image with, as {name: …}"
+    )
+    replicas: Annotated[int, Field(ge=0, le=9)] = Field(
+        default=2, description="one leads, the others wait for its Lease; 0 parks Batuta"
+    )
+    namespaces: list[DnsLabel] = Field(
+        default_factory=list,
+        description="where jobs may be, and where the operator may write; empty means everywhere",
+    )
+    config: Scheduling = Field(default=Scheduling(), description="what the operator reads")
+    service_account: ServiceAccount = Field(default=ServiceAccount(), description="who the operator is")
+    rbac: Rbac = Field(default=Rbac(), description="what the operator and people may do")
+    journal: Journal = Field(default=Journal(), description="where events and plans are kept")
+    service: Service = Field(default=Service(), description="how API and metrics can be reached")
+    open_metrics: bool = Field(default=True, description="/metrics needs no token")
+    resources: Resources = Field(default=Resources(), description="what a replica asks for")
+    priority_class_name: OptionalName = Field(default="", description="priority class of the replicas")
+    node_selector: Strings = Field(default_factory=dict, description="labels of the nodes that may run it")
+    tolerations: list[Raw] = Field(default_factory=list, description="tolerations of the replicas")
+    affinity: Raw = Field(default_factory=dict, description="affinity of the replicas")
+    topology_spread: Spread = Field(default=Spread(), description="how replicas keep apart")
+    pod_annotations: Strings = Field(default_factory=dict, description="annotations of the replicas")
+    pod_labels: Strings = Field(default_factory=dict, description="further labels of the replicas")
+    extra_env: list[Raw] = Field(
+        default_factory=list, description="further variables, as in a container's env (a proxy, say)"
+    )
+    pod_disruption_budget: DisruptionBudget = Field(
+        default=DisruptionBudget(), description="what a drain leaves alone"
+    )
+    network_policy: NetworkRules = Field(default=NetworkRules(), description="who may talk to the operator")
+    service_monitor: ServiceMonitor = Field(
+        default=ServiceMonitor(), description="how the Prometheus operator finds the metrics"
+    )
+    prometheus_rule: PrometheusRule = Field(default=PrometheusRule(), description="alerts")
+    global_: Raw = Field(
+        default_factory=dict, alias="global", description="set by a parent chart; not used here"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Values:
+        """The chart's templates refuse the same with the same words (templates/_checks.tpl)."""
+        if self.journal.type is JournalType.VOLUME and self.replicas > 1:
+            raise ValueError(
+                "journal.type persistentVolumeClaim takes replicas: 1, because one process writes the "
+                "volume; for several replicas use postgres or emptyDir"
+            )
+        if self.journal.type is JournalType.POSTGRES and not self.journal.postgres.secret_name:
+            raise ValueError("journal.type postgres needs journal.postgres.secretName")
+        if not self.service_account.create and not self.service_account.name:
+            raise ValueError("serviceAccount.create: false needs serviceAccount.name")
+        return self

@@ -1,0 +1,128 @@
+"""The operator's configuration file: what the chart writes into its ConfigMap and `batuta operator` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from pydantic import Field, StringConstraints, model_validator
+
+from batuta.backends.kube import names
+from batuta.backends.kube.settings import Settings, validated
+from batuta.backends.kube.yaml_source import YamlSource
+
+DnsLabel: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
+]
+ResourceName: TypeAlias = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=316
+    ),
+]
+QueueName: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")
+]
+
+JOURNAL_URL_VARIABLE = "BATUTA_JOURNAL_URL"
+"""Where it is set, the journal is in PostgreSQL and not in the state directory. A URL has a password in it,
+so it comes from a Secret and not from the file."""
+
+
+class Queue(Settings):
+    """Where jobs wait, and how many GPUs those that left it may have."""
+
+    name: QueueName = Field(description="what jobs say in spec.queueName")
+    quota: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]] = Field(
+        default_factory=dict, description='GPUs by type, "*" for all together; empty means no limit'
+    )
+    cohort: str = Field(default="", description="queues of one cohort lend to each other")
+    weight: Annotated[float, Field(gt=0, le=1e6)] = Field(default=1.0, description="its share among others")
+    held: bool = Field(default=False, description="nothing new starts while it is held")
+
+
+class Placement(Settings):
+    """How the binder compares nodes."""
+
+    weights: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
+        default_factory=dict,
+        description="weight by name of a binder plugin, 0 to 100; others keep their own",
+    )
+
+
+class LeaderElection(Settings):
+    """How fast another replica takes over."""
+
+    lease_duration_seconds: Annotated[int, Field(ge=3, le=3600)] = Field(
+        default=15, description="others wait this long after the leader was last heard of"
+    )
+    renew_deadline_seconds: Annotated[int, Field(ge=2, le=3600)] = Field(
+        default=10, description="a leader that cannot renew its Lease for this long steps down"
+    )
+    retry_period_seconds: Annotated[int, Field(ge=1, le=600)] = Field(
+        default=2, description="time between two attempts"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> LeaderElection:
+        if not self.retry_period_seconds < self.renew_deadline_seconds < self.lease_duration_seconds:
+            raise ValueError("retryPeriodSeconds < renewDeadlineSeconds < leaseDurationSeconds must hold")
+        return self
+
+
+class Scheduling(Settings):
+    """What an administrator chooses about decisions."""
+
+    policy: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
+        default="elastic-fifo",
+        description="who decides how many GPUs each job gets; `batuta policies` lists them",
+    )
+    gpu_resources: Annotated[list[ResourceName], Field(min_length=1)] = Field(
+        default=list(names.GPU_RESOURCES),
+        description="resources that stand for whole GPUs, in the order in which a node is asked for them",
+    )
+    gang_timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
+        default=300,
+        description="how long binding a gang may take before its reservations are freed",
+    )
+    placement: Placement = Field(default=Placement(), description="how the binder compares nodes")
+    queues: list[Queue] = Field(
+        default_factory=list,
+        description="queues with name, quota, cohort, weight and held, as `batuta queues apply` takes them",
+    )
+    leader_election: LeaderElection = Field(
+        default=LeaderElection(), description="how fast another replica takes over"
+    )
+
+    @model_validator(mode="after")
+    def _each_queue_once(self) -> Scheduling:
+        known = [queue.name for queue in self.queues]
+        twice = sorted({name for name in known if known.count(name) > 1})
+        if twice:
+            raise ValueError(f"queue {', '.join(twice)} appears twice")
+        return self
+
+
+class Api(Settings):
+    """Where the API, the metrics and the probes are."""
+
+    listen: str = "0.0.0.0"
+    port: Annotated[int, Field(ge=1, le=65535)] = 7077
+    open_metrics: bool = True
+    """Prometheus may read /metrics without a token."""
+
+
+class OperatorConfig(Scheduling):
+    """The whole file."""
+
+    namespaces: list[DnsLabel] = Field(default_factory=list)
+    """Where jobs may be; empty means everywhere."""
+    state_dir: str = "/var/lib/batuta"
+    lease_name: DnsLabel = "batuta-operator"
+    api: Api = Api()
+
+
+def read_operator_config(path: Path) -> OperatorConfig:
+    """The file's configuration, or all its problems with line and column."""
+    source = YamlSource.read(path)
+    return validated(OperatorConfig, source.value, source.nearest)

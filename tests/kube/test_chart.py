@@ -1,0 +1,184 @@
+"""The chart makes what `batuta install` makes, and a real API server takes it."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from batuta.backends.kube.install.definitions import read_definitions
+from batuta.backends.kube.install.manifests import manifests
+from batuta.spec.problem import InputError
+from tests.support.chart import REFUSED, VARIANTS, Helm, Json, by_key, comparable, release_of
+from tests.support.kube.api import ApiError
+from tests.support.kube.control_plane import CommandFailed, ControlPlane, wait_until
+from tests.support.kube.modules import module_files
+from tests.support.kube.programs import program, why_not
+from tests.support.kube_schemas import LOCATION, write_schemas
+
+Conform = Callable[[str], subprocess.CompletedProcess[str]]
+
+PROMETHEUS_OPERATOR = ("github.com/prometheus-operator/prometheus-operator", "v0.85.0")
+MONITORING = ("servicemonitors", "prometheusrules")
+
+
+@pytest.fixture(scope="module")
+def find_program() -> Callable[[str], Path]:
+    def find(name: str) -> Path:
+        if (problem := why_not([name])) is not None:
+            if os.environ.get("CI"):
+                pytest.fail(f"no {name}, and CI must have it: {problem}", pytrace=False)
+            pytest.skip(f"no {name}: {problem}")
+        return program(name)
+
+    return find
+
+
+@pytest.fixture(scope="module")
+def helm(find_program: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    return Helm(find_program("helm"), tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture(scope="module")
+def cluster_with_crds(cluster: ControlPlane) -> ControlPlane:
+    """The shared control plane, which knows UnifiedJobs and what the Prometheus operator watches."""
+    folder = module_files(*PROMETHEUS_OPERATOR) / "example" / "prometheus-operator-crd"
+    for kind in MONITORING:
+        cluster.apply(folder / f"monitoring.coreos.com_{kind}.yaml")
+    cluster.apply(read_definitions())
+    for crd in ("unifiedjobs.batuta.dev", *(f"{kind}.monitoring.coreos.com" for kind in MONITORING)):
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", f"crd/{crd}")
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def conform(
+    find_program: Callable[[str], Path],
+    cluster_with_crds: ControlPlane,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Conform:
+    """kubeconform with the schemas of this very API server."""
+    kubeconform, folder = find_program("kubeconform"), tmp_path_factory.mktemp("schemas")
+    wait_until(
+        lambda: "ServiceMonitor" in cluster_with_crds.api.text("/openapi/v2"), "the types to be published"
+    )
+    write_schemas(cluster_with_crds.api.get("/openapi/v2"), folder)
+
+    def check(manifests: str) -> subprocess.CompletedProcess[str]:
+        command = [str(kubeconform), "-strict", "-summary", "-schema-location", f"{folder}/{LOCATION}"]
+        return subprocess.run(command, input=manifests, capture_output=True, text=True, check=False)
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def home(cluster: ControlPlane) -> Iterator[str]:
+    """A restricted namespace for the release, and those that a set of values names."""
+    names = ("chart-home", "chart-team-a", "chart-team-b")
+    for name in names:
+        cluster.new_namespace(name)
+    cluster.kubectl("label", "namespace", names[0], "pod-security.kubernetes.io/enforce=restricted")
+    yield names[0]
+    for name in names:
+        cluster.delete_namespace(name)
+
+
+@pytest.mark.parametrize("variant", ["defaults", "observed", "every field of a pod"])
+def test_helm_finds_nothing_to_complain_about(helm: Helm, variant: str):
+    linted = helm.lint(VARIANTS[variant])
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+    assert "[WARNING]" not in linted.stdout
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_helm_and_batuta_install_make_the_same_objects(helm: Helm, variant: str):
+    values = VARIANTS[variant]
+    by_helm = {key: comparable(one) for key, one in by_key(helm.objects(values)).items()}
+    ours = {key: comparable(one) for key, one in by_key(manifests(release_of(values))).items()}
+    assert set(ours) == set(by_helm)
+    for key, manifest in ours.items():
+        assert manifest == by_helm[key], key
+
+
+@pytest.mark.parametrize(
+    "name", ["batuta", "blue", "my-batuta", "x" * 53, "y" * 43 + "-" + "y" * 9, "a-conductor-of-gpus"]
+)
+def test_names_follow_the_release_in_the_same_way(helm: Helm, name: str):
+    by_helm = by_key(helm.objects({}, name, "elsewhere"))
+    assert set(by_key(manifests(release_of({}, name, "elsewhere")))) == set(by_helm)
+    assert all(len(key[2]) <= 63 for key in by_helm)
+
+
+def test_helm_brings_the_definitions_that_batuta_install_brings(helm: Helm):
+    found = helm.objects({}, "batuta", "batuta-system", "--include-crds")
+    assert [one for one in found if one["kind"] == "CustomResourceDefinition"] == read_definitions()
+
+
+def test_a_new_configuration_starts_new_pods(helm: Helm):
+    def checksum(objects: list[Json]) -> str:
+        deployment = next(one for one in objects if one["kind"] == "Deployment")
+        return deployment["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+
+    other = {"config": {"policy": "afs-l"}}
+    for make in (helm.objects, lambda values: manifests(release_of(values))):
+        assert checksum(make({})) == checksum(make({}))
+        assert checksum(make({})) != checksum(make(other))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_values_are_refused_by_both(helm: Helm, case: str):
+    values, word = REFUSED[case]
+    rendered = helm.render(values)
+    assert rendered.returncode != 0
+    assert word in rendered.stderr
+    with pytest.raises(InputError, match=word):
+        release_of(values)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_api_server_takes_every_object(
+    helm: Helm, cluster_with_crds: ControlPlane, home: str, variant: str
+):
+    objects = helm.objects(VARIANTS[variant], "batuta", home)
+    said = cluster_with_crds.apply(objects, "--dry-run=server", "--validate=strict", "--warnings-as-errors")
+    assert said.count("(server dry run)") == len(objects)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_kubeconform_finds_nothing_wrong(helm: Helm, conform: Conform, variant: str):
+    rendered = helm.render(VARIANTS[variant])
+    checked = conform(rendered.stdout)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "Skipped: 0" in checked.stdout
+
+
+def test_a_key_that_the_api_does_not_know_would_not_pass(
+    helm: Helm, cluster_with_crds: ControlPlane, conform: Conform, home: str
+):
+    """Otherwise the two tests above prove nothing."""
+    objects = helm.objects({}, "batuta", home)
+    service = next(one for one in objects if one["kind"] == "Service")
+    service["spec"]["prots"] = []
+    with pytest.raises(CommandFailed, match="prots"):
+        cluster_with_crds.apply([service], "--dry-run=server", "--validate=strict")
+    checked = conform(json.dumps(service))
+    assert checked.returncode != 0
+    assert "prots" in checked.stdout
+
+
+@pytest.mark.parametrize("variant", ["defaults", "one replica on a volume", "PostgreSQL"])
+def test_its_pods_may_run_where_pod_security_is_restricted(
+    helm: Helm, cluster: ControlPlane, home: str, variant: str
+):
+    values = VARIANTS[variant] | {"serviceAccount": {"create": False, "name": "default"}}
+    objects = helm.objects(values, "batuta", home)
+    template = next(one for one in objects if one["kind"] == "Deployment")["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod"} | template
+    pod["metadata"] = {"name": "operator", "namespace": home} | template["metadata"]
+    assert cluster.api.create(f"/api/v1/namespaces/{home}/pods?dryRun=All", pod)["kind"] == "Pod"
+
+    pod["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        cluster.api.create(f"/api/v1/namespaces/{home}/pods?dryRun=All", pod)

@@ -1,0 +1,235 @@
+"""The Helm chart in tests: sets of values that reach every branch of it, and what Helm makes of them."""
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from batuta.backends.kube.install.manifests import manifests
+from batuta.backends.kube.install.reading import overlaid
+from batuta.backends.kube.install.release import Release
+from batuta.backends.kube.operator_config import OperatorConfig
+
+REPO = Path(__file__).resolve().parents[2]
+CHART = REPO / "deploy" / "helm" / "batuta"
+# A Helm built from its module alone believes in a very old Kubernetes.
+KUBE_VERSION = "v1.36.3"
+
+Json = dict[str, Any]
+Key = tuple[str, str, str]
+
+VARIANTS: dict[str, Json] = {
+    "defaults": {},
+    "several namespaces": {"namespaces": ["chart-team-a", "chart-team-b"], "rbac": {"userRoles": False}},
+    "one replica on a volume": {
+        "replicas": 1,
+        "journal": {
+            "type": "persistentVolumeClaim",
+            "persistentVolumeClaim": {
+                "size": "20Gi",
+                "storageClassName": "fast",
+                "accessMode": "ReadWriteOncePod",
+            },
+        },
+    },
+    "a volume that is there": {
+        "replicas": 1,
+        "journal": {"type": "persistentVolumeClaim", "persistentVolumeClaim": {"existingClaim": "mine"}},
+    },
+    "PostgreSQL": {
+        "journal": {"type": "postgres", "postgres": {"secretName": "journal", "secretKey": "uri"}},
+        "replicas": 3,
+    },
+    "an account that is there": {
+        "serviceAccount": {"create": False, "name": "conductor"},
+        "rbac": {"create": False, "userRoles": False},
+    },
+    "observed": {
+        "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    },
+    "fenced": {
+        "networkPolicy": {
+            "enabled": True,
+            "ingressFrom": [{"namespaceSelector": {"matchLabels": {"team": "ml"}}}],
+            "egress": [
+                {"ports": [{"port": 6443, "protocol": "TCP"}]},
+                {"ports": [{"port": 53, "protocol": "UDP"}]},
+            ],
+        },
+        "openMetrics": False,
+    },
+    "fenced at the door only": {"networkPolicy": {"enabled": True}},
+    "configured": {
+        "config": {
+            "policy": "afs-l",
+            "gpuResources": ["nvidia.com/gpu"],
+            "gangTimeoutSeconds": 86400,
+            "placement": {"weights": {"utilisation": 2.5, "topology": 0}},
+            "queues": [
+                {
+                    "name": "team-a",
+                    "quota": {"H100": 8, "*": 16},
+                    "cohort": "research",
+                    "weight": 2.0,
+                    "held": False,
+                },
+                {"name": "team-b"},
+            ],
+            "leaderElection": {
+                "leaseDurationSeconds": 60,
+                "renewDeadlineSeconds": 40,
+                "retryPeriodSeconds": 5,
+            },
+        }
+    },
+    "every field of a pod": {
+        "image": {"repository": "mirror/batuta", "digest": "sha256:" + "a" * 64, "pullPolicy": "Always"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "serviceAccount": {"annotations": {"example.com/role": "conductor"}},
+        "service": {"type": "NodePort", "port": 80, "annotations": {"example.com/internal": "true"}},
+        "resources": {"requests": {"cpu": 2}, "limits": None},
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {"node-role.kubernetes.io/control-plane": ""},
+        "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}],
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "gpu", "operator": "DoesNotExist"}]}]
+                }
+            }
+        },
+        "topologySpread": {
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+        },
+        "podAnnotations": {"example.com/a": "1"},
+        "podLabels": {"team": "platform", "app.kubernetes.io/name": "not-ours-to-change"},
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "podDisruptionBudget": {"enabled": False},
+    },
+    "parked": {"replicas": 0},
+    "another name": {"nameOverride": "conductor"},
+    "a name of its own": {"fullnameOverride": "gpu-scheduler", "image": {"tag": "1.2.3"}},
+}
+
+REFUSED: dict[str, tuple[Json, str]] = {
+    "an unknown key": ({"replica": 2}, "replica"),
+    "an unknown key far down": ({"config": {"leaderElection": {"lease": 1}}}, "lease"),
+    "a text for a number": ({"replicas": "two"}, "replicas"),
+    "too many replicas": ({"replicas": 10}, "replicas"),
+    "less than none": ({"replicas": -1}, "replicas"),
+    "half a replica": ({"replicas": 1.5}, "replicas"),
+    "a number for a text": ({"config": {"policy": 7}}, "policy"),
+    "no policy": ({"config": {"policy": ""}}, "policy"),
+    "an unknown kind of journal": ({"journal": {"type": "mysql"}}, "type"),
+    "a journal in PostgreSQL without its Secret": ({"journal": {"type": "postgres"}}, "secretName"),
+    "several replicas on one volume": ({"journal": {"type": "persistentVolumeClaim"}}, "replicas: 1"),
+    "an account that is neither made nor named": (
+        {"serviceAccount": {"create": False}},
+        "serviceAccount.name",
+    ),
+    "a port beyond all ports": ({"service": {"port": 70000}}, "port"),
+    "a type of Service that is none": ({"service": {"type": "ExternalName"}}, "type"),
+    "a namespace that is no name": ({"namespaces": ["Team A"]}, "namespaces"),
+    "a namespace that stands for all": ({"namespaces": ["*"]}, "namespaces"),
+    "a resource without a domain": ({"config": {"gpuResources": ["gpu"]}}, "gpuResources"),
+    "no GPUs at all": ({"config": {"gpuResources": []}}, "gpuResources"),
+    "a gang that waits for ever": ({"config": {"gangTimeoutSeconds": 0}}, "gangTimeoutSeconds"),
+    "a negative weight": ({"config": {"placement": {"weights": {"numa": -1}}}}, "numa"),
+    "a queue without a name": ({"config": {"queues": [{"weight": 1}]}}, "name"),
+    "a queue of no weight": ({"config": {"queues": [{"name": "a", "weight": 0}]}}, "weight"),
+    "a queue twice": ({"config": {"queues": [{"name": "a"}, {"name": "a"}]}}, "twice"),
+    "a leader that outlives its Lease": (
+        {"config": {"leaderElection": {"renewDeadlineSeconds": 20}}},
+        "renewDeadlineSeconds < leaseDurationSeconds",
+    ),
+    "a digest that is none": ({"image": {"digest": "sha256:abc"}}, "digest"),
+    "a tag with a space": ({"image": {"tag": "a b"}}, "tag"),
+    "an amount that is none": ({"resources": {"requests": {"memory": "2 GB"}}}, "memory"),
+    "a size that is none": ({"journal": {"sizeLimit": "large"}}, "sizeLimit"),
+    "an interval without a unit": ({"serviceMonitor": {"interval": "30"}}, "interval"),
+    "a list for a mapping": ({"nodeSelector": []}, "nodeSelector"),
+}
+
+
+def release_of(values: Mapping[str, Any], name: str = "batuta", namespace: str = "batuta-system") -> Release:
+    """The same release in Python."""
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    return Release(overlaid([values]), namespace, version, name)
+
+
+def rights_of(values: Mapping[str, Any], namespace: str) -> list[Json]:
+    """The accounts, roles and bindings of a release."""
+    kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    return [one for one in manifests(release_of(values, namespace=namespace)) if one["kind"] in kinds]
+
+
+class Helm:
+    """The real program, without a cluster."""
+
+    def __init__(self, program: Path, folder: Path) -> None:
+        self._program, self._folder = program, folder
+
+    def lint(self, values: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
+        return self._run(
+            "lint", "--strict", "--kube-version", KUBE_VERSION, CHART, "--values", self._file(values)
+        )
+
+    def render(
+        self, values: Mapping[str, Any], name: str = "batuta", namespace: str = "batuta-system", *words: str
+    ) -> subprocess.CompletedProcess[str]:
+        where = ("--namespace", namespace, "--kube-version", KUBE_VERSION)
+        return self._run("template", name, CHART, *where, "--values", self._file(values), *words)
+
+    def objects(
+        self, values: Mapping[str, Any], name: str = "batuta", namespace: str = "batuta-system", *words: str
+    ) -> list[Json]:
+        done = self.render(values, name, namespace, *words)
+        assert done.returncode == 0, done.stderr
+        return [found for found in yaml.safe_load_all(done.stdout) if found is not None]
+
+    def _file(self, values: Mapping[str, Any]) -> Path:
+        path = self._folder / "values.json"
+        path.write_text(json.dumps(values))
+        return path
+
+    def _run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
+        command = [str(self._program), *map(str, words)]
+        homes = {f"HELM_{kind}_HOME": str(self._folder) for kind in ("CACHE", "CONFIG", "DATA")}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, env=homes | {"HOME": str(self._folder)}
+        )
+
+
+def by_key(objects: list[Json]) -> dict[Key, Json]:
+    """Objects by kind, namespace and name; none may be there twice."""
+    found = {
+        (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in objects
+    }
+    assert len(found) == len(objects)
+    return found
+
+
+def comparable(manifest: Json) -> Json:
+    """What both ways of installing must agree on: all but who manages it and how a text is spelt."""
+    plain: Json = json.loads(json.dumps(manifest))
+    _drop_manager(plain["metadata"])
+    if plain["kind"] == "ConfigMap":
+        # As the operator reads it: what a file leaves out has its default.
+        config = OperatorConfig.model_validate(yaml.safe_load(plain["data"].pop("config.yaml")))
+        plain["config"] = config.model_dump(mode="json")
+    if plain["kind"] == "Deployment":
+        template = plain["spec"]["template"]["metadata"]
+        _drop_manager(template)
+        checksum = template["annotations"].pop("checksum/config")
+        assert len(checksum) == 64
+    return plain
+
+
+def _drop_manager(metadata: Json) -> None:
+    for label in ("app.kubernetes.io/managed-by", "helm.sh/chart"):
+        metadata["labels"].pop(label, None)
