@@ -23,10 +23,10 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup web demo kube-up kube-down test check bench docs fmt lock clean
+.PHONY: help setup web demo kube-up kube-down test check bench bench-kube docs fmt lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(VENV)/.installed $(DASHBOARD) ## make .venv with everything in it, from the lock files, and the dashboard
 
@@ -55,6 +55,9 @@ check: setup ## format, lint, types, architecture, docs
 
 bench: setup ## run the benchmarks
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-kube: setup ## beside kube-scheduler on one API server (ARGS='--runs 1 --pods 500 --nodes 100')
+	$(BIN)/python -m benchmarks.kube $(ARGS)
 
 docs: setup ## build the documentation into build/docs
 	$(BIN)/mkdocs build --quiet --strict

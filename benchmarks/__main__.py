@@ -10,9 +10,17 @@ from types import ModuleType
 
 from benchmarks.measure import DataMissing
 
-NAMES = ("startup", "policies_scale", "decide_scale", "pollux_replay", "philly_events", "local_latency")
+NAMES = (
+    "startup",
+    "policies_scale",
+    "decide_scale",
+    "shares_scale",
+    "pollux_replay",
+    "philly_events",
+    "local_latency",
+)
 """Run when no name is given. Each is a module with a `main()` and a docstring that says what it measures."""
-ON_REQUEST = ("store", "api_latency", "micro.placement")
+ON_REQUEST = ("store", "store_kinds", "api_latency", "kube_client", "binder_scale", "micro.placement")
 """Run only by name: they take long, or look at one part more closely."""
 
 

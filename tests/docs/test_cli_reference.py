@@ -9,10 +9,13 @@ from batuta.cli.main import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text()
 ELSEWHERE = {"simulate", "compare", "allocate", "policies", "trace"}
-SHARED = {"--output", "--help", "--home"}
+SHARED = {"--output", "--help", "--home", "--version"}
 
 
 def commands(command, path=()):
+    """All verbs, and `batuta` itself for the options before them."""
+    if not path:
+        yield ("batuta",), command
     for name, inner in getattr(command, "commands", {}).items():
         yield (*path, name), inner
         yield from commands(inner, (*path, name))

@@ -117,18 +117,11 @@ def live_cadence() -> Cadence:
 
 
 def policy_summaries() -> list[tuple[str, str]]:
-    """All policies, with the first sentence of what they say of themselves."""
+    """All policies, with a sentence on each."""
+    from batuta.bootstrap.policy_words import words_on
     from batuta.policies.registry import load_policy, policy_names
 
-    return [(name, _first_line(load_policy(name))) for name in policy_names()]
-
-
-def _first_line(policy: Policy) -> str:
-    import inspect
-    import sys
-
-    text = inspect.getdoc(type(policy)) or inspect.getdoc(sys.modules[type(policy).__module__]) or ""
-    return text.split("\n")[0].rstrip(".")
+    return [(name, words_on(load_policy(name))) for name in policy_names()]
 
 
 def version() -> str:

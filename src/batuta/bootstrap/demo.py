@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 import shlex
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,17 +88,32 @@ class _Telling:
         self.mine: set[str] = set()
         """The jobs of this demo: the state directory may hold those of an earlier one, and other jobs."""
         self._over: set[str] = set()
+        self._inbox: queue.SimpleQueue[Event | Exception] = queue.SimpleQueue()
+        """What happens, and what goes wrong: one may wait for ever for events of jobs that were refused."""
 
     def run(self) -> None:
         before = self._client.cluster().seq
-        submitter = threading.Thread(target=self._submit_all, daemon=True)
-        submitter.start()
-        for event in self._client.events(after=before):
-            self._tell(event)
-            if len(self._over & self.mine) == len(DEMO):
-                return
-            if time.time() - self._begun_s > _GIVE_UP_S:
-                raise TimeoutError(f"not over after {_GIVE_UP_S:.0f} s")
+        for work in (self._submit_all, partial(self._listen, before)):
+            threading.Thread(target=self._handing_over, args=(work,), daemon=True).start()
+        while len(self._over & self.mine) < len(DEMO):
+            left_s = self._begun_s + _GIVE_UP_S - time.time()
+            try:
+                news = self._inbox.get(timeout=max(0.0, left_s))
+            except queue.Empty:
+                raise TimeoutError(f"not over after {_GIVE_UP_S:.0f} s") from None
+            if isinstance(news, Exception):
+                raise news
+            self._tell(news)
+
+    def _handing_over(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._inbox.put(error)
+
+    def _listen(self, after: int) -> None:
+        for event in self._client.events(after=after):
+            self._inbox.put(event)
 
     def _submit_all(self) -> None:
         for arrival in DEMO:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import getpass
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from batuta.api.cycle_watch import CycleWatch
 from batuta.api.parts import ServerParts
 from batuta.backends.local.backend import LocalBackend, held_in
 from batuta.backends.local.hosts import node_address
+from batuta.backends.local.passed_env import passed_env
 from batuta.bootstrap import find_policy, live_cadence, policy_summaries, rules_for, version
 from batuta.bootstrap.local_nodes import (
     VIRTUAL,
@@ -33,6 +35,7 @@ from batuta.core.plan import Plan
 from batuta.core.world import World
 from batuta.engine.loop import Engine, Live
 from batuta.engine.requests import Requests
+from batuta.engine.retention import Keep, Retention
 from batuta.engine.service import PatientJournal, Service
 from batuta.spec.task import Task
 from batuta.spec.task_json import task_from_json
@@ -64,6 +67,10 @@ class UpOptions:
     policy: str = ""
     """Empty: the one that was chosen last."""
     open_metrics: bool = False
+    pass_env: tuple[str, ...] = ()
+    """Variables of the server's environment that jobs inherit beside the harmless ones."""
+    keep: Keep = field(default_factory=Keep)
+    """How long jobs that are over are kept in mind."""
 
 
 @dataclass(slots=True)
@@ -135,6 +142,7 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         _task_reader(store, world),
         devices=local.devices,
         on_result=store.results.stage,
+        inherited=passed_env(os.environ, options.pass_env),
         since_s=world.now_s,
     )
     backend.resume(held_in(world))
@@ -149,7 +157,13 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
     live = Live(requests, rules_for, guard)
     engine = Engine(world, backend, rules, journal, cycles, live_cadence(), live=live)
     upkeep = Upkeep(store, recovered.snapshot_seq, tell=lambda what: log.warning("upkeep", why=what))
-    service = Service(engine, requests, journal, guard, backend.wake, upkeep.after_step)
+    retention = Retention(options.keep, requests.ask, backend.forget)
+
+    def after_step(world: World) -> None:
+        upkeep.after_step(world)
+        retention.after_step(world)
+
+    service = Service(engine, requests, journal, guard, backend.wake, after_step)
     server: Server
     parts = ServerParts(
         service,

@@ -17,11 +17,12 @@ from fastapi import FastAPI
 from batuta.api.app import create_app
 from batuta.api.serving import ApiServer
 from batuta.bootstrap.local_server import LOOPBACK, Server, UpOptions, built
+from batuta.engine.retention import Keep
 from batuta.spec.problem import InputError
 
 DEFAULT_PORT = 7077
 
-__all__ = ["DEFAULT_PORT", "Server", "UpOptions", "serve"]
+__all__ = ["DEFAULT_PORT", "Keep", "Server", "UpOptions", "serve"]
 
 
 def serve(options: UpOptions, ready: Callable[[Server], None] | None = None) -> int:

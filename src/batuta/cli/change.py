@@ -12,7 +12,7 @@ from batuta.cli.server_options import HomeOption, JobArgument, JobsArgument, Yes
 
 if TYPE_CHECKING:
     from batuta.client.answers import Job
-    from batuta.client.client import Client
+    from batuta.client.connection import Connection
 
 
 def cancel(
@@ -77,6 +77,12 @@ def start(jobs: JobsArgument = None, output: OutputOption = Output.TABLE, home: 
 
 def resize(
     job: JobArgument,
+    size: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[N|auto]", help="The same as --nodes; auto, on a cluster: as the scheduler likes."
+        ),
+    ] = None,
     nodes: Annotated[
         int | None, typer.Option("--nodes", min=1, help="Run at exactly this size, or within the range.")
     ] = None,
@@ -92,20 +98,40 @@ def resize(
       batuta resize resnet --nodes 4
 
       batuta resize resnet --min-nodes 1 --max-nodes 8
+
+      batuta --context prod resize resnet auto
     """
     from batuta.spec.problem import InputError
 
-    if nodes is None and min_nodes is None and max_nodes is None:
-        raise InputError.of("to what size?", fix="--nodes N, or --min-nodes and --max-nodes")
+    is_auto = size == "auto"
+    if size is not None and not is_auto:
+        nodes = _whole(size, nodes)
+    if nodes is None and min_nodes is None and max_nodes is None and not is_auto:
+        raise InputError.of("to what size?", fix="a number of nodes, or --min-nodes and --max-nodes")
+    if is_auto and (nodes, min_nodes, max_nodes) != (None, None, None):
+        raise InputError.of("auto and a size", fix="one of both")
     with connect(home) as client:
-        changed = client.resize(job, nodes, min_nodes=min_nodes, max_nodes=max_nodes)
+        if is_auto:
+            changed = client.unpin(job)
+        else:
+            changed = client.resize(job, nodes, min_nodes=min_nodes, max_nodes=max_nodes)
         gpus = changed.gpus
         size = f"{gpus.wanted} GPUs" if gpus.wanted != 1 else "1 GPU"
         span = "" if gpus.min == gpus.max else f" ({gpus.min}–{gpus.max})"
         _show([changed], output, f"asks for {size} now{span}")
 
 
-def find_all(client: Client, names: Sequence[str]) -> list[Job]:
+def _whole(size: str, nodes: int | None) -> int:
+    from batuta.spec.problem import InputError
+
+    if nodes is not None:
+        raise InputError.of(f"{size} and --nodes {nodes}", fix="one of both")
+    if not (size.isascii() and size.isdigit() and 1 <= int(size) < 10**9):
+        raise InputError.of(f"{size[:40]!r} is not a number of nodes", fix="1 or more, or auto")
+    return int(size)
+
+
+def find_all(client: Connection, names: Sequence[str]) -> list[Job]:
     """All jobs that are named, or all names that are wrong: nothing is done by halves."""
     from batuta.client.errors import AmbiguousJobError, UnknownJobError
     from batuta.spec.problem import InputError, Problem
@@ -123,7 +149,7 @@ def find_all(client: Client, names: Sequence[str]) -> list[Job]:
     return list(found.values())
 
 
-def _living(client: Client) -> list[Job]:
+def _living(client: Connection) -> list[Job]:
     return list(client.jobs(active=True))
 
 
@@ -131,7 +157,7 @@ def _change_each(
     names: Sequence[str] | None,
     home: HomeOption,
     output: Output,
-    change: Callable[[Client, Job], Job],
+    change: Callable[[Connection, Job], Job],
     what: str,
 ) -> None:
     from batuta.spec.problem import InputError

@@ -43,7 +43,7 @@ def events(
         only = None if job is None else client.job(job).id
         types = tuple(type or ())
         skip = () if types or output is Output.JSON else NOISY
-        last = client.cluster().seq
+        last = client.last_event()
         try:
             for event in client.recent_events(tail, types, only, skip):
                 last = max(last, event.seq)

@@ -38,7 +38,7 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
     show(Text.assemble(f"job {known.label} is ", state_text(told.state), sentence))
     if reason is not None and reason.evidence:
         numbers = ", ".join(f"{name} {_number(value)}" for name, value in reason.evidence.items())
-        show(Text(f"{reason.code}: {numbers}", style="dim"))
+        show(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
     if told.story:
         typer.echo()
         show(_story(told.story))

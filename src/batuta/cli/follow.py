@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from batuta.cli.cluster_options import command
 from batuta.cli.job_view import exit_code_of, why
 from batuta.cli.terminal import say, show_seconds, spinner
 
 if TYPE_CHECKING:
     from batuta.client.answers import Job
-    from batuta.client.client import Client
+    from batuta.client.connection import Connection
 
 
-def follow_output(client: Client, job: Job, rank: int = 0, tail: int | None = None) -> int:
+def follow_output(client: Connection, job: Job, rank: int = 0, tail: int | None = None) -> int:
     """Prints the output until the job ends; its exit code. Ctrl-C detaches, and the job goes on."""
     try:
         _wait_for_start(client, job)
@@ -26,7 +27,7 @@ def follow_output(client: Client, job: Job, rank: int = 0, tail: int | None = No
     return exit_code_of(job)
 
 
-def wait_for_end(client: Client, job: Job) -> int:
+def wait_for_end(client: Connection, job: Job) -> int:
     """Waits without output, with a bar on a terminal; the job's exit code."""
     try:
         job = _with_bar(client, job) if sys.stderr.isatty() else client.wait(job)
@@ -37,7 +38,7 @@ def wait_for_end(client: Client, job: Job) -> int:
     return exit_code_of(job)
 
 
-def print_log(client: Client, job: Job, *, rank: int, tail: int | None, follow: bool) -> None:
+def print_log(client: Connection, job: Job, *, rank: int, tail: int | None, follow: bool) -> None:
     """The bytes as they were written: what a job prints in colour or with bars stays so."""
     out = sys.stdout.buffer if hasattr(sys.stdout, "buffer") else None
     for chunk in client.log_bytes(job, rank=rank, tail=tail, follow=follow):
@@ -51,8 +52,8 @@ def print_log(client: Client, job: Job, *, rank: int, tail: int | None, follow: 
 def say_detached(job: Job) -> None:
     say(
         f"\ndetached; job {job.label} goes on.\n"
-        f"  batuta logs {job.id}     to see its output again\n"
-        f"  batuta cancel {job.id}   to end it"
+        f"  {command('logs', job.id)}     to see its output again\n"
+        f"  {command('cancel', job.id)}   to end it"
     )
 
 
@@ -62,7 +63,7 @@ def say_end(job: Job) -> None:
     say(f"job {job.label} {job.state}{ran}{reason}")
 
 
-def _wait_for_start(client: Client, job: Job) -> None:
+def _wait_for_start(client: Connection, job: Job) -> None:
     """Until there may be output. On a terminal one sees why it waits."""
 
     def begun(now: Job) -> bool:
@@ -79,7 +80,7 @@ def _waiting(job: Job) -> str:
     return escape(f"job {job.label} is {job.state}{reason}")
 
 
-def _with_bar(client: Client, job: Job) -> Job:
+def _with_bar(client: Connection, job: Job) -> Job:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from batuta.cli.terminal import console

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from batuta.client.answers import Job
 
+    Row = tuple[str | Text, ...]
+
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 100, "FAILED_SETUP": 100, "CANCELLED": 103}
 NOT_FINISHED, NOT_FOUND = 101, 102
 QUEUE_COLUMNS = (
@@ -57,14 +59,28 @@ def exit_code_of(job: Job) -> int:
 
 
 def print_queue(jobs: Sequence[Job], empty: str) -> None:
-    print_table(QUEUE_COLUMNS, [queue_row(job) for job in jobs], empty)
+    print_table(*queue_table(jobs), empty)
 
 
 def print_history(jobs: Sequence[Job], empty: str) -> None:
-    print_table(HISTORY_COLUMNS, [_history_row(job) for job in jobs], empty)
+    print_table(*_named_once(HISTORY_COLUMNS, [_history_row(job) for job in jobs], jobs), empty)
 
 
-def queue_row(job: Job) -> tuple[str | Text, ...]:
+def queue_table(jobs: Sequence[Job]) -> tuple[Sequence[Column], list[Row]]:
+    """The columns of `queue` and a row for each job."""
+    return _named_once(QUEUE_COLUMNS, [queue_row(job) for job in jobs], jobs)
+
+
+def _named_once(
+    columns: Sequence[Column], rows: list[Row], jobs: Sequence[Job]
+) -> tuple[Sequence[Column], list[Row]]:
+    """Where all ids say the name too, as on a cluster, one column tells both."""
+    if not jobs or not all(job.is_named_by_id and "/" in job.id for job in jobs):
+        return columns, rows
+    return (Column("JOB", least=24), *columns[2:]), [(row[0], *row[2:]) for row in rows]
+
+
+def queue_row(job: Job) -> Row:
     return (
         job.id,
         job.name or NOTHING,
@@ -81,7 +97,7 @@ def queue_row(job: Job) -> tuple[str | Text, ...]:
     )
 
 
-def _history_row(job: Job) -> tuple[str | Text, ...]:
+def _history_row(job: Job) -> Row:
     return (
         job.id,
         job.name or NOTHING,
@@ -150,7 +166,10 @@ def print_job(job: Job) -> None:
 def _facts(job: Job) -> list[tuple[str, str | Text]]:
     kind = f" of type {job.gpus.type}" if job.gpus.type else ""
     each = f", {job.gpus.per_node} per node" if job.gpus.per_node != 1 else ""
-    places = ", ".join(f"{place.node}: {', '.join(map(str, place.gpus))}" for place in job.placement)
+    places = ", ".join(
+        f"{place.node}: {', '.join(map(str, place.gpus))}" if place.gpus else place.node
+        for place in job.placement
+    )
     times = [
         f"submitted {show_moment(job.submitted_s)}",
         *([f"started {show_moment(job.started_s)}"] if job.started_s is not None else []),

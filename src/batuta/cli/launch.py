@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from batuta.cli.cluster_options import chosen_cluster, command
 from batuta.cli.options import Output, OutputOption
 from batuta.cli.server_options import HomeOption, YesOption, connect
 
 if TYPE_CHECKING:
-    from batuta.client.client import Client
+    from batuta.client.connection import Connection
     from batuta.client.submission import Submission
 
 _COMMAND = "batuta.command"
@@ -61,6 +62,13 @@ def launch(
         str | None,
         typer.Option("--workdir", metavar="DIR", help="Where it runs; default for a command: here."),
     ] = None,
+    image: Annotated[
+        str | None, typer.Option("--image-id", metavar="IMAGE", help="On a cluster: the image it runs in.")
+    ] = None,
+    workdir_in_image: Annotated[
+        str | None,
+        typer.Option("--workdir-in-image", metavar="DIR", help="On a cluster: where the image has workdir."),
+    ] = None,
     queue: Annotated[str | None, typer.Option("--queue", "-q", help="The queue it waits in.")] = None,
     priority: Annotated[
         int | None, typer.Option("--priority", help="-1000 to 1000; higher goes first.", metavar="P")
@@ -91,6 +99,8 @@ def launch(
       batuta launch train.yaml --dryrun
 
       batuta launch train.yaml -d -o json
+
+      batuta --context prod launch train.yaml -d
     """
     from batuta.client.submission import Submission
 
@@ -104,6 +114,7 @@ def launch(
         "priority": priority,
         "workdir": str(Path(workdir).expanduser().absolute()) if workdir is not None else None,
     } | _variables(env or (), env_file or (), secret or ())
+    overrides |= _for_cluster(image, workdir_in_image)
     submission = Submission.of(*_what(task, ctx.meta.get(_COMMAND)), overrides)
     with connect(home) as client:
         if dryrun:
@@ -168,10 +179,25 @@ def _variables(env: Sequence[str], env_files: Sequence[Path], secret: Sequence[s
     return values
 
 
-def _preview(client: Client, submission: Submission, output: Output) -> None:
-    from batuta.cli.launch_preview import preview_here, print_preview
+def _for_cluster(image: str | None, workdir_in_image: str | None) -> dict[str, Any]:
+    from batuta.spec.problem import InputError
+
+    if (image or workdir_in_image) and chosen_cluster() is None:
+        raise InputError.of(
+            "--image-id and --workdir-in-image are for a Kubernetes cluster",
+            fix="batuta --context NAME launch …",
+        )
+    return {"image_id": image, "workdir_in_image": workdir_in_image}
+
+
+def _preview(client: Connection, submission: Submission, output: Output) -> None:
+    from batuta.cli.launch_preview import preview_here, print_manifest, print_preview
     from batuta.client.errors import NoServerError
 
+    manifest = client.manifest(submission)
+    if manifest is not None:
+        print_manifest(manifest, client.send_submission(submission, dry_run=True).notes, output)
+        return
     try:
         found, checked = client.send_submission(submission, dry_run=True), True
     except NoServerError:
@@ -179,7 +205,7 @@ def _preview(client: Client, submission: Submission, output: Output) -> None:
     print_preview(found, submission, output, checked=checked)
 
 
-def _ask(client: Client, submission: Submission) -> None:
+def _ask(client: Connection, submission: Submission) -> None:
     """Shows on a terminal what will be asked for, and asks."""
     from batuta.cli.launch_preview import summary_of
     from batuta.cli.terminal import confirm, is_interactive
@@ -188,7 +214,7 @@ def _ask(client: Client, submission: Submission) -> None:
         confirm(f"Launch {summary_of(client.send_submission(submission, dry_run=True))}?", default=True)
 
 
-def _submit(client: Client, submission: Submission, output: Output, *, follow: bool, wait: bool) -> int:
+def _submit(client: Connection, submission: Submission, output: Output, *, follow: bool, wait: bool) -> int:
     from batuta.cli.follow import follow_output, wait_for_end
     from batuta.cli.terminal import print_json, say
 
@@ -205,5 +231,5 @@ def _submit(client: Client, submission: Submission, output: Output, *, follow: b
         return wait_for_end(client, job)
     if follow:
         return follow_output(client, job)
-    say(f"batuta logs {job.id} follows its output, batuta explain {job.id} tells why it waits")
+    say(f"{command('logs', job.id)} follows its output, {command('explain', job.id)} tells why it waits")
     return 0

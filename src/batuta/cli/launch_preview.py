@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,22 @@ def print_preview(found: Submitted, submission: Submission, output: Output, *, c
         say("it fits this cluster; nothing was submitted")
     else:
         say("no server is running, so whether it fits was not checked; nothing was submitted")
+
+
+def print_manifest(manifest: Mapping[str, Any], notes: Sequence[str], output: Output) -> None:
+    """The object that would be written to a cluster, as kubectl takes it."""
+    import typer
+    import yaml
+
+    from batuta.cli.terminal import print_json, say
+
+    if output is Output.JSON:
+        print_json(dict(manifest))
+    else:
+        typer.echo(yaml.safe_dump(dict(manifest), sort_keys=False, allow_unicode=True), nl=False)
+    for note in notes:
+        say(f"note: {note}")
+    say("the API server accepts it; nothing was submitted")
 
 
 def _details(found: Submitted, submission: Submission) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import typer
 from batuta.cli.server_options import HomeOption, JobArgument, connect
 
 if TYPE_CHECKING:
-    from batuta.client.client import Client
+    from batuta.client.connection import Connection
 
 
 def logs(
@@ -51,7 +51,7 @@ def logs(
             raise typer.Exit(exit_code_of(found))
 
 
-def _print_state(client: Client, job: str) -> int:
+def _print_state(client: Connection, job: str) -> int:
     from batuta.cli.job_view import NOT_FOUND, exit_code_of
     from batuta.cli.terminal import say
     from batuta.client.errors import UnknownJobError

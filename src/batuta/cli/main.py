@@ -17,9 +17,11 @@ from batuta.cli import (
     doctor,
     events,
     explain,
+    install,
     launch,
     logs,
     nodes,
+    operator,
     policies,
     policy,
     queue,
@@ -30,6 +32,14 @@ from batuta.cli import (
     top,
     trace,
     up,
+)
+from batuta.cli.cluster_options import (
+    AllNamespacesOption,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    choose_cluster,
+    cluster_of,
 )
 from batuta.cli.sections import Sections
 from batuta.client.errors import ApiError, ClientError
@@ -72,6 +82,8 @@ app.add_typer(policy.app, rich_help_panel=CLUSTER)
 app.command(rich_help_panel=CLUSTER)(events.events)
 app.command(rich_help_panel=SERVER)(up.up)
 app.command(rich_help_panel=SERVER)(up.down)
+app.command(rich_help_panel=SERVER)(install.install)
+app.command(rich_help_panel=SERVER)(operator.operator)
 app.command(rich_help_panel=SERVER)(doctor.doctor)
 app.command(rich_help_panel=SERVER)(token.dashboard)
 app.add_typer(token.app, rich_help_panel=SERVER)
@@ -94,6 +106,11 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def batuta(
+    ctx: typer.Context,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+    namespace: NamespaceOption = None,
+    all_namespaces: AllNamespacesOption = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -102,8 +119,11 @@ def batuta(
 
     To begin: batuta up --virtual -d, then batuta launch -- echo hello
 
+    On a Kubernetes cluster: batuta --context NAME queue
+
     Without a server: batuta compare --workload sample
     """
+    choose_cluster(cluster_of(context, kubeconfig, namespace, all_namespaces), ctx.invoked_subcommand)
 
 
 def run() -> None:

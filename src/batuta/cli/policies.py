@@ -11,9 +11,9 @@ from batuta.cli.options import Output, OutputOption
 
 def policies(output: OutputOption = Output.TABLE) -> None:
     """List the policies, built in and installed."""
-    from batuta.policies.registry import load_policy, policy_names
+    from batuta.bootstrap import policy_summaries
 
-    known = {name: (type(load_policy(name)).__doc__ or "").strip().splitlines()[0] for name in policy_names()}
+    known = dict(policy_summaries())
     if output is Output.JSON:
         typer.echo(json.dumps([{"name": name, "summary": text} for name, text in known.items()], indent=2))
         return

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from batuta.cli.cluster_options import chosen_cluster, cluster_in
+
 if TYPE_CHECKING:
     from batuta.client.answers import Node
     from batuta.client.client import Client
+    from batuta.client.connection import Connection
 
 HomeOption = Annotated[
     Path | None,
@@ -23,19 +26,29 @@ HomeOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def connect(home: Path | None) -> Client:
-    """The server of --home, of $BATUTA_SERVER, or of the state directory. Nothing is opened yet."""
+def connect(home: Path | None) -> Connection:
+    """The cluster that was named before the verb, else a server of ours. Nothing is opened yet."""
+    from batuta.spec.problem import InputError
+
+    cluster = chosen_cluster()
+    if cluster is None or (home is not None and not cluster.is_said):
+        return connect_to_server(home)
+    if home is not None:
+        raise InputError.of("--home is for a server, and the options before the verb for a cluster")
+    return cluster.connect()
+
+
+def connect_to_server(home: Path | None) -> Client:
+    """The server of --home, of $BATUTA_SERVER, or of the state directory."""
     from batuta.client.client import Client
 
     return Client(home=home)
 
 
-def complete_jobs(incomplete: str) -> list[tuple[str, str]]:
+def complete_jobs(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """For the shell: ids and names of jobs that are not over. A server that is not there offers nothing."""
-    from batuta.client.client import Client
-
     try:
-        with Client(timeout_s=1.0) as client:
+        with _quickly(ctx) as client:
             jobs = client.jobs(active=True, newest_first=True, limit=200)
     except Exception:
         return []
@@ -44,16 +57,22 @@ def complete_jobs(incomplete: str) -> list[tuple[str, str]]:
     return [(word, text) for word, text in offered if word.startswith(incomplete)]
 
 
-def complete_nodes(incomplete: str) -> list[tuple[str, str]]:
+def complete_nodes(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The same for nodes."""
-    from batuta.client.client import Client
-
     try:
-        with Client(timeout_s=1.0) as client:
+        with _quickly(ctx) as client:
             nodes: tuple[Node, ...] = client.nodes()
     except Exception:
         return []
     return [(node.name, node.state) for node in nodes if node.name.startswith(incomplete)]
+
+
+def _quickly(ctx: typer.Context) -> Connection:
+    """Whoever pressed the Tab key does not wait long."""
+    from batuta.client.client import Client
+
+    cluster = cluster_in(ctx)
+    return Client(timeout_s=1.0) if cluster is None else cluster.connect()
 
 
 JobArgument = Annotated[

@@ -11,7 +11,7 @@ from batuta.cli.server_options import HomeOption, complete_jobs, connect
 
 if TYPE_CHECKING:
     from batuta.client.answers import Cluster
-    from batuta.client.client import Client
+    from batuta.client.connection import Connection
 
 
 def status(
@@ -44,7 +44,7 @@ def status(
             print_job(found)
 
 
-def _show_cluster(client: Client, output: Output) -> None:
+def _show_cluster(client: Connection, output: Output) -> None:
     from batuta.cli.job_view import print_queue
     from batuta.cli.terminal import print_json
     from batuta.client.decoding import encode
@@ -54,24 +54,27 @@ def _show_cluster(client: Client, output: Output) -> None:
     if output is Output.JSON:
         print_json({"cluster": encode(cluster), "jobs": encode(jobs)})
         return
-    _print_cluster(cluster, client.address.url if client.address else "")
+    _print_cluster(cluster, client.where)
     print_queue(jobs, "no job is running or waiting")
 
 
-def _print_cluster(cluster: Cluster, url: str) -> None:
+def _print_cluster(cluster: Cluster, where: str) -> None:
     from rich.text import Text
 
-    from batuta.cli.terminal import console, show_seconds
+    from batuta.cli.terminal import NOTHING, console, show_seconds
 
     out = console()
     gpus = cluster.gpus
     kind = "virtual GPUs" if cluster.virtual else "GPUs"
     ill = f", {gpus.unhealthy} unhealthy" if gpus.unhealthy else ""
     counts = ", ".join(f"{count} {state}" for state, count in cluster.jobs.items() if count)
-    out.print(Text(f"Batuta {cluster.version} at {url}, up for {show_seconds(_age(cluster))}"))
-    out.print(
-        Text(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{ill}; policy {cluster.policy}")
-    )
+    age = show_seconds(_age(cluster))
+    policy = f"; policy {cluster.policy}" if cluster.policy else ""
+    out.print(Text(f"Batuta {cluster.version} at {where}" + (f", up for {age}" if age != NOTHING else "")))
+    if (
+        gpus.total or cluster.policy
+    ):  # who may not see the nodes of a cluster does not see that there are none
+        out.print(Text(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{ill}{policy}"))
     if counts:
         out.print(Text(f"jobs: {counts}"))
     if cluster.trouble:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
-from batuta.cli.server_options import HomeOption, connect
+from batuta.cli.server_options import HomeOption, connect_to_server
 
 
 class Role(StrEnum):
@@ -48,7 +48,7 @@ def create(
     """
     from batuta.cli.terminal import print_json, say
 
-    with connect(home) as client:
+    with connect_to_server(home) as client:
         made = client.create_token(user, role.value)
         url = client.address.url if client.address else ""
     if output is Output.JSON:
@@ -68,7 +68,7 @@ def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) ->
     from batuta.cli.table import Column, print_table
     from batuta.cli.terminal import print_json, show_moment
 
-    with connect(home) as client:
+    with connect_to_server(home) as client:
         found = client.tokens()
     if output is Output.JSON:
         print_json(
@@ -94,7 +94,7 @@ def revoke(
     """
     from batuta.client.errors import ClientError
 
-    with connect(home) as client:
+    with connect_to_server(home) as client:
         matching = [one for one in client.tokens() if one.hash.startswith(hash)]
         if len(matching) != 1:
             found = "no token" if not matching else f"{len(matching)} tokens"
@@ -120,7 +120,7 @@ def dashboard(
 
     from batuta.cli.terminal import is_interactive, print_json
 
-    with connect(home) as client:
+    with connect_to_server(home) as client:
         url = client.session_link()
     if output is Output.JSON:
         print_json({"url": url})

@@ -16,7 +16,7 @@ from batuta.cli.server_options import HomeOption, connect
 
 if TYPE_CHECKING:
     from batuta.cli.top_view import Picture
-    from batuta.client.client import Client
+    from batuta.client.connection import Connection
 
     Decisions = deque[tuple[float | None, str]]
 
@@ -59,7 +59,7 @@ def top(
                 _live(client, decisions, every)
 
 
-def _live(client: Client, decisions: Decisions, every_s: float) -> None:
+def _live(client: Connection, decisions: Decisions, every_s: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
@@ -79,24 +79,24 @@ def _live(client: Client, decisions: Decisions, every_s: float) -> None:
                 return
 
 
-def _look(client: Client, decisions: Decisions) -> Picture:
+def _look(client: Connection, decisions: Decisions) -> Picture:
     from batuta.cli.top_view import Picture
 
     jobs = sorted(client.jobs(active=True, newest_first=True), key=lambda job: job.gpus.now == 0)
     return Picture(client.cluster(), client.nodes(), jobs, list(decisions))
 
 
-def _recall(client: Client, decisions: Decisions) -> int:
+def _recall(client: Connection, decisions: Decisions) -> int:
     """Decisions of the recent past, and the number of the last event."""
     from batuta.cli.event_view import tell_commands
 
-    last = client.cluster().seq
+    last = client.last_event()
     for event in client.recent_events(_KEPT, types=("Planned",)):
         decisions.extend((event.time_s, sentence) for sentence in tell_commands(event.data))
     return last
 
 
-def _listen(client: Client, last: int, decisions: Decisions) -> None:
+def _listen(client: Connection, last: int, decisions: Decisions) -> None:
     """In a thread of its own: adds decisions as they are made, until the server is gone for good."""
     from batuta.cli.event_view import tell_commands
     from batuta.client.errors import ClientError

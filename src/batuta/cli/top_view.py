@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from batuta.cli.job_view import QUEUE_COLUMNS, queue_row
+from batuta.cli.job_view import queue_table
 from batuta.cli.table import fit
 from batuta.cli.terminal import state_text
 
@@ -47,10 +47,11 @@ def draw(picture: Picture, width: int, height: int | None) -> RenderableType:
         map_lines = map_lines[: max(3, height // 4)]
         room = max(1, height - len(head) - len(map_lines) - len(told) - 6)
         more, jobs = max(0, len(jobs) - room), jobs[:room]
-    columns = [column for column in QUEUE_COLUMNS if column.title not in LEFT_OUT]
-    kept = [place for place, column in enumerate(QUEUE_COLUMNS) if column.title not in LEFT_OUT]
-    rows = [tuple(queue_row(job)[place] for place in kept) for job in jobs]
-    table, _ = fit(columns, rows, width)
+    columns, rows = queue_table(jobs)
+    kept = [place for place, column in enumerate(columns) if column.title not in LEFT_OUT]
+    table, _ = fit(
+        [columns[place] for place in kept], [[row[place] for place in kept] for row in rows], width
+    )
     parts: list[RenderableType] = [*head, Text(), *map_lines, Text()]
     parts.append(table if rows else Text("no job is running or waiting", style="dim"))
     if more:
@@ -64,9 +65,10 @@ def _header(cluster: Cluster) -> list[Text]:
     from rich.text import Text
 
     gpus = cluster.gpus
+    policy = f"policy {cluster.policy}   " if cluster.policy else ""
     line = Text.assemble(
         ("Batuta", "bold"),
-        f" {cluster.version}   {gpus.used}/{gpus.total} GPUs used   policy {cluster.policy}   ",
+        f" {cluster.version}   {gpus.used}/{gpus.total} GPUs used   {policy}",
         time.strftime("%H:%M:%S", time.localtime(cluster.now_s)),
     )
     counts = Text("  ").join(
@@ -106,7 +108,7 @@ def _cell(gpu: Gpu) -> Text:
     if len(gpu.jobs) > 1:
         return Text(f"{len(gpu.jobs)}×".center(_CELL), style="black on white")
     job = gpu.jobs[0].id
-    return Text(job[-_CELL:].center(_CELL), style=f"black on {colour_of(job)}")
+    return Text(job.rpartition("/")[2][-_CELL:].center(_CELL), style=f"black on {colour_of(job)}")
 
 
 def colour_of(job: str) -> str:

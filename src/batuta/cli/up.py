@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 READY_WITHIN_S = 60.0
 GONE_WITHIN_S = 60.0
 _SHOWN_LINES = 20
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def up(
@@ -58,6 +61,20 @@ def up(
     open_metrics: Annotated[
         bool, typer.Option("--open-metrics", help="Prometheus may read /metrics without a token.")
     ] = False,
+    pass_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pass-env",
+            help="A variable that jobs inherit beside PATH, HOME, PYTHON*, CUDA* and the like; repeatable.",
+            metavar="NAME",
+        ),
+    ] = None,
+    retain_jobs: Annotated[
+        int, typer.Option("--retain-jobs", min=0, help="How many jobs that are over are kept.", metavar="N")
+    ] = 10_000,
+    retain_days: Annotated[
+        float, typer.Option("--retain-days", help="How long jobs that are over are kept.", metavar="D")
+    ] = 7.0,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
     home: HomeOption = None,
 ) -> None:
@@ -75,19 +92,31 @@ def up(
       batuta up --demo
     """
     from batuta.client.address import find_home
-    from batuta.spec.problem import InputError
+    from batuta.spec.problem import InputError, Problem
 
     folder = find_home(home)
     virtual = virtual or demo
+    problems = []
     if gpu_type is not None and not virtual:
-        raise InputError.of("--gpu-type is for virtual GPUs", fix="add --virtual")
+        problems.append(Problem("--gpu-type is for virtual GPUs", fix="add --virtual"))
+    if stay and not demo:
+        problems.append(Problem("--stay is for the demo: any other server stays anyway", fix="add --demo"))
+    if not 0 < retain_days < math.inf:
+        problems.append(Problem(f"--retain-days takes more than 0 days, found {retain_days:g}"))
+    problems += [
+        Problem(f"--pass-env takes the name of a variable, found {name!r}")
+        for name in pass_env or ()
+        if not _VARIABLE.fullmatch(name)
+    ]
+    if problems:
+        raise InputError(problems)
     if not virtual:
         _check_gpus()
     if detach:
         _start_child(folder, sys.argv[1:])
         return
     from batuta.bootstrap.local_facts import run_server
-    from batuta.bootstrap.server import UpOptions
+    from batuta.bootstrap.server import Keep, UpOptions
 
     options = UpOptions(
         home=folder,
@@ -98,6 +127,8 @@ def up(
         listen=listen,
         policy=policy,
         open_metrics=open_metrics,
+        pass_env=tuple(pass_env or ()),
+        keep=Keep(retain_jobs, retain_days * 86_400.0),
         **({"gpu_type": gpu_type} if gpu_type is not None else {}),
     )
     raise typer.Exit(run_server(options, _tell_ready, demo=demo, stay=stay))
@@ -126,11 +157,15 @@ def _start_child(home: Path, words: list[str]) -> None:
     """Starts `batuta up` in a session of its own, and returns when it is ready or has said why not."""
     import subprocess
 
-    from batuta.bootstrap.local_facts import prepare_home
+    from batuta.bootstrap.local_facts import prepare_home, server_pid
     from batuta.cli.terminal import say, spinner
     from batuta.client.address import show_path
+    from batuta.client.errors import ClientError
 
     prepare_home(home)
+    if (pid := server_pid(home)) is not None:
+        # Before its log is begun anew.
+        raise ClientError(f"a server (pid {pid}) has {show_path(home)} already; batuta down ends it")
     log = home / "up.log"
     asked = [word for word in words if word not in ("-d", "--detach")]
     command = [sys.executable, "-m", "batuta", *asked]

@@ -99,8 +99,13 @@ class Job:
 
     @property
     def label(self) -> str:
-        """`17 (resnet)`, or just the id when it has no name of its own."""
-        return f"{self.id} ({self.name})" if self.name not in ("", self.id) else self.id
+        """`17 (resnet)`, or just the id when it has no name of its own, or ends in it: `team-a/resnet`."""
+        return self.id if self.is_named_by_id else f"{self.id} ({self.name})"
+
+    @property
+    def is_named_by_id(self) -> bool:
+        """Whether the id says the name too."""
+        return self.name in ("", self.id, self.id.rpartition("/")[2])
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,11 @@ class Client(ClusterCalls):
         self._transport.close()
 
     @property
+    def where(self) -> str:
+        """The URL of the server that answered last."""
+        return self.address.url if self.address is not None else ""
+
+    @property
     def address(self) -> Address | None:
         """Of the server that answered last; None before the first request."""
         return self._transport.address
@@ -91,6 +96,9 @@ class Client(ClusterCalls):
             "POST", "/jobs", repeatable=True, content=submission.body(), headers=headers, params=params
         )
         return decode(a.Submitted, answer)
+
+    def manifest(self, submission: Submission) -> None:
+        """It is the server that makes a job of a task."""
 
     # --------------------------------------------------------------------------------------------------- look
 
@@ -240,6 +248,12 @@ class Client(ClusterCalls):
         """Asks for another number of nodes, or another range of them."""
         asked = {"nodes": nodes, "min_nodes": min_nodes, "max_nodes": max_nodes}
         return self._change(job, **{key: value for key, value in asked.items() if value is not None})
+
+    def unpin(self, job: a.Job | str) -> a.Job:
+        """Not here: a size that was fixed has taken the place of the range."""
+        raise ClientError(
+            "a server does not know what the range was: batuta resize JOB --min-nodes N --max-nodes M says it"
+        )
 
     def set_priority(self, job: a.Job | str, priority: int) -> a.Job:
         return self._change(job, priority=priority)

@@ -70,6 +70,10 @@ class ClusterCalls:
 
     # ------------------------------------------------------------------------------------------------- events
 
+    def last_event(self) -> int:
+        """The number of the newest event."""
+        return self.cluster().seq
+
     def events(
         self, after: int | None = None, types: Sequence[str] = (), job: str | None = None
     ) -> Iterator[a.Event]:

@@ -44,6 +44,13 @@ def test_up_says_why_it_does_not_start(nobody):
     assert (done.returncode, "unknown policy 'fif'" in done.stderr) == (2, True)
     assert nobody.run("up", "--virtual", "-d", "--nodes", "0").returncode == 2
     assert nobody.run("up", "--gpu-type", "H100").returncode == 2
+    wrong = nobody.run("up", "--virtual", "--stay", "--retain-days", "0", "--pass-env", "A B")
+    assert wrong.returncode == 2
+    assert [line.split()[1] for line in wrong.stderr.splitlines()] == [
+        "--stay",
+        "--retain-days",
+        "--pass-env",
+    ]
 
 
 @pytest.mark.parametrize("detach", [(), ("-d",)], ids=["stays", "detaches"])
@@ -105,8 +112,11 @@ def test_up_down_and_up_again(tmp_path: Path):
     try:
         assert facts["url"] == url
         assert os.getsid(facts["pid"]) == facts["pid"], "it outlives the terminal that it was started from"
+        log = (cli.home / "up.log").read_text()
         second = cli.run(*up)
         assert (second.returncode, f"pid {facts['pid']}" in second.stderr) == (1, True)
+        assert log
+        assert (cli.home / "up.log").read_text() == log, "it is the first one's, and stays as it was"
         assert cli.json("nodes")[0]["gpu_type"] == "H100"
         job = cli.launch("-n", "lasts", "--gpus", "H100:1", "--", "sleep 300")
         cli.wait(job, "RUNNING")

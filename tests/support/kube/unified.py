@@ -20,7 +20,7 @@ def manifest(
     replica_spec: dict[str, Any] | None = None,
     **spec: Any,
 ) -> Json:
-    """A UnifiedJob; `replicas` is its size, or the smallest and the largest. `pod`: how KWOK treats its pods."""
+    """A UnifiedJob; `replicas` is its size, or its smallest and largest. `pod`: how KWOK treats its pods."""
     least, most = replicas if isinstance(replicas, tuple) else (replicas, replicas)
     told = {f"tests.batuta.dev/{key.replace('_', '-')}": str(value) for key, value in (pod or {}).items()}
     container = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}

@@ -11,7 +11,8 @@ from batuta.core.cluster import Node, Queue
 from batuta.core.job import Job, JobState
 from batuta.core.progress import Progress
 from batuta.core.wish import Wish
-from batuta.store.codec import encode
+from batuta.store.codec import EVENT_TYPES, encode
+from tests.support.worlds import at
 
 JOB = Job("7", 0.0, size=2, min=1, max=4, name="net", user="ana")
 EVENTS = [
@@ -23,6 +24,13 @@ EVENTS = [
     ),
     (ev.JobProgressed(1.0, "7", 5.0), "job 7 reports progress"),
     (ev.JobInterrupted(1.0, "7", detail="node lost"), "job 7 lost its GPUs and waits again (node lost)"),
+    (
+        ev.JobFound(1.0, "7", at("n:01 m:3"), detail="node o is full"),
+        "job 7 is found to have 3 GPUs of n, m (node o is full)",
+    ),
+    (ev.JobFound(1.0, "7", at("n:0")), "job 7 is found to have 1 GPU of n"),
+    (ev.JobFound(1.0, "7", at("")), "job 7 is found to have no GPUs"),
+    (ev.JobForgotten(1.0, "7"), "job 7 is no longer kept in mind"),
     (ev.JobEnded(1.0, "7", JobState.FAILED, exit_code=3), "job 7 is over: FAILED (exit code 3)"),
     (ev.JobEnded(1.0, "7", JobState.SUCCEEDED, exit_code=0), "job 7 is over: SUCCEEDED"),
     (ev.JobChanged(1.0, JOB), "job 7 now asks for 2 GPUs (1–4), queue default"),
@@ -33,6 +41,11 @@ EVENTS = [
     ),
     (ev.PolicySet(1.0, "fifo"), "policy fifo decides from now on"),
     (ev.NodeAdded(1.0, Node("n", 4)), "node n joins with 4 GPUs"),
+    (ev.NodeChanged(1.0, Node("n", 4)), "node n has changed: 4 GPUs"),
+    (
+        ev.OthersUse(1.0, "n", (0, 2), 1500, 2048),
+        "others use 2 GPUs, 1.5 CPUs and 2.0 GiB of node n",
+    ),
     (ev.NodeLost(1.0, "n"), "node n is lost"),
     (ev.NodeReturned(1.0, "n"), "node n is back"),
     (ev.NodeCordoned(1.0, "n"), "node n is cordoned"),
@@ -47,6 +60,10 @@ EVENTS = [
 def test_sentences(event, sentence):
     data = json.loads(encode(event))
     assert tell(Event(1, data["type"], data)) == [sentence]
+
+
+def test_there_is_a_sentence_for_every_event():
+    assert {type(event).__name__ for event, _ in EVENTS} >= EVENT_TYPES.keys() - {"Planned", "TimePassed"}
 
 
 def test_a_plan_is_its_commands():

@@ -24,6 +24,8 @@ VERBS = frozenset(
             "events",
             "up",
             "down",
+            "install",
+            "operator",
             "doctor",
             "dashboard",
         ),
@@ -75,8 +77,29 @@ def test_the_first_sentence_of_each_verb_fits_into_the_list():
 
 
 def test_verbs_that_talk_to_a_server_have_home_and_those_that_print_have_json():
-    without_home = {"simulate", "compare", "allocate", "policies", "trace", "completion", "get"}
-    without_json = {"launch", "logs", "up", "trace", "completion", "create", "delete", "token", "get"}
+    without_home = {
+        "simulate",
+        "compare",
+        "allocate",
+        "policies",
+        "trace",
+        "completion",
+        "get",
+        "install",
+        "operator",
+    }
+    without_json = {
+        "launch",
+        "logs",
+        "up",
+        "trace",
+        "completion",
+        "create",
+        "delete",
+        "token",
+        "get",
+        "operator",
+    }
     root = get_command(app)
     for name, command in root.commands.items():  # type: ignore[attr-defined]
         options = {option for parameter in command.params for option in parameter.opts}

@@ -6,7 +6,9 @@ import pytest
 
 from batuta.core import event as ev
 from batuta.core.apply import apply
+from batuta.core.command import Preempt
 from batuta.core.decide import STEPS, decide
+from batuta.core.job import NO_RESTART_S
 from batuta.core.plan_event import StalePlanError
 from batuta.core.world import World
 from tests.support.fixed_policy import rules_that_give
@@ -106,3 +108,13 @@ def test_without_reasons_the_commands_are_the_same() -> None:
     assert bare.commands == plan.commands
     assert len(plan.decisions) == 3
     assert not len(bare.decisions)
+
+
+def test_a_job_that_would_not_come_back_from_a_restart_is_not_stopped_for_another() -> None:
+    """Given one that runs and one that the policy prefers, the first is stopped if it can be restarted."""
+    for restart_s, stopped in ((30.0, ["b"]), (NO_RESTART_S, [])):
+        jobs = [make_job("a", 4), make_job("b", 2, submit_s=1.0, restart_s=restart_s)]
+        world = make_world(make_nodes(4), {"b": "n0:01"}, jobs)
+        plan = decide(world, NOW_S, rules_that_give(a=4))
+        check_plan(world, plan)
+        assert [command.job for command in plan.commands if isinstance(command, Preempt)] == stopped

@@ -11,8 +11,11 @@ from typing import Any
 import msgspec
 
 
-class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """Names as the API server spells them; what it sends beyond these fields is skipped."""
+class _Base(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
+    """Names as the API server spells them; what it sends beyond these fields is skipped.
+
+    Objects are trees, so the collector of garbage has no business with their hundreds of thousands of parts.
+    """
 
 
 class OwnerReference(_Base):

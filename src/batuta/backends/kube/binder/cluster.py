@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -52,6 +53,8 @@ class Cluster:
         self._tenants: dict[str, Tenant] = {}
         self._by_node: dict[str, dict[str, Tenant]] = {}
         self._deadline_s: dict[str, float] = {}
+        self._earliest_s = math.inf
+        """No assumption ends before this; thousands of them are not looked at for nothing."""
 
     # ------------------------------------------------------------------------------------------------ nodes
 
@@ -121,7 +124,9 @@ class Cluster:
         elif pod.spec.node_name:
             found = tenant_of(pod, self.class_of(pod))
             self._deadline_s.pop(key, None)
-            if found != before:
+            if before is not None and self._is_counted_alike(before, found):
+                self._tenants[key] = self._by_node[found.node][key] = found
+            else:
                 self._remove(key)
                 self._add(found)
         # A pod without a node that is assumed to have one: the news of its binding is yet to come.
@@ -158,6 +163,7 @@ class Cluster:
             )
         )
         self._deadline_s[key] = deadline_s
+        self._earliest_s = min(self._earliest_s, deadline_s)
 
     def forget(self, key: str) -> None:
         """Takes an assumption back; a pod that really is on its node stays."""
@@ -169,9 +175,12 @@ class Cluster:
         if self.usage.tick(now_s):
             self._believe(list(self.nodes.row.values()))
             self.epoch += 1
+        if now_s < self._earliest_s:
+            return []
         late = sorted(key for key, deadline_s in self._deadline_s.items() if deadline_s <= now_s)
         for key in late:
             self.forget(key)
+        self._earliest_s = min(self._deadline_s.values(), default=math.inf)
         return late
 
     # --------------------------------------------------------------------------------------------- questions
@@ -269,6 +278,16 @@ class Cluster:
         row = self.nodes.row.get(tenant.node)
         if row is not None:
             self._take(row, tenant, -1)
+
+    def _is_counted_alike(self, before: Tenant, now: Tenant) -> bool:
+        """Whether a pod holds what it held, so that no sum changes. Most news of a pod are of its status."""
+        if before.node != now.node or before.cls is not now.cls:
+            return False
+        if before.requests != now.requests or before.holding != now.holding:
+            return False
+        # The API server adds the node's topology to a pod's labels: that matters to those who ask for them.
+        is_same_to_others = before.labels == now.labels and before.terminating == now.terminating
+        return is_same_to_others or (self.society.is_silent and not now.cls.apart)
 
     def _take(self, row: int, tenant: Tenant, sign: int) -> None:
         self.nodes.take(row, tenant.requests, sign)

@@ -51,6 +51,8 @@ def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
     faults += _gpu_faults(spec, requests)
     if not pod.get("containers"):
         faults.append("spec.replicaSpec.template.spec.containers: a replica needs at least one container")
+    elif not all(isinstance(one, dict) for one in pod["containers"]):
+        faults.append("spec.replicaSpec.template.spec.containers: each container is an object with a name")
     if spec.priority_class_name and spec.priority_class_name not in priorities:
         faults.append(
             f"spec.priorityClassName: the cluster has no PriorityClass {spec.priority_class_name!r}"

@@ -1,0 +1,1 @@
+"""The operator: what the API server shows becomes events, commands become writes."""

@@ -1,0 +1,432 @@
+"""All that is observed and all jobs, in the engine's thread: changes come in, events and writes go out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.cluster import Cluster
+from batuta.backends.kube.binder.tenant import is_over
+from batuta.backends.kube.client import kinds
+from batuta.backends.kube.client.known import Change, Did
+from batuta.backends.kube.operator.gang_run import GangRun
+from batuta.backends.kube.operator.gangs import GangId, gang_of
+from batuta.backends.kube.operator.inbox import Changed, Written
+from batuta.backends.kube.operator.nodes import NodeTeller, is_open, read_node
+from batuta.backends.kube.operator.observed import Observed
+from batuta.backends.kube.operator.run import Known, Run, Site
+from batuta.backends.kube.operator.unified_run import UnifiedRun
+from batuta.backends.kube.operator.usher import BIND, Turned, Usher
+from batuta.backends.kube.operator.watched import UNIFIED_JOB, WORKLOAD_GROUP
+from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.core import event as ev
+from batuta.core.cluster import NodeName
+from batuta.core.job import JobId, JobState
+
+_MIB = 1 << 20
+TRY_EVERY_S = 1.0
+"""Pods that the binder alone has refused are tried again so often at most."""
+
+
+class Floor:
+    """Drives every job towards what the World wants of it, and tells the World what becomes of it."""
+
+    def __init__(
+        self,
+        site: Site,
+        usher: Usher,
+        observed: Observed,
+        nodes: NodeTeller,
+        known: Mapping[JobId, Known],
+        gpu_resources: Sequence[str],
+        namespaces: Collection[str] = (),
+    ) -> None:
+        """`known`: jobs that the World has from before. They are looked for; who is not found is over.
+
+        `namespaces`: where jobs may be; pods of others are none of ours. Empty for everywhere.
+        """
+        self.runs: dict[JobId, Run] = {}
+        self._site = site
+        self._usher = usher
+        self._observed = observed
+        self._cluster: Cluster = site.cluster
+        self._nodes = nodes
+        self._known = dict(known)
+        self._gpu_resources = tuple(gpu_resources)
+        self._namespaces = frozenset(namespaces)
+        self._run_of: dict[str, JobId] = {}
+        """By key of a pod: the run that it belongs to."""
+        self._orphans: dict[JobId, dict[str, objects.Pod]] = {}
+        """Pods of UnifiedJobs that nobody has shown us yet."""
+        self._dirty: dict[JobId, None] = {}
+        self._due: dict[JobId, float] = {}
+        """When runs want to be driven even if nothing happens."""
+        self._used_by_others: set[NodeName] = set()
+        """Nodes of which others may use something else than the World was told."""
+        self._told_others: dict[NodeName, tuple[tuple[int, ...], int, int]] = {}
+        self._has_more_room = False
+        """Whether a pod or node has come or gone since those were tried that the binder has refused."""
+        self._try_s = -math.inf
+        self._takers: dict[Any, Callable[[Change[Any], float], None]] = {
+            kinds.POD: self._pod,
+            kinds.NODE: self._node,
+            UNIFIED_JOB: self._unified_job,
+            kinds.JOB: self._job,
+            kinds.JOB_SET: self._job_set,
+            kinds.MPI_JOB: self._mpi_job,
+            kinds.POD_GROUP: self._pod_group,
+            WORKLOAD_GROUP: self._workload_group,
+            kinds.NODE_TOPOLOGY: self._topology,
+            kinds.PRIORITY_CLASS: self._priority,
+            kinds.NAMESPACE: self._namespace,
+        }
+
+    # ------------------------------------------------------------------------------------ what comes in
+
+    def take(self, changed: Changed, now_s: float) -> None:
+        """Takes in what the API server has shown."""
+        taker = self._takers[changed.kind]
+        for change in changed.changes:
+            taker(change, now_s)
+
+    def heard(self, written: Written, now_s: float) -> None:
+        """Takes in the answer to a write."""
+        self._site.writes.heard(written, now_s)
+        if written.key.startswith(BIND):
+            self._turn_away(self._usher.heard(written, now_s), now_s)
+            return
+        job, _, what = written.key.partition("//")
+        run = self.runs.get(job)
+        if run is not None:
+            # Whoever asked for it looks again: for what could not be written meanwhile, or has to be again.
+            if written.error is not None and isinstance(run, UnifiedRun):
+                run.failed(what, written.error.message)
+            self.touch(job)
+
+    def touch(self, job: JobId) -> None:
+        """Something else is wanted of a job, or has happened to it."""
+        self._dirty[job] = None
+
+    def finish_first_look(self, now_s: float) -> None:
+        """Everything has been listed once: jobs and nodes of the World that were not found are gone."""
+        for name in self._nodes.names():
+            if name not in self._observed.nodes:
+                self._say_all(self._nodes.tell(name, None, False, now_s))
+        self.drive(now_s)
+        for job in self._known:
+            if job not in self.runs:
+                detail = "it was gone when the operator started"
+                self._site.say(ev.JobEnded(now_s, job, JobState.CANCELLED, "kubernetes", detail=detail))
+        self._known.clear()
+
+    # -------------------------------------------------------------------------------------- one turn
+
+    def drive(self, now_s: float) -> None:
+        """Does everything that can be done now."""
+        for key in self._cluster.tick(now_s):
+            self._touch_pod(key)
+        for key in self._site.writes.due(now_s):
+            self.touch(key.partition("//")[0])
+        self._turn_all_away(self._usher.retry(now_s), now_s)
+        self._dirty.update(dict.fromkeys(job for job, due_s in self._due.items() if due_s <= now_s))
+        self._try_again(now_s)
+        tried: set[JobId] = set()
+        while self._dirty:
+            turn, self._dirty = self._dirty, {}
+            tried.update(turn)
+            for job in turn:
+                run = self.runs.get(job)
+                if run is not None:
+                    self._drive(run, now_s)
+            self._turn_all_away(self._usher.serve(self._is_being_left, now_s), now_s)
+        self._tell_refused(tried, now_s)
+        self._tell_others(now_s)
+        self._site.writes.send()
+
+    def _drive(self, run: Run, now_s: float) -> None:
+        was_booked = run.is_booked
+        run.drive(now_s)
+        self._note_due(run)
+        if run.is_booked != was_booked:
+            self._used_by_others.update(filter(None, map(self._cluster.node_of, run.pods())))
+        if run.is_over:
+            self._drop(run)
+
+    def _note_due(self, run: Run) -> None:
+        if run.due_s < math.inf:
+            self._due[run.id] = run.due_s
+        else:
+            self._due.pop(run.id, None)
+
+    def next_s(self) -> float:
+        """When something is to be done even if nothing happens until then."""
+        try_s = self._try_s if self._has_more_room and self._usher.refusals else math.inf
+        due_s = min(self._due.values(), default=math.inf)
+        return min(due_s, try_s, self._site.writes.next_s(), self._usher.next_s())
+
+    def _try_again(self, now_s: float) -> None:
+        """There is more room than before: whom the binder has refused asks again, but not all the time."""
+        if not self._has_more_room or not self._usher.refusals:
+            return
+        is_time = now_s >= self._try_s
+        for job in self._usher.refusals:
+            if is_time or self.runs[job].is_urgent:
+                self.touch(job)
+        if is_time:
+            self._has_more_room, self._try_s = False, now_s + TRY_EVERY_S
+
+    def _tell_refused(self, jobs: Iterable[JobId], now_s: float) -> None:
+        """Lets the pods say why they wait for which the binder alone has found no node."""
+        for job in jobs:
+            run, refusal = self.runs.get(job), self._usher.refusals.get(job)
+            if isinstance(run, GangRun) and refusal is not None and run.waits(refusal.message):
+                run.tell_why(now_s)
+                self._note_due(run)
+
+    def _turn_all_away(self, turned: Iterable[Turned], now_s: float) -> None:
+        for one in turned:
+            self._turn_away(one, now_s)
+
+    def _turn_away(self, turned: Turned | None, now_s: float) -> None:
+        if turned is not None and turned.party.job in self.runs:
+            self.runs[turned.party.job].refused(turned.why, turned.nodes, now_s)
+            self.touch(turned.party.job)
+
+    def _is_being_left(self, node: NodeName) -> bool:
+        """Whether a pod of ours is on its way from a node, so that there will be more room soon."""
+        return any(
+            key in self._run_of and self._is_leaving(self._observed.pods.get(key))
+            for key in self._cluster.pods_on(node)
+        )
+
+    def _is_leaving(self, pod: objects.Pod | None) -> bool:
+        if pod is None or is_over(pod):
+            return False
+        run = self.runs.get(self._run_of.get(f"{pod.metadata.namespace}/{pod.metadata.name}", ""))
+        if pod.metadata.deletion_timestamp or run is None:
+            return bool(pod.metadata.deletion_timestamp)
+        if isinstance(run, UnifiedRun):
+            return run.leaves(pod)
+        # Pods that the binder placed alone, which the World does not know, stay where they are.
+        return run.wanted is None and isinstance(run, GangRun) and run.is_booked
+
+    # ------------------------------------------------------------------------------------------- pods
+
+    def _pod(self, change: Change[objects.Pod], now_s: float) -> None:
+        pod = change.object
+        key = self._observed.note(self._observed.pods, change)
+        node = pod.spec.node_name
+        if change.did is Did.DELETED:
+            self._cluster.pod_gone(key)
+            self._turn_away(self._usher.lost(pod), now_s)
+        else:
+            self._cluster.pod_set(pod)
+            if node:
+                self._turn_away(self._usher.saw(pod), now_s)
+        if node and (change.did is Did.DELETED or is_over(pod)):
+            self._dirty.update(dict.fromkeys(self._usher.left(node)))
+            self._has_more_room = True
+        elif node and (change.old is None or not change.old.spec.node_name):
+            self._has_more_room = True  # for those that want to be near it
+        job = self._run_of.get(key) or self._owner_of(pod)
+        if not job:
+            self._note_orphan(key, change)
+            if node:
+                self._used_by_others.add(node)
+            return
+        if change.did is Did.DELETED:
+            self._run_of.pop(key, None)
+            if job in self.runs:
+                self.runs[job].lose(key)
+            if node:
+                self._used_by_others.add(node)
+        else:
+            self._run_of[key] = job
+            self.runs[job].see(pod)
+            if node and not self.runs[job].holds(key):
+                self._used_by_others.add(node)
+        self.touch(job)
+
+    def _note_orphan(self, key: str, change: Change[objects.Pod]) -> None:
+        """Keeps the pods of a UnifiedJob that is not known, in case that it comes."""
+        meta = change.object.metadata
+        name = meta.labels.get(names.JOB_NAME)
+        if name is not None:
+            job = f"{meta.namespace}/{name}"
+            if change.did is not Did.DELETED:
+                self._orphans.setdefault(job, {})[key] = change.object
+            elif self._orphans.get(job, {}).pop(key, None) and not self._orphans[job]:
+                del self._orphans[job]
+
+    def _owner_of(self, pod: objects.Pod) -> JobId:
+        """The run that a pod belongs to, made if need be; empty for a pod that is no business of ours."""
+        meta = pod.metadata
+        name = meta.labels.get(names.JOB_NAME)
+        if name is not None:
+            job = f"{meta.namespace}/{name}"
+            if job in self.runs:
+                return job
+            # Its job is gone, or was not listed yet.
+            return ""
+        if pod.spec.scheduler_name != names.SCHEDULER:
+            return ""
+        if self._namespaces and meta.namespace not in self._namespaces:
+            return ""
+        gang = gang_of(pod)
+        job = str(gang)
+        if job not in self.runs:
+            if (is_over(pod) or meta.deletion_timestamp) and job not in self._known:
+                return ""  # nothing begins with it
+            self.runs[job] = GangRun(self._site, gang, self._known.pop(job, None))
+        return job
+
+    def _touch_pod(self, key: str) -> None:
+        job = self._run_of.get(key)
+        if job:
+            self.touch(job)
+
+    def _drop(self, run: Run) -> None:
+        del self.runs[run.id]
+        self._due.pop(run.id, None)
+        self._usher.forget(run.id)
+        for key in run.pods():
+            self._run_of.pop(key, None)
+            node = self._cluster.node_of(key)
+            if node:
+                self._used_by_others.add(node)
+        again = self._observed.unified_jobs.get(run.id)
+        if again is not None:
+            self._meet(run.id, again)  # another one of the same name came while this one went
+
+    # ---------------------------------------------------------------------------------- other objects
+
+    def _unified_job(self, change: Change[Any], now_s: float) -> None:
+        key = self._observed.note(self._observed.unified_jobs, change)
+        run = self.runs.get(key)
+        if change.did is Did.DELETED:
+            if isinstance(run, UnifiedRun):
+                run.vanish()
+                self.touch(key)
+            return
+        if isinstance(run, UnifiedRun):
+            run.look(change.object)
+            self.touch(key)
+        else:
+            self._meet(key, change.object)
+
+    def _meet(self, key: JobId, job: UnifiedJob) -> None:
+        run = UnifiedRun(self._site, self._observed, job, self._known.pop(key, None))
+        self.runs[key] = run
+        for pod in self._orphans.pop(key, {}).values():
+            self._run_of[f"{pod.metadata.namespace}/{pod.metadata.name}"] = key
+            run.see(pod)
+        self.touch(key)
+
+    def _job(self, change: Change[objects.Batch], now_s: float) -> None:
+        key = self._observed.note(self._observed.jobs, change)
+        self._touch_owner("job", key, change.object)
+
+    def _job_set(self, change: Change[objects.Batch], now_s: float) -> None:
+        key = self._observed.note(self._observed.job_sets, change)
+        self._touch_owner("jobset", key, change.object)
+
+    def _mpi_job(self, change: Change[objects.Batch], now_s: float) -> None:
+        key = self._observed.note(self._observed.mpi_jobs, change)
+        self._touch_owner("mpijob", key, change.object)
+
+    def _pod_group(self, change: Change[objects.PodGroup], now_s: float) -> None:
+        key = self._observed.note(self._observed.pod_groups, change)
+        self._touch_gang("podgroup", key)
+
+    def _workload_group(self, change: Change[objects.Batch], now_s: float) -> None:
+        key = self._observed.note(self._observed.workload_groups, change)
+        self._touch_gang("workload", key)
+
+    def _priority(self, change: Change[objects.PriorityClass], now_s: float) -> None:
+        name = self._observed.note(self._observed.priorities, change)
+        for key, uj in self._observed.unified_jobs.items():
+            if uj.spec.priority_class_name == name:
+                self.touch(key)
+
+    def _namespace(self, change: Change[objects.Batch], now_s: float) -> None:
+        name = self._observed.note(self._observed.namespaces, change)
+        if change.did is Did.DELETED:
+            self._cluster.namespace_gone(name)
+        else:
+            self._cluster.namespace_set(name, change.object.metadata.labels)
+        if change.object.metadata.deletion_timestamp:
+            self._dirty.update(dict.fromkeys(job for job in self.runs if job.startswith(f"{name}/")))
+
+    def _touch_owner(self, kind: str, key: str, owner: objects.Batch) -> None:
+        name = owner.metadata.labels.get(names.JOB_NAME)
+        if name is not None:
+            job = f"{owner.metadata.namespace}/{name}"
+            if job in self.runs:
+                self.touch(job)
+        self._touch_gang(kind, key)
+
+    def _touch_gang(self, kind: str, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        job = str(GangId(namespace, kind, name))
+        if job in self.runs:
+            self.touch(job)
+
+    # ------------------------------------------------------------------------------------------ nodes
+
+    def _node(self, change: Change[objects.Node], now_s: float) -> None:
+        name = self._observed.note(self._observed.nodes, change)
+        if change.did is Did.DELETED:
+            self._cluster.node_gone(name)
+        else:
+            self._cluster.node_set(change.object)
+        self._has_more_room = True
+        self._tell_node(name, now_s)
+
+    def _topology(self, change: Change[objects.NodeResourceTopology], now_s: float) -> None:
+        name = self._observed.note(self._observed.topologies, change)
+        if change.did is Did.DELETED:
+            self._cluster.topology_gone(name)
+        else:
+            self._cluster.topology_set(change.object)
+        self._has_more_room = True
+        self._tell_node(name, now_s)
+
+    def _tell_node(self, name: NodeName, now_s: float) -> None:
+        node = self._observed.nodes.get(name)
+        if node is None:
+            self._say_all(self._nodes.tell(name, None, False, now_s))
+            return
+        found = read_node(node, self._observed.topologies.get(name), self._gpu_resources)
+        was_there = name in self._nodes
+        self._say_all(self._nodes.tell(name, found, is_open(node), now_s))
+        if name in self._nodes and not was_there:
+            self._used_by_others.add(name)
+
+    def _tell_others(self, now_s: float) -> None:
+        """Tells the World how much of nodes is used by pods that are no jobs of its own."""
+        self._used_by_others |= self._usher.given
+        self._usher.given.clear()
+        for name in self._used_by_others:
+            if name not in self._nodes:
+                continue
+            held = self._cluster.others(name, self._booked_on(name))
+            told = held.gpus, held.cpus_milli, held.memory_bytes // _MIB
+            if self._told_others.get(name, ((), 0, 0)) != told:
+                self._told_others[name] = told
+                self._site.say(ev.OthersUse(now_s, name, *told))
+        self._used_by_others.clear()
+
+    def _booked_on(self, node: NodeName) -> set[str]:
+        """The pods on a node that the World knows as a job's."""
+        found: set[str] = set()
+        for key in self._cluster.pods_on(node):
+            run = self.runs.get(self._run_of.get(key, ""))
+            if run is not None and run.holds(key):
+                found.add(key)
+        return found
+
+    def _say_all(self, events: Iterable[ev.Event]) -> None:
+        for event in events:
+            self._site.say(event)

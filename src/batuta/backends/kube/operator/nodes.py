@@ -1,0 +1,118 @@
+"""Nodes of the cluster → nodes of the World."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.quantity import amount, units
+from batuta.core import event as ev
+from batuta.core.cluster import Node, NodeName
+
+NAME_LABEL: Final = "metadata.name"
+"""Not a label in the cluster: affinity can ask for a node by its name, and the World compares labels."""
+_BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
+_STATES: Final = frozenset(
+    {"node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+)
+"""Taints that say what the World knows as a closed node."""
+_MIB: Final = 1 << 20
+DEFAULT_GPU_MEMORY_MIB: Final = 16_384
+
+
+def read_node(
+    node: objects.Node, topology: objects.NodeResourceTopology | None, gpu_resources: Sequence[str]
+) -> Node | None:
+    """What the World knows of a node; None for one without GPUs, which only the binder cares for."""
+    allocatable, labels = node.status.allocatable, node.metadata.labels
+    resource = next((name for name in gpu_resources if count(allocatable, name)), None)
+    if resource is None:
+        return None
+    gpus = count(allocatable, resource)
+    return Node(
+        name=node.metadata.name,
+        gpus=gpus,
+        gpu_type=_first(labels, names.GPU_PRODUCT_LABELS) or resource.split("/")[0],
+        gpu_memory_mib=_number(labels.get(names.GPU_MEMORY_LABEL)) or DEFAULT_GPU_MEMORY_MIB,
+        cpus_milli=count(allocatable, "cpu"),
+        memory_mib=count(allocatable, "memory") // _MIB,
+        rack=_first(labels, names.RACK_LABELS),
+        zone=labels.get(names.ZONE_LABEL, ""),
+        numa=_numa(topology, resource, gpus),
+        labels=((NAME_LABEL, node.metadata.name), *sorted(labels.items())),
+        taints=tuple(
+            f"{taint.key}={taint.value}:{taint.effect}"
+            for taint in node.spec.taints
+            if taint.effect in _BLOCKING and taint.key not in _STATES
+        ),
+    )
+
+
+def is_open(node: objects.Node) -> bool:
+    """Whether new pods may go there: it is ready, and nobody has cordoned it."""
+    ready = next((one.status for one in node.status.conditions if one.type == "Ready"), "True")
+    return ready == "True" and not node.spec.unschedulable and not node.metadata.deletion_timestamp
+
+
+def count(amounts: Mapping[str, str], resource: str) -> int:
+    return units(resource, amount(amounts.get(resource, "0")))
+
+
+def _numa(topology: objects.NodeResourceTopology | None, resource: str, gpus: int) -> tuple[int, ...]:
+    """The NUMA node of each GPU, numbered in the order of the zones; empty when nobody says it for all."""
+    groups: list[int] = []
+    for k, zone in enumerate(topology.zones if topology is not None else ()):
+        for own in zone.resources:
+            if own.name == resource:
+                groups.extend([k] * units(resource, amount(own.allocatable)))
+    return tuple(groups) if len(groups) == gpus else ()
+
+
+def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:
+    return next((labels[key] for key in keys if labels.get(key)), "")
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isdecimal() and len(text) < 10 else 0
+
+
+class NodeTeller:
+    """Tells the World about nodes: what is new since it was told last."""
+
+    def __init__(self, known: Mapping[NodeName, tuple[Node, bool, bool]]) -> None:
+        """`known`: what the World knows already: node, whether it is open, whether it is there."""
+        self._told: dict[NodeName, Node] = {name: node for name, (node, _, _) in known.items()}
+        self._closed = {name for name, (_, is_open, _) in known.items() if not is_open}
+        self._lost = {name for name, (_, _, is_there) in known.items() if not is_there}
+
+    def __contains__(self, name: NodeName) -> bool:
+        return name in self._told and name not in self._lost
+
+    def tell(self, name: NodeName, node: Node | None, opened: bool, now_s: float) -> list[ev.Event]:
+        """What has to be said so that the World knows this; None for a node that is gone."""
+        said: list[ev.Event] = []
+        if node is None:
+            if name in self:
+                self._lost.add(name)
+                said.append(ev.NodeLost(now_s, name))
+            return said
+        if name not in self._told:
+            said.append(ev.NodeAdded(now_s, node))
+        elif self._told[name] != node:
+            said.append(ev.NodeChanged(now_s, node))
+        if name in self._lost:
+            self._lost.remove(name)
+            said.append(ev.NodeReturned(now_s, name))
+        self._told[name] = node
+        if opened and name in self._closed:
+            self._closed.remove(name)
+            said.append(ev.NodeUncordoned(now_s, name, cause="cluster"))
+        elif not opened and name not in self._closed:
+            self._closed.add(name)
+            said.append(ev.NodeCordoned(now_s, name, cause="cluster"))
+        return said
+
+    def names(self) -> list[NodeName]:
+        """The nodes that the World thinks are there."""
+        return [name for name in self._told if name not in self._lost]

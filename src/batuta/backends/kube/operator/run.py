@@ -1,0 +1,125 @@
+"""What all jobs on a cluster have in common: pods that get seats together, and a World that is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from batuta.backends.kube import objects
+from batuta.backends.kube.binder.cluster import Cluster
+from batuta.backends.kube.jobtypes.registry import JobTypes, load_job_types
+from batuta.backends.kube.operator.gangs import Owners
+from batuta.backends.kube.operator.writes import Writes
+from batuta.core.cluster import NodeName, Placement, Span
+from batuta.core.event import Event
+from batuta.core.job import Job, JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where a pod shall go; None leaves it to the binder."""
+
+    pod: objects.Pod
+    place: Span | None
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """Pods that get their seats together or not at all."""
+
+    key: str
+    job: JobId
+    seats: tuple[Seat, ...]
+    priority: int = 0
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long things may take."""
+
+    gang_timeout_s: float = 300.0
+    """A gang whose binding takes longer than this gives its seats back."""
+    echo_s: float = 60.0
+    """A binding that nobody has confirmed for so long did not happen."""
+    backoff_s: float = 2.0
+    """Before a job is tried again that the nodes would not have; it doubles."""
+    longest_backoff_s: float = 300.0
+
+
+@dataclass(slots=True)
+class Site:
+    """What runs need of the world around them. For the engine's thread only."""
+
+    cluster: Cluster
+    writes: Writes
+    owners: Owners
+    say: Callable[[Event], None]
+    seat: Callable[[Party], None]
+    """Asks for seats. It is asked for again at each turn until the pods have them."""
+    job_types: JobTypes = field(default_factory=load_job_types)
+    has_node: Callable[[NodeName], bool] = lambda name: True
+    """Whether a node is there; pods on one that is gone run no more, whatever they say."""
+    timing: Timing = field(default_factory=Timing)
+    past: set[JobId] = field(default_factory=set)
+    """Jobs that are over, and that the World still knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the World knows of a job from before this operator led."""
+
+    job: Job
+    placement: Placement | None = None
+    is_ending: bool = False
+
+
+class Run(Protocol):
+    """One job of the World, or pods that want to become one."""
+
+    id: JobId
+    wanted: Placement | None
+    is_ending: bool
+
+    def pods(self) -> Mapping[str, objects.Pod]:
+        """All its pods, by key."""
+        ...
+
+    def want(self, placement: Placement | None) -> None:
+        """The World has decided where it shall be; None for nowhere."""
+        ...
+
+    def see(self, pod: objects.Pod) -> None: ...
+
+    def lose(self, key: str) -> None: ...
+
+    def refused(self, why: str, nodes: Iterable[NodeName], now_s: float) -> None:
+        """The seats that it asked for last cannot be had."""
+        ...
+
+    @property
+    def is_booked(self) -> bool:
+        """Whether what its pods hold is in the World's books under its name."""
+        ...
+
+    def holds(self, key: str) -> bool:
+        """Whether that is so for one of its pods; what the others hold counts as used by others."""
+        ...
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it holds something that it cannot use before more pods have seats."""
+        ...
+
+    def drive(self, now_s: float) -> None:
+        """Does the next thing that brings it to where it shall be. Called when something changed."""
+        ...
+
+    @property
+    def due_s(self) -> float:
+        """When it wants to be driven even if nothing happens."""
+        ...
+
+    @property
+    def is_over(self) -> bool: ...

@@ -1,0 +1,279 @@
+"""The status of a UnifiedJob: what people read in `kubectl get`, and what the next operator goes on from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from batuta.backends.kube import names
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import NotFound
+from batuta.backends.kube.jobtypes.pod_status import is_ready
+from batuta.backends.kube.operator.run import Site
+from batuta.backends.kube.operator.watched import UNIFIED_JOB
+from batuta.backends.kube.unified_job.model import TrainerStatus, UnifiedJob
+from batuta.core.job import JobState
+from batuta.core.progress import Progress
+from batuta.core.reason import Reason
+
+if TYPE_CHECKING:
+    from batuta.backends.kube.operator.unified_run import UnifiedRun
+
+QUOTA = (Reason.QUEUE_HELD, Reason.QUOTA_EXHAUSTED)
+INVALID = "Invalid"
+CANNOT_WRITE = "CannotWrite"
+_ACTED_ON = ("state", "reason", "replicas", "readyReplicas", "gpus", "nodes", "restarts", "failures", "run")
+REWORD_S = 15.0
+"""A status is not written sooner than this for other numbers alone, …"""
+REPAIR_S = 5.0
+"""… nor sooner than this when somebody else has written it over."""
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What the World thinks of a job."""
+
+    state: JobState = JobState.PENDING
+    reason: Reason | None = None
+    message: str = ""
+    restarts: int = 0
+    progress: Progress | None = None
+    faults: tuple[str, ...] = ()
+    trouble: str = ""
+    """Why its children cannot be written; empty while they can."""
+    end: tuple[JobState, str, float] | None = field(default=None)
+
+    def changes(
+        self, state: JobState, reason: Reason, message: str, restarts: int, progress: Progress | None
+    ) -> bool:
+        """Notes what the World thinks now; whether it thought otherwise before."""
+        before = self.state, self.reason, self.message, self.restarts, self.progress
+        after = state, reason, message, restarts, progress
+        self.state, self.reason, self.message, self.restarts, self.progress = after
+        return before != after
+
+    def ended(self, state: JobState, detail: str, now_s: float) -> None:
+        self.end = state, detail, now_s
+
+
+class StatusWriter:
+    """Writes the status of one job when it has changed, by one write at a time."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._written: dict[str, Any] | None = None
+        self._written_s = 0.0
+        self.due_s = math.inf
+        """When a sentence with other numbers may be written."""
+        self._target: int | None = None
+
+    def write(self, run: UnifiedRun, now_s: float) -> None:
+        """Asks for whatever has to be written."""
+        status = status_of(run, now_s)
+        uj = run.uj
+        self.due_s = math.inf
+        is_shown = shows(uj, status)
+        if status == self._written and not is_shown:
+            self.due_s = self._written_s + REPAIR_S
+        if self._written is None and is_shown:
+            self._written = status  # by the operator before this one
+        elif status != self._written and not self._may_write(status, now_s):
+            self.due_s = self._written_s + REWORD_S
+        elif status != self._written or now_s >= self.due_s:
+            self.due_s = math.inf
+            do = partial(_patch_status, uj.metadata.name, uj.metadata.namespace, status)
+            if self._site.writes.ask(f"{run.id}//status", do, now_s):
+                self._written, self._written_s = status, now_s
+        self._write_target(run, now_s)
+
+    def _may_write(self, status: dict[str, Any], now_s: float) -> bool:
+        """News at once; other numbers in the same sentence only from time to time."""
+        if self._written is None or now_s >= self._written_s + REWORD_S:
+            return True
+        before, after = ({**one, "message": "", "conditions": ""} for one in (self._written, status))
+        truths = [
+            [(one["type"], one["status"], one["reason"]) for one in own["conditions"]]
+            for own in (self._written, status)
+        ]
+        return before != after or truths[0] != truths[1]
+
+    def failed(self, write: str) -> None:
+        """What was thought to be written is not."""
+        if write == "status":
+            self._written = None
+        elif write == "target":
+            self._target = None
+
+    def _write_target(self, run: UnifiedRun, now_s: float) -> None:
+        """Writes how many replicas the scheduler wants, unless a person has pinned the size."""
+        uj = run.uj
+        wanted = run.replicas
+        said = uj.spec.replica_spec.target_replicas
+        if run.outlook.end is not None or run.outlook.faults or (said is None and not wanted):
+            return
+        own = uj.metadata.annotations.get(names.TARGET)
+        if said is not None and str(said) != own:
+            return
+        if wanted not in (said, self._target):
+            do = partial(_apply_target, uj.metadata.name, uj.metadata.namespace, wanted)
+            if self._site.writes.ask(f"{run.id}//target", do, now_s):
+                self._target = wanted
+        elif said == wanted:
+            self._target = None
+
+
+def is_finished(uj: UnifiedJob) -> bool:
+    """Whether the object says that the job is over."""
+    return any(one.status == "True" and one.type in ("Complete", "Failed") for one in uj.status.conditions)
+
+
+def ending_of(uj: UnifiedJob) -> JobState:
+    """How a finished job ended, by its conditions: its state is a word for people."""
+    if any(one.type == "Complete" and one.status == "True" for one in uj.status.conditions):
+        return JobState.SUCCEEDED
+    return JobState.CANCELLED if uj.status.state == JobState.CANCELLED.value else JobState.FAILED
+
+
+def shows(uj: UnifiedJob, status: dict[str, Any]) -> bool:
+    """Whether the object has this status, as far as anybody acts on it."""
+    shown = uj.raw_status if isinstance(uj.raw_status, dict) else {}
+    placement = {node: n for node, n in status["placement"].items() if n is not None}
+    conditions = shown.get("conditions")
+    truths = [
+        [(one.get("type"), one.get("status"), one.get("reason")) for one in own if isinstance(one, dict)]
+        for own in (status["conditions"], conditions if isinstance(conditions, list) else ())
+    ]
+    return (
+        all(shown.get(key) == status.get(key) for key in _ACTED_ON if key in status)
+        and (shown.get("placement") or {}) == placement
+        and truths[0] == truths[1]
+    )
+
+
+def status_of(run: UnifiedRun, now_s: float) -> dict[str, Any]:
+    """The whole status, as it shall be."""
+    uj, outlook = run.uj, run.outlook
+    before = uj.status
+    pods = run.live_pods()
+    state, message, reason = _state(run)
+    placement: dict[str, int] = {}
+    for pod in pods:
+        if pod.spec.node_name:
+            placement[pod.spec.node_name] = placement.get(pod.spec.node_name, 0) + 1
+    status: dict[str, Any] = {
+        "observedGeneration": uj.metadata.generation,
+        "state": state.value,
+        "reason": reason,
+        "message": message,
+        "replicas": len(pods),
+        "readyReplicas": sum(map(is_ready, pods)),
+        "gpus": sum(placement.values()) * uj.spec.replica_spec.gpus_per_replica,
+        # A merge patch keeps what it does not name: nodes that are left are named with nothing.
+        "placement": {**dict.fromkeys(before.placement), **placement},
+        "nodes": ",".join(sorted(placement)),
+        # Not what the World counts: to it, a resize in place is another start as well.
+        "restarts": max(before.restarts, 0 if run.run is None else run.run.start),
+        "failures": run.failures,
+        "selector": f"{names.JOB_NAME}={uj.metadata.name}",
+        "conditions": _conditions(run, state, reason, message, now_s),
+        "startTime": before.start_time or (_time(now_s) if run.has_started else None),
+    }
+    if run.run is not None:
+        status["run"] = {
+            "start": run.run.start,
+            "firstReplicas": run.run.first_of(),
+            "maxReplicas": run.run.ceiling_of(uj),
+        }
+    if outlook.end is not None:
+        status["completionTime"] = before.completion_time or _time(outlook.end[2])
+    status.update(_trainer(outlook.progress, before.trainer_status, now_s))
+    return status
+
+
+def _state(run: UnifiedRun) -> tuple[JobState, str, str]:
+    outlook = run.outlook
+    if outlook.end is not None:
+        state, detail, _ = outlook.end
+        return state, detail, state.value.title().replace("_", "")
+    if outlook.faults:
+        return JobState.PENDING, "; ".join(outlook.faults), INVALID
+    if outlook.trouble and not run.has_started:
+        return outlook.state, outlook.trouble, CANNOT_WRITE
+    reason = "" if outlook.reason is None else outlook.reason.name.title().replace("_", "")
+    return outlook.state, outlook.message, reason
+
+
+def _conditions(
+    run: UnifiedRun, state: JobState, reason: str, message: str, now_s: float
+) -> list[dict[str, Any]]:
+    outlook = run.outlook
+    has_places = bool(run.replicas)
+    over = outlook.end is not None
+    truths = {
+        "QuotaReserved": has_places or (outlook.reason is not None and outlook.reason not in QUOTA),
+        "Admitted": has_places or over,
+        "PodsReady": run.has_started,
+        "Resizing": state is JobState.RESIZING,
+        "Complete": state is JobState.SUCCEEDED,
+        "Failed": over and state is not JobState.SUCCEEDED,
+    }
+    if outlook.faults:
+        truths["QuotaReserved"] = False
+    before = {one.type: one for one in run.uj.status.conditions}
+    found = []
+    for kind, truth in truths.items():
+        status, known = "True" if truth else "False", before.get(kind)
+        changed = known is None or known.status != status
+        found.append(
+            {
+                "type": kind,
+                "status": status,
+                "reason": reason or "Unknown",
+                "message": message[:1024],
+                "lastTransitionTime": _time(now_s) if changed else known.last_transition_time,  # type: ignore[union-attr]
+                "observedGeneration": run.uj.metadata.generation,
+            }
+        )
+    return found
+
+
+def _trainer(progress: Progress | None, before: TrainerStatus | None, now_s: float) -> dict[str, Any]:
+    """How far training is, as Kubeflow Trainer says it."""
+    if progress is None or progress.fraction is None:
+        return {}
+    percent = round(100 * progress.fraction)
+    is_news = before is None or before.progress_percentage != percent
+    metrics = {"loss": progress.loss, "samples_per_second": progress.samples_per_s, "step": progress.step}
+    return {
+        "progress": f"{percent}%",
+        "trainerStatus": {
+            "progressPercentage": percent,
+            "metrics": [
+                {"name": name, "value": str(value)} for name, value in metrics.items() if value is not None
+            ],
+            "lastUpdatedTime": _time(now_s) if is_news or before is None else before.last_updated_time,
+        },
+    }
+
+
+def _time(now_s: float) -> str:
+    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def _patch_status(name: str, namespace: str, status: dict[str, Any], api: Api) -> None:
+    try:
+        await api.patch_status(UNIFIED_JOB, name, status, namespace)
+    except NotFound:
+        return
+
+
+async def _apply_target(name: str, namespace: str, target: int, api: Api) -> None:
+    """Not by force: a size that a person has written since we looked is respected."""
+    body = {
+        "metadata": {"name": name, "namespace": namespace, "annotations": {names.TARGET: str(target)}},
+        "spec": {"replicaSpec": {"targetReplicas": target}},
+    }
+    await api.apply(UNIFIED_JOB, body)

@@ -1,0 +1,39 @@
+"""The kinds that the operator watches: those that every cluster has, and those that some have."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.client import kinds
+from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.unified_job.model import UnifiedJob
+
+UNIFIED_JOB: Final = Kind(names.GROUP, names.VERSION, names.PLURAL, names.KIND, UnifiedJob)
+WORKLOAD_GROUP: Final = Kind("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", objects.Batch)
+"""The upstream group; which version is served depends on the cluster."""
+
+ALWAYS: Final[tuple[Kind[Any], ...]] = (
+    kinds.NODE,
+    kinds.NAMESPACE,
+    kinds.PRIORITY_CLASS,
+    kinds.JOB,
+    UNIFIED_JOB,
+    kinds.POD,
+)
+"""In this order: pods come last, when all that they refer to is there."""
+EVERYWHERE: Final[tuple[Kind[Any], ...]] = (
+    kinds.NODE,
+    kinds.NAMESPACE,
+    kinds.PRIORITY_CLASS,
+    kinds.NODE_TOPOLOGY,
+    kinds.POD,
+)
+"""Not only where jobs may be: pods of others use nodes up as well."""
+IF_SERVED: Final[tuple[Kind[Any], ...]] = (
+    kinds.NODE_TOPOLOGY,
+    kinds.POD_GROUP,
+    kinds.JOB_SET,
+    kinds.MPI_JOB,
+    WORKLOAD_GROUP,
+)

@@ -1,0 +1,334 @@
+"""`batuta operator`: of several, one leads; it watches the cluster, decides, and carries out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batuta.api.cycle_watch import CycleWatch
+from batuta.backends.kube.binder import Binder, Cluster
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.find import find_access
+from batuta.backends.kube.client.lease import Elector, LeaseTiming
+from batuta.backends.kube.operator.backend import KubeBackend
+from batuta.backends.kube.operator.floor import Floor
+from batuta.backends.kube.operator.inbox import Inbox
+from batuta.backends.kube.operator.nodes import NodeTeller
+from batuta.backends.kube.operator.observed import Observed
+from batuta.backends.kube.operator.outlook import OutlookWatch
+from batuta.backends.kube.operator.run import Known, Site, Timing
+from batuta.backends.kube.operator.usher import Usher
+from batuta.backends.kube.operator.watching import Watching
+from batuta.backends.kube.operator.writes import Clerks, Writes
+from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
+from batuta.bootstrap import live_cadence, rules_for
+from batuta.bootstrap.operator_front import Front, FrontServer, front_server
+from batuta.core import event as ev
+from batuta.core.apply import apply
+from batuta.core.cluster import NodeName, Queue
+from batuta.core.event import Event
+from batuta.core.job_table import Phase
+from batuta.core.world import World
+from batuta.engine.loop import Engine, Live
+from batuta.engine.requests import Requests
+from batuta.engine.service import PatientJournal, Service
+from batuta.spec.problem import InputError
+from batuta.store.address import open_store
+from batuta.store.store import Store
+from batuta.store.upkeep import Upkeep
+
+_log = logging.getLogger("batuta.operator")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorOptions:
+    """What `batuta operator` was told."""
+
+    config: OperatorConfig = field(default_factory=OperatorConfig)
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str = "batuta-system"
+    """Where the Lease is."""
+    identity: str = ""
+    elect: bool = True
+    state_dir: Path | None = None
+
+
+@dataclass(slots=True)
+class Leader:
+    """Everything that decides, once this operator leads."""
+
+    service: Service
+    backend: KubeBackend
+    usher: Usher
+    upkeep: Upkeep
+    store: Store
+    world: World
+    cycles: CycleWatch
+
+    def metrics(self) -> list[str]:
+        """What Prometheus reads."""
+        with self.service.reading() as (world, _):
+            jobs, nodes = world.jobs.n, len(world.nodes.nodes)
+            gpus = int(world.jobs.i("gpus").sum())
+        figures = (
+            ("jobs", "gauge", "Jobs that are alive.", jobs),
+            ("nodes", "gauge", "Nodes with GPUs.", nodes),
+            ("gpus_in_use", "gauge", "GPUs that jobs hold.", gpus),
+            ("cycles_total", "counter", "Decisions made.", self.cycles.count),
+            ("cycle_seconds_total", "counter", "Time spent on them.", f"{self.cycles.total_s:.6f}"),
+            ("pods_bound_total", "counter", "Pods bound.", self.usher.bound),
+            ("engine_cpu_seconds_total", "counter", "CPU time of the engine.", f"{self.service.cpu_s:.3f}"),
+        )
+        lines = []
+        for name, kind, text, value in figures:
+            own = f"batuta_{name}"
+            lines += [f"# HELP {own} {text}", f"# TYPE {own} {kind}", f"{own} {value}"]
+        return lines
+
+    def end(self) -> None:
+        """Ends the engine. Jobs go on: what matters is in the cluster."""
+        if self.service.stop() and self.service.failure is None:
+            self.upkeep.finish(self.world)
+        self.store.close()
+
+
+def run_operator(options: OperatorOptions, ready: Callable[[Leader], None] | None = None) -> int:
+    """Runs until it is told to end, or until another one leads; returns the exit code."""
+    return asyncio.run(Operator(options, ready).run())
+
+
+class Operator:
+    """One process of possibly several."""
+
+    def __init__(self, options: OperatorOptions, ready: Callable[[Leader], None] | None = None) -> None:
+        self.options = options
+        self.leader: Leader | None = None
+        self._ready = ready
+        self._ended = asyncio.Event()
+        self._leads = asyncio.Event()
+        self._exit_code = 0
+
+    async def run(self) -> int:
+        options = self.options
+        self._catch_signals()
+        access = await find_access(options.kubeconfig, options.context)
+        front, listener = self._front()
+        async with AsyncExitStack() as stack:
+            api = await stack.enter_async_context(Api(access))
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            own = [tasks.create_task(front.serve([listener]))]
+            if options.elect:
+                elector = self._elector(api)
+                own.append(tasks.create_task(elector.run()))
+            else:
+                self._leads.set()
+            if await self._first(self._leads, self._ended):
+                own.append(tasks.create_task(self._lead(api)))
+            await self._ended.wait()
+            if self.leader is not None:
+                await asyncio.to_thread(self.leader.end)
+            front.should_exit = True
+            for task in reversed(own[1:]):
+                task.cancel()
+        return self._exit_code
+
+    def _front(self) -> tuple[FrontServer, socket.socket]:
+        where = self.options.config.api
+        try:
+            return front_server(Front(self._trouble, self._metrics), where.listen, where.port)
+        except OSError as error:
+            raise InputError.of(
+                f"cannot listen at {where.listen}:{where.port}: {error.strerror}", fix="choose another --port"
+            ) from error
+
+    def _trouble(self) -> str:
+        """What is wrong; empty while this process does its part, leading or waiting."""
+        if self.leader is None or self._ended.is_set():
+            return ""
+        return "" if self.leader.service.running else "the engine does not run"
+
+    def _metrics(self) -> str:
+        leads = self.leader is not None
+        lines = [
+            "# HELP batuta_operator_leader Whether this process leads.",
+            "# TYPE batuta_operator_leader gauge",
+            f"batuta_operator_leader {int(leads)}",
+        ]
+        if self.leader is not None:
+            lines += self.leader.metrics()
+        return "\n".join(lines)
+
+    def end(self, exit_code: int = 0) -> None:
+        """Begins to end; safe to call from the event loop only."""
+        self._exit_code = max(self._exit_code, exit_code)
+        self._ended.set()
+
+    # -------------------------------------------------------------------------------------------- election
+
+    def _elector(self, api: Api) -> Elector:
+        times = self.options.config.leader_election
+        return Elector(
+            api,
+            self.options.config.lease_name,
+            self.options.namespace,
+            self.options.identity or f"{socket.gethostname()}-{os.getpid()}",
+            on_started=self._leads.set,
+            on_stopped=self._deposed,
+            timing=LeaseTiming(
+                times.lease_duration_seconds, times.renew_deadline_seconds, times.retry_period_seconds
+            ),
+        )
+
+    def _deposed(self) -> None:
+        """Another one leads: whatever this one thinks is of no use any more. It is started anew."""
+        if not self._ended.is_set():
+            _log.error("no longer the leader; ending")
+            self.end(1)
+
+    # -------------------------------------------------------------------------------------------- leading
+
+    async def _lead(self, api: Api) -> None:
+        inbox = Inbox()
+        clerks = Clerks(api, inbox)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(clerks.run())
+            await Watching(api, inbox, self.options.config.namespaces, tasks).start()
+            leader = await asyncio.to_thread(_build, self.options, inbox, clerks)
+            self.leader = leader
+            loop = asyncio.get_running_loop()
+
+            def died(error: BaseException) -> None:
+                loop.call_soon_threadsafe(self._engine_died, error)
+
+            leader.service.on_death = died
+            leader.service.start()
+            _log.info("leading with policy %s", leader.world.policy or self.options.config.policy)
+            if self._ready is not None:
+                self._ready(leader)
+
+    def _engine_died(self, error: BaseException) -> None:
+        _log.error("the engine has died", exc_info=error)
+        self.end(1)
+
+    # ------------------------------------------------------------------------------------------- plumbing
+
+    async def _first(self, wanted: asyncio.Event, other: asyncio.Event) -> bool:
+        """Waits for either; whether it was the first."""
+        waits = [asyncio.create_task(one.wait()) for one in (wanted, other)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for one in waits:
+            one.cancel()
+        return wanted.is_set() and not other.is_set()
+
+    def _catch_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.end)
+
+
+def _build(options: OperatorOptions, inbox: Inbox, clerks: Clerks) -> Leader:
+    """The World from the journal, brought up to date with what the cluster shows."""
+    config = options.config
+    state = options.state_dir or Path(config.state_dir)
+    store = open_store(os.environ.get(JOURNAL_URL_VARIABLE) or _journal_in(state))
+    recovered = store.recover()
+    world = recovered.world
+    _set_up(world, store, config)
+    clock = _Clock(world.now_s)
+    backend, usher = _backend(world, inbox, clerks, config, clock)
+    outlook = OutlookWatch(backend.floor)
+    guard, journal, cycles = threading.RLock(), PatientJournal(store.journal), CycleWatch(outlook)
+    requests = Requests(backend.wake)
+    engine = Engine(
+        world,
+        backend,
+        rules_for(world.policy or config.policy),
+        journal,
+        cycles,
+        live_cadence(),
+        live=Live(requests, rules_for, guard),
+    )
+    upkeep = Upkeep(store, recovered.snapshot_seq, tell=_log.warning)
+    service = Service(engine, requests, journal, guard, backend.wake, upkeep.after_step)
+    return Leader(service, backend, usher, upkeep, store, world, cycles)
+
+
+def _journal_in(state: Path) -> Path:
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return state / "journal.db"
+
+
+class _Clock:
+    """Unix seconds that never go backwards, whatever the machine's clock does."""
+
+    def __init__(self, since_s: float) -> None:
+        self._last_s = since_s
+
+    def __call__(self) -> float:
+        self._last_s = max(self._last_s, time.time())
+        return self._last_s
+
+
+def _set_up(world: World, store: Store, config: OperatorConfig) -> None:
+    """Brings the World up to date with the configuration."""
+    now_s = max(time.time(), world.now_s)
+    events: list[Event] = []
+    for queue in config.queues:
+        wanted = Queue(queue.name, tuple(queue.quota.items()), queue.cohort, queue.weight, queue.held)
+        if world.queues.get(queue.name) != wanted:
+            events.append(ev.QueueSet(now_s, wanted, cause="start"))
+    for event in events:
+        store.journal.append(event)
+        apply(world, event)
+    store.journal.commit()
+
+
+def _backend(
+    world: World, inbox: Inbox, clerks: Clerks, config: OperatorConfig, clock: Callable[[], float]
+) -> tuple[KubeBackend, Usher]:
+    said: list[Event] = []
+    observed = Observed()
+    writes = Writes(clerks.post)
+    binder = Binder(Cluster())
+    timing = Timing(gang_timeout_s=config.gang_timeout_seconds)
+    usher = Usher(binder, writes, timing)
+    site = Site(
+        binder.cluster,
+        writes,
+        observed.owners(),
+        said.append,
+        usher.seat,
+        has_node=observed.nodes.__contains__,
+        timing=timing,
+        past=set(world.past),
+    )
+    jobs = world.jobs
+    known = {
+        job.id: Known(job, jobs.placements[row], jobs.phase_of(row) is Phase.STOPPING)
+        for row, job in enumerate(jobs.jobs)
+    }
+    nodes = NodeTeller(_known_nodes(world))
+    floor = Floor(site, usher, observed, nodes, known, config.gpu_resources, config.namespaces)
+    backend = KubeBackend(floor, said, inbox, clock)
+    backend.look_first()
+    return backend, usher
+
+
+def _known_nodes(world: World) -> dict[NodeName, tuple[Any, bool, bool]]:
+    return {
+        node.name: (node, not world.cordoned >> i & 1, not world.lost >> i & 1)
+        for i, node in enumerate(world.nodes.nodes)
+    }

@@ -1,0 +1,87 @@
+"""Nodes of a cluster with their GPUs, and which jobs hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.cards import gpu_indices
+from batuta.backends.kube.binder.requests import pod_requests
+from batuta.backends.kube.binder.tenant import is_over
+from batuta.backends.kube.operator.nodes import is_open, read_node
+from batuta.client import answers as a
+
+
+def node_views(
+    nodes: Iterable[objects.Node],
+    pods: Iterable[objects.Pod],
+    gpu_resources: Sequence[str] = names.GPU_RESOURCES,
+) -> tuple[a.Node, ...]:
+    """The nodes that have GPUs, by name."""
+    guests: dict[str, list[objects.Pod]] = {}
+    for pod in pods:
+        if pod.spec.node_name and not is_over(pod):
+            guests.setdefault(pod.spec.node_name, []).append(pod)
+    views = [node_view(node, guests.get(node.metadata.name, []), gpu_resources) for node in nodes]
+    return tuple(sorted((view for view in views if view is not None), key=lambda view: view.name))
+
+
+def node_view(
+    node: objects.Node, pods: Sequence[objects.Pod], gpu_resources: Sequence[str] = names.GPU_RESOURCES
+) -> a.Node | None:
+    """One node with the pods that are on it; None when it has no GPUs."""
+    known = read_node(node, None, gpu_resources)
+    if known is None:
+        return None
+    return a.Node(
+        name=known.name,
+        state=_state(node),
+        gpu_type=known.gpu_type,
+        gpu_memory_mib=known.gpu_memory_mib,
+        rack=known.rack,
+        labels=dict(node.metadata.labels),
+        address=next((one.address for one in node.status.addresses if one.type == "InternalIP"), ""),
+        gpus=tuple(
+            a.Gpu(index, jobs=tuple(tenants))
+            for index, tenants in enumerate(_tenants(known.gpus, pods, gpu_resources))
+        ),
+    )
+
+
+def _state(node: objects.Node) -> str:
+    if is_open(node):
+        return "ready"
+    ready = next((one.status for one in node.status.conditions if one.type == "Ready"), "True")
+    return "cordoned" if ready == "True" else "lost"
+
+
+def _tenants(count: int, pods: Sequence[objects.Pod], gpu_resources: Sequence[str]) -> list[list[a.Tenant]]:
+    """Who is on each GPU. Pods that were given none by number get the first that are left."""
+    found: list[list[a.Tenant]] = [[] for _ in range(count)]
+    unnamed: list[tuple[a.Tenant, int]] = []
+    for pod in sorted(pods, key=lambda pod: pod.metadata.name):
+        asked = pod_requests(pod)
+        share = _share(asked)
+        tenant, whole = a.Tenant(owner_of(pod), share), sum(asked.get(name, 0) for name in gpu_resources)
+        given = [index for index in gpu_indices(pod.metadata.annotations) if index < count]
+        if (whole or share) and given:
+            for index in given:
+                found[index].append(tenant)
+        elif whole:
+            unnamed.append((tenant, whole))
+    free = iter([index for index in range(count) if not found[index]])
+    for tenant, whole in unnamed:
+        for _, index in zip(range(whole), free, strict=False):
+            found[index].append(tenant)
+    return found
+
+
+def _share(asked: dict[str, int]) -> a.Share | None:
+    memory, compute = asked.get(names.SHARE_MEMORY, 0), asked.get(names.SHARE_COMPUTE, 0)
+    return a.Share(memory, compute) if memory or compute else None
+
+
+def owner_of(pod: objects.Pod) -> str:
+    """The UnifiedJob of a pod, or the pod itself, as `namespace/name`."""
+    meta = pod.metadata
+    return f"{meta.namespace}/{meta.labels.get(names.JOB_NAME) or meta.name}"

@@ -1,0 +1,152 @@
+"""`batuta operator` as a real process, which a test may kill at any moment and start again."""
+
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.support.chart import rights_of
+from tests.support.kube.control_plane import ControlPlane, wait_until
+from tests.support.kube.ports import free_ports
+from tests.support.kube.processes import Guard, RunningProgram
+
+BATUTA = Path(sys.executable).with_name("batuta")
+CRD = Path(__file__).parents[3] / "deploy/helm/batuta/crds/unifiedjobs.batuta.dev.yaml"
+NAMESPACE = "batuta-system"
+RELEASE = "tested"
+CALM_S, CALM_REQUESTS, CALM_CPU_S = 4.0, 25, 1.5
+"""In so long there are no more requests than this, and no more CPU time is used."""
+USER = f"system:serviceaccount:{NAMESPACE}:{RELEASE}-operator"
+
+
+class OperatorProcess:
+    """One operator on a cluster. Its state directory outlives it, unless `forget` is called."""
+
+    def __init__(
+        self,
+        cluster: ControlPlane,
+        folder: Path,
+        *,
+        kubeconfig: Path | None = None,
+        elect: bool = False,
+        identity: str = "one",
+        **config: Any,
+    ) -> None:
+        """`config` is what its configuration file says."""
+        self.cluster = cluster
+        self.folder = folder
+        (self.port,) = free_ports(1)
+        self._kubeconfig = kubeconfig or cluster.kubeconfig("operator", ["system:masters"])
+        self._elect = elect
+        self._identity = identity
+        self._guard = Guard()
+        self._config = folder / f"{identity}.yaml"
+        self._config.write_text(yaml.safe_dump({"api": {"listen": "127.0.0.1", "port": self.port}} | config))
+        self.program: RunningProgram | None = None
+
+    def __enter__(self) -> "OperatorProcess":
+        self.start(wait=not self._elect)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill(gracefully=True)
+        self._guard.close()
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self._identity}.log"
+
+    def start(self, wait: bool = True) -> None:
+        """Starts it; returns when it leads."""
+        words = ["operator", "--config", str(self._config), "--kubeconfig", str(self._kubeconfig)]
+        words += ["--state-dir", str(self.folder / f"{self._identity}-state"), "--namespace", NAMESPACE]
+        words += ["--identity", self._identity]
+        words += ["--leader-election" if self._elect else "--no-leader-election"]
+        self.program = self._guard.start(BATUTA, words, self.log)
+        if wait:
+            self.wait_until_leading()
+
+    def wait_until_leading(self, within_s: float = 60.0) -> None:
+        wait_until(lambda: self.leads, f"{self._identity} to lead; {self.log}", within_s)
+
+    def check(self) -> None:
+        """Raises if it has ended by itself."""
+        assert self.program is not None
+        self.program.check()
+
+    def kill(self, gracefully: bool = False) -> None:
+        """Ends it, by SIGKILL unless told otherwise."""
+        if self.program is not None:
+            self.program.stop(gracefully)
+            self.program = None
+
+    def forget(self) -> None:
+        """Loses its journal, as a pod does without a volume."""
+        shutil.rmtree(self.folder / f"{self._identity}-state", ignore_errors=True)
+
+    @property
+    def leads(self) -> bool:
+        self.check()
+        return self.metrics().get("batuta_operator_leader") == 1
+
+    def assert_calm(self) -> None:
+        """Nothing happens, so it does next to nothing: few requests, little CPU time."""
+        self.check()
+        assert self.program is not None
+        mark, cpu_s = self.cluster.requests.mark(), self.program.cpu_s()
+        time.sleep(CALM_S)
+        asked = self.cluster.requests.count(mark, USER)
+        assert asked.total() <= CALM_REQUESTS, asked
+        assert self.program.cpu_s() - cpu_s <= CALM_CPU_S
+
+    def metrics(self) -> dict[str, float]:
+        """What it tells Prometheus; empty while nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                lines = answer.read().decode().splitlines()
+        except (urllib.error.URLError, OSError):
+            return {}
+        pairs = (line.split() for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, value in pairs}
+
+
+def prepare(cluster: ControlPlane) -> None:
+    """What an operator needs of a cluster: the definition of UnifiedJob, and its own namespace."""
+    cluster.install_crds(CRD)
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+
+
+def grant(cluster: ControlPlane, **values: Any) -> Path:
+    """Gives an account what the chart gives the operator's, and no more; its kubeconfig."""
+    own = {"fullnameOverride": RELEASE, "rbac": {"userRoles": False}} | values
+    cluster.apply(rights_of(own, NAMESPACE))
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated")
+    return cluster.kubeconfig(USER, groups, NAMESPACE)
+
+
+def refused(cluster: ControlPlane, mark: int) -> list[tuple[str, str, str, str]]:
+    """What the operator was forbidden since a mark.
+
+    Not what goes with a namespace that ends, nor what an API server forbids that has just been started and
+    does not know its own rules yet: the same was allowed before or after.
+    """
+    asked = cluster.requests.since(mark, USER)
+    assert asked
+    there = {
+        one["metadata"]["name"]
+        for one in cluster.api.items("/api/v1/namespaces")
+        if one["status"]["phase"] == "Active"
+    }
+    allowed = {(one.verb, one.resource, one.namespace) for one in asked if one.code < 300}
+    return [
+        (one.verb, one.resource, one.namespace, one.name)
+        for one in asked
+        if one.code in (401, 403)
+        and not (one.verb == "create" and one.namespace not in there)
+        and (one.verb, one.resource, one.namespace) not in allowed
+    ]
