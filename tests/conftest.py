@@ -10,6 +10,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+pytest.register_assert_rewrite("tests.contract")  # cases that several test files share
+
 REPO = Path(__file__).resolve().parents[1]
 
 # Derandomized: a red run is red again on the next machine. Looking for new failures is a deliberate act:
@@ -43,9 +45,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
     """With `-n 2`, the tests that share a control plane run in one of the processes."""
-    from tests.support.kube.distribution import KubeInOneProcess
+    from tests.support.kube.distribution import KubeByFolder
 
-    return KubeInOneProcess(config, log) if config.getoption("dist") == "load" else None
+    return KubeByFolder(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

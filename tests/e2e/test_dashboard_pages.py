@@ -129,8 +129,8 @@ def test_the_theme_is_chosen_and_kept(browser: Browser, api: ServedApi):
         page, ground = seen.page, "getComputedStyle(document.documentElement).backgroundColor"
         dark = page.evaluate(ground)
         page.get_by_role("button", name=re.compile("Theme")).click()
+        page.wait_for_function(f"{ground} !== {dark!r}")  # the page repaints a moment after the click
         light = page.evaluate(ground)
-        assert light != dark
         page.reload()
         page.locator("[data-testid=connection].live").wait_for()
         assert page.evaluate(ground) == light

@@ -1,7 +1,8 @@
 """Job types in a real cluster: the Job controller and garbage collection have their say."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -57,7 +58,9 @@ class Carried:
         for pod in observed.pods:
             if not pod.spec.node_name and not pod.metadata.deletion_timestamp:
                 assert pod.spec.scheduler_name == names.SCHEDULER
-                self.cluster.bind(self.namespace, pod.metadata.name, to=self.node)
+                # It may have been bound or deleted since it was looked at.
+                with suppress(ApiError):
+                    self.cluster.bind(self.namespace, pod.metadata.name, to=self.node)
         return observed
 
     def reach(self, run: Run) -> Observed:
@@ -177,14 +180,16 @@ def test_members_that_stay_are_not_touched_by_a_change_in_place(
 
 
 @pytest.fixture(scope="module")
-def mpi_operator(cluster: ControlPlane) -> ControlPlane:
+def mpi_operator(cluster: ControlPlane) -> Iterator[ControlPlane]:
     """The shared control plane with mpi-operator beside it."""
     if (problem := why_not(["mpi-operator"])) is not None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no mpi-operator: {problem}")
     cluster.install_crds(crds("mpi-operator"))
     cluster.new_namespace("mpi-operator")
-    cluster.run("mpi-operator", f"--kubeConfig={cluster.kubeconfig_path}", "--lock-namespace=mpi-operator")
-    return cluster
+    flags = f"--kubeConfig={cluster.kubeconfig_path}", "--lock-namespace=mpi-operator"
+    running = cluster.run("mpi-operator", *flags)
+    yield cluster
+    running.stop()
 
 
 def test_mpi_operator_runs_a_job_at_one_size_and_then_at_another(mpi_operator: Any, carry: Carry) -> None:

@@ -18,7 +18,7 @@ HOME, OTHER = "batuta-rights", "batuta-rights-other"
 
 # Resource (with its group and subresource) → what the operator may do with it wherever jobs are.
 WHERE_JOBS_ARE: dict[str, tuple[str, ...]] = {
-    "unifiedjobs.batuta.dev": (*READ, "patch", "update"),
+    "unifiedjobs.batuta.dev": (*READ, "delete", "patch", "update"),
     "unifiedjobs.batuta.dev/status": ("get", "patch", "update"),
     "unifiedjobs.batuta.dev/finalizers": ("update",),
     "unifiedjobs.batuta.dev/scale": (),

@@ -221,12 +221,15 @@ class Cluster:
         """Makes a plan and carries it out; so many of the starts are confirmed at once."""
         world, frozen = self.world, self.rules.costs.freeze_transitions
         moving = {*self.in_phase(Phase.STARTING), *self.in_phase(Phase.RESIZING), *self.left_alone()}
-        before, layout = fingerprint(world), world.layout.fork()
+        before, layout, held = fingerprint(world), world.layout.fork(), self.held()
         plan = decide(world, self.now_s, self.rules)
         assert fingerprint(world) == before, "deciding changed the World"
         check_plan(world, plan, frozen)
         assert decide(world.fork(), self.now_s, self.rules) == plan, "the same World, another plan"
         self.happens(ev.Planned(self.now_s, plan))
+        if not self.as_planned:
+            # Who was found with more than the quota may keep it until there is room of another type.
+            moving |= {job for job, gpus in self.held().items() if gpus <= held.get(job, 0)}
         check_quota(world, moving)
         check_beside(world, layout)
         self.changed -= {command.job for command in plan.commands}
@@ -265,6 +268,10 @@ class Cluster:
     def in_phase(self, phase: Phase) -> list[JobId]:
         jobs = self.world.jobs
         return [job for job, own in zip(jobs.ids, jobs.i("phase").tolist(), strict=True) if own == phase]
+
+    def held(self) -> dict[JobId, int]:
+        """By job: how many GPUs it has."""
+        return dict(zip(self.world.jobs.ids, self.world.jobs.i("gpus").tolist(), strict=True))
 
     def left_alone(self) -> list[JobId]:
         """Jobs that were found without all their GPUs and are not made whole at once."""

@@ -248,7 +248,7 @@ def _build(options: OperatorOptions, inbox: Inbox, clerks: Clerks) -> Leader:
     world = recovered.world
     _set_up(world, store, config)
     clock = _Clock(world.now_s)
-    backend, usher = _backend(world, inbox, clerks, config, clock)
+    backend, usher = kube_backend(world, inbox, clerks, config, clock)
     outlook = OutlookWatch(backend.floor)
     guard, journal, cycles = threading.RLock(), PatientJournal(store.journal), CycleWatch(outlook)
     requests = Requests(backend.wake)
@@ -296,7 +296,7 @@ def _set_up(world: World, store: Store, config: OperatorConfig) -> None:
     store.journal.commit()
 
 
-def _backend(
+def kube_backend(
     world: World, inbox: Inbox, clerks: Clerks, config: OperatorConfig, clock: Callable[[], float]
 ) -> tuple[KubeBackend, Usher]:
     said: list[Event] = []

@@ -11,7 +11,7 @@ from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.operator_process import OperatorProcess, prepare
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def operator(cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     """An operator of the shared control plane."""
     prepare(cluster)

@@ -146,7 +146,8 @@ def test_the_environment_chooses_a_cluster_too(
     monkeypatch.setenv("KUBECONFIG", str(batuta.kubeconfig))
     monkeypatch.setenv("BATUTA_CONTEXT", "tests")
     assert run("status", job, "-o", "json").json()["id"] == job
-    assert [one["id"] for one in run("-A", "queue", "-o", "json").json()] == [job]
+    # Jobs of tests before this one may still be on their way out.
+    assert job in [one["id"] for one in run("-A", "queue", "-o", "json").json()]
     nobody = run("queue", "--home", str(tmp_path))
     assert nobody.code == 1
     assert "batuta up" in nobody.err

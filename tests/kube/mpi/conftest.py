@@ -29,7 +29,7 @@ def _problem() -> str | None:
     return why_not([PROGRAM])
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def mpi_cluster(
     programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:

@@ -12,7 +12,7 @@ OTHER_PROJECTS = ("jobset", "mpi-operator", "node-resource-topology", "scheduler
 QUEUES = [{"name": "narrow", "quota": {"*": 1}}]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def operator(cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     """An operator of the shared control plane, on which other projects are installed."""
     for project in OTHER_PROJECTS:

@@ -43,13 +43,13 @@ def _problem() -> str | None:
     return why_no_node() or why_not(["kubelet"])
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def enclosure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Enclosure]:
     with Enclosure(tmp_path_factory.mktemp("node")) as running:
         yield running
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def real_cluster(
     enclosure: Enclosure,
     programs_for: Callable[[Options], None],
@@ -62,7 +62,7 @@ def real_cluster(
         yield running
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def real_node(
     real_cluster: ControlPlane, enclosure: Enclosure, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealNode]:

@@ -13,7 +13,7 @@ from tests.support.kube.pods import Pods
 BREAKABLE = Options(controllers=True)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def broken(
     programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
