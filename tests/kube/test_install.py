@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 
 from tests.support.chart import by_key
 from tests.support.kube.control_plane import ControlPlane, wait_until
+from tests.support.kube.flags import Options
 from tests.support.kube.programs import program
 
 HOME = "batuta-install"
@@ -17,6 +19,17 @@ KINDS = (
     "serviceaccounts,configmaps,services,deployments.apps,roles.rbac.authorization.k8s.io,"
     "rolebindings.rbac.authorization.k8s.io,poddisruptionbudgets.policy"
 )
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ControlPlane]:
+    """A cluster that never had Batuta: on the shared one others have left their rights."""
+    options = Options(controllers=True)
+    programs_for(options)
+    with ControlPlane(tmp_path_factory.mktemp("cluster"), options) as running:
+        yield running
 
 
 @pytest.fixture

@@ -247,7 +247,8 @@ def run_experiments(
         for worker in multiprocessing.active_children():
             worker.kill()
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # The pool's own thread notices that the workers are gone; who leaves before it does meets a closed pipe.
+        pool.shutdown(wait=True, cancel_futures=True)
     return [found[number] for number in sorted(found)]
 
 
