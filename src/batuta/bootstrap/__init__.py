@@ -247,7 +247,7 @@ def run_experiments(
         for worker in multiprocessing.active_children():
             worker.kill()
     finally:
-        # The pool's own thread notices that the workers are gone; who leaves before it does meets a closed pipe.
+        # The pool's own thread has to notice that the workers are gone: before that, its pipe breaks at exit.
         pool.shutdown(wait=True, cancel_futures=True)
     return [found[number] for number in sorted(found)]
 
