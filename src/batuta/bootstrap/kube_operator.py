@@ -39,8 +39,10 @@ from batuta.core.cluster import NodeName, Queue
 from batuta.core.event import Event
 from batuta.core.job_table import Phase
 from batuta.core.world import World
+from batuta.engine.clock import SteadyClock
 from batuta.engine.loop import Engine, Live
 from batuta.engine.requests import Requests
+from batuta.engine.said import Said
 from batuta.engine.service import PatientJournal, Service
 from batuta.spec.problem import InputError
 from batuta.store.address import open_store
@@ -247,7 +249,7 @@ def _build(options: OperatorOptions, inbox: Inbox, clerks: Clerks) -> Leader:
     recovered = store.recover()
     world = recovered.world
     _set_up(world, store, config)
-    clock = _Clock(world.now_s)
+    clock = SteadyClock(time.time, world.now_s)
     backend, usher = kube_backend(world, inbox, clerks, config, clock)
     outlook = OutlookWatch(backend.floor)
     guard, journal, cycles = threading.RLock(), PatientJournal(store.journal), CycleWatch(outlook)
@@ -271,17 +273,6 @@ def _journal_in(state: Path) -> Path:
     return state / "journal.db"
 
 
-class _Clock:
-    """Unix seconds that never go backwards, whatever the machine's clock does."""
-
-    def __init__(self, since_s: float) -> None:
-        self._last_s = since_s
-
-    def __call__(self) -> float:
-        self._last_s = max(self._last_s, time.time())
-        return self._last_s
-
-
 def _set_up(world: World, store: Store, config: OperatorConfig) -> None:
     """Brings the World up to date with the configuration."""
     now_s = max(time.time(), world.now_s)
@@ -299,7 +290,7 @@ def _set_up(world: World, store: Store, config: OperatorConfig) -> None:
 def kube_backend(
     world: World, inbox: Inbox, clerks: Clerks, config: OperatorConfig, clock: Callable[[], float]
 ) -> tuple[KubeBackend, Usher]:
-    said: list[Event] = []
+    said = Said()
     observed = Observed()
     writes = Writes(clerks.post)
     binder = Binder(Cluster())

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from batuta.backends.local.blanks import Blanks
-from batuta.backends.local.clock import SteadyClock
 from batuta.backends.local.job_files import JobFiles, jobs_with_runs
 from batuta.backends.local.job_run import JobRun
 from batuta.backends.local.job_voice import fault_of_ours
@@ -34,8 +33,10 @@ from batuta.backends.local.yard import Yard
 from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.command import Command, Preempt, Stop
 from batuta.core.curve import power_curve
-from batuta.core.event import Event, JobEnded, TimePassed
+from batuta.core.event import Event, JobEnded
 from batuta.core.job import Job, JobId, JobState
+from batuta.engine.clock import SteadyClock
+from batuta.engine.said import Said
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
 from batuta.spec.task_job import LONGEST_CURVE, PRIOR_EXPONENT, task_to_job
@@ -79,9 +80,8 @@ class LocalBackend:
         self._tasks = tasks
         self._clock = SteadyClock(clock, since_s)
         self._inbox: queue.SimpleQueue[News | None] = queue.SimpleQueue()
-        self._said: list[Event] = []
+        self._said = Said()
         self._later: list[Callable[[], None]] = []
-        self._last_s = -math.inf
         doorbell = self.root / "doorbell"
         self._watch = Watch(self._inbox.put, doorbell)
         self._janitor = Janitor(self.root)
@@ -150,10 +150,9 @@ class LocalBackend:
             now_s = self._clock()
             self._yard.drive(now_s)
             if self._said:
-                return self._take_said(until_s)
+                return self._said.take(until_s)
             if until_s is not None and now_s >= until_s:
-                self._last_s = max(self._last_s, until_s)
-                return [TimePassed(self._last_s)]
+                return self._said.nothing_until(until_s)
             if woken:
                 return []
             next_s = self._yard.next_s()
@@ -222,16 +221,6 @@ class LocalBackend:
                 news = self._inbox.get_nowait()
         except queue.Empty:
             return woken
-
-    def _take_said(self, until_s: float | None) -> list[Event]:
-        """What was said, in time: neither before what was said last, nor after what was asked for."""
-        events: list[Event] = []
-        for event in self._said:
-            time_s = event.time_s if until_s is None else min(event.time_s, until_s)
-            self._last_s = max(self._last_s, time_s)
-            events.append(event if event.time_s == self._last_s else replace(event, time_s=self._last_s))
-        self._said.clear()
-        return events
 
     def _do_later(self) -> None:
         """What had to wait until all was durable: the engine asks for more only then."""

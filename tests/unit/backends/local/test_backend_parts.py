@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.local.clock import SteadyClock
 from batuta.backends.local.in_place import can_change_in_place
 from batuta.backends.local.job_files import JobFiles, folder_name, jobs_with_runs
 from batuta.backends.local.ledger import CALM_S, Ledger, read_ledger
@@ -13,6 +12,7 @@ from batuta.backends.local.run_record import RunRecord, read_record, write_recor
 from batuta.backends.local.site import Occupancy, Timing
 from batuta.backends.local.small_files import write_json
 from batuta.core.job import JobKind
+from batuta.engine.clock import SteadyClock
 from batuta.prediction import Run
 from tests.support.worlds import at, make_job
 

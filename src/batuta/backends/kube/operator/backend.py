@@ -7,15 +7,14 @@ towards it. State that matters is in the API server, so that another operator ca
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from batuta.backends.kube.operator.floor import Floor
 from batuta.backends.kube.operator.inbox import Changed, Inbox, Written
 from batuta.backends.kube.operator.watched import ALWAYS, IF_SERVED
 from batuta.core.command import Command, Preempt, Stop
-from batuta.core.event import Event, TimePassed
+from batuta.core.event import Event
+from batuta.engine.said import Said
 
 _LONGEST_WAIT_S = 3600.0
 
@@ -23,13 +22,12 @@ _LONGEST_WAIT_S = 3600.0
 class KubeBackend:
     """A backend of real pods. For the engine's thread; `wake` may be called by all."""
 
-    def __init__(self, floor: Floor, said: list[Event], inbox: Inbox, clock: Callable[[], float]) -> None:
+    def __init__(self, floor: Floor, said: Said, inbox: Inbox, clock: Callable[[], float]) -> None:
         """`said` is where the floor puts its events. `clock` never goes backwards."""
         self.floor = floor
         self._said = said
         self._inbox = inbox
         self._clock = clock
-        self._last_s = -math.inf
 
     def look_first(self) -> None:
         """Takes in what the informers have listed, before anything is decided."""
@@ -58,10 +56,9 @@ class KubeBackend:
             now_s = self._clock()
             self.floor.drive(now_s)
             if self._said:
-                return self._take_said(until_s)
+                return self._said.take(until_s)
             if until_s is not None and now_s >= until_s:
-                self._last_s = max(self._last_s, until_s)
-                return [TimePassed(self._last_s)]
+                return self._said.nothing_until(until_s)
             if woken:
                 return []
             next_s = self.floor.next_s()
@@ -89,13 +86,3 @@ class KubeBackend:
                 case Written():
                     self.floor.heard(message, now_s)
         return woken
-
-    def _take_said(self, until_s: float | None) -> list[Event]:
-        """What was said, in time: neither before what was said last, nor after what was asked for."""
-        events: list[Event] = []
-        for event in self._said:
-            time_s = event.time_s if until_s is None else min(event.time_s, until_s)
-            self._last_s = max(self._last_s, time_s)
-            events.append(event if event.time_s == self._last_s else replace(event, time_s=self._last_s))
-        self._said.clear()
-        return events
