@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from batuta.api.cycle_watch import CycleWatch
-from batuta.backends.kube.binder import Binder, Cluster
+from batuta.backends.kube.binder import BadProfile, Binder, Cluster, Profile, profile_of
+from batuta.backends.kube.binder.profile import DEFAULT_WEIGHTS
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.find import find_access
 from batuta.backends.kube.client.lease import Elector, LeaseTiming
 from batuta.backends.kube.operator.backend import KubeBackend
 from batuta.backends.kube.operator.floor import Floor
 from batuta.backends.kube.operator.inbox import Inbox
+from batuta.backends.kube.operator.node_desk import NodeDesk, Used
 from batuta.backends.kube.operator.nodes import NodeTeller
 from batuta.backends.kube.operator.observed import Observed
 from batuta.backends.kube.operator.outlook import OutlookWatch
@@ -35,6 +37,7 @@ from batuta.bootstrap import live_cadence, rules_for
 from batuta.bootstrap.operator_front import Front, FrontServer, front_server
 from batuta.core import event as ev
 from batuta.core.apply import apply
+from batuta.core.bitsets import bits
 from batuta.core.cluster import NodeName, Queue
 from batuta.core.event import Event
 from batuta.core.job_table import Phase
@@ -293,7 +296,7 @@ def kube_backend(
     said = Said()
     observed = Observed()
     writes = Writes(clerks.post)
-    binder = Binder(Cluster())
+    binder = Binder(Cluster(), binder_profile(config))
     timing = Timing(gang_timeout_s=config.gang_timeout_seconds)
     usher = Usher(binder, writes, timing)
     site = Site(
@@ -311,15 +314,32 @@ def kube_backend(
         job.id: Known(job, jobs.placements[row], jobs.phase_of(row) is Phase.STOPPING)
         for row, job in enumerate(jobs.jobs)
     }
-    nodes = NodeTeller(_known_nodes(world))
-    floor = Floor(site, usher, observed, nodes, known, config.gpu_resources, config.namespaces)
+    teller = NodeTeller(_known_nodes(world))
+    nodes = NodeDesk(site, observed, teller, config.gpu_resources, _told_of_others(world))
+    floor = Floor(site, usher, observed, nodes, known, config.namespaces)
     backend = KubeBackend(floor, said, inbox, clock)
     backend.look_first()
     return backend, usher
+
+
+def binder_profile(config: OperatorConfig) -> Profile:
+    """Batuta's plugins with the weights that the configuration gives them, or an InputError."""
+    try:
+        return profile_of({**DEFAULT_WEIGHTS, **config.placement.weights})
+    except BadProfile as error:
+        raise InputError.of(f"placement.weights: {error}") from None
 
 
 def _known_nodes(world: World) -> dict[NodeName, tuple[Any, bool, bool]]:
     return {
         node.name: (node, not world.cordoned >> i & 1, not world.lost >> i & 1)
         for i, node in enumerate(world.nodes.nodes)
+    }
+
+
+def _told_of_others(world: World) -> dict[NodeName, Used]:
+    """What the journal says of others: what they have left since must not count as theirs for ever."""
+    return {
+        world.nodes.nodes[i].name: Used(tuple(bits(others.gpus)), others.cpus_milli, others.memory_mib)
+        for i, others in world.others.items()
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from batuta.backends.kube import names, objects
@@ -14,7 +14,7 @@ from batuta.backends.kube.client.known import Change, Did
 from batuta.backends.kube.operator.gang_run import GangRun
 from batuta.backends.kube.operator.gangs import GangId, gang_of
 from batuta.backends.kube.operator.inbox import Changed, Written
-from batuta.backends.kube.operator.nodes import NodeTeller, is_open, read_node
+from batuta.backends.kube.operator.node_desk import NodeDesk
 from batuta.backends.kube.operator.observed import Observed
 from batuta.backends.kube.operator.run import Known, Run, Site
 from batuta.backends.kube.operator.unified_run import UnifiedRun
@@ -25,7 +25,6 @@ from batuta.core import event as ev
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId, JobState
 
-_MIB = 1 << 20
 TRY_EVERY_S = 1.0
 """Pods that the binder alone has refused are tried again so often at most."""
 
@@ -38,9 +37,8 @@ class Floor:
         site: Site,
         usher: Usher,
         observed: Observed,
-        nodes: NodeTeller,
+        nodes: NodeDesk,
         known: Mapping[JobId, Known],
-        gpu_resources: Sequence[str],
         namespaces: Collection[str] = (),
     ) -> None:
         """`known`: jobs that the World has from before. They are looked for; who is not found is over.
@@ -54,7 +52,6 @@ class Floor:
         self._cluster: Cluster = site.cluster
         self._nodes = nodes
         self._known = dict(known)
-        self._gpu_resources = tuple(gpu_resources)
         self._namespaces = frozenset(namespaces)
         self._run_of: dict[str, JobId] = {}
         """By key of a pod: the run that it belongs to."""
@@ -63,9 +60,6 @@ class Floor:
         self._dirty: dict[JobId, None] = {}
         self._due: dict[JobId, float] = {}
         """When runs want to be driven even if nothing happens."""
-        self._used_by_others: set[NodeName] = set()
-        """Nodes of which others may use something else than the World was told."""
-        self._told_others: dict[NodeName, tuple[tuple[int, ...], int, int]] = {}
         self._has_more_room = False
         """Whether a pod or node has come or gone since those were tried that the binder has refused."""
         self._try_s = -math.inf
@@ -111,9 +105,7 @@ class Floor:
 
     def finish_first_look(self, now_s: float) -> None:
         """Everything has been listed once: jobs and nodes of the World that were not found are gone."""
-        for name in self._nodes.names():
-            if name not in self._observed.nodes:
-                self._say_all(self._nodes.tell(name, None, False, now_s))
+        self._nodes.finish_first_look(now_s)
         self.drive(now_s)
         for job in self._known:
             if job not in self.runs:
@@ -150,7 +142,8 @@ class Floor:
         run.drive(now_s)
         self._note_due(run)
         if run.is_booked != was_booked:
-            self._used_by_others.update(filter(None, map(self._cluster.node_of, run.pods())))
+            for node in filter(None, map(self._cluster.node_of, run.pods())):
+                self._nodes.doubt(node)
         if run.is_over:
             self._drop(run)
 
@@ -234,19 +227,19 @@ class Floor:
         if not job:
             self._note_orphan(key, change)
             if node:
-                self._used_by_others.add(node)
+                self._nodes.doubt(node)
             return
         if change.did is Did.DELETED:
             self._run_of.pop(key, None)
             if job in self.runs:
                 self.runs[job].lose(key)
             if node:
-                self._used_by_others.add(node)
+                self._nodes.doubt(node)
         else:
             self._run_of[key] = job
             self.runs[job].see(pod)
             if node and not self.runs[job].holds(key):
-                self._used_by_others.add(node)
+                self._nodes.doubt(node)
         self.touch(job)
 
     def _note_orphan(self, key: str, change: Change[objects.Pod]) -> None:
@@ -295,7 +288,7 @@ class Floor:
             self._run_of.pop(key, None)
             node = self._cluster.node_of(key)
             if node:
-                self._used_by_others.add(node)
+                self._nodes.doubt(node)
         again = self._observed.unified_jobs.get(run.id)
         if again is not None:
             self._meet(run.id, again)  # another one of the same name came while this one went
@@ -376,47 +369,18 @@ class Floor:
     # ------------------------------------------------------------------------------------------ nodes
 
     def _node(self, change: Change[objects.Node], now_s: float) -> None:
-        name = self._observed.note(self._observed.nodes, change)
-        if change.did is Did.DELETED:
-            self._cluster.node_gone(name)
-        else:
-            self._cluster.node_set(change.object)
+        self._nodes.node(change, now_s)
         self._has_more_room = True
-        self._tell_node(name, now_s)
 
     def _topology(self, change: Change[objects.NodeResourceTopology], now_s: float) -> None:
-        name = self._observed.note(self._observed.topologies, change)
-        if change.did is Did.DELETED:
-            self._cluster.topology_gone(name)
-        else:
-            self._cluster.topology_set(change.object)
+        self._nodes.topology(change, now_s)
         self._has_more_room = True
-        self._tell_node(name, now_s)
-
-    def _tell_node(self, name: NodeName, now_s: float) -> None:
-        node = self._observed.nodes.get(name)
-        if node is None:
-            self._say_all(self._nodes.tell(name, None, False, now_s))
-            return
-        found = read_node(node, self._observed.topologies.get(name), self._gpu_resources)
-        was_there = name in self._nodes
-        self._say_all(self._nodes.tell(name, found, is_open(node), now_s))
-        if name in self._nodes and not was_there:
-            self._used_by_others.add(name)
 
     def _tell_others(self, now_s: float) -> None:
-        """Tells the World how much of nodes is used by pods that are no jobs of its own."""
-        self._used_by_others |= self._usher.given
+        for node in self._usher.given:
+            self._nodes.doubt(node)
         self._usher.given.clear()
-        for name in self._used_by_others:
-            if name not in self._nodes:
-                continue
-            held = self._cluster.others(name, self._booked_on(name))
-            told = held.gpus, held.cpus_milli, held.memory_bytes // _MIB
-            if self._told_others.get(name, ((), 0, 0)) != told:
-                self._told_others[name] = told
-                self._site.say(ev.OthersUse(now_s, name, *told))
-        self._used_by_others.clear()
+        self._nodes.tell_others(self._booked_on, now_s)
 
     def _booked_on(self, node: NodeName) -> set[str]:
         """The pods on a node that the World knows as a job's."""
@@ -426,7 +390,3 @@ class Floor:
             if run is not None and run.holds(key):
                 found.add(key)
         return found
-
-    def _say_all(self, events: Iterable[ev.Event]) -> None:
-        for event in events:
-            self._site.say(event)
