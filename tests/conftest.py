@@ -61,12 +61,3 @@ def shared_data() -> Path:
     """The folder of public traces and parity data (its README says what is there)."""
     assert SHARED_DATA is not None, "a test without the data is skipped before its fixtures are made"
     return SHARED_DATA
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Names the tests of tests/kube that had to be run twice: they are not sound, though they passed."""
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
-    for report in reports:
-        for title, text in report.sections:
-            if title == "failed at first":
-                terminalreporter.write_line(f"failed at first: {report.nodeid}: {text.splitlines()[-1]}")

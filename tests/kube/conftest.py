@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from _pytest.runner import runtestprotocol
 
 from tests.support.kube.control_plane import ControlPlane
 from tests.support.kube.flags import Options
@@ -17,7 +16,6 @@ from tests.support.kube.nodes import NodeShape
 from tests.support.kube.programs import program, why_not
 
 SHARED = Options(controllers=True)
-FAILED_AT_FIRST = "failed at first"
 
 OWN_CLUSTERS = pytest.StashKey[list[ControlPlane]]()
 
@@ -39,25 +37,6 @@ def _no_programs() -> str | None:
     if shutil.which("openssl") is None:
         return "no openssl on PATH"
     return why_not([*program_names(SHARED), "kube-scheduler", "kubectl"])
-
-
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Runs a test once more that failed: on a shared control plane it may have met what others left behind.
-
-    Only the second result counts. What failed at first is said, so that nobody takes it for sound.
-    """
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    reports = runtestprotocol(item, nextitem=nextitem, log=False)
-    if any(report.failed for report in reports):
-        first = next(report for report in reports if report.failed)
-        item._initrequest()  # type: ignore[attr-defined]
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        call = next((report for report in reports if report.when == "call"), reports[-1])
-        call.sections.append((FAILED_AT_FIRST, str(first.longrepr)))
-    for report in reports:
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -101,7 +80,7 @@ def namespace(cluster: ControlPlane) -> Iterator[str]:
     """A fresh namespace of the shared control plane."""
     name = cluster.new_namespace()
     yield name
-    cluster.delete_namespace(name)
+    cluster.clear_namespace(name)
 
 
 @pytest.fixture

@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import Node, Queue
+from batuta.core.cluster import Node
 from batuta.core.curve import linear_curve
 from batuta.core.decide import Rules, decide
 from batuta.core.job import Job, JobState, Spread, Topology
 from batuta.core.job_table import Phase
+from batuta.core.quota import StopPolicy
 from batuta.core.world import World
 from batuta.policies.registry import policy_names
-from tests.support.arbitrary import JOB_COUNT, QUEUE_COUNT, make_job, make_node, make_queue
+from tests.support.arbitrary import JOB_COUNT, QUEUE_COUNT, make_job, make_node, with_queue
 from tests.support.invariants import check_invariants, check_plan, most_alone
+from tests.support.quotas import gpus_by_type, short
 
 some_nodes = st.lists(st.integers(0, 10), min_size=1, max_size=4)
 some_queues = st.lists(st.integers(0, QUEUE_COUNT - 1), max_size=2)
@@ -35,7 +37,7 @@ def build(nodes: list[int], queues: list[int], jobs: list[int]) -> World:
     for k, number in enumerate(nodes):
         apply(world, ev.NodeAdded(0.0, make_node(number, f"n{k}")))
     for number in queues:
-        apply(world, ev.QueueSet(0.0, make_queue(number)))
+        apply(world, ev.QuotaSet(0.0, with_queue(world.quota, number)))
     for k, number in enumerate(jobs):
         apply(world, ev.JobSubmitted(0.0, make_job(number, f"j{k:02}")))
     return world
@@ -43,10 +45,12 @@ def build(nodes: list[int], queues: list[int], jobs: list[int]) -> World:
 
 def feasible(world: World, job: Job) -> bool:
     """Whether the job could run with the cluster and its queue to itself."""
-    queue = world.queues.get(job.queue)
-    quota = dict(queue.quota) if queue else {}
-    if queue and queue.held:
+    queue = world.quota.queue_of.get(job.queue)
+    if queue is not None and queue.stop is not StopPolicy.NONE:
         return False
+    if queue is None and world.quota and job.queue != "default":
+        return False
+    quota = gpus_by_type(world.quota, queue) if queue is not None else {}
     accepted = dict(job.gpu_types)
     return any(
         job.min <= min(most_alone(world, job, kind), quota.get(name, 10**6), quota.get("*", 10**6))
@@ -202,7 +206,7 @@ def test_a_job_that_can_never_run_keeps_nobody_waiting(policy: str, why: str) ->
 def test_a_job_that_can_never_run_uses_no_quota(policy: str, why: str) -> None:
     world = World()
     apply(world, ev.NodeAdded(0.0, Node("n0", 4, cpus_milli=8000)))
-    apply(world, ev.QueueSet(0.0, Queue("default", (("*", 1),))))
+    apply(world, ev.QuotaSet(0.0, short(("default", {"*": 1}))))
     apply(world, ev.JobSubmitted(0.0, Job("first", 0.0, work_s=1.0, **HOPELESS[why])))
     apply(world, ev.JobSubmitted(1.0, Job("later", 1.0, work_s=1e5)))
 

@@ -67,7 +67,7 @@ def test_in_these_nights_there_is_something_to_decide() -> None:
     events, _ = night("elastic-tiresias", seed=1)
     kinds = {type(event) for event in events}
     assert {
-        ev.QueueSet,
+        ev.QuotaSet,
         ev.NodeLost,
         ev.NodeReturned,
         ev.GpuFailed,

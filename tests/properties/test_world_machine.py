@@ -39,7 +39,7 @@ from tests.support.arbitrary import (
     make_curve,
     make_job,
     make_node,
-    make_queue,
+    with_queue,
 )
 from tests.support.invariants import check_beside, check_invariants, check_plan, check_quota, fingerprint
 
@@ -149,7 +149,7 @@ class Cluster:
             self.happens(ev.JobInterrupted(self.now_s, job, not_before_s=self.now_s + wait_s))
 
     def queue_changes(self, number: int) -> None:
-        self.happens(ev.QueueSet(self.now_s, make_queue(number)))
+        self.happens(ev.QuotaSet(self.now_s, with_queue(self.world.quota, number)))
 
     def job_is_interrupted(self, which: int) -> None:
         for job in self.anyone(which):

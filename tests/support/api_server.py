@@ -19,15 +19,15 @@ from batuta.api.operations import Operations, Submission
 from batuta.api.parts import STATIC
 from batuta.api.serving import ApiServer
 from batuta.core import event as ev
-from batuta.core.cluster import Queue
 from batuta.core.job import JobState
 from batuta.core.progress import Progress
 from batuta.spec.task import parse_task
 from batuta.spec.task_json import task_to_json
 from tests.support.live_service import NODES, LiveService, live_service
+from tests.support.quotas import short
 
 APPLICATIONS = ("resnet", "bert", "gpt-small", "unet", "whisper", "tabular")
-QUEUES = (Queue("default", (("*", 6),), "all", 1.0), Queue("research", (("*", 2),), "all", 2.0))
+QUOTA = short(("default", {"*": 6}), ("research", {"*": 2}), cohort="all")
 TASK = """
 name: {name}
 num_nodes: {size}
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--static", type=Path, help="the built dashboard")
     options = parser.parse_args()
-    events = [ev.QueueSet(0.0, queue) for queue in QUEUES]
+    events = [ev.QuotaSet(0.0, QUOTA)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.home or Path(temporary)
         with live_service(folder, nodes=NODES, events=events, static=options.static or STATIC) as live:

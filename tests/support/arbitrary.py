@@ -7,10 +7,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from batuta.core.cluster import Node, Queue
+from batuta.core.cluster import Node
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve
 from batuta.core.fit import Operator, Requirement
 from batuta.core.job import Job, Share, Spread, Topology
+from batuta.core.quota import Quota
+from batuta.spec.kueue.change import merge
+from batuta.spec.kueue.short_form import queue_change
 
 QUEUES = ("default", "research")
 
@@ -139,9 +142,10 @@ def make_job(number: int, name: str, submit_s: float = 0.0) -> Job:
     return job
 
 
-def make_queue(number: int) -> Queue:
-    name, quota, held = _one_of_each(number, *_QUEUE_TABLES)
-    return Queue(name, quota, held=held)
+def with_queue(quota: Quota, number: int) -> Quota:
+    """The same quota with one queue made, or made anew."""
+    name, limits, held = _one_of_each(number, *_QUEUE_TABLES)
+    return merge(quota, queue_change(name, dict(limits), held=held))
 
 
 def _one_of_each(number: int, *tables: Sequence[Any]) -> tuple[Any, ...]:

@@ -68,6 +68,7 @@ VARIANTS: dict[str, Json] = {
             "policy": "afs-l",
             "gpuResources": ["nvidia.com/gpu"],
             "gangTimeoutSeconds": 86400,
+            "restartBackoffSeconds": 60,
             "placement": {"weights": {"utilisation": 2.5, "topology": 0}},
             "queues": [
                 {
@@ -111,6 +112,12 @@ VARIANTS: dict[str, Json] = {
         "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
         "podDisruptionBudget": {"enabled": False},
     },
+    "queues in files": {
+        "queues": {"teams.yaml": "queues:\n  - {name: team-a, quota: {H100: 8}}\n", "more.yaml": "# none\n"},
+        "config": {"fairSharing": True, "kueue": {"readQuota": False}},
+    },
+    "jobs as Workloads": {"config": {"kueue": {"showWorkloads": True}}},
+    "a Kueue that decides": {"config": {"admission": "kueue"}, "namespaces": ["chart-team-a"]},
     "parked": {"replicas": 0},
     "another name": {"nameOverride": "conductor"},
     "a name of its own": {"fullnameOverride": "gpu-scheduler", "image": {"tag": "1.2.3"}},
@@ -139,6 +146,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "a resource without a domain": ({"config": {"gpuResources": ["gpu"]}}, "gpuResources"),
     "no GPUs at all": ({"config": {"gpuResources": []}}, "gpuResources"),
     "a gang that waits for ever": ({"config": {"gangTimeoutSeconds": 0}}, "gangTimeoutSeconds"),
+    "a failed job without a pause": ({"config": {"restartBackoffSeconds": 0}}, "restartBackoffSeconds"),
     "a negative weight": ({"config": {"placement": {"weights": {"numa": -1}}}}, "numa"),
     "a queue without a name": ({"config": {"queues": [{"weight": 1}]}}, "name"),
     "a queue of no weight": ({"config": {"queues": [{"name": "a", "weight": 0}]}}, "weight"),
@@ -147,6 +155,8 @@ REFUSED: dict[str, tuple[Json, str]] = {
         {"config": {"leaderElection": {"renewDeadlineSeconds": 20}}},
         "renewDeadlineSeconds < leaseDurationSeconds",
     ),
+    "somebody else who decides": ({"config": {"admission": "volcano"}}, "admission"),
+    "a queue that is no text": ({"queues": {"a.yaml": {"name": "a"}}}, "a.yaml"),
     "a digest that is none": ({"image": {"digest": "sha256:abc"}}, "digest"),
     "a tag with a space": ({"image": {"tag": "a b"}}, "tag"),
     "an amount that is none": ({"resources": {"requests": {"memory": "2 GB"}}}, "memory"),
@@ -173,6 +183,7 @@ class Helm:
 
     def __init__(self, program: Path, folder: Path) -> None:
         self._program, self._folder = program, folder
+        self._rendered: dict[str, subprocess.CompletedProcess[str]] = {}
 
     def lint(self, values: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
         return self._run(
@@ -182,8 +193,12 @@ class Helm:
     def render(
         self, values: Mapping[str, Any], name: str = "batuta", namespace: str = "batuta-system", *words: str
     ) -> subprocess.CompletedProcess[str]:
-        where = ("--namespace", namespace, "--kube-version", KUBE_VERSION)
-        return self._run("template", name, CHART, *where, "--values", self._file(values), *words)
+        asked = json.dumps([values, name, namespace, words])
+        if asked not in self._rendered:
+            where = ("--namespace", namespace, "--kube-version", KUBE_VERSION)
+            done = self._run("template", name, CHART, *where, "--values", self._file(values), *words)
+            self._rendered[asked] = done
+        return self._rendered[asked]
 
     def objects(
         self, values: Mapping[str, Any], name: str = "batuta", namespace: str = "batuta-system", *words: str
@@ -218,7 +233,7 @@ def comparable(manifest: Json) -> Json:
     """What both ways of installing must agree on: all but who manages it and how a text is spelt."""
     plain: Json = json.loads(json.dumps(manifest))
     _drop_manager(plain["metadata"])
-    if plain["kind"] == "ConfigMap":
+    if plain["kind"] == "ConfigMap" and "config.yaml" in plain["data"]:
         # As the operator reads it: what a file leaves out has its default.
         config = OperatorConfig.model_validate(yaml.safe_load(plain["data"].pop("config.yaml")))
         plain["config"] = config.model_dump(mode="json")

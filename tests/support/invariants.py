@@ -12,13 +12,20 @@ from batuta.core.job import Job, JobId, Spread
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import UNCOUNTED, Card, Layout
 from batuta.core.plan import Plan
+from batuta.core.quota import Cell
 from batuta.core.reach import wishes_of
 from batuta.core.reason import Reason
 from batuta.core.wish import Wish
 from batuta.core.world import Others, World
+from batuta.quota.demand import demand
+from batuta.quota.tree import Tree
 
 WITH_GPUS = (Phase.STARTING, Phase.RUNNING, Phase.RESIZING)
 WHY_IT_WAITS = {
+    *(Reason.QUEUE_MISSING, Reason.QUEUE_LEAVES, Reason.EXCEEDS_QUOTA, Reason.NO_MATCHING_FLAVOR),
+    *(Reason.BEHIND_ANOTHER, Reason.KEPT_FOR_ANOTHER, Reason.QUOTA_SHORT_OF_CPUS, Reason.QUOTA_SHORT_OF_PODS),
+    *(Reason.QUOTA_SHORT_OF_MEMORY, Reason.PUSHED_ASIDE, Reason.RECLAIMED, Reason.SHARED_OUT),
+    *(Reason.QUOTA_CUT, Reason.QUEUE_DRAINED),
     *(Reason.WAITING_FOR_GPUS, Reason.EXCEEDS_CLUSTER, Reason.NO_ACCEPTED_TYPE, Reason.QUEUE_HELD),
     *(Reason.QUOTA_EXHAUSTED, Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET, Reason.NO_MATCHING_NODE),
     *(Reason.SHORT_OF_CPU_OR_MEMORY, Reason.HELD_BACK),
@@ -67,7 +74,7 @@ def check_table(jobs: JobTable) -> None:
         assert (told["size"], told["min"], told["max"]) == (job.size, job.min, job.max)
         assert told["step"] == job.gpus_per_replica
         assert told["priority"] == job.priority
-        assert told["queue"] == jobs.queues[job.queue]
+        assert told["queue"] == jobs.queues[job.namespace, job.queue]
         assert jobs.legal_sizes().of(row).tolist() == list(legal_sizes(job))
         assert jobs.speed().row(row, job.max + 1).tolist() == [job.curve.at(n) for n in range(job.max + 2)]
         assert jobs.f("submit_s")[row] == job.submit_s
@@ -308,22 +315,28 @@ def check_nobody_lost(world: World, submitted: Collection[JobId]) -> None:
 
 
 def check_quota(world: World, frozen: Collection[JobId] = ()) -> None:
-    """After a plan: no queue has more than its quota.
+    """After a plan: no queue has more than it may have by itself, no cohort more than its sum.
 
     Jobs in `frozen` were in transition, so they kept what they had; with more than the quota in their hands
-    nobody else of the queue may have anything.
+    nobody else may have anything of it.
     """
-    jobs = world.jobs
-    for queue in world.queues.values():
-        for type_name, quota in queue.quota:
-            used = {
-                job.id: int(jobs.i("gpus")[row])
-                for row, job in enumerate(jobs.jobs)
-                if job.queue == queue.name and type_name in ("*", type_of(world, row))
-            }
-            kept = sum(gpus for job, gpus in used.items() if job in frozen)
-            total = sum(used.values())
-            assert total <= max(quota, kept), f"{queue.name} has {total} of {quota} GPUs of type {type_name}"
+    tree = Tree(world.quota)
+    for only_frozen in (True, False):
+        for row, job in enumerate(world.jobs.jobs):
+            way = world.quota.way(job.namespace, job.queue)
+            queue = tree.queues.get(way.cluster_queue) if way is not None else None
+            gpus = int(world.jobs.i("gpus")[row])
+            if queue is None or (job.id in frozen) is not only_frozen:
+                continue
+            for resource, flavor in world.flavors.get(job.id, ()):
+                queue.add({tree.number(Cell(flavor, resource)): demand(job, resource, gpus)})
+        if only_frozen:
+            cells = range(len(tree.cells))
+            before = {(name, k): node.left(k) for name, node in tree.queues.items() for k in cells}
+    for name, node in tree.queues.items():
+        for cell in node.usage:
+            least = min(0, before.get((name, cell), 0))
+            assert node.left(cell) >= least, f"queue {name} has too much of {tree.cells[cell]}"
 
 
 def type_of(world: World, row: int) -> str:
@@ -425,7 +438,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
     return (
         *(world.version, world.now_s, world.lost, world.cordoned, dict(world.ill), world.capacity()),
         *(dict(world.others), dict(world.avoided), world.forgotten),
-        *(dict(world.queues), dict(world.past)),
+        *(world.quota, dict(world.flavors), dict(world.past)),
         *(tuple(jobs.ids), tuple(jobs.jobs), tuple(jobs.placements), dict(jobs.key_of), dict(jobs.queues)),
         *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.reach)),
         *(jobs.elastic, frozenset(jobs.short), jobs.total_max),

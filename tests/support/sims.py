@@ -8,12 +8,12 @@ from batuta.backends.sim.failures import FailureOptions, FailureRecord, draw_fai
 from batuta.backends.sim.machine import SimBackend
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
-from batuta.core.cluster import Queue
 from batuta.core.curve import SpeedCurve, amdahl_curve
+from tests.support.quotas import short
 from tests.support.worlds import make_job, make_nodes
 
 NIGHT_NODES = make_nodes(4, 4, 8)
-NIGHT_QUEUES = (Queue("research", (("*", 6),)), Queue("product", (("gpu", 8),)))
+NIGHT_QUOTA = short(("research", {"*": 6}), ("product", {"gpu": 8}))
 
 
 def sim_job(
@@ -38,7 +38,7 @@ class QueuedBackend(SimBackend):
     """Simulated machines of a cluster that has queues with quotas."""
 
     def opening(self) -> list[ev.Event]:
-        return [*SimBackend.opening(self), *(ev.QueueSet(0.0, queue) for queue in NIGHT_QUEUES)]
+        return [*SimBackend.opening(self), ev.QuotaSet(0.0, NIGHT_QUOTA)]
 
 
 def eventful_night(seed: int, jobs: int = 40) -> QueuedBackend:

@@ -10,12 +10,13 @@ from random import Random
 import numpy as np
 
 from batuta.core import event as ev
-from batuta.core.cluster import Node, Placement, Queue, Span
+from batuta.core.cluster import Node, Placement, Span
 from batuta.core.command import Command, Preempt, Start
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.plan import Decisions, Plan
 from batuta.core.reason import Evidence, Reason
+from tests.support.quotas import short
 
 APPLICATIONS = ("resnet", "bert", "gpt")
 
@@ -41,7 +42,7 @@ class Story:
     def _events(self) -> Iterator[ev.Event]:
         for k in range(self.nodes):
             yield ev.NodeAdded(0.0, Node(f"n{k:03d}", 8))
-        yield ev.QueueSet(0.0, Queue("default", (("*", 8 * self.nodes),)))
+        yield ev.QuotaSet(0.0, short(("default", {"*": 8 * self.nodes})))
         while True:
             self.now_s += self.rng.expovariate(1.0)
             if len(self.waiting) < self.patience:

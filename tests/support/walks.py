@@ -6,7 +6,7 @@ from typing import Any
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import Node, Queue, placement_of
+from batuta.core.cluster import Node, placement_of
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve
 from batuta.core.decide import decide
 from batuta.core.fit import Operator, Requirement
@@ -14,6 +14,8 @@ from batuta.core.job import Job, JobKind, JobState, Share, Spread, Topology
 from batuta.core.progress import Progress
 from batuta.core.wish import Wish
 from batuta.core.world import World
+from batuta.spec.kueue.change import merge
+from batuta.spec.kueue.short_form import queue_change
 
 NODES: tuple[dict[str, Any], ...] = (
     {"gpus": 4, "gpu_type": "a"},
@@ -104,7 +106,8 @@ class Walk:
 
     def set_queue(self) -> None:
         name, quota = self.chance.choice(("default", "batch")), self.chance.choice(QUOTAS)
-        self.happens(ev.QueueSet(self.now_s, Queue(name, quota, weight=0.1, held=self.chance.random() < 0.2)))
+        change = queue_change(name, dict(quota), weight=0.1, held=self.chance.random() < 0.2)
+        self.happens(ev.QuotaSet(self.now_s, merge(self.world.quota, change)))
 
     def harm(self) -> None:
         node = self.chance.choice(self.world.nodes.nodes)

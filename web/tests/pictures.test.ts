@@ -2,7 +2,6 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { curve, measures, sizeCurve } from "../src/lib/curve.ts";
 import { byRack, countKinds, meanUtilisation, tileKind } from "../src/lib/gpumap.ts";
-import { queueRows } from "../src/lib/queues.ts";
 import { bars, fitted, rows, stacked, ticks } from "../src/lib/timeline.ts";
 import type { ProgressPoint, Timeline } from "../src/lib/types.ts";
 import { gpu, node } from "./samples.ts";
@@ -94,14 +93,4 @@ test("after a restart the newer report of a step counts", () => {
 test("size over time begins and waits at zero", () => {
   const found = sizeCurve([{ from_s: 10, to_s: 20, gpus: 2 }, { from_s: 20, to_s: 30, gpus: 4 }, { from_s: 40, to_s: 50, gpus: 1 }], 0, 50);
   assert.deepEqual(found, [[0, 10, 20, 30, 40, 50], [0, 2, 4, 0, 1, 1]]);
-});
-
-test("a queue's bar tells its own, borrowed and lent parts", () => {
-  const queue = { name: "q", quota: { "*": 4 }, cohort: "", weight: 1, held: false, used: { "*": 6 }, borrowed: { "*": 2 }, lent: {}, running: 1, pending: 0 };
-  const [row] = queueRows(queue, 8);
-  assert.equal(row!.ownShare + row!.borrowedShare, 1);
-  assert.equal(row!.quotaShare, 4 / 6);
-  const [open] = queueRows({ ...queue, quota: {}, used: { "*": 2 }, borrowed: {} }, 8);
-  assert.equal(open!.quota, null);
-  assert.equal(open!.ownShare, 0.25);
 });

@@ -20,6 +20,7 @@ from batuta.api import (
     policy,
     problems,
     queues,
+    quota_changes,
     session,
     submit,
     tokens,
@@ -32,7 +33,7 @@ from batuta.api.pages import serve_dashboard
 from batuta.api.parts import ServerParts
 
 PREFIX = "/api/v1"
-_MODULES = (submit, jobs, logs, cluster, nodes, queues, policy, events, tokens, session)
+_MODULES = (submit, jobs, logs, cluster, nodes, queues, quota_changes, policy, events, tokens, session)
 _PUBLIC = frozenset(("/healthz", "/readyz"))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from batuta.spec.task_elastic import MOST_NODES
-from batuta.spec.task_resources import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from batuta.spec.task_priority import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from batuta.store.records import Role
 
 JOB_ID = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"
@@ -34,7 +34,7 @@ class AskedOverrides(Asked):
     min_nodes: int | None = None
     max_nodes: int | None = None
     queue: str | None = None
-    priority: int | None = None
+    priority: int | str | None = None
     workdir: str | None = None
     env: dict[str, str] = {}
     secret: dict[str, str] = {}

@@ -46,29 +46,6 @@ class Nodes(BaseModel):
     nodes: list[Node]
 
 
-class Queue(BaseModel):
-    """GPUs by type; `*` counts all types together."""
-
-    name: str
-    quota: dict[str, int]
-    cohort: str
-    weight: float
-    held: bool
-    used: dict[str, int]
-    borrowed: dict[str, int]
-    """What it uses beyond its quota."""
-    lent: dict[str, int]
-    """What others of its cohort use of its quota."""
-    pending: int
-    running: int
-
-
-class Queues(BaseModel):
-    """All queues."""
-
-    queues: list[Queue]
-
-
 class PolicySeen(BaseModel):
     """A policy that can be chosen."""
 

@@ -20,6 +20,7 @@ from batuta.api.feed import Feed
 from batuta.api.operations import Operations
 from batuta.api.parts import PolicyInfo, ServerParts
 from batuta.api.picture import Picture, Pictures
+from batuta.api.queue_counts import QueueCounts
 from batuta.api.sessions import Sessions
 from batuta.api.story import Stories
 from batuta.api.task_view import ShownTasks
@@ -52,6 +53,7 @@ class Desk:
         self.tasks = ShownTasks(parts.store.database)
         self.timeline = TimelineRecord()
         self.counts = EventCounts()
+        self.queue_counts = QueueCounts(self._queue_of)
         self.policies = [one if isinstance(one, PolicyInfo) else PolicyInfo(*one) for one in parts.policies]
         self.feed = Feed(self.journal, self.pictures.refresh, self._heard)
         # Whoever has changed something finds it in the next picture, without waiting for the engine.
@@ -79,6 +81,11 @@ class Desk:
     def _heard(self, told: Told) -> None:
         self.timeline.feed(told.data)
         self.counts.count(told)
+        self.queue_counts.count(told)
+
+    def _queue_of(self, job: str) -> str:
+        picture = self.pictures.latest
+        return "" if picture is None else picture.queue_of(job)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:

@@ -18,6 +18,7 @@ from batuta.api.models import Explanation, Job, JobEvents, JobPage, JobWithTask,
 from batuta.api.plain_json import answer
 from batuta.api.problems import Refusal, bad_input, not_found
 from batuta.api.progress_curve import read_curve
+from batuta.api.queue_view import ahead_of, view_reserved
 from batuta.api.routes import CHANGES, JobIdPath, Limit, problems
 from batuta.api.views import Shown, view_job
 from batuta.spec.problem import InputError
@@ -54,8 +55,8 @@ async def list_jobs(desk: AtDesk, who: Viewer, query: Annotated[JobQuery, Query(
 @router.get("/{job}", response_model=JobWithTask, responses=problems(404))
 async def get_job(desk: AtDesk, who: Viewer, job: JobIdPath) -> Response:
     """One job, with what it runs. Values of secrets are hidden."""
-    shown = await find(desk, job)
-    return answer({**shown, "task": await desk.tasks.of(job)})
+    shown, reserved = await find(desk, job), view_reserved(await desk.look(), job)
+    return answer({**shown, "quota_reserved": reserved, "task": await desk.tasks.of(job)})
 
 
 @router.patch("/{job}", response_model=Job, responses=problems(404, 409, *CHANGES))
@@ -89,9 +90,21 @@ async def cancel_job(desk: AtDesk, who: User, job: JobIdPath) -> Response:
 @router.get("/{job}/explain", response_model=Explanation, responses=problems(404))
 async def explain_job(desk: AtDesk, who: Viewer, job: JobIdPath) -> Response:
     """Why it has what it has, and what happened to it so far."""
-    shown = await find(desk, job)
-    story = await anyio.to_thread.run_sync(desk.stories.of, job)
-    return answer({"job": job, "state": shown["state"], "reason": shown["reason"], "story": story})
+    shown, picture = await find(desk, job), await desk.look()
+
+    def tell() -> Response:
+        return answer(
+            {
+                "job": job,
+                "state": shown["state"],
+                "reason": shown["reason"],
+                "quota_reserved": view_reserved(picture, job),
+                "ahead": ahead_of(picture, job),
+                "story": desk.stories.of(job),
+            }
+        )
+
+    return await anyio.to_thread.run_sync(tell)
 
 
 @router.get("/{job}/events", response_model=JobEvents, responses=problems(404))

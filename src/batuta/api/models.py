@@ -105,9 +105,19 @@ class Job(BaseModel):
     reason: ReasonGiven | None
 
 
+class QuotaReserved(BaseModel):
+    """Whether a job has quota, in Kueue's words."""
+
+    status: bool
+    reason: str
+    message: str
+
+
 class JobWithTask(Job):
     """A job, with what it runs."""
 
+    quota_reserved: QuotaReserved | None
+    """Null when it is over."""
     task: dict[str, Any] | None
     """What it runs; values of secrets are hidden. None when it was submitted without a task."""
 
@@ -140,6 +150,10 @@ class Explanation(BaseModel):
     job: str
     state: JobState
     reason: ReasonGiven | None
+    quota_reserved: QuotaReserved | None
+    """Null when it is over."""
+    ahead: int | None
+    """How many of its queue are ahead of it; null when it does not wait."""
     story: list[Sentence]
 
 

@@ -9,9 +9,10 @@ from batuta.api.asked import JobPatch
 from batuta.api.auth import Who
 from batuta.api.job_numbers import JobNumbers
 from batuta.api.problems import Refusal, not_found
+from batuta.api.quota_fit import check_quota
 from batuta.api.resize import resized
 from batuta.core import event as ev
-from batuta.core.cluster import NodeName, Queue
+from batuta.core.cluster import NodeName
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.wish import Wish
 from batuta.core.world import World
@@ -19,7 +20,8 @@ from batuta.engine.requests import Make
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
 from batuta.spec.task_fit import check_fits
-from batuta.spec.task_job import DEFAULT_QUEUE, task_to_job
+from batuta.spec.task_job import task_to_job
+from batuta.spec.task_priority import with_class_priority
 from batuta.store.records import IdempotencyKeys
 from batuta.store.store import Store
 
@@ -141,14 +143,6 @@ class Operations:
             return ()
         return (ev.NodeCordoned(self._now_s(world), node),)
 
-    def set_queue(self, queue: Queue) -> Make:
-        def make(world: World) -> Sequence[ev.Event]:
-            if world.queues.get(queue.name) == queue:
-                return ()
-            return (ev.QueueSet(self._now_s(world), queue),)
-
-        return make
-
     def set_policy(self, name: str, started_with: str) -> Make:
         """Another policy from the next cycle on. That it can be used was found out before."""
 
@@ -167,16 +161,14 @@ class Operations:
 def fitting_job(world: World, task: Task, user: str, number: int, now_s: float) -> Job:
     """The job of a task, if it could ever run here; else all that is in the way."""
     name = str(number) if number else "dryrun"
+    task = with_class_priority(task, world.quota.priority_classes)
     job = task_to_job(task, name, now_s, user=user, sequence=number, nodes=world.nodes.nodes)
     _check(world, job)
     return job
 
 
 def _check(world: World, job: Job) -> None:
-    queues = world.queues
-    if queues and DEFAULT_QUEUE not in queues:
-        queues = queues | {DEFAULT_QUEUE: Queue(DEFAULT_QUEUE)}
-    problems = check_fits(job, world.nodes.nodes, tuple(queues.values()))
+    problems = check_fits(job, world.nodes.nodes) + check_quota(job, world.quota)
     if problems:
         raise InputError(problems)
 

@@ -12,6 +12,7 @@ import threading
 import time
 from bisect import insort
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -22,14 +23,18 @@ import numpy as np
 
 from batuta.api.cycle_watch import CycleWatch
 from batuta.core.arrays import FloatArray, IntArray
-from batuta.core.cluster import Node, Placement, Queue
+from batuta.core.cluster import Node, Placement
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.plan import Decision, Plan
 from batuta.core.progress import Progress
+from batuta.core.quota import Flavors, Quota
 from batuta.core.wish import Wish
 from batuta.core.world import PastJob, World
 from batuta.engine.service import Service
+from batuta.quota.holding import flavors_held
+from batuta.quota.measure import measure
+from batuta.quota.use import JobUse, QuotaUse
 
 Key: TypeAlias = tuple[float, int, JobId]
 """The order of lists: by submit time, then as they came."""
@@ -45,6 +50,8 @@ _BY_PHASE: dict[Phase, JobState] = {
 _STATES = tuple(_BY_PHASE[phase] for phase in Phase)
 _LIVING = (*dict.fromkeys(_STATES), JobState.PREEMPTED)
 _WISHES = tuple(Wish)
+_WAITS = np.array([Phase.WAITING, Phase.STOPPING])
+_SUSPENDED = np.array([Wish.PARK, Wish.CANCEL])
 _OLDEST_S = 0.25
 """How old a picture may be when the World has changed, and nobody can know."""
 
@@ -97,7 +104,9 @@ class Picture:
     free: list[int]
     cordoned: int
     lost: int
-    queues: dict[str, Queue]
+    quota: Quota
+    flavors: dict[JobId, Flavors]
+    """By job that has GPUs: the flavor of each resource whose quota it uses."""
     shown: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Living jobs that somebody has looked at, as they are shown, by row (views.py)."""
 
@@ -131,6 +140,29 @@ class Picture:
         return None if row is None or self.plan is None else self.plan.decisions.at(row)
 
     @cached_property
+    def use(self) -> QuotaUse:
+        """Who uses how much of which quota."""
+        return measure(self.quota, self._uses())
+
+    def queue_of(self, job: JobId) -> str:
+        """The cluster queue of a job, or what it names when that leads nowhere; empty for no such job."""
+        row, past = self.rows.get(job), self.past_by_id.get(job)
+        if row is None and past is None:
+            return ""
+        known = self.jobs[row] if row is not None else past.job  # type: ignore[union-attr]
+        door = self.quota.way(known.namespace, known.queue)
+        return known.queue if door is None else door.cluster_queue
+
+    def _uses(self) -> Iterator[JobUse]:
+        waits = np.isin(self.ints[JobTable.I["phase"]], _WAITS)
+        suspended = waits & np.isin(self.ints[JobTable.I["wish"]], _SUSPENDED)
+        flavors = self.flavors
+        columns = zip(self.jobs, self.placements, waits.tolist(), suspended.tolist(), strict=True)
+        for job, placement, is_waiting, is_suspended in columns:
+            gpus = 0 if placement is None else placement.size
+            yield JobUse(job, gpus, is_waiting, is_suspended, flavors.get(job.id, ()) if gpus else ())
+
+    @cached_property
     def state_counts(self) -> dict[JobState, int]:
         counts = {state: self.past_counts[state] for state in JobState}
         # By identity: to hash a member of an enum takes longer than all the rest.
@@ -151,6 +183,11 @@ class Pictures:
         self._past, self._forgotten = PastJobs(), 0
         with service.reading() as (world, _):
             self._world = world
+
+    @property
+    def latest(self) -> Picture | None:
+        """The last one that was taken, however old; None when there was none yet."""
+        return self._last
 
     async def newest(self) -> Picture:
         """Without waiting when there is one, else from another thread: the engine may be deciding."""
@@ -208,7 +245,8 @@ class Pictures:
             free=list(world.layout.free),
             cordoned=world.cordoned,
             lost=world.lost,
-            queues=dict(world.queues),
+            quota=world.quota,
+            flavors=flavors_held(world),
         )
 
     def _up_to_date(self, world: World) -> PastJobs:

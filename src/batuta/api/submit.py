@@ -26,6 +26,7 @@ from batuta.spec.problem import InputError, Problem
 from batuta.spec.task import Task, parse_task
 from batuta.spec.task_job import DEFAULT_QUEUE
 from batuta.spec.task_json import task_to_json
+from batuta.spec.task_priority import is_without_class
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 _YAML = ("application/yaml", "text/yaml", "application/x-yaml", "text/x-yaml")
@@ -78,7 +79,7 @@ async def submit_job(
         raise Refusal(409, f"this Idempotency-Key has made job {submission.job}, which is forgotten by now")
     status = 201 if submission.is_new else 200
     # A hop to another thread takes a millisecond, which most tasks do not need.
-    usual = task.queue in ("", DEFAULT_QUEUE)
+    usual = task.queue in ("", DEFAULT_QUEUE) and not task.priority_class
     notes = list(task.notes) if usual else await anyio.to_thread.run_sync(_notes, desk, task)
     return answer({"job": shown, "notes": notes}, status, {"Location": f"/api/v1/jobs/{submission.job}"})
 
@@ -97,8 +98,14 @@ def _notes(desk: Desk, task: Task) -> list[str]:
     notes = list(task.notes)
     if task.queue not in ("", DEFAULT_QUEUE):
         with desk.service.reading() as (world, _):
-            if task.queue not in world.queues:
+            if not world.quota:
                 notes.append(f"no queues are set up: {task.queue} has no limits (batuta queues apply)")
+    if task.priority_class and not task.priority:
+        with desk.service.reading() as (world, _):
+            if is_without_class(task, world.quota.priority_classes):
+                notes.append(
+                    f"no priority classes are set up: {task.priority_class} is not used (batuta queues apply)"
+                )
     return notes
 
 

@@ -90,7 +90,7 @@ def rules_for(policy_name: str, weigh: bool = True, freeze: bool = True) -> Rule
     from batuta.core.decide import Rules
     from batuta.core.weigh import Costs
     from batuta.policies.checked import CheckedPolicy
-    from batuta.quota.queue_limits import QueueLimits
+    from batuta.quota.admission import QuotaAdmission
 
     policy = find_policy(policy_name)
     if not type(policy).__module__.startswith("batuta.policies."):
@@ -99,7 +99,7 @@ def rules_for(policy_name: str, weigh: bool = True, freeze: bool = True) -> Rule
         # Published baselines are replayed as their authors ran them.
         weigh = freeze = False
     costs = Costs(enabled=weigh, freeze_transitions=freeze)
-    return Rules(policy, placer_for(policy), QueueLimits(), costs)
+    return Rules(policy, placer_for(policy), QuotaAdmission(), costs)
 
 
 def cadence_for(experiment: Experiment, policy: Policy) -> Cadence:

@@ -21,6 +21,7 @@ from batuta.backends.kube.binder.profile import DEFAULT_WEIGHTS
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.find import find_access
 from batuta.backends.kube.client.lease import Elector, LeaseTiming
+from batuta.backends.kube.kueue.desks import QuotaDesks, set_up_quota, watched_kinds
 from batuta.backends.kube.operator.backend import KubeBackend
 from batuta.backends.kube.operator.floor import Floor
 from batuta.backends.kube.operator.inbox import Inbox
@@ -32,15 +33,13 @@ from batuta.backends.kube.operator.run import Known, Site, Timing
 from batuta.backends.kube.operator.usher import Usher
 from batuta.backends.kube.operator.watching import Watching
 from batuta.backends.kube.operator.writes import Clerks, Writes
-from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
+from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, Admission, OperatorConfig
 from batuta.bootstrap import live_cadence, rules_for
 from batuta.bootstrap.operator_front import Front, FrontServer, front_server
-from batuta.core import event as ev
-from batuta.core.apply import apply
 from batuta.core.bitsets import bits
-from batuta.core.cluster import NodeName, Queue
-from batuta.core.event import Event
+from batuta.core.cluster import NodeName
 from batuta.core.job_table import Phase
+from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.engine.clock import SteadyClock
 from batuta.engine.loop import Engine, Live
@@ -208,7 +207,7 @@ class Operator:
         clerks = Clerks(api, inbox)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(clerks.run())
-            await Watching(api, inbox, self.options.config.namespaces, tasks).start()
+            await self._watching(api, inbox, tasks).start()
             leader = await asyncio.to_thread(_build, self.options, inbox, clerks)
             self.leader = leader
             loop = asyncio.get_running_loop()
@@ -221,6 +220,11 @@ class Operator:
             _log.info("leading with policy %s", leader.world.policy or self.options.config.policy)
             if self._ready is not None:
                 self._ready(leader)
+
+    def _watching(self, api: Api, inbox: Inbox, tasks: asyncio.TaskGroup) -> Watching:
+        config = self.options.config
+        files = None if config.admission is Admission.KUEUE else (self.options.namespace, config.queue_files)
+        return Watching(api, inbox, config.namespaces, tasks, watched_kinds(config), files)
 
     def _engine_died(self, error: BaseException) -> None:
         _log.error("the engine has died", exc_info=error)
@@ -251,10 +255,9 @@ def _build(options: OperatorOptions, inbox: Inbox, clerks: Clerks) -> Leader:
     store = open_store(os.environ.get(JOURNAL_URL_VARIABLE) or _journal_in(state))
     recovered = store.recover()
     world = recovered.world
-    _set_up(world, store, config)
     clock = SteadyClock(time.time, world.now_s)
-    backend, usher = kube_backend(world, inbox, clerks, config, clock)
-    outlook = OutlookWatch(backend.floor)
+    backend, usher, desks = kube_backend(world, inbox, clerks, config, clock)
+    outlook = desks.watch(OutlookWatch(backend.floor))
     guard, journal, cycles = threading.RLock(), PatientJournal(store.journal), CycleWatch(outlook)
     requests = Requests(backend.wake)
     engine = Engine(
@@ -276,28 +279,17 @@ def _journal_in(state: Path) -> Path:
     return state / "journal.db"
 
 
-def _set_up(world: World, store: Store, config: OperatorConfig) -> None:
-    """Brings the World up to date with the configuration."""
-    now_s = max(time.time(), world.now_s)
-    events: list[Event] = []
-    for queue in config.queues:
-        wanted = Queue(queue.name, tuple(queue.quota.items()), queue.cohort, queue.weight, queue.held)
-        if world.queues.get(queue.name) != wanted:
-            events.append(ev.QueueSet(now_s, wanted, cause="start"))
-    for event in events:
-        store.journal.append(event)
-        apply(world, event)
-    store.journal.commit()
-
-
 def kube_backend(
     world: World, inbox: Inbox, clerks: Clerks, config: OperatorConfig, clock: Callable[[], float]
-) -> tuple[KubeBackend, Usher]:
+) -> tuple[KubeBackend, Usher, QuotaDesks]:
+    """What carries decisions out on a cluster, once it has looked at all that is there."""
     said = Said()
     observed = Observed()
     writes = Writes(clerks.post)
     binder = Binder(Cluster(), binder_profile(config))
-    timing = Timing(gang_timeout_s=config.gang_timeout_seconds)
+    timing = Timing(
+        gang_timeout_s=config.gang_timeout_seconds, restart_backoff_s=config.restart_backoff_seconds
+    )
     usher = Usher(binder, writes, timing)
     site = Site(
         binder.cluster,
@@ -311,15 +303,21 @@ def kube_backend(
     )
     jobs = world.jobs
     known = {
-        job.id: Known(job, jobs.placements[row], jobs.phase_of(row) is Phase.STOPPING)
+        job.id: Known(
+            job,
+            jobs.placements[row],
+            jobs.phase_of(row) is Phase.STOPPING,
+            jobs.wish_of(row) is Wish.PARK,
+        )
         for row, job in enumerate(jobs.jobs)
     }
     teller = NodeTeller(_known_nodes(world))
     nodes = NodeDesk(site, observed, teller, config.gpu_resources, _told_of_others(world))
     floor = Floor(site, usher, observed, nodes, known, config.namespaces)
+    desks = set_up_quota(floor, site, observed, config, world)
     backend = KubeBackend(floor, said, inbox, clock)
     backend.look_first()
-    return backend, usher
+    return backend, usher, desks
 
 
 def binder_profile(config: OperatorConfig) -> Profile:

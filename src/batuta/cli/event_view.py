@@ -44,6 +44,11 @@ def _gpus(count: int) -> str:
     return f"{count} GPUs" if count != 1 else "1 GPU"
 
 
+def _queues(quota: dict[str, Any]) -> str:
+    count = len(quota["cluster_queues"])
+    return f"{count} cluster queues" if count != 1 else "1 cluster queue"
+
+
 def _progressed(data: dict[str, Any]) -> str:
     progress = data.get("progress") or {}
     parts = []
@@ -109,6 +114,6 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "NodeUncordoned": lambda data: f"node {data['node']} is in service again",
     "GpuFailed": lambda data: f"GPU {data['gpu']} of node {data['node']} failed",
     "GpuRepaired": lambda data: f"GPU {data['gpu']} of node {data['node']} works again",
-    "QueueSet": lambda data: f"queue {data['queue']['name']} is set",
+    "QuotaSet": lambda data: f"quota is set: {_queues(data['quota'])}",
     "reset": lambda data: "some events were missed",
 }

@@ -39,9 +39,18 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
     if reason is not None and reason.evidence:
         numbers = ", ".join(f"{name} {_number(value)}" for name, value in reason.evidence.items())
         show(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
+    if told.quota_reserved is not None and not told.quota_reserved.status:
+        show(Text(f"QuotaReserved=False, {told.quota_reserved.reason}{_ahead(told.ahead)}", style="dim"))
     if told.story:
         typer.echo()
         show(_story(told.story))
+
+
+def _ahead(count: int | None) -> str:
+    """How many of its queue come before it."""
+    if not count:
+        return "" if count is None else "; it is the next of its queue"
+    return f"; {count} {'job' if count == 1 else 'jobs'} of its queue {'is' if count == 1 else 'are'} ahead"
 
 
 def _story(chapters: Sequence[Chapter]) -> Table:

@@ -71,7 +71,10 @@ def launch(
     ] = None,
     queue: Annotated[str | None, typer.Option("--queue", "-q", help="The queue it waits in.")] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", help="-1000 to 1000; higher goes first.", metavar="P")
+        str | None,
+        typer.Option(
+            "--priority", help="-1000 to 1000, or a priority class; higher goes first.", metavar="P"
+        ),
     ] = None,
     dryrun: Annotated[
         bool, typer.Option("--dryrun", help="Only check it, and show what would be asked for.")

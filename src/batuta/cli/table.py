@@ -19,12 +19,15 @@ _STUB = 4
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. `drop`: the higher, the sooner it is left out; 0 never. `least`: may be cut to this."""
+    """A column. `drop`: the higher, the sooner it is left out; 0 never. `least`: may be cut to this, or with
+    `fold` be continued in the next line.
+    """
 
     title: str
     right: bool = False
     drop: int = 0
     least: int | None = None
+    fold: bool = False
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], empty: str = "") -> None:
@@ -61,8 +64,8 @@ def fit(
             column.title,
             justify="right" if column.right else "left",
             width=widths[place],
-            no_wrap=True,
-            overflow="ellipsis",
+            no_wrap=not column.fold,
+            overflow="fold" if column.fold else "ellipsis",
         )
     for row in cells:
         table.add_row(*(row[place] for place in shown))

@@ -62,6 +62,15 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaReserved:
+    """Whether a job has quota, in Kueue's words."""
+
+    status: bool
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job as it was when the server was asked."""
 
@@ -86,6 +95,8 @@ class Job:
     exit_code: int | None = None
     detail: str = ""
     reason: Reason | None = None
+    quota_reserved: QuotaReserved | None = None
+    """Only where one job is asked for, and it is not over."""
     task: dict[str, Any] | None = None
     """Only where one job is asked for; values of secrets are hidden."""
 
@@ -146,25 +157,6 @@ class Node:
     labels: dict[str, str] = field(default_factory=dict)
     address: str = ""
     gpus: tuple[Gpu, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """A queue. `quota` limits GPUs by type, `*` for all types together; no entry, no limit."""
-
-    name: str
-    quota: dict[str, int] = field(default_factory=dict)
-    cohort: str = ""
-    weight: float = 1.0
-    held: bool = False
-    used: dict[str, int] = field(default_factory=dict)
-    """GPUs that its jobs have now, by type; `*` is the sum."""
-    borrowed: dict[str, int] = field(default_factory=dict)
-    """What it uses beyond its quota."""
-    lent: dict[str, int] = field(default_factory=dict)
-    """What others of its cohort use of its quota."""
-    running: int = 0
-    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +230,10 @@ class Explanation:
     state: str = ""
     reason: Reason | None = None
     story: tuple[Chapter, ...] = ()
+    quota_reserved: QuotaReserved | None = None
+    """None when it is over."""
+    ahead: int | None = None
+    """How many of its queue are ahead of it; None when it does not wait."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 from batuta.client import answers as a
+from batuta.client import queue_answers as q
 from batuta.client.decoding import decode, decode_list
+from batuta.client.quota_calls import QuotaCalls
 from batuta.client.transport import Transport
 from batuta.client.watching import follow_events, read_past
 
@@ -15,7 +17,7 @@ FARTHEST = 20_000
 """How many events are looked through for recent ones."""
 
 
-class ClusterCalls:
+class ClusterCalls(QuotaCalls):
     """The half of `Client` that is not about one job."""
 
     def __init__(self, transport: Transport) -> None:
@@ -53,13 +55,22 @@ class ClusterCalls:
 
     # --------------------------------------------------------------------------------------- queues, policies
 
-    def queues(self) -> tuple[a.Queue, ...]:
-        return decode_list(a.Queue, self._transport.json("GET", "/queues"), "queues")
+    def queues(self) -> tuple[q.Queue, ...]:
+        return self.queue_tree().queues
 
-    def set_queue(self, name: str, queue: Mapping[str, Any]) -> a.Queue:
+    def queue_tree(self) -> q.QueueTree:
+        """All queues, and the cohorts that they are in."""
+        return decode(q.QueueTree, self._transport.json("GET", "/queues"))
+
+    def queue(self, name: str, limit: int = 100) -> q.QueueDetail:
+        """One queue, with the first of those that wait in it and of those that have its quota."""
+        path = f"/queues/{quote(name, safe='')}"
+        return decode(q.QueueDetail, self._transport.json("GET", path, params={"limit": limit}))
+
+    def set_queue(self, name: str, queue: Mapping[str, Any]) -> q.Queue:
         """Makes a queue or changes it: quota, cohort, weight, held."""
         path = f"/queues/{quote(name, safe='')}"
-        return decode(a.Queue, self._transport.json("PUT", path, json=dict(queue)))
+        return decode(q.Queue, self._transport.json("PUT", path, json=dict(queue)))
 
     def policy(self) -> a.Policy:
         return decode(a.Policy, self._transport.json("GET", "/policy"))

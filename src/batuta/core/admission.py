@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from batuta.core.arrays import IntArray
+from batuta.core.quota import Flavors
+from batuta.core.reach import Wishes
 from batuta.core.reason import Evidence, Reason
 
 if TYPE_CHECKING:
     from batuta.core.world import World
+
+NOBODY: frozenset[int] = frozenset()
+
+
+class Budget(NamedTuple):
+    """Rows that may not all have what each of them alone may have, and what they may have together."""
+
+    rows: IntArray
+    gpus: int
+    beside: tuple[tuple[IntArray, int], ...] = ()
+    """Other limits: what each row takes for a GPU, and what all of them may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +36,28 @@ class Admitted:
     """Why rows with cap 0 wait, and what limits rows whose cap is below their `max`."""
     gpu_type: IntArray | None = None
     """The GPU type whose quota each row uses; None leaves the choice to the next step."""
+    budgets: tuple[Budget, ...] = ()
+    wishes: Mapping[int, Wishes] = field(default_factory=dict)
+    """Rows whose quota is good for some nodes only: what they want of nodes, in place of their own wishes."""
+    flavors: Mapping[int, Flavors] = field(default_factory=dict)
+    """Rows that may start now, and the quota that they would use."""
+    losers: Mapping[int, Reason] = field(default_factory=dict)
+    """Rows that have GPUs and must give all of them up, and why."""
+    contested: frozenset[int] = frozenset()
+    """Rows that may start now at the cost of others, who lose or wait. If one of them finds no place, the
+    others should have had its quota."""
 
 
 class Admission(Protocol):
     """Says who may run. It must not look at what is free: that is the placer's business."""
 
-    def admit(self, world: World, now_s: float) -> Admitted: ...
+    def admit(self, world: World, now_s: float, without: Set[int] = NOBODY) -> Admitted:
+        """`without` are rows for which there is no place now: they get no quota."""
+        ...
 
 
 class OpenDoor:
     """Admits every job up to its `max`."""
 
-    def admit(self, world: World, now_s: float) -> Admitted:
+    def admit(self, world: World, now_s: float, without: Set[int] = NOBODY) -> Admitted:
         return Admitted()

@@ -48,7 +48,7 @@ def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, fre
     gpu_type: IntArray | None = None
     if len(capacity) != 1 or jobs.picky:
         gpu_type = assign_types(world, capacity) if admitted.gpu_type is None else admitted.gpu_type
-    cap, reach = within_reach(world, admitted.cap, gpu_type)
+    cap, reach = within_reach(world, admitted.cap, gpu_type, admitted.wishes)
     fixed, eligible = _who_may_change(world, now_s, cap, freeze)
     retiered: list[tuple[JobId, int]] = []
     if gpu_type is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from batuta.core import event as ev
 from batuta.core import job_events, node_events
@@ -31,8 +32,33 @@ def _ask_again(world: World) -> None:
         del world.avoided[job]
 
 
-def _queue_set(world: World, event: ev.QueueSet) -> None:
-    world.queues[event.queue.name] = event.queue
+def _quota_set(world: World, event: ev.QuotaSet) -> None:
+    """A queue that is gone but has jobs that run stays until they are done; it starts nothing new."""
+    quota = event.quota
+    busy = {
+        door.cluster_queue
+        for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True)
+        if placement is not None and (door := world.quota.way(job.namespace, job.queue)) is not None
+    }
+    gone = [
+        queue
+        for queue in world.quota.cluster_queues
+        if queue.name in busy and queue.name not in quota.queue_of
+    ]
+    if gone:
+        doors = [
+            door
+            for door in world.quota.local_queues
+            if door.cluster_queue in {queue.name for queue in gone}
+            and quota.door(door.namespace, door.name) is None
+        ]
+        quota = replace(
+            quota,
+            cluster_queues=(*quota.cluster_queues, *gone),
+            local_queues=(*quota.local_queues, *doors),
+            leaving=tuple(queue.name for queue in gone),
+        )
+    world.quota = quota
 
 
 def _policy_set(world: World, event: ev.PolicySet) -> None:
@@ -47,7 +73,7 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     **job_events.HANDLERS,
     **node_events.HANDLERS,
     ev.Planned: carry_over,
-    ev.QueueSet: _queue_set,
+    ev.QuotaSet: _quota_set,
     ev.PolicySet: _policy_set,
     ev.TransitionTimed: _time_passed,
     ev.TimePassed: _time_passed,

@@ -133,7 +133,7 @@ def _put_back(layout: Layout, job: Job, before: Placement, after: Placement | No
     return False
 
 
-def commands_for(world: World, changes: Changes) -> tuple[Command, ...]:
+def commands_for(world: World, changes: Changes, admitted: Admitted) -> tuple[Command, ...]:
     """Commands in the order in which they free and take GPUs: stops, shrinks, moves, growth, starts."""
     jobs = world.jobs
     stops: list[Command] = list(_ends(world))
@@ -145,7 +145,7 @@ def commands_for(world: World, changes: Changes) -> tuple[Command, ...]:
         after, before, job = changes.after[row], jobs.placements[row], jobs.jobs[row].id
         if after is None:
             if jobs.wish_of(row) is not Wish.CANCEL:
-                stops.append(_preempt(world, row, changes))
+                stops.append(_preempt(world, row, changes, admitted))
         elif before is None:
             starts.append(Start(job, after, Reason.ADMITTED, (("gpus", after.size),)))
         elif row in changes.broken:
@@ -175,7 +175,7 @@ def _ends(world: World) -> Iterator[Stop]:
             yield Stop(jobs.ids[row], Reason.CANCELLING)
 
 
-def _preempt(world: World, row: int, changes: Changes) -> Preempt:
+def _preempt(world: World, row: int, changes: Changes, admitted: Admitted) -> Preempt:
     jobs = world.jobs
     wish = jobs.wish_of(row)
     if wish is not Wish.RUN:
@@ -183,4 +183,5 @@ def _preempt(world: World, row: int, changes: Changes) -> Preempt:
     if row in changes.broken:
         lost = int(jobs.i("lost_gpus")[row])
         return Preempt(jobs.ids[row], Reason.LOST_NODE, (("lost", lost),))
-    return Preempt(jobs.ids[row], Reason.PREEMPTED, (("before", int(jobs.i("gpus")[row])),))
+    reason = admitted.losers.get(row, Reason.PREEMPTED)
+    return Preempt(jobs.ids[row], reason, (("before", int(jobs.i("gpus")[row])),))

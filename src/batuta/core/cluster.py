@@ -90,14 +90,3 @@ def placement_of(gpus: Iterable[tuple[NodeName, int]]) -> Placement:
         else:
             spans.append((node, [gpu]))
     return Placement(tuple(Span(node, tuple(own)) for node, own in spans))
-
-
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """Where jobs wait. `quota` limits GPUs by type ("*" for all types together); missing means no limit."""
-
-    name: str
-    quota: tuple[tuple[str, int], ...] = ()
-    cohort: str = ""
-    weight: float = 1.0
-    held: bool = False

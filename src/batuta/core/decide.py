@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import NamedTuple
 
-from batuta.core.admission import Admission, OpenDoor
+from batuta.core.admission import Admission, Admitted, OpenDoor
 from batuta.core.allocate import Allocation, allocate
+from batuta.core.budgets import within_budgets
 from batuta.core.changes import Changes, commands_for, weigh
 from batuta.core.explain import explain
-from batuta.core.placer import Placed, Placer, Target
+from batuta.core.job import JobId
+from batuta.core.placer import EVERYWHERE, Failure, Placed, Placer, Target
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.policy import Policy
 from batuta.core.weigh import Costs
@@ -18,6 +21,8 @@ from batuta.core.withhold import left_alone, withhold
 from batuta.core.world import World
 
 STEPS = ("admit", "allocate", "place", "weigh", "explain")
+ROUNDS = 4
+"""So often quota is given out anew, because somebody who got some finds no place."""
 FEW = 8
 """So many jobs are found one by one in less time than by comparing two columns."""
 
@@ -39,8 +44,50 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
     done = after_step or _ignore
     if not world.jobs.n:
         return Plan(world.version, now_s, rules.policy.name, (), (), no_decisions())
+    without: frozenset[int] = frozenset()
+    failures: dict[int, Failure] = {}
+    for last in (*repeat(False, ROUNDS - 1), True):
+        found = _attempt(world, now_s, rules, without, done)
+        stuck = {row for row in found.admitted.contested if found.changes.after.get(row) is None}
+        if last or not stuck or not (found.admitted.losers or found.placed.layout.total_free):
+            break
+        # What cannot be placed holds no quota: those who lost or waited for its sake are better served.
+        without |= stuck
+        failures |= {row: found.placed.failures[row] for row in stuck if row in found.placed.failures}
+    found.placed.failures.update(failures)
+    # 5. Why does each job have what it has?
+    admitted, changes, allocation = found.admitted, found.changes, found.allocation
+    decisions = no_decisions()
+    if rules.explains:
+        decisions = explain(world, allocation, admitted, found.placed, changes)
+    commands = commands_for(world, changes, admitted) if found.targets or world.jobs.held_back else ()
+    flavors = tuple(
+        (world.jobs.ids[row], own)
+        for row, own in admitted.flavors.items()
+        if changes.after.get(row) is not None
+    )
+    plan = Plan(world.version, now_s, rules.policy.name, commands, allocation.retiered, decisions, flavors)
+    done("explain")
+    return plan
+
+
+class _Attempt(NamedTuple):
+    """What the first four steps came to."""
+
+    admitted: Admitted
+    allocation: Allocation
+    targets: list[Target]
+    placed: Placed
+    changes: Changes
+
+
+def _attempt(
+    world: World, now_s: float, rules: Rules, without: frozenset[int], done: Callable[[str], None]
+) -> _Attempt:
     # 1. Who may run at all, and up to what size?
-    admitted = withhold(world, now_s, rules.admission.admit(world, now_s))
+    admitted = withhold(world, now_s, rules.admission.admit(world, now_s, without))
+    if admitted.budgets:
+        admitted = within_budgets(world, now_s, admitted, rules.policy)
     done("admit")
     # 2. How many GPUs, of which type?
     allocation = allocate(world, now_s, admitted, rules.policy, rules.costs.freeze_transitions)
@@ -48,7 +95,7 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
     # 3. Which GPUs on which nodes?
     targets = _targets(world, now_s, allocation)
     if targets:
-        placed = rules.placer.place(world, now_s, targets, rules.costs)
+        placed = rules.placer.place(world, now_s, targets, rules.costs, _nodes_of(world, admitted))
         changes = Changes.of(world, targets, placed, admitted)
     else:
         placed, changes = Placed({}, {}, {}, world.layout), Changes({}, set(), {}, {})
@@ -56,12 +103,14 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
     # 4. Is each change worth its cost?
     weigh(world, now_s, changes, placed, admitted, rules.costs)
     done("weigh")
-    # 5. Why does each job have what it has?
-    decisions = explain(world, allocation, admitted, placed, changes) if rules.explains else no_decisions()
-    commands = commands_for(world, changes) if targets or world.jobs.held_back else ()
-    plan = Plan(world.version, now_s, rules.policy.name, commands, allocation.retiered, decisions)
-    done("explain")
-    return plan
+    return _Attempt(admitted, allocation, targets, placed, changes)
+
+
+def _nodes_of(world: World, admitted: Admitted) -> Mapping[JobId, int]:
+    """The nodes of jobs whose quota is good for some only."""
+    if not admitted.wishes:
+        return EVERYWHERE
+    return {world.jobs.ids[row]: world.nodes.matching(own) for row, own in admitted.wishes.items()}
 
 
 def _targets(world: World, now_s: float, allocation: Allocation) -> list[Target]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from batuta.core.cluster import Node, NodeName, Placement, Queue
+from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.plan import Plan
 from batuta.core.progress import Progress
+from batuta.core.quota import Quota
 from batuta.core.wish import Wish
 
 
@@ -236,11 +237,11 @@ class GpuRepaired:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueSet:
-    """A queue appears or changes."""
+class QuotaSet:
+    """Who may use how much, from now on: everything that administrators said, as one value."""
 
     time_s: float
-    queue: Queue
+    quota: Quota
     cause: str = "user"
 
 
@@ -282,7 +283,7 @@ Event: TypeAlias = (
     | NodeUncordoned
     | GpuFailed
     | GpuRepaired
-    | QueueSet
+    | QuotaSet
     | TimePassed
     | Planned
 )

@@ -29,6 +29,8 @@ def release(world: World, row: int, now_s: float) -> None:
     jobs.settle(row, now_s)
     world.layout.remove(placement, jobs.jobs[row])
     jobs.placements[row] = None
+    if world.flavors:
+        world.flavors.pop(jobs.ids[row], None)
     f, i = jobs.cells()
     f[_RATE, row], f[_LAST_STOP, row] = 0.0, now_s
     i[_GPU_TYPE, row], i[_LOST, row] = -1, 0

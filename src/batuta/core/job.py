@@ -82,6 +82,8 @@ class Job:
     name: str = ""
     user: str = ""
     queue: str = "default"
+    namespace: str = ""
+    """Where its queue's name is looked up first; empty where there are no namespaces."""
     priority: int = 0
     kind: JobKind = JobKind.SCRIPT
     application: str = ""

@@ -124,7 +124,8 @@ class JobTable:
         """The sort key of a job. A bisection finds its row, so no row number has to be kept up to date."""
         self.curves = CurvePool()
         self.size_sets = SizeSetPool()
-        self.queues: dict[str, int] = {}
+        self.queues: dict[tuple[str, str], int] = {}
+        """By namespace and name: the number in the column `queue`."""
         self.picky = 0
         """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
         self.irregular = 0
@@ -264,7 +265,7 @@ class JobTable:
 
     def _request(self, job: Job) -> tuple[int, ...]:
         """The columns from `size` to `curve_last`."""
-        queue = self.queues.setdefault(job.queue, len(self.queues))
+        queue = self.queues.setdefault((job.namespace, job.queue), len(self.queues))
         size_set = self.size_sets.add(job.sizes)
         start, last = self._add_curve(job.curve)
         sizes = (job.size, job.min, job.max, job.gpus_per_replica, size_set)

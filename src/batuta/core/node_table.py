@@ -9,6 +9,9 @@ from batuta.core.bitsets import bits
 from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.fit import Choosy, NodeTerm, Operator, Requirement, compares, tolerates
 
+TYPE_LABEL = "batuta.dev/gpu-type"
+"""Every node has this label, whatever else is written on it."""
+
 
 class NodeTable:
     """What does not change from cycle to cycle: the nodes, and sets of them by what they have in common."""
@@ -85,7 +88,7 @@ class NodeTable:
         self.by_size[node.gpus] = self.by_size.get(node.gpus, 0) | bit
         model = replace(node, name="", rack="", zone="", labels=(), taints=())
         self.models[model] = self.models.get(model, 0) | bit
-        for label in node.labels:
+        for label in ((TYPE_LABEL, node.gpu_type), *node.labels):
             self.by_label[label] = self.by_label.get(label, 0) | bit
             self.by_key[label[0]] = self.by_key.get(label[0], 0) | bit
         if node.taints:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from batuta.core.cluster import Placement
+from batuta.core.job import JobId
 from batuta.core.layout import Layout
 from batuta.core.reason import Evidence, Reason
 
 if TYPE_CHECKING:
     from batuta.core.weigh import Costs
     from batuta.core.world import World
+
+
+EVERYWHERE: Mapping[JobId, int] = MappingProxyType({})
 
 
 class Target(NamedTuple):
@@ -54,4 +59,13 @@ class Placed:
 class Placer(Protocol):
     """Chooses GPUs. It changes nothing: it works on a copy of the layout."""
 
-    def place(self, world: World, now_s: float, targets: Sequence[Target], costs: Costs) -> Placed: ...
+    def place(
+        self,
+        world: World,
+        now_s: float,
+        targets: Sequence[Target],
+        costs: Costs,
+        within: Mapping[JobId, int] = EVERYWHERE,
+    ) -> Placed:
+        """`within` has the nodes of jobs that may not go everywhere that suits them, as sets."""
+        ...

@@ -10,6 +10,7 @@ import numpy as np
 from batuta.core.arrays import BoolArray, IntArray
 from batuta.core.command import Command
 from batuta.core.job import JobId
+from batuta.core.quota import Flavors
 from batuta.core.reason import Evidence, Reason
 
 
@@ -108,6 +109,8 @@ class Plan:
     retiered: tuple[tuple[JobId, int], ...]
     """Jobs that change their queue level, with the new level."""
     decisions: Decisions
+    flavors: tuple[tuple[JobId, Flavors], ...] = ()
+    """Jobs that start, and the quota that they use."""
 
     @property
     def empty(self) -> bool:

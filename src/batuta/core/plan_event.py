@@ -38,6 +38,7 @@ def carry_over(world: World, event: ev.Planned) -> None:
             kept.intersection_update(command.placement.spans)
             world.layout.remove(held, jobs.jobs[row], kept)
         taking.append((row, command, kept))
+    world.flavors.update(plan.flavors)
     for row, command, kept in taking:
         world.layout.place(command.placement, jobs.jobs[row], kept)
         phase = Phase.STARTING if isinstance(command, Start) else Phase.RESIZING

@@ -7,7 +7,7 @@ has would be given GPUs that it can never use, cycle after cycle, and the jobs b
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -84,25 +84,44 @@ class Reach(NamedTuple):
 
 
 def within_reach(
-    world: World, cap: IntArray | None, gpu_type: IntArray | None
+    world: World,
+    cap: IntArray | None,
+    gpu_type: IntArray | None,
+    instead: Mapping[int, Wishes] | None = None,
 ) -> tuple[IntArray | None, Reach | None]:
     """Lowers the caps of jobs that want more than the open nodes could give to them; what they have stays.
 
     The second part says how much that is, of the types that the rows compete for (None: the only one).
+    `instead` has wishes that count in place of a row's own.
     """
     jobs = world.jobs
-    if not jobs.narrow:
+    if not jobs.narrow and not instead:
         return cap, None
-    rows = np.flatnonzero(jobs.i("narrow"))
+    narrow = jobs.i("narrow") != 0
+    narrow[list(instead or ())] = True
+    rows = np.flatnonzero(narrow)
     if gpu_type is not None:
         rows = rows[gpu_type[rows] >= 0]
     cap = (jobs.i("max") if cap is None else cap).copy()
     if not rows.size:
         return cap, None
-    by_type = np.array([world.most_for(row) for row in rows.tolist()], dtype=np.int64)
+    known: dict[Wishes, list[int]] = {}
+    by_row = [_most(world, row, instead, known) for row in rows.tolist()]
+    by_type = np.array(by_row, dtype=np.int64)
     most = by_type[:, 0] if gpu_type is None else by_type[np.arange(rows.size), gpu_type[rows]]
     cap[rows] = np.minimum(cap[rows], np.maximum(most, jobs.i("gpus")[rows]))
     return cap, Reach(rows, most)
+
+
+def _most(
+    world: World, row: int, instead: Mapping[int, Wishes] | None, known: dict[Wishes, list[int]]
+) -> list[int]:
+    wishes = instead.get(row) if instead else None
+    if wishes is None:
+        return world.most_for(row)
+    if wishes not in known:
+        known[wishes] = most_gpus(world, wishes)
+    return known[wishes]
 
 
 def _alike(world: World, nodes: int, wishes: Wishes) -> Iterator[tuple[int, int]]:

@@ -25,7 +25,30 @@ class Reason(Enum):
     EXCEEDS_CLUSTER = "needs {needs:.0f} GPUs, the cluster has {capacity:.0f} that it may use"
     NO_ACCEPTED_TYPE = "accepts no GPU type that the cluster has"
     QUEUE_HELD = "its queue is held"
-    QUOTA_EXHAUSTED = "needs {needs:.0f} GPUs, its queue has {quota_left:.0f} of {quota:.0f} left"
+    QUEUE_MISSING = "its queue is not there, or leads to none"
+    QUEUE_LEAVES = "its queue is being removed"
+    QUOTA_EXHAUSTED = (
+        "needs {needs:g} GPUs, its queue has {quota_left:g} of {quota:g} left, "
+        "its cohort lends {lends:g} more"
+    )
+    QUOTA_SHORT_OF_CPUS = (
+        "needs {needs:g} CPUs, its queue has {quota_left:g} of {quota:g} left, "
+        "its cohort lends {lends:g} more"
+    )
+    QUOTA_SHORT_OF_MEMORY = (
+        "needs {needs:g} GiB of memory, its queue has {quota_left:g} of {quota:g} left, "
+        "its cohort lends {lends:g} more"
+    )
+    QUOTA_SHORT_OF_PODS = (
+        "needs {needs:g} pods, its queue has {quota_left:g} of {quota:g} left, "
+        "its cohort lends {lends:g} more"
+    )
+    EXCEEDS_QUOTA = "needs {needs:g} GPUs, its queue can have {most:g} at most"
+    NO_MATCHING_FLAVOR = "its queue has no quota for what it wants"
+    BEHIND_ANOTHER = "stands behind another job of its queue that cannot start yet"
+    KEPT_FOR_ANOTHER = (
+        "needs {needs:g} GPUs; the {quota_left:g} that are left are kept for a job that waits longer"
+    )
     QUOTA_REACHED = "has {gpus:.0f} GPUs, which is all that its queue's quota leaves to it"
     FRAGMENTED = "needs {needs:.0f} GPUs, {free:.0f} are free but not in a usable arrangement"
     TOPOLOGY_UNMET = "needs {needs:.0f} GPUs close together, the best place has {best:.0f}"
@@ -50,6 +73,11 @@ class Reason(Enum):
     SHRANK = "gives GPUs to other jobs: {before:.0f} to {gpus:.0f}"
     CUT_TO_MAX = "shrinks from {before:.0f} to {gpus:.0f} GPUs: it may have {max:.0f} at most"
     PREEMPTED = "gives its {before:.0f} GPUs to jobs that go first"
+    PUSHED_ASIDE = "gives its {before:.0f} GPUs to a job of its queue that goes first"
+    RECLAIMED = "gives {before:.0f} GPUs back to the queue that lent them"
+    SHARED_OUT = "gives its {before:.0f} GPUs to a queue that has less than its share"
+    QUOTA_CUT = "gives its {before:.0f} GPUs up: its queue may use less than before"
+    QUEUE_DRAINED = "gives its {before:.0f} GPUs up: its queue is drained"
     CONSOLIDATED = "moves closer together: gains {gain_s:.0f} s, costs {cost_s:.0f} s"
     MADE_ROOM = "moves so that a larger job fits: gains {gain_s:.0f} s, costs {cost_s:.0f} s"
     REPAIRED = "lost {lost:.0f} GPUs and gets others"

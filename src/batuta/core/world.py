@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from batuta.core.bitsets import bits
-from batuta.core.cluster import Placement, Queue
+from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import Layout
 from batuta.core.node_table import NodeTable
 from batuta.core.progress import Progress
+from batuta.core.quota import Flavors, Quota
 from batuta.core.reach import Wishes, most_gpus, most_on_node, wishes_of
 
 
@@ -56,6 +57,7 @@ class World:
         "_open_capacity",
         "avoided",
         "cordoned",
+        "flavors",
         "forgotten",
         "ill",
         "jobs",
@@ -68,7 +70,7 @@ class World:
         "past",
         "policy",
         "progress",
-        "queues",
+        "quota",
         "reach",
         "version",
     )
@@ -79,7 +81,9 @@ class World:
         self.jobs = JobTable()
         self.nodes = NodeTable()
         self.layout = Layout(self.nodes)
-        self.queues: dict[str, Queue] = {}
+        self.quota = Quota()
+        self.flavors: dict[JobId, Flavors] = {}
+        """What quota each job with GPUs uses."""
         self.past: dict[JobId, PastJob] = {}
         self.progress: dict[JobId, Progress] = {}
         """What living jobs said last."""
@@ -107,7 +111,8 @@ class World:
         twin.version, twin.now_s = self.version, self.now_s
         twin.jobs, twin.nodes = self.jobs.fork(), self.nodes.fork()
         twin.layout = self.layout.fork(twin.nodes)
-        twin.queues, twin.past = dict(self.queues), dict(self.past)
+        twin.past = dict(self.past)
+        twin.quota, twin.flavors = self.quota, dict(self.flavors)
         twin.progress, twin.policy = dict(self.progress), self.policy
         twin.cordoned, twin.lost, twin.ill = self.cordoned, self.lost, dict(self.ill)
         twin.others, twin.avoided = dict(self.others), dict(self.avoided)

@@ -6,13 +6,13 @@ No moves and no topology; it exists so that published averages come out to the d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from batuta.core.cluster import Placement
-from batuta.core.job import Job
+from batuta.core.job import Job, JobId
 from batuta.core.job_table import Phase
-from batuta.core.placer import Failure, Placed, Target
+from batuta.core.placer import EVERYWHERE, Failure, Placed, Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World
 from batuta.placement.room import Part, Room
@@ -26,11 +26,18 @@ class MostFreePlacer:
 
     by_size: bool = False
 
-    def place(self, world: World, now_s: float, targets: Sequence[Target], costs: Costs) -> Placed:
+    def place(
+        self,
+        world: World,
+        now_s: float,
+        targets: Sequence[Target],
+        costs: Costs,
+        within: Mapping[JobId, int] = EVERYWHERE,
+    ) -> Placed:
         order = sorted(targets, key=_size if self.by_size else _entry(world))
         stays: set[int] = set()
         while True:
-            placed = _place_all(world, order, stays)
+            placed = _place_all(world, order, stays, within)
             # Who runs and found nothing keeps what it has: that must not be given to others then.
             stuck = {row for row in placed.failures if keeps_gpus(world, row)} - stays
             if not stuck:
@@ -53,8 +60,8 @@ def _entry(world: World) -> Callable[[Target], tuple[int, float]]:
     return key
 
 
-def _place_all(world: World, order: Sequence[Target], stays: set[int]) -> Placed:
-    room, jobs = Room.of(world), world.jobs
+def _place_all(world: World, order: Sequence[Target], stays: set[int], within: Mapping[JobId, int]) -> Placed:
+    room, jobs = Room.of(world, within), world.jobs
     placements: dict[int, Placement] = {}
     failures: dict[int, Failure] = {}
     for target in order:

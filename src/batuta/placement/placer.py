@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from batuta.core.cluster import Placement
-from batuta.core.job import Job
+from batuta.core.job import Job, JobId
 from batuta.core.job_table import JobTable, Phase
-from batuta.core.placer import Placed, Target
+from batuta.core.placer import EVERYWHERE, Placed, Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World
 from batuta.placement.clearing import make_room
@@ -32,8 +32,15 @@ class TopologyPlacer:
 
     options: PlacerOptions = field(default_factory=PlacerOptions)
 
-    def place(self, world: World, now_s: float, targets: Sequence[Target], costs: Costs) -> Placed:
-        draft = Draft(world, now_s, costs, self.options, Room.of(world), targets)
+    def place(
+        self,
+        world: World,
+        now_s: float,
+        targets: Sequence[Target],
+        costs: Costs,
+        within: Mapping[JobId, int] = EVERYWHERE,
+    ) -> Placed:
+        draft = Draft(world, now_s, costs, self.options, Room.of(world, within), targets)
         work = _Work.sorted_from(world, targets)
         # 1. GPUs are given back before any is taken.
         _release(draft, work.stops, work.shrinks)

@@ -9,6 +9,7 @@ from batuta.core.bitsets import bits, mask_of
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, JobId
 from batuta.core.layout import Layout
+from batuta.core.placer import EVERYWHERE
 from batuta.core.world import Avoided, World
 from batuta.placement.choose_gpus import choose_gpus, numa_part
 
@@ -24,15 +25,31 @@ Part = tuple[int, int]
 class Room:
     """A working copy of the layout. What it remembers are upper bounds: true while GPUs are only taken."""
 
-    __slots__ = ("_avoided", "_levels", "_missing", "_suited", "_widest", "cards", "layout", "racks", "table")
+    __slots__ = (
+        "_avoided",
+        "_levels",
+        "_missing",
+        "_suited",
+        "_widest",
+        "_within",
+        "cards",
+        "layout",
+        "racks",
+        "table",
+    )
 
     def __init__(
-        self, layout: Layout, missing: Mapping[int, int], avoided: Mapping[JobId, Avoided] = NOTHING_AVOIDED
+        self,
+        layout: Layout,
+        missing: Mapping[int, int],
+        avoided: Mapping[JobId, Avoided] = NOTHING_AVOIDED,
+        within: Mapping[JobId, int] = EVERYWHERE,
     ) -> None:
         self.layout = layout
         self.table = layout.table
         self._missing = missing
         self._avoided = avoided
+        self._within = within
         self._widest: dict[int, int] = {}
         self._suited: dict[tuple[object, ...], int] = {}
         self._levels: dict[tuple[int, int, int, bool], list[int]] = {}
@@ -42,23 +59,27 @@ class Room:
         """By set of nodes: how full the racks are, as it was when somebody last asked."""
 
     @staticmethod
-    def of(world: World) -> Room:
+    def of(world: World, within: Mapping[JobId, int] = EVERYWHERE) -> Room:
         """A copy of what the World has, to place on for as long as it does not change."""
-        return Room(world.layout.sketch(), world.missing(), world.avoided)
+        return Room(world.layout.sketch(), world.missing(), world.avoided, within)
 
     def fork(self) -> Room:
         """A copy to try something out on."""
-        twin = Room(self.layout.fork(), self._missing, self._avoided)
+        twin = Room(self.layout.fork(), self._missing, self._avoided, self._within)
         twin._suited, twin._widest = self._suited, self._widest
         return twin
 
     def suited(self, job: Job, gpu_type: int) -> int:
         """Nodes of this type that may get new replicas of the job."""
-        key = (gpu_type, job.node_labels, job.node_terms, job.tolerations)
-        nodes = self._suited.get(key)
-        if nodes is None:
-            nodes = self.layout.usable & self.table.by_type[gpu_type] & self.table.matching(job)
-            self._suited[key] = nodes
+        if self._within and job.id in self._within:
+            nodes = self.layout.usable & self.table.by_type[gpu_type] & self._within[job.id]
+        else:
+            key = (gpu_type, job.node_labels, job.node_terms, job.tolerations)
+            known = self._suited.get(key)
+            if known is None:
+                known = self.layout.usable & self.table.by_type[gpu_type] & self.table.matching(job)
+                self._suited[key] = known
+            nodes = known
         if self._avoided and job.id in self._avoided:
             nodes &= ~self._avoided[job.id].nodes
         return nodes

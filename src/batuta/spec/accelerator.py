@@ -10,7 +10,8 @@ import yaml
 
 from batuta.spec.problem import InputError
 from batuta.spec.quantity import shown
-from batuta.spec.task_yaml import TaskReader, is_null
+from batuta.spec.sound_yaml import is_null
+from batuta.spec.task_yaml import TaskReader
 from batuta.spec.yaml_nodes import YamlNode
 
 ANY = ""

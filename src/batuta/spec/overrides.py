@@ -23,7 +23,7 @@ class Overrides:
     min_nodes: int | None = None
     max_nodes: int | None = None
     queue: str | None = None
-    priority: int | None = None
+    priority: int | str | None = None
     workdir: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     secret: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -37,6 +37,11 @@ class InputError(Exception):
     @staticmethod
     def of(message: str, **place: str | int) -> InputError:
         return InputError([Problem(message, **place)])  # type: ignore[arg-type]
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Each problem once, by file and place."""
+    return sorted(dict.fromkeys(problems), key=lambda one: (one.file, one.line, one.column))
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:

@@ -1,12 +1,15 @@
-"""Amounts as task files write them: `4`, `4+`, `32`, `64GB`, `50%`.
+"""Amounts as task files write them (`4`, `4+`, `64GB`, `50%`) and as Kubernetes does (`500m`, `10000Gi`).
 
-Units are those of SkyPilot's documentation: KB, MB, GB … are powers of 1024, as KiB, MiB, GiB … are.
+Units of task files are those of SkyPilot's documentation: KB, MB, GB … are powers of 1024, as KiB, MiB, GiB …
+are. To Kubernetes k, M, G … are powers of 1000, and Ki, Mi, Gi … powers of 1024.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from batuta.spec.problem import InputError
 
@@ -17,6 +20,16 @@ _AMOUNT = re.compile(rf"{_NUMBER}\s*(\+?)")
 _MEMORY = re.compile(rf"{_NUMBER}\s*([KMGTP]?)(?:I?B)?\s*(\+?)", re.IGNORECASE)
 _PERCENT = re.compile(r"([0-9]{1,3})\s*%?")
 _MIB_OF_UNIT = {"k": 2**-10, "m": 1.0, "g": 2.0**10, "t": 2.0**20, "p": 2.0**30}
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]{1,24}(?:\.[0-9]{0,24})?|\.[0-9]{1,24}))(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)"
+)
+_SUFFIX = {
+    **{unit: Fraction(1000) ** power for power, unit in enumerate(("n", "u", "m", "", *"kMGTPE"), start=-3)},
+    **{f"{unit}i": Fraction(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+LARGEST_QUANTITY = 2**63 - 1
+"""What Kubernetes can count to."""
+_QUANTITY_FIX = "for example 8, 500m or 64Gi"
 _MEMORY_FIX = "for example 8GiB, 512MiB or, in GiB, 8"
 
 
@@ -69,6 +82,36 @@ def parse_percent(text: str) -> int:
     if match is None or not 1 <= int(match[1]) <= 100:
         raise InputError.of(f"{shown(text)} is not a share in percent", fix="a whole number within 1%..100%")
     return int(match[1])
+
+
+def parse_quantity(text: str) -> Fraction:
+    """A quantity of Kubernetes, exactly: `500m`, `1e3`, `64Gi`, `-1`."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise InputError.of(f"{shown(text)} is not a quantity", fix=_QUANTITY_FIX)
+    number, exponent, suffix = match.groups()
+    unit = Fraction(10) ** int(exponent) if exponent is not None else _SUFFIX[suffix or ""]
+    value = Fraction(number) * unit
+    if abs(value) > LARGEST_QUANTITY:
+        raise InputError.of(f"{shown(text)} is larger than Kubernetes can count", fix=_QUANTITY_FIX)
+    return value
+
+
+def parse_milli(text: str) -> int:
+    """The same in whole thousandths, rounded up: `500m` is 500, `1Ki` 1024000."""
+    return math.ceil(parse_quantity(text) * 1000)
+
+
+def show_milli(milli: int, *, is_bytes: bool = False) -> str:
+    """Thousandths as a quantity that `parse_milli` reads as the same; bytes in the largest whole unit."""
+    if milli % 1000:
+        return f"{milli}m"
+    whole = milli // 1000
+    if is_bytes and whole:
+        for power, unit in reversed(list(enumerate("KMGTPE", start=1))):
+            if whole % 1024**power == 0:
+                return f"{whole // 1024**power}{unit}i"
+    return str(whole)
 
 
 def shown(text: str, longest: int = 60) -> str:

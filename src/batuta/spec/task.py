@@ -7,7 +7,7 @@
       accelerators: H100:8           # per node; H100 (one), {H100: 8}, [H100:8, A100:8], H100:0.5, 8 (any)
       cpus: 16+                      # per node; 16 and 16+ are placed alike
       memory: 64+                    # per node, in GiB unless it has a unit (64GB, 512MB: powers of 1024)
-      priority: 100                  # -1000..1000
+      priority: 100                  # -1000..1000, or the name of a WorkloadPriorityClass
       labels: {kueue.x-k8s.io/queue-name: team-a}
       any_of: [{accelerators: H100:8}, {accelerators: A100:8}]
       job_recovery: {max_restarts_on_errors: 3, recover_on_exit_codes: [33]}
@@ -41,11 +41,9 @@ from batuta.spec.quantity import Amount, shown
 from batuta.spec.task_elastic import NO_WISHES, RIGID, Elastic, GpuWishes, read_elastic, read_gpu
 from batuta.spec.task_env import read_variables
 from batuta.spec.task_paths import Mount, PathRules, check_workdir, read_mounts, read_workdir
+from batuta.spec.task_priority import CLASS_LABEL, parse_priority
 from batuta.spec.task_resources import (
-    CLASS_LABEL,
     EXEC_TIME_LABEL,
-    HIGHEST_PRIORITY,
-    LOWEST_PRIORITY,
     NO_NEEDS,
     QUEUE_LABEL,
     Needs,
@@ -96,6 +94,7 @@ class Task:
     queue: str = ""
     """Empty: the default queue."""
     priority_class: str = ""
+    """Stands in for a priority of 0 when the task is submitted."""
     max_exec_time_s: float | None = None
     max_restarts_on_errors: int = 0
     recover_on_exit_codes: tuple[int, ...] = ()
@@ -204,6 +203,7 @@ def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathR
     num_nodes, elastic = read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
     gpu = read_gpu(reader, values.get("gpu"))
     exec_time = resources.label(EXEC_TIME_LABEL)
+    priority, priority_class = _priority(reader, resources, overrides.priority)
     task = Task(
         name=_read_name(reader, values.get("name"), overrides.name),
         workdir=workdir,
@@ -212,9 +212,9 @@ def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathR
         any_of=resources.any_of,
         labels=resources.labels,
         image_id=resources.image_id,
-        priority=_priority(reader, resources, overrides.priority),
+        priority=priority,
         queue=_queue(reader, resources, overrides.queue),
-        priority_class=resources.label(CLASS_LABEL),
+        priority_class=priority_class,
         max_exec_time_s=float(exec_time) if exec_time else None,
         max_restarts_on_errors=resources.max_restarts_on_errors,
         recover_on_exit_codes=resources.recover_on_exit_codes,
@@ -232,9 +232,6 @@ def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathR
     _check_share(reader, values, task)
     if not task.gpus_per_node:
         reader.notes.append("no accelerators are asked for: each node counts as one GPU of any type")
-    if task.priority_class and not task.priority:
-        name = shown(task.priority_class)
-        reader.notes.append(f"the priority class {name} is not used: say it as a number, resources.priority")
     return task
 
 
@@ -263,14 +260,16 @@ def _read_name(reader: TaskReader, node: YamlNode | None, given: str | None) -> 
     return written if given is None else given
 
 
-def _priority(reader: TaskReader, resources: Resources, given: int | None) -> int:
+def _priority(reader: TaskReader, resources: Resources, given: int | str | None) -> tuple[int, str]:
+    """The number, and the name of a class. What the command line says stands in for both."""
     if given is None:
-        return resources.priority
-    if isinstance(given, bool) or not LOWEST_PRIORITY <= given <= HIGHEST_PRIORITY:
-        reader.problems.append(
-            Problem(f"--priority must be within {LOWEST_PRIORITY}..{HIGHEST_PRIORITY}, found {given}")
-        )
-    return given
+        return resources.priority, resources.priority_class or resources.label(CLASS_LABEL)
+    try:
+        found = parse_priority(str(given))
+    except InputError as error:
+        reader.problems += [Problem(f"--priority {problem.message}") for problem in error.problems]
+        return 0, ""
+    return (found, "") if isinstance(found, int) else (0, found)
 
 
 def _queue(reader: TaskReader, resources: Resources, given: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Whether a job could ever run on these nodes and in its queue, if it were alone; if not, why not.
+"""Whether a job could ever run on these nodes, if it were alone; if not, why not.
 
 The answer agrees with `core.reach`, which the scheduler itself goes by; this adds the words.
 """
@@ -8,42 +8,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from batuta.core.cluster import Node, Queue
+from batuta.core.cluster import Node
 from batuta.core.fit import tolerates
 from batuta.core.job import Job, Spread
 from batuta.spec.problem import Problem, did_you_mean
 
-ALL_TYPES = "*"
+
+def check_fits(job: Job, nodes: Sequence[Node], file: str = "") -> list[Problem]:
+    """Why the job can never have its smallest size; empty when it can."""
+    return [Problem(message, file, fix=fix) for message, fix in _on_nodes(job, nodes)]
 
 
-def check_fits(
-    job: Job, nodes: Sequence[Node], queues: Sequence[Queue] = (), file: str = ""
-) -> list[Problem]:
-    """Why the job can never have its smallest size; empty when it can. No queues: any name will do."""
-    found, types = _on_nodes(job, nodes)
-    found += _in_queue(job, queues, types or sorted({node.gpu_type for node in nodes}))
-    return [Problem(message, file, fix=fix) for message, fix in found]
-
-
-def _on_nodes(job: Job, nodes: Sequence[Node]) -> tuple[list[tuple[str, str]], list[str]]:
-    """What is in the way, and the GPU types that would do."""
+def _on_nodes(job: Job, nodes: Sequence[Node]) -> list[tuple[str, str]]:
+    """What is in the way."""
     if not nodes:
-        return [("the cluster has no nodes", "")], []
+        return [("the cluster has no nodes", "")]
     accepted = dict(job.gpu_types)
     alike = [node for node in nodes if not accepted or node.gpu_type in accepted]
     if not alike:
         wanted, known = " or ".join(accepted), sorted({node.gpu_type for node in nodes})
         near = did_you_mean(next(iter(accepted)), known)
         fix = near if near.startswith("did") else f"this cluster has {', '.join(known[:16])}"
-        return [(f"no node has a GPU of type {wanted}", fix)], []
+        return [(f"no node has a GPU of type {wanted}", fix)]
     suited = [node for node in alike if _suits(job, node)]
     if not suited:
-        return [("every node that would do is tainted or lacks a label that the job wants", "")], []
+        return [("every node that would do is tainted or lacks a label that the job wants", "")]
     most = _most_by_type(job, suited)
-    types = sorted(kind for kind, gpus in most.items() if gpus >= job.min)
-    if types:
-        return [], types
-    return [_too_much(job, suited, max(most.values()))], []
+    if max(most.values()) >= job.min:
+        return []
+    return [_too_much(job, suited, max(most.values()))]
 
 
 def _suits(job: Job, node: Node) -> bool:
@@ -156,26 +149,3 @@ _LIMITS: tuple[tuple[Callable[[Job, Node], int], Callable[[Job, Sequence[Node]],
     (_beside_memory, _say_memory),
 )
 """How many GPUs of a node a job can use, as far as one thing is concerned; and what to say if that is it."""
-
-
-def _in_queue(job: Job, queues: Sequence[Queue], types: Sequence[str]) -> list[tuple[str, str]]:
-    """A queue without a cohort never has more than its quota; one with a cohort may borrow."""
-    if not queues:
-        return []
-    own = next((queue for queue in queues if queue.name == job.queue), None)
-    if own is None:
-        return [(f"there is no queue {job.queue}", did_you_mean(job.queue, [queue.name for queue in queues]))]
-    quota = dict(own.quota)
-    if own.cohort or not quota:
-        return []
-    most = max(
-        (min(quota.get(kind, job.min), quota.get(ALL_TYPES, job.min)) for kind in types), default=job.min
-    )
-    if most >= job.min:
-        return []
-    return [
-        (
-            f"needs at least {job.min} GPUs; queue {own.name} has a quota of {most}",
-            "fewer nodes, or another queue",
-        )
-    ]

@@ -16,8 +16,9 @@ from pathlib import Path
 import yaml
 
 from batuta.spec.quantity import shown
+from batuta.spec.sound_yaml import is_null
 from batuta.spec.task_env import fill_in
-from batuta.spec.task_yaml import TaskReader, is_null
+from batuta.spec.task_yaml import TaskReader
 from batuta.spec.yaml_nodes import YamlNode
 
 LONGEST_SHOWN = 300

@@ -10,15 +10,15 @@ import yaml
 from batuta.spec.accelerator import Accelerator, parse_accelerators, read_accelerators
 from batuta.spec.problem import InputError, Problem
 from batuta.spec.quantity import Amount, parse_amount, parse_memory_gib, shown
-from batuta.spec.task_yaml import TaskReader, is_null
+from batuta.spec.sound_yaml import is_null
+from batuta.spec.task_priority import CLASS_LABEL, parse_priority
+from batuta.spec.task_yaml import TaskReader
 from batuta.spec.yaml_nodes import YamlNode
 
-LOWEST_PRIORITY, HIGHEST_PRIORITY = -1000, 1000
 MOST_CANDIDATES = 64
 MOST_RESTARTS = 10_000
 LONGEST_EXEC_S = 10**9
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-CLASS_LABEL = "kueue.x-k8s.io/priority-class"
 EXEC_TIME_LABEL = "kueue.x-k8s.io/max-exec-time-seconds"
 
 _NEEDS = ("accelerators", "cpus", "memory")
@@ -53,6 +53,7 @@ class Resources:
     labels: tuple[tuple[str, str], ...] = ()
     image_id: str = ""
     priority: int = 0
+    priority_class: str = ""
     max_restarts_on_errors: int = 0
     recover_on_exit_codes: tuple[int, ...] = ()
 
@@ -64,16 +65,17 @@ def read_resources(reader: TaskReader, node: YamlNode | None) -> Resources:
     """Everything sound under `resources`; keys about clouds are noted."""
     values = reader.section(node, "resources", _KNOWN, _CLOUD)
     needs = _read_needs(reader, values, NO_NEEDS)
-    priority = None
+    priority: int | str | None = None
     if "priority" in values:
-        priority = reader.whole(values["priority"], "priority", LOWEST_PRIORITY, HIGHEST_PRIORITY)
+        priority = _read_priority(reader, values["priority"])
     restarts, codes = _read_recovery(reader, values.get("job_recovery"))
     return Resources(
         needs=needs,
         any_of=_read_candidates(reader, values, needs),
         labels=_read_labels(reader, values.get("labels")),
         image_id=_read_image(reader, values.get("image_id")),
-        priority=priority or 0,
+        priority=priority if isinstance(priority, int) else 0,
+        priority_class=priority if isinstance(priority, str) else "",
         max_restarts_on_errors=restarts,
         recover_on_exit_codes=codes,
     )
@@ -153,6 +155,16 @@ def _read_labels(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[str, 
         if text is not None:
             found.append((key, text))
     return tuple(found)
+
+
+def _read_priority(reader: TaskReader, node: YamlNode) -> int | str | None:
+    text = reader.text(node, "priority")
+    try:
+        return None if text is None else parse_priority(text)
+    except InputError as error:
+        for problem in error.problems:
+            reader.fault(node, f"priority {problem.message}", problem.fix)
+        return None
 
 
 def _read_image(reader: TaskReader, node: YamlNode | None) -> str:

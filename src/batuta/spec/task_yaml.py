@@ -1,100 +1,34 @@
-"""A task file as YAML nodes: bounded in size and depth, aliases and merge keys resolved, notes collected."""
+"""A task file as YAML nodes: one document, scripts to the last blank."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import yaml
 
-from batuta.spec.problem import InputError, Problem, did_you_mean
-from batuta.spec.yaml_nodes import YamlNode, YamlReader
+from batuta.spec.problem import Problem
+from batuta.spec.sound_yaml import SoundReader, explain_tab, join_surrogates
+from batuta.spec.yaml_nodes import YamlNode
 
-LARGEST_BYTES = 2**20
-MOST_VALUES = 20_000
-"""Values in one file, each alias counted with all that it stands for: bombs of aliases end here."""
-
-_TAG = "tag:yaml.org,2002:"
-_NULL, _MERGE = _TAG + "null", _TAG + "merge"
-_TAGS = {
-    _TAG + name
-    for name in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge", "seq", "map", "set")
-}
-_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
-_T = TypeVar("_T")
+LARGEST_BYTES = SoundReader.largest_bytes
 
 
-def is_null(node: YamlNode | None) -> bool:
-    """Whether nothing is said: the key is absent, or has no value."""
-    return node is None or (isinstance(node, yaml.ScalarNode) and node.tag == _NULL)
+class TaskReader(SoundReader):
+    """Reads the nodes of one task file."""
 
-
-class TaskReader(YamlReader):
-    """Reads the nodes of one task file. `notes` are what was accepted and is not used."""
-
-    def __init__(self, file: str) -> None:
-        super().__init__(file)
-        self.notes: list[str] = []
+    size_fix = "a task file is small"
 
     def compose_task(self, text: str) -> YamlNode | None:
         """The root of a sound document; None when a problem was noted."""
-        if not self._check_text(text):
+        if not self.check_text(text):
             return None
         if text.lstrip().startswith("{"):
-            text = _join_surrogates(text)
+            text = join_surrogates(text)
         root = self.compose(text)
         self.problems = [_explained(problem, text) for problem in self.problems]
-        if root is None or not self._resolve(root):
+        if root is None or not self.resolve([root]):
             return None
         return root
-
-    def blame(self, node: YamlNode | None, message: str, fix: str = "") -> None:
-        """A problem at a node, or of the file as a whole where the command line is to blame."""
-        if node is None:
-            self.problems.append(Problem(message, self.file, fix=fix))
-        else:
-            self.fault(node, message, fix)
-
-    def section(
-        self, node: YamlNode | None, what: str, known: Sequence[str], unused: Sequence[str] = ()
-    ) -> dict[str, YamlNode]:
-        """Values by known key, those without a value left out. Keys in `unused` are noted and left out."""
-        if node is None or is_null(node):
-            return {}
-        before = len(self.problems)
-        values = self.mapping(node, what, (*known, *unused)) or {}
-        for k, problem in enumerate(self.problems[before:], start=before):
-            if problem.message.startswith("unknown key") and not problem.fix.startswith("did you mean"):
-                self.problems[k] = replace(problem, fix=f"known: {', '.join(known)}")
-        path = "" if what == "a task" else f"{what}."
-        for key in (key for key in unused if key in values):
-            self.notes.append(f"{path}{key} is not used by Batuta")
-        return {key: value for key, value in values.items() if key in known and not is_null(value)}
-
-    def parsed(self, node: YamlNode, what: str, parse: Callable[[str], _T]) -> _T | None:
-        """What a parser makes of a single value; its problems are noted at the node."""
-        text = self.text(node, what)
-        if text is None:
-            return None
-        try:
-            return parse(text)
-        except InputError as error:
-            for problem in error.problems:
-                self.fault(node, f"{what}: {problem.message}", problem.fix)
-            return None
-
-    def word(self, node: YamlNode, what: str, accepted: Sequence[str]) -> str | None:
-        """One of a few words."""
-        text = self.text(node, what)
-        if text is not None and text not in accepted:
-            near = did_you_mean(text, accepted)
-            fix = near if near.startswith("did") else f"one of {', '.join(accepted)}"
-            self.fault(node, f"{what} cannot be {text[:60]!r}", fix)
-            return None
-        return text
 
     def script(self, node: YamlNode, what: str) -> str:
         """A text exactly as it stands, to the last blank."""
@@ -105,94 +39,9 @@ class TaskReader(YamlReader):
             self.fault(node, f"{what} holds a NUL character, which no command can")
         return str(node.value)
 
-    def _check_text(self, text: str) -> bool:
-        problem: Problem | None = None
-        # A character takes a byte at least, so that only texts of a sane length are searched.
-        if len(text) > LARGEST_BYTES:
-            problem = Problem(
-                f"is larger than {LARGEST_BYTES >> 20} MiB", self.file, fix="a task file is small"
-            )
-        elif not text.strip():
-            problem = Problem("is empty", self.file)
-        elif match := _UNPRINTABLE.search(text):
-            at = match.start()
-            line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-            problem = Problem(f"holds the control character U+{ord(match[0]):04X}", self.file, line, column)
-        elif len(text.encode()) > LARGEST_BYTES:
-            problem = Problem(
-                f"is larger than {LARGEST_BYTES >> 20} MiB", self.file, fix="a task file is small"
-            )
-        if problem is not None:
-            self.problems.append(problem)
-        return problem is None
-
-    def _resolve(self, root: YamlNode) -> bool:
-        """Checks tags, cycles and the number of values; puts merged keys into their mappings."""
-        before = len(self.problems)
-        total = self._walk(root, {}, set())
-        if total > MOST_VALUES and len(self.problems) == before:
-            message = f"holds more than {MOST_VALUES:,} values, each alias counted with what it stands for"
-            self.problems.append(Problem(message, self.file, fix="use fewer aliases"))
-        return len(self.problems) == before
-
-    def _walk(self, node: YamlNode, sizes: dict[int, int], open_nodes: set[int]) -> int:
-        """How many values a node stands for. Anchors come before their aliases, so that depth is bounded."""
-        known = sizes.get(id(node))
-        if known is not None:
-            return known
-        if id(node) in open_nodes:
-            self.fault(node, "is a part of itself through an alias")
-            return 1
-        if node.tag not in _TAGS:
-            self.fault(node, f"the tag {node.tag[:60]} is unknown", "write plain YAML, without tags")
-        open_nodes.add(id(node))
-        total = 1
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                total += self._walk(key, sizes, open_nodes) + self._walk(value, sizes, open_nodes)
-            self._merge(node)
-        elif isinstance(node, yaml.SequenceNode):
-            total += sum(self._walk(item, sizes, open_nodes) for item in node.value)
-        open_nodes.discard(id(node))
-        sizes[id(node)] = total
-        return total
-
-    def _merge(self, node: yaml.MappingNode) -> None:
-        """Replaces `<<: *other` by the keys of the other mapping that are not given here."""
-        merged = [value for key, value in node.value if key.tag == _MERGE]
-        if not merged:
-            return
-        own = [(key, value) for key, value in node.value if key.tag != _MERGE]
-        given = {key.value for key, _ in own if isinstance(key, yaml.ScalarNode)}
-        sources = [part for value in merged for part in (value.value if value.id == "sequence" else [value])]
-        for source in sources:
-            if not isinstance(source, yaml.MappingNode):
-                self.fault(source, "only mappings can be merged with <<")
-                continue
-            for key, value in source.value:
-                if isinstance(key, yaml.ScalarNode) and key.value not in given:
-                    given.add(key.value)
-                    own.append((key, value))
-        node.value = own
-
-
-def _join_surrogates(text: str) -> str:
-    """JSON writes characters beyond the basic plane as two escapes; YAML knows them only as one character."""
-
-    def join(match: re.Match[str]) -> str:
-        if match[1] is None:
-            return match[0]
-        return chr(0x10000 + ((int(match[1], 16) - 0xD800) << 10) + int(match[2], 16) - 0xDC00)
-
-    return _ESCAPE.sub(join, text)
-
 
 def _explained(problem: Problem, text: str) -> Problem:
     """The parser's words in ours, where it is too short."""
     if "found another document" in problem.message:
         return replace(problem, message="holds more than one document", fix="one file is one task")
-    lines = text.splitlines()
-    line = lines[problem.line - 1] if 0 < problem.line <= len(lines) else ""
-    if "cannot start any token" in problem.message and line[problem.column - 1 : problem.column] == "\t":
-        return replace(problem, message="is not YAML: a tab", fix="indent with spaces")
-    return problem
+    return explain_tab(problem, text)

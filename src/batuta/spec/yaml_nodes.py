@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TypeAlias
+from contextlib import suppress
+from typing import NamedTuple, TypeAlias
 
 import yaml
 
@@ -17,38 +18,72 @@ DEEPEST = 64
 _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 
 
+class PlainPlace(NamedTuple):
+    """Whose a node is that was made of a plain value: `ClusterQueue a`."""
+
+    title: str
+
+
 class YamlReader:
     """Checks the nodes of one file. A bad one is noted, and None or nothing stands in for it."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.problems: list[Problem] = []
+        self._above = 0
 
     def compose(self, text: str, above: int = 0) -> YamlNode | None:
         """The root node of a document that begins below `above` lines of its file."""
         self._above = above
+        root: YamlNode | None = None
         try:
-            too_deep = _deepest(text) > DEEPEST
-            root: YamlNode | None = None if too_deep else yaml.compose(text, Loader=_LOADER)
-        except yaml.MarkedYAMLError as error:
+            too_deep = self._is_too_deep(text)
+            root = None if too_deep else yaml.compose(text, Loader=_LOADER)
+        except (yaml.YAMLError, RecursionError) as error:
+            self._not_yaml(error)
+            return None
+        if root is None and not too_deep:
+            self.problems.append(Problem("holds nothing but comments", self.file))
+        return root
+
+    def compose_all(self, text: str) -> list[YamlNode]:
+        """The root nodes of all documents up to the first that cannot be parsed."""
+        self._above = 0
+        roots: list[YamlNode] = []
+        try:
+            if self._is_too_deep(text):
+                return []
+            # One by one, so that those before a mistake are kept.
+            roots.extend(root for root in yaml.compose_all(text, Loader=_LOADER) if root is not None)
+        except (yaml.YAMLError, RecursionError) as error:
+            self._not_yaml(error)
+        return roots
+
+    def _is_too_deep(self, text: str) -> bool:
+        if _deepest(text) <= DEEPEST:
+            return False
+        self.problems.append(
+            Problem(f"is nested more than {DEEPEST} levels deep", self.file, self._above + 1)
+        )
+        return True
+
+    def _not_yaml(self, error: yaml.YAMLError | RecursionError) -> None:
+        above = self._above
+        if isinstance(error, yaml.MarkedYAMLError):
             mark = error.problem_mark or error.context_mark
             line, column = (mark.line + 1 + above, mark.column + 1) if mark else (above + 1, 0)
             said = error.problem or error.context or "cannot be parsed"
             self.problems.append(Problem(f"is not YAML: {said}", self.file, line, column))
-            return None
-        except (yaml.YAMLError, RecursionError) as error:
+        else:
             self.problems.append(Problem(f"is not YAML: {error}", self.file, above + 1))
-            return None
-        if too_deep:
-            message = f"is nested more than {DEEPEST} levels deep"
-            self.problems.append(Problem(message, self.file, above + 1))
-        elif root is None:
-            self.problems.append(Problem("holds nothing but comments", self.file))
-        return root
 
     def fault(self, node: YamlNode, message: str, fix: str = "") -> None:
         mark = node.start_mark
-        self.problems.append(Problem(message, self.file, mark.line + 1 + self._above, mark.column + 1, fix))
+        if isinstance(mark, PlainPlace):
+            self.problems.append(Problem(f"{mark.title}: {message}", self.file, fix=fix))
+        else:
+            line, column = mark.line + 1 + self._above, mark.column + 1
+            self.problems.append(Problem(message, self.file, line, column, fix))
 
     def mapping(
         self, node: YamlNode, what: str, known: Sequence[str] | None = None
@@ -115,14 +150,16 @@ class YamlReader:
 def _deepest(text: str) -> int:
     """Levels of nesting, counted up to one too many: composing recurses, and the C parser would crash."""
     depth = deepest = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            deepest = max(deepest, depth)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if deepest > DEEPEST:
-            break
+    # Composing meets the same error, at the end of what is counted here, and tells it.
+    with suppress(yaml.YAMLError):
+        for event in yaml.parse(text, Loader=_LOADER):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                deepest = max(deepest, depth)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if deepest > DEEPEST:
+                break
     return deepest
 
 

@@ -11,22 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from batuta.core.cluster import Node, Placement, Queue
+from batuta.core.cluster import Node, Placement
 from batuta.core.curve import CurvePool, SpeedCurve
 from batuta.core.job import Job
 from batuta.core.job_table import JobTable
 from batuta.core.layout import Card, Layout
 from batuta.core.progress import Progress
+from batuta.core.quota import Flavors, Quota
 from batuta.core.reach import Wishes
 from batuta.core.world import Avoided, Others, World
 from batuta.store.errors import CodecError
 from batuta.store.parcel import unwrap, wrap
 from batuta.store.values import form_of
 
-VERSION = 1
+VERSION = 2
 """Changes when an image would be misread; then the journal is replayed."""
 _COUNTERS = ("picky", "irregular", "moving", "broken", "narrow", "held_back")
-_NUMBER, _NODES, _JOBS, _QUEUES = (form_of(kind) for kind in (float, list[Node], list[Job], list[Queue]))
+_NUMBER, _NODES, _JOBS, _QUOTA = (form_of(kind) for kind in (float, list[Node], list[Job], Quota))
+_FLAVORS = form_of(dict[str, Flavors])
 _PROGRESS = form_of(dict[str, Progress])
 _PLACEMENTS, _REACH = form_of(list[Placement | None]), form_of(dict[Wishes, list[int]])
 
@@ -46,7 +48,8 @@ def draw(world: World) -> bytes:
         "ill": [[i, hex(mask)] for i, mask in world.ill.items()],
         "others": [[i, hex(others.gpus), *others[1:]] for i, others in world.others.items()],
         "avoided": [[job, hex(nodes), until_s] for job, (nodes, until_s) in world.avoided.items()],
-        "queues": _write(_QUEUES, world.queues.values()),
+        "quota": _write(_QUOTA, world.quota),
+        "flavors": _write(_FLAVORS, world.flavors),
         "reach": _write(_REACH, world.reach),
         "nodes": _write(_NODES, world.nodes.nodes),
         "types": world.nodes.types,
@@ -55,7 +58,7 @@ def draw(world: World) -> bytes:
         "jobs": _write(_JOBS, jobs.jobs),
         "placements": _write(_PLACEMENTS, jobs.placements),
         "counters": {name: getattr(jobs, name) for name in _COUNTERS},
-        "job_queues": list(jobs.queues.items()),
+        "job_queues": [[*key, number] for key, number in jobs.queues.items()],
         "size_sets": list(jobs.size_sets.places),
         "curves": [
             [start, last, curve.across_nodes, curve.across_racks]
@@ -102,8 +105,8 @@ def _restore(header: dict[str, Any], arrays: dict[str, Any]) -> World:
         world.layout.add(node)
     _restore_layout(world.layout, header["layout"])
     _restore_jobs(world.jobs, header, arrays)
-    for queue in _read(_QUEUES, header["queues"]):
-        world.queues[queue.name] = queue
+    world.quota = _read(_QUOTA, header["quota"])
+    world.flavors = _read(_FLAVORS, header["flavors"])
     world.version, world.now_s = header["version"], _read(_NUMBER, header["now_s"])
     world.cordoned, world.lost = _bits(header["cordoned"]), _bits(header["lost"])
     world.ill = {i: _bits(mask) for i, mask in header["ill"]}
@@ -128,7 +131,7 @@ def _restore_layout(layout: Layout, data: dict[str, Any]) -> None:
 
 def _restore_jobs(table: JobTable, header: dict[str, Any], arrays: dict[str, Any]) -> None:
     # Numbers of queues, size sets and curves first: inserting a job finds them as they were.
-    table.queues = dict(header["job_queues"])
+    table.queues = {(namespace, name): number for namespace, name, number in header["job_queues"]}
     for sizes in header["size_sets"]:
         table.size_sets.add(tuple(sizes))
     _restore_curves(table.curves, header, arrays["speeds"])

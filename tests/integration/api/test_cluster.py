@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from batuta.api import cluster_models, models
+from batuta.api import cluster_models, models, queue_models
 from batuta.core import event as ev
 from batuta.core.progress import Progress
 from tests.support.served_api import ELASTIC, ServedApi, served_api, until
@@ -80,15 +80,46 @@ def test_what_a_backend_knows_of_its_nodes(tmp_path: Path) -> None:
 def test_queues(api: ServedApi) -> None:
     assert [queue["name"] for queue in api.get("/queues")["queues"]] == ["default"]
     put = api.ask("PUT", "/queues/team", json={"quota": {"*": 2}, "cohort": "all", "weight": 2})
-    cluster_models.Queue.model_validate(put.json())
+    queue_models.Queue.model_validate(put.json())
     assert put.json()["quota"] == {"*": 2}
     api.submit("run: x\nnum_nodes: 2\nresources: {labels: {kueue.x-k8s.io/queue-name: team}}\n")
     api.wait_for("1", "RUNNING")
     team = next(queue for queue in api.get("/queues")["queues"] if queue["name"] == "team")
-    assert team["used"] == {"virtual": 2, "*": 2}
+    assert team["used"] == {"*": 2}
     assert (team["running"], team["pending"], team["borrowed"]) == (1, 0, {})
     again = api.ask("PUT", "/queues/team", json={"quota": {"virtual": 4}, "held": True}).json()
     assert (again["held"], again["cohort"], again["quota"]) == (True, "", {"virtual": 4})
+
+
+def test_who_is_ahead_of_whom_and_who_lends(api: ServedApi) -> None:
+    """Queue `rich` has eight GPUs and lends six to `poor`; the next two of `poor` wait in their order."""
+    api.ask("PUT", "/queues/rich", json={"quota": {"*": 8}, "cohort": "all"})
+    api.ask("PUT", "/queues/poor", json={"quota": {"*": 0}, "cohort": "all"})
+    queue = "resources: {labels: {kueue.x-k8s.io/queue-name: poor}"
+    first = api.submit(f"run: x\nnum_nodes: 6\n{queue}}}\n")["id"]
+    api.wait_for(first, "RUNNING")
+    plain = api.submit(f"run: x\nnum_nodes: 3\n{queue}}}\n")["id"]
+    urgent = api.submit(f"run: x\nnum_nodes: 4\n{queue}, priority: 5}}\n")["id"]
+    waits = until(lambda: found if len(_waiting(found := api.get("/queues/poor"))) == 2 else None)
+    queue_models.QueueDetail.model_validate(waits)
+    assert _waiting(waits) == [urgent, plain]
+    assert [(one["id"], one["gpus"]) for one in waits["holding"]] == [(first, 6)]
+    assert waits["borrowed"] == {"*": 6}
+    told = until(lambda: found if (found := api.get(f"/jobs/{plain}/explain"))["reason"] else None)
+    models.Explanation.model_validate(told)
+    assert told["ahead"] == 1
+    assert told["quota_reserved"]["status"] is False
+    assert told["quota_reserved"]["reason"] == "WaitingForQuota"
+    assert api.job(first)["quota_reserved"]["reason"] == "QuotaReserved"
+    all_ = api.get("/queues")
+    queue_models.Queues.model_validate(all_)
+    assert next(one for one in all_["queues"] if one["name"] == "rich")["lent"] == {"*": 6}
+    assert [(one["name"], one["running"], one["pending"]) for one in all_["cohorts"]] == [("all", 1, 2)]
+    assert api.ask("GET", "/queues/por").status_code == 404
+
+
+def _waiting(queue: dict[str, Any]) -> list[str]:
+    return [one["id"] for one in queue["waiting"]]
 
 
 def test_queues_that_make_no_sense(shared_api: ServedApi) -> None:
@@ -176,6 +207,8 @@ def test_metrics(api: ServedApi) -> None:
     assert found["batuta_jobs", (("state", "RUNNING"),)] == 1
     assert found["batuta_gpus", (("state", "free"),)] == 4
     assert found["batuta_queue_pending", (("queue", "default"),)] == 0
+    assert found["batuta_queue_running", (("queue", "default"),)] == 1
+    assert found["batuta_queue_admitted_total", (("queue", "default"),)] == 1
     assert found["batuta_events_total", (("type", "JobStarted"),)] == 1
     assert found["batuta_job_samples_per_second", (("job", "1"), ("name", "elastic"))] == 64
     assert found["batuta_job_progress_ratio", (("job", "1"), ("name", "elastic"))] == 0.5

@@ -9,9 +9,9 @@ import pytest
 
 from batuta.api import models
 from batuta.core import event as ev
-from batuta.core.cluster import Queue
 from batuta.core.job import JobState
 from batuta.core.progress import Progress
+from tests.support.quotas import short
 from tests.support.served_api import ELASTIC, SLEEPER, ServedApi, served_api, until
 
 
@@ -314,7 +314,7 @@ def test_a_size_may_be_fixed_or_given_a_range(api: ServedApi) -> None:
     ],
 )
 def test_changes_that_make_no_sense_change_nothing(tmp_path: Path, patch: dict[str, Any]) -> None:
-    with served_api(tmp_path, events=[ev.QueueSet(0.0, Queue("team"))]) as api:
+    with served_api(tmp_path, events=[ev.QuotaSet(0.0, short(("team", {})))]) as api:
         api.submit(ELASTIC)
         before = api.wait_for("1", "RUNNING")
         assert api.ask("PATCH", "/jobs/1", json=patch).status_code == 422

@@ -9,6 +9,7 @@ from tests.support.served_api import SLEEPER, ServedApi, served_api, until
 
 EVERYBODY, VIEWER, USER, ADMIN = "everybody", "viewer", "user", "admin"
 ROLES = {None: 0, "vic": 1, "ben": 2, "ana": 3}
+OBJECT = {"kind": "Cohort", "name": "nobody"}
 NEEDED = {EVERYBODY: 0, VIEWER: 1, USER: 2, ADMIN: 3}
 
 
@@ -41,7 +42,11 @@ ROUTES = (
     Route(ADMIN, "post", "/api/v1/nodes/{node}/uncordon"),
     Route(ADMIN, "post", "/api/v1/nodes/{node}/drain"),
     Route(VIEWER, "get", "/api/v1/queues"),
+    Route(VIEWER, "get", "/api/v1/queues/{queue}"),
     Route(ADMIN, "put", "/api/v1/queues/{queue}", {}),
+    Route(VIEWER, "get", "/api/v1/quota"),
+    Route(ADMIN, "patch", "/api/v1/quota", {"files": [{"text": "queues: [{name: team}]"}]}),
+    Route(ADMIN, "delete", "/api/v1/quota/{kind}/{name}"),
     Route(VIEWER, "get", "/api/v1/policy"),
     Route(ADMIN, "put", "/api/v1/policy", {"name": "fifo"}),
     Route(VIEWER, "get", "/api/v1/events"),
@@ -59,7 +64,7 @@ OPEN_DOCUMENT = "/api/v1/openapi.json"
 def ask(api: ServedApi, route: Route, headers: dict[str, str]) -> int:
     """The status of the answer; each needs a job of ben's, which may be gone afterwards."""
     job = api.submit(user="ben")["id"] if "{job}" in route.path else ""
-    path = route.path.format(job=job, node="node-0", queue="default", hash="0" * 64)
+    path = route.path.format(job=job, node="node-0", queue="default", hash="0" * 64, **OBJECT)
     params = {"follow": "false"} if path.endswith("/events") else {}
     more = {} if route.body is None else {"json": route.body}
     return api.http.request(route.method, path, headers=headers, params=params, **more).status_code
@@ -88,7 +93,7 @@ WRONG = ("Bearer batuta_wrong", "Bearer", "Basic YW5hOmFuYQ==", "batuta_wrong", 
 
 @pytest.mark.parametrize("route", [one for one in ROUTES if one.role != EVERYBODY], ids=lambda one: one.path)
 def test_a_wrong_token_gets_nowhere(shared_api: ServedApi, route: Route) -> None:
-    path = route.path.format(job="1", node="node-0", queue="default", hash="0" * 64)
+    path = route.path.format(job="1", node="node-0", queue="default", hash="0" * 64, **OBJECT)
     for header in WRONG:
         answer = shared_api.http.request(
             route.method, path, headers={"Authorization": header}, json=route.body

@@ -10,7 +10,8 @@ import pytest
     "verb",
     [
         *(["queue"], ["status"], ["history"], ["nodes"], ["nodes", "list"], ["gpus"], ["queues"]),
-        *(["queues", "list"], ["queues", "describe", "default"], ["policy"], ["policy", "show"]),
+        *(["queues", "list"], ["queues", "list", "--tree"], ["queues", "describe", "default"]),
+        *(["policy"], ["policy", "show"]),
         *(["policy", "list"], ["top"], ["doctor"], ["token", "list"], ["dashboard"]),
     ],
     ids=" ".join,
@@ -38,17 +39,39 @@ def test_queues_from_a_file(cli):
     (cli.cwd / "queues.yaml").write_text(
         "queues: [{name: team-a, quota: {virtual: 2}, weight: 2}, {name: night}]"
     )
-    assert [one["name"] for one in cli.json("queues", "apply", "queues.yaml")] == ["team-a", "night"]
-    assert "2 virtual" in cli.ok("queues", "apply", "-f", "queues.yaml")
+    changed = cli.json("queues", "apply", "queues.yaml")["objects"]
+    assert {(one["name"], one["change"]) for one in changed} >= {("team-a", "created"), ("night", "created")}
+    assert "ClusterQueue team-a unchanged" in cli.ok("queues", "apply", "-f", "queues.yaml")
     job = cli.launch("-q", "team-a", "--", "sleep 300")
     described = cli.json("queues", "describe", "team-a")
-    assert [one["id"] for one in described["jobs"]] == [job]
+    assert [one["id"] for one in (*described["holding"], *described["waiting"])] == [job]
     wrong = cli.run("queues", "describe", "team-b")
     assert "did you mean team-a?" in wrong.stderr
     (cli.cwd / "bad.yaml").write_text("queues:\n- {name: new, quota: {virtual: -1}}\n- {nme: other}\n")
     refused = cli.run("queues", "apply", "bad.yaml")
     assert (refused.returncode, len(refused.stderr.splitlines())) == (2, 3)
     assert "new" not in {one["name"] for one in cli.json("queues")}, "nothing is half applied"
+
+
+def test_who_borrows_and_who_is_ahead(cli):
+    """One GPU of quota in the whole cohort, which its owner does not use."""
+    (cli.cwd / "queues.yaml").write_text(
+        'queues: [{name: poor, quota: {"*": 0}, cohort: two}, {name: rich, quota: {"*": 1}, cohort: two}]'
+    )
+    cli.ok("queues", "apply", "-f", "queues.yaml")
+    runs, first, second = (cli.launch("-q", "poor", "--", "sleep 300") for _ in range(3))
+    cli.wait(runs, "RUNNING")
+    described = cli.json("queues", "describe", "poor")
+    assert [one["id"] for one in described["holding"]] == [runs]
+    assert [(one["place"], one["id"]) for one in described["waiting"]] == [(1, first), (2, second)]
+    tree = cli.ok("queues", "--tree")
+    assert "1 of 0, 1 borrowed, 2 waiting" in tree
+    assert "0 of 1, 1 lent" in tree
+    assert [one["name"] for one in cli.json("queues", "--tree")["cohorts"]] == ["two"]
+    told = cli.until(lambda: cli.ok("explain", second), lambda text: "WaitingForQuota" in text)
+    assert "QuotaReserved=False, WaitingForQuota; 1 job of its queue is ahead" in told
+    assert cli.json("status", runs)["quota_reserved"]["status"] is True
+    assert "the next of its queue" in cli.ok("explain", first)
 
 
 def test_the_policy_is_changed_while_jobs_run(cli):

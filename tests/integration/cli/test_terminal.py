@@ -46,7 +46,9 @@ def on_terminal(cli, columns: int, *arguments: str, keys: str = "", after: str =
 def test_tables_fit_and_have_colours(cli, columns):
     cli.launch("-n", "a-name-that-is-longer-than-most-of-them-are", "--", "sleep 300")
     cli.wait("a-name-that-is-longer-than-most-of-them-are", "RUNNING")
-    for verb in (["queue"], ["status"], ["history"], ["nodes"], ["gpus"], ["queues"], ["policy", "list"]):
+    verbs = [[one] for one in ("queue", "status", "history", "nodes", "gpus", "queues")]
+    verbs += [["queues", "--tree"], ["queues", "describe", "default"], ["policy", "list"]]
+    for verb in verbs:
         code, shown = on_terminal(cli, columns, *verb)
         assert code == 0
         lines = CODES.sub("", shown).splitlines()

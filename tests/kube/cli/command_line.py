@@ -72,7 +72,8 @@ class Batuta:
             fits = job["state"] == state and gpus in (None, job["gpus"]["now"])
             return job if fits else None
 
-        found = wait_until(look, f"{name} to be {state} with {gpus} GPUs")
+        # Each look is a whole run of the program, which takes from the others what they need to get on.
+        found = wait_until(look, f"{name} to be {state} with {gpus} GPUs", pause_s=0.3)
         assert found is not None
         return found
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from batuta.backends.kube import names
 from tests.kube.cli.command_line import TASK, Batuta, Said, batuta
 from tests.kube.conftest import AddNodes, MakeCluster
 from tests.support.chart import rights_of
@@ -43,6 +44,13 @@ def _binding(role: str, namespace: str) -> dict[str, object]:
     }
 
 
+def _role(name: str, verbs: list[str]) -> dict[str, object]:
+    """A role with these rights on UnifiedJobs and no others."""
+    rule = {"apiGroups": [names.GROUP], "resources": [names.PLURAL], "verbs": verbs}
+    kind = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
+    return kind | {"metadata": {"name": name}, "rules": [rule]}
+
+
 def is_one_sentence(said: Said, code: int = 1) -> bool:
     return said.code == code and said.err.startswith("error: ") and said.err.count("\n") == 1
 
@@ -51,7 +59,7 @@ def test_who_may_edit_jobs_in_a_namespace_needs_nothing_more(
     person: Person, namespace: str, add_nodes: AddNodes, tmp_path: Path
 ) -> None:
     add_nodes(1, NodeShape(gpus=4))
-    ana = person("cli-view", "cli-edit")
+    ana = person("cli-edit")
     (tmp_path / "task.yaml").write_text(TASK)
     assert ana("launch", str(tmp_path / "task.yaml"), "-d").code == 0
     found = ana.waits_for("train", "RUNNING", gpus=4)
@@ -65,7 +73,7 @@ def test_who_may_edit_jobs_in_a_namespace_needs_nothing_more(
 
 
 def test_what_a_person_may_not_is_told_in_one_sentence(person: Person, tmp_path: Path) -> None:
-    ana = person("cli-view", "cli-edit")
+    ana = person("cli-edit")
     (tmp_path / "task.yaml").write_text(TASK)
     ana("launch", str(tmp_path / "task.yaml"), "-d")
     for words in (["nodes"], ["logs", "train", "--no-follow"], ["events"], ["nodes", "cordon", "node-0"]):
@@ -78,9 +86,10 @@ def test_what_a_person_may_not_is_told_in_one_sentence(person: Person, tmp_path:
 
 
 def test_who_may_only_write_can_launch_and_is_told_what_is_missing_to_look(
-    person: Person, tmp_path: Path
+    person: Person, cluster: ControlPlane, tmp_path: Path
 ) -> None:
-    ana = person("cli-edit")
+    cluster.apply(_role("writer", ["create"]))
+    ana = person("writer")
     (tmp_path / "task.yaml").write_text(TASK)
     assert ana("launch", str(tmp_path / "task.yaml"), "-d").code == 0
     said = ana("queue")
@@ -115,7 +124,7 @@ def test_verbs_that_a_cluster_cannot_serve_say_so(batuta: Batuta, tmp_path: Path
 
 
 def test_a_cluster_without_batuta_says_how_to_install_it(make_cluster: MakeCluster) -> None:
-    bare = make_cluster(Options())
+    bare = make_cluster(Options(kwok=False))
     said = Batuta(bare.kubeconfig_path)("queue")
     assert is_one_sentence(said)
     assert "batuta install --apply" in said.err

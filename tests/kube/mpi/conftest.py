@@ -50,4 +50,4 @@ def jobs(mpi_cluster: ControlPlane) -> Iterator[Jobs]:
     """The UnifiedJobs of a fresh namespace."""
     namespace = mpi_cluster.new_namespace()
     yield Jobs(mpi_cluster, namespace)
-    mpi_cluster.delete_namespace(namespace)
+    mpi_cluster.clear_namespace(namespace)

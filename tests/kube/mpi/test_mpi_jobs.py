@@ -9,6 +9,7 @@ from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape
 from tests.support.kube.unified import Jobs, Submitted, manifest
 
+WORKERS_4: Json = {"spec": {"mpiReplicaSpecs": {"Worker": {"replicas": 4}}}}
 DISCOVERY = ["horovodrun", "--host-discovery-script", "/etc/mpi/discover_hosts.sh"]
 
 
@@ -100,3 +101,17 @@ def test_workers_that_do_not_all_fit_wait_without_holding_anything(
         assert len(set(job.places().values())) == GPUS + 1
     finally:
         mpi_cluster.delete_nodes(added)
+
+
+def test_an_mpi_job_that_others_change_or_delete_during_a_resize_has_its_size_in_the_end(jobs: Jobs) -> None:
+    """Given an MPIJob that somebody else scales, and later deletes, just then, each resize is done."""
+    job = submit(jobs, (1, 4), 2, DISCOVERY)
+    job.runs_with(2)
+    path = f"/apis/kubeflow.org/v2beta1/namespaces/{jobs.namespace}/mpijobs/mpi"
+    for size, meddle in ((3, lambda: jobs.api.patch(path, WORKERS_4)), (2, lambda: jobs.api.delete(path))):
+        job.patch({"spec": {"replicaSpec": {"targetReplicas": size}}})
+        meddle()
+        job.runs_with(size)
+        assert worker_replicas(jobs) == size
+        assert len(set(job.places().values())) == size
+    assert job.status["failures"] == 0

@@ -20,6 +20,7 @@ _JSON = "application/json"
 _PATCH_TYPES = {
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
+    "apply": "application/apply-patch+yaml",
 }
 
 
@@ -57,6 +58,12 @@ class Api:
 
     def patch(self, path: str, body: Mapping[str, Any], kind: str = "merge") -> Json:
         return self.request("PATCH", path, body, _PATCH_TYPES[kind])
+
+    def apply(self, body: Mapping[str, Any]) -> str:
+        """Applies an object as `kubectl apply --server-side` does, without force; its path."""
+        path = f"{self._collection(body)}/{body['metadata']['name']}"
+        self.request("PATCH", f"{path}?fieldManager=kubectl", body, _PATCH_TYPES["apply"])
+        return path
 
     def delete(self, path: str, **query: str | int) -> Json:
         return self.request("DELETE", path + (f"?{urlencode(query)}" if query else ""))
@@ -97,6 +104,14 @@ class Api:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _collection(self, body: Mapping[str, Any]) -> str:
+        """Where objects of this kind are, as the API server says itself."""
+        version = body["apiVersion"]
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        kind = next(one for one in self.get(root)["resources"] if one["kind"] == body["kind"])
+        space = f"namespaces/{body['metadata'].get('namespace', 'default')}/" if kind["namespaced"] else ""
+        return f"{root}/{space}{kind['name']}"
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None, content_type: str) -> bytes:
         content = None if body is None else json.dumps(body)

@@ -44,7 +44,7 @@ def kube_rig(cluster: ControlPlane, namespace: str, node: NodeName) -> Iterator[
         clock = _Clock()
         # The wiring of `batuta operator` itself, for a World that has seen nothing yet.
         config = OperatorConfig(namespaces=[namespace])
-        backend, _ = kube_operator.kube_backend(World(), inbox, clerks, config, clock)
+        backend, *_ = kube_operator.kube_backend(World(), inbox, clerks, config, clock)
         yield Rig(
             _InNamespace(backend, namespace, node),
             step_s=0.1,

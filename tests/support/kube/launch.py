@@ -18,6 +18,9 @@ from tests.support.kube.programs import program
 
 READY_WITHIN_S = 120.0
 _PAUSE_S = 0.05
+# Some serve a certificate that they have made themselves; whether it is up is all that is asked here.
+_ANY_SERVER = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_ANY_SERVER.check_hostname, _ANY_SERVER.verify_mode = False, ssl.CERT_NONE
 
 
 class NotReady(Exception):
@@ -39,20 +42,29 @@ class Launch:
         self.access = Access(folder, options.address, self._ports["kube-apiserver"])
         self._guard = Guard()
         self._running: dict[str, RunningProgram] = {}
+        self.starts: dict[str, list[tuple[float, float]]] = {}
+        """By program that was waited for: when it was started and when it was ready, in Unix seconds."""
 
     @property
     def etcd_url(self) -> str:
         return f"http://{LOOPBACK}:{self._ports['etcd']}"
 
     def start_all(self) -> None:
-        """Starts the programs in the order in which they need each other."""
-        for name in self._paths:
+        """Starts the programs in the order in which they need each other: all need the first two."""
+        store, server, *others = self._paths
+        for name in (store, server):
             self.start(name)
+        for name in others:
+            self._spawn(name, self._paths[name], self._flags(name))
+        for name in others:
+            self._wait_ready(name)
 
     def start(self, name: str) -> RunningProgram:
         """Starts one program, and returns when it is ready."""
+        begun_s = time.time()
         running = self._spawn(name, self._paths[name], self._flags(name))
-        self._wait_ready(running, self._health_url(name))
+        self._wait_ready(name)
+        self.starts.setdefault(name, []).append((begun_s, time.time()))
         return running
 
     def run(self, name: str, words: Sequence[str]) -> RunningProgram:
@@ -119,7 +131,8 @@ class Launch:
                 return f"http://{LOOPBACK}:{port}/health"
         return f"http://{LOOPBACK}:{port}/healthz"
 
-    def _wait_ready(self, running: RunningProgram, url: str) -> None:
+    def _wait_ready(self, name: str) -> None:
+        running, url = self._running[name], self._health_url(name)
         give_up = time.monotonic() + READY_WITHIN_S
         while not _says_ok(url):
             running.check()
@@ -141,11 +154,8 @@ def program_names(options: Options) -> list[str]:
 
 
 def _says_ok(url: str) -> bool:
-    # Some serve a certificate that they have made themselves; whether it is up is all that is asked here.
-    tls = ssl.create_default_context()
-    tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(url, timeout=5, context=tls) as answer:
+        with urllib.request.urlopen(url, timeout=5, context=_ANY_SERVER) as answer:
             return answer.status == 200
     except (OSError, urllib.error.URLError, http.client.HTTPException):
         return False

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 
@@ -22,6 +23,13 @@ class Request:
     """When it came in, RFC 3339 with microseconds."""
     path: str
     agent: str
+    is_forbidden: bool
+    """Whether the user may not do this. Other refusals (403 for a quota, say) are of what was asked."""
+
+    @property
+    def at_s(self) -> float:
+        """When it came in, in Unix seconds."""
+        return datetime.fromisoformat(self.at).timestamp()
 
 
 class RequestsSeen:
@@ -67,4 +75,6 @@ def _request(entry: dict) -> Request:
         at=entry["requestReceivedTimestamp"],
         path=entry["requestURI"],
         agent=entry.get("userAgent", ""),
+        is_forbidden=entry.get("annotations", {}).get("authorization.k8s.io/decision") == "forbid"
+        or entry.get("responseStatus", {}).get("code") == 401,
     )

@@ -62,6 +62,17 @@ class Jobs:
         self.api.create(self.path, body)
         return Submitted(self, body["metadata"]["name"])
 
+    def accepts(self, body: Json) -> bool:
+        """Whether the API server would take this, which is not stored."""
+        head = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": {"name": "accepted"}}
+        try:
+            self.api.create(f"{self.path}?dryRun=All", head | body)
+        except ApiError as error:
+            if error.status != 422:
+                raise
+            return False
+        return True
+
     def pods(self, job: str) -> dict[str, Json]:
         found = self.api.items(self.pods_path, labelSelector=f"{names.JOB_NAME}={job}")
         return {pod["metadata"]["name"]: pod for pod in found}

@@ -1,4 +1,4 @@
-"""Jobs, nodes and queues as people see them."""
+"""Jobs and nodes as people see them."""
 
 import json
 import math
@@ -7,13 +7,11 @@ from itertools import islice
 from batuta.api import cluster_models, models
 from batuta.api.parts import NoFacts
 from batuta.api.plain_json import to_json
-from batuta.api.queue_view import view_queues
 from batuta.api.task_view import shown_task
 from batuta.api.views import count_gpus, view_job, view_nodes, view_unborn
 from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import Queue
 from batuta.core.decide import decide
 from batuta.core.job import JobState, Share
 from batuta.core.progress import Progress
@@ -93,24 +91,6 @@ def test_gpus_always_add_up() -> None:
         if number % 50 == 0:
             counts = count_gpus(picture_of(world))
             assert counts["total"] == counts["used"] + counts["free"] + counts["unhealthy"]
-
-
-def test_queues_borrow_and_lend() -> None:
-    jobs = [make_job("a", 3, queue="one"), make_job("b", 1, queue="two"), make_job("c", 1, queue="three")]
-    world = make_world(make_nodes(8), {"a": "n0:012", "b": "n0:3"}, jobs)
-    for queue in (
-        Queue("one", (("*", 1),), "all"),
-        Queue("two", (("*", 4),), "all"),
-        Queue("alone", (("*", 4),)),
-    ):
-        apply(world, ev.QueueSet(1.0, queue))
-    queues = {queue["name"]: queue for queue in view_queues(picture_of(world))}
-    cluster_models.Queues.model_validate({"queues": list(queues.values())})
-    assert list(queues) == ["default", "one", "two", "alone", "three"]
-    assert queues["one"]["borrowed"] == {"*": 2}
-    assert (queues["two"]["lent"], queues["two"]["borrowed"]) == ({"*": 2}, {})
-    assert queues["alone"]["lent"] == {}
-    assert (queues["three"]["pending"], queues["three"]["running"]) == (1, 0)
 
 
 def test_a_task_is_shown_without_its_secrets() -> None:

@@ -7,11 +7,13 @@ import pytest
 from batuta.cli.event_view import tell
 from batuta.client.answers import Event
 from batuta.core import event as ev
-from batuta.core.cluster import Node, Queue
+from batuta.core.cluster import Node
 from batuta.core.job import Job, JobState
 from batuta.core.progress import Progress
+from batuta.core.quota import ClusterQueue, Quota
 from batuta.core.wish import Wish
 from batuta.store.codec import EVENT_TYPES, encode
+from tests.support.quotas import short
 from tests.support.worlds import at
 
 JOB = Job("7", 0.0, size=2, min=1, max=4, name="net", user="ana")
@@ -52,7 +54,8 @@ EVENTS = [
     (ev.NodeUncordoned(1.0, "n"), "node n is in service again"),
     (ev.GpuFailed(1.0, "n", 3), "GPU 3 of node n failed"),
     (ev.GpuRepaired(1.0, "n", 3), "GPU 3 of node n works again"),
-    (ev.QueueSet(1.0, Queue("q")), "queue q is set"),
+    (ev.QuotaSet(1.0, short(("q", {}))), "quota is set: 1 cluster queue"),
+    (ev.QuotaSet(1.0, Quota(cluster_queues=(ClusterQueue("q"),))), "quota is set: 1 cluster queue"),
 ]
 
 

@@ -50,7 +50,7 @@ def test_all_verbs_of_the_spec_are_there():
     assert {path[0] for path in all_commands()} == VERBS
     families = {
         "nodes": {"list", "cordon", "uncordon", "drain"},
-        "queues": {"list", "apply", "describe"},
+        "queues": {"list", "apply", "describe", "try", "delete", "export"},
         "policy": {"show", "set", "list"},
         "token": {"create", "list", "revoke"},
         "completion": {"bash", "zsh", "fish", "install"},

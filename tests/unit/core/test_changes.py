@@ -1,5 +1,6 @@
 """Which changes are carried out, which are dropped because they do not pay, and the order of commands."""
 
+from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,7 @@ class Caps:
     def __init__(self, **caps: int) -> None:
         self.caps = caps
 
-    def admit(self, world: World, now_s: float) -> Admitted:
+    def admit(self, world: World, now_s: float, without: Set[int] = frozenset()) -> Admitted:
         return Admitted(np.array([self.caps.get(job, 99) for job in world.jobs.ids], dtype=np.int64), {})
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import Node, Queue
+from batuta.core.cluster import Node
 from batuta.core.decide import Rules, decide
 from batuta.core.job import Share, Spread, Topology
 from batuta.core.plan import Decision
@@ -15,22 +15,24 @@ from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
 from batuta.core.wish import Wish
 from batuta.core.world import World
-from batuta.quota.queue_limits import QueueLimits
+from batuta.quota.admission import QuotaAdmission
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_plan
+from tests.support.quotas import short
 from tests.support.worlds import NOW_S, at, make_job, make_nodes, make_world, scaling
+from tests.unit.quota.test_reasons import CASES as QUOTA_CASES
 
 Case = Callable[[], tuple[World, Rules]]
 
 
-def quota(world: World, *queues: Queue) -> World:
-    for queue in queues:
-        apply(world, ev.QueueSet(0.0, queue))
+def quota(world: World, limits: dict[str, int], *, held: bool = False) -> World:
+    """With so much quota for the queue that all jobs are in."""
+    apply(world, ev.QuotaSet(0.0, short(("default", limits), held=("default",) if held else ())))
     return world
 
 
 def limited(**gpus: int) -> Rules:
-    return rules_that_give(None, QueueLimits(), **gpus)
+    return rules_that_give(None, QuotaAdmission(), **gpus)
 
 
 def alone(*sizes: int, lost: tuple[str, ...] = (), **wishes: Any) -> World:
@@ -118,41 +120,39 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
     "its queue is held": (
         Reason.QUEUE_HELD,
         "its queue is held",
-        lambda: (quota(alone(4), Queue("default", held=True)), limited(j=1)),
+        lambda: (quota(alone(4), {}, held=True), limited(j=1)),
     ),
     "its queue is held while it runs": (
         Reason.QUEUE_HELD,
         "its queue is held",
         lambda: (
-            quota(
-                make_world(make_nodes(4), {"j": "n0:0"}, [make_job("j", max=4)]), Queue("default", held=True)
-            ),
+            quota(make_world(make_nodes(4), {"j": "n0:0"}, [make_job("j", max=4)]), {}, held=True),
             limited(j=1),
         ),
     ),
     "its queue has used its quota": (
         Reason.QUOTA_EXHAUSTED,
-        "needs 2 GPUs, its queue has 1 of 4 left",
+        "needs 2 GPUs, its queue has 1 of 4 left, its cohort lends 0 more",
         lambda: (
-            quota(beside("n0:012", make_nodes(8), size=2), Queue("default", (("*", 4),))),
+            quota(beside("n0:012", make_nodes(8), size=2), {"*": 4}),
             limited(other=3),
         ),
     ),
     "its queue leaves it no more": (
         Reason.QUOTA_REACHED,
         "has 3 GPUs, which is all that its queue's quota leaves to it",
-        lambda: (quota(alone(8, size=1, max=8), Queue("default", (("*", 3),))), limited(j=3)),
+        lambda: (quota(alone(8, size=1, max=8), {"*": 3}), limited(j=3)),
     ),
     "its queue would leave it more": (
         Reason.AT_ASKED_SIZE,
         "has 2 GPUs, 1 asked for; it could use 8, 6 are spare",
-        lambda: (quota(alone(8, size=1, max=8), Queue("default", (("*", 3),))), limited(j=2)),
+        lambda: (quota(alone(8, size=1, max=8), {"*": 3}), limited(j=2)),
     ),
     "its queue is not why it waits": (
         Reason.WAITING_FOR_GPUS,
         "needs 1 GPU, 0 of 4 are left by the jobs that go first",
         lambda: (
-            quota(beside("n0:0123", make_nodes(4), size=1, max=8), Queue("default", (("*", 6),))),
+            quota(beside("n0:0123", make_nodes(4), size=1, max=8), {"*": 6}),
             limited(other=4),
         ),
     ),
@@ -258,7 +258,8 @@ def test_a_job_is_told_why(case: str) -> None:
 
 
 def test_there_is_a_case_for_every_reason() -> None:
-    assert {reason for reason, _, _ in CASES.values()} | FOR_COMMANDS == set(Reason)
+    told = {reason for reason, _, _ in (*CASES.values(), *QUOTA_CASES.values())}
+    assert told | FOR_COMMANDS == set(Reason)
 
 
 def test_shares_that_fit_on_no_card_are_told_so() -> None:

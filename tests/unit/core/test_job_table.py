@@ -136,7 +136,7 @@ def test_a_fork_is_independent() -> None:
     twin.set_phase(0, Phase.STARTING)
     twin.insert(make_job("c", queue="other"))
     assert table.ids == ["a", "b"]
-    assert table.queues == {"default": 0}
+    assert table.queues == {("", "default"): 0}
     assert table.i("phase").tolist() == [0, 0]
     check_counters(table)
     check_counters(twin)

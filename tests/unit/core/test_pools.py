@@ -13,12 +13,17 @@ from tests.support.worlds import make_job, make_world
 
 
 def types_of(
-    nodes: list[Node], jobs: list[Job], running: dict[str, str] | None = None, **limits: int
+    nodes: list[Node],
+    jobs: list[Job],
+    running: dict[str, str] | None = None,
+    possible: dict[str, str] | None = None,
+    idle: tuple[str, ...] = (),
 ) -> dict[str, str]:
-    """By job the name of its type; `limits` are of the queue `default`, by type."""
+    """By job the name of its type; `possible` has the only type of some, `idle` do not start."""
     world = make_world(nodes, running, jobs)
-    by_number = {(0, world.nodes.types.index(name)): quota for name, quota in limits.items()}
-    found = assign_types(world, world.capacity(), by_number or None)
+    row, types = world.jobs.row, world.nodes.types
+    only = {row(name): {types.index(kind)} for name, kind in (possible or {}).items()}
+    found = assign_types(world, world.capacity(), only, set(map(row, idle)))
     names = [*world.nodes.types, "none"]
     return {job: names[kind] for job, kind in zip(world.jobs.ids, found, strict=True)}
 
@@ -65,9 +70,9 @@ def test_a_job_goes_where_its_labels_are() -> None:
     assert types_of([labelled, BOTH[1]], [job("a", node_labels=(("zone", "x"),))]) == {"a": "small"}
 
 
-def test_a_job_goes_where_its_queue_may_use_enough() -> None:
-    assert types_of(BOTH, [job("a", 2)], large=1) == {"a": "small"}
-    assert types_of(BOTH, [job("a", 2)], large=2) == {"a": "large"}
+def test_a_job_goes_where_its_quota_is() -> None:
+    assert types_of(BOTH, [job("a", 2)], possible={"a": "small"}) == {"a": "small"}
+    assert types_of(BOTH, [job("a", 2)], possible={"a": "large"}) == {"a": "large"}
 
 
 def test_a_job_that_can_never_run_takes_no_room() -> None:
@@ -75,11 +80,11 @@ def test_a_job_that_can_never_run_takes_no_room() -> None:
     assert types_of(BOTH, jobs)["b"] == "large"
 
 
-def test_a_job_whose_queue_has_used_up_its_quota_takes_no_room() -> None:
-    """Given a quota of four, of which "a" has two; when "b" wants four more; then "c" has its choice."""
+def test_a_job_that_does_not_start_takes_no_room() -> None:
+    """Given that "a" has two; when "b" wants four but gets no quota; then "c" has its choice."""
     jobs = [job("a", 2), job("b", 4), job("c", 4, queue="other", submit_s=9.0)]
     assert types_of(BOTH, jobs, {"a": "l:01"}) == {"a": "large", "b": "large", "c": "small"}
-    refused = types_of(BOTH, jobs, {"a": "l:01"}, large=4, small=0)
+    refused = types_of(BOTH, jobs, {"a": "l:01"}, idle=("b",))
     assert refused == {"a": "large", "b": "large", "c": "large"}
 
 

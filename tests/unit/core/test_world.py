@@ -8,7 +8,7 @@ import pytest
 
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import Node, Queue
+from batuta.core.cluster import Node
 from batuta.core.command import Migrate, Preempt, Resize, Start
 from batuta.core.curve import linear_curve
 from batuta.core.job import Job, JobState, Share
@@ -18,6 +18,7 @@ from batuta.core.plan_event import StalePlanError
 from batuta.core.reason import Reason
 from batuta.core.world import World, speed_at
 from tests.support.invariants import check_invariants, fingerprint
+from tests.support.quotas import short
 from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world, scaling, shown
 
 
@@ -110,7 +111,7 @@ EVENTS: dict[str, tuple[list[ev.Event], dict[str, tuple[str, str, float]], list[
         [3],
     ),
     "time passes": ([ev.TimePassed(NOW_S)], {}, [4]),
-    "a queue appears": ([ev.QueueSet(NOW_S, Queue("q"))], {}, [4]),
+    "a queue appears": ([ev.QuotaSet(NOW_S, short(("q", {})))], {}, [4]),
 }
 BEFORE = {"a": ("RUNNING", "n0:01 n1:0", 3.0), "b": ("RUNNING", "n1:1", 1.0), "c": ("WAITING", "", 0.0)}
 

@@ -52,7 +52,7 @@ def test_json_is_one_list_of_the_same_objects():
 
 
 def test_the_configuration_can_be_read_by_people():
-    assert "config.yaml: |\n    api:\n" in run().stdout
+    assert "config.yaml: |\n    admission: batuta\n    api:\n" in run().stdout
 
 
 def test_uninstall_prints_commands_and_spares_what_holds_data():

@@ -12,7 +12,9 @@ from batuta.spec.quantity import (
     parse_amount,
     parse_memory_gib,
     parse_memory_mib,
+    parse_milli,
     parse_percent,
+    show_milli,
 )
 
 
@@ -77,3 +79,48 @@ def test_no_text_does_anything_worse_than_to_be_refused(text):
     for parse in (parse_amount, parse_memory_gib, parse_memory_mib, parse_percent):
         with contextlib.suppress(InputError):
             parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "milli"),
+    [
+        ("8", 8000),
+        ("0", 0),
+        ("500m", 500),
+        ("1.5", 1500),
+        (".5", 500),
+        ("5.", 5000),
+        ("1e3", 1_000_000),
+        ("1E-3", 1),
+        ("10000Gi", 10000 * 2**30 * 1000),
+        ("2k", 2_000_000),
+        ("1Ki", 1_024_000),
+        ("-1", -1000),
+        ("+2", 2000),
+        ("1n", 1),
+        ("1u", 1),
+        ("1.0001", 1001),
+        ("7E", 7 * 10**18 * 1000),
+    ],
+)
+def test_a_quantity_of_kubernetes_is_whole_thousandths_rounded_up(text, milli):
+    assert parse_milli(text) == milli
+
+
+@pytest.mark.parametrize(
+    "text", ["", "Gi", "1 Gi", "10GiB", "10GB", "1e", "0x1", "1_000", "½", "1K", "9" * 25, "10E"]
+)
+def test_what_is_no_quantity_of_kubernetes_is_refused(text):
+    with pytest.raises(InputError):
+        parse_milli(text)
+
+
+@given(st.integers(0, 2**63 - 1), st.booleans())
+def test_thousandths_are_shown_so_that_they_are_read_as_the_same(milli, is_bytes):
+    assert parse_milli(show_milli(milli, is_bytes=is_bytes)) == milli
+
+
+def test_bytes_are_shown_in_the_largest_whole_unit():
+    assert show_milli(10000 * 2**30 * 1000, is_bytes=True) == "10000Gi"
+    assert show_milli(1024 * 1000) == "1024"
+    assert show_milli(1500) == "1500m"

@@ -114,8 +114,7 @@ def test_both_task_files_of_the_seed_document_are_accepted_as_they_stand(shared_
         assert (task.num_nodes, task.accelerators) == (100, (Accelerator("H100", 8),))
         assert (task.elastic.min_nodes, task.elastic.max_nodes) == (100, 100)
         assert task.run.startswith("num_nodes=`echo")
-    unused = "the priority class 'high-priority' is not used: say it as a number, resources.priority"
-    assert (first.notes, second.notes) == ((), (unused,))
+    assert (first.notes, second.notes) == ((), ())
     assert (first.queue, second.queue, second.priority_class) == ("", "user-queue", "high-priority")
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.core.cluster import Node, Queue
+from batuta.core.cluster import Node
 from batuta.core.job import Job, Share, Spread, Topology
 from batuta.core.reach import most_gpus, wishes_of
 from batuta.spec.task_fit import check_fits
@@ -115,34 +115,6 @@ def test_a_replica_can_need_too_much_of_everything_together():
 
 def test_a_cluster_without_nodes_has_room_for_nothing():
     assert [problem.message for problem in check_fits(job(1), [])] == ["the cluster has no nodes"]
-
-
-@pytest.mark.parametrize(
-    ("queue", "message"),
-    [
-        (Queue("default", (("*", 4),)), "needs at least 8 GPUs; queue default has a quota of 4"),
-        (Queue("default", (("H100", 4),)), "needs at least 8 GPUs; queue default has a quota of 4"),
-        (Queue("defalt"), "there is no queue default (did you mean defalt?)"),
-    ],
-)
-def test_a_queue_can_be_too_small(queue, message):
-    (first,) = said(job(8, 8), [queue])
-    assert first.startswith(message)
-
-
-@pytest.mark.parametrize(
-    "queue",
-    [
-        Queue("default"),
-        Queue("default", (("*", 8),)),
-        Queue("default", (("H100", 8), ("*", 8))),
-        Queue("default", (("T4", 1),)),
-        Queue("default", (("*", 4),), cohort="all"),
-        Queue("default", (("*", 8),), held=True),
-    ],
-)
-def test_a_queue_that_is_large_enough_or_may_borrow_has_nothing_to_say(queue):
-    assert said(job(8, 8), [queue]) == []
 
 
 nodes = st.lists(

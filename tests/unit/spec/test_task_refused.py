@@ -18,7 +18,7 @@ def problems_of(text: str, overrides: Overrides | None = None, **options) -> lis
     [
         (Overrides(gpus="H100:x"), "--gpus: 'x' is not a count of GPUs (a whole number within 1..1024, or"),
         (Overrides(num_nodes=0), "--num-nodes must be a whole number within 1..100000, found 0"),
-        (Overrides(priority=2000), "--priority must be within -1000..1000, found 2000"),
+        (Overrides(priority=2000), "--priority must be a whole number within -1000..1000, or the name of a"),
         (Overrides(queue="a b"), "--queue: 'a b' is not the name of a queue"),
         (Overrides(name="-x"), "--name: '-x' is not a name"),
         (Overrides(env={"A B": ""}), "--env: 'A B' is not a name for a variable"),
@@ -156,7 +156,7 @@ num_nodes: none
 resources:
   accelerators: [H100:8, 8xA100]
   cpus: -4
-  priority: high
+  priority: very high
 envs: {A: null}
 elastic: {min_nodes: 4, max_nodes: 2, grace: soon}
 gpu: {compute: 200%}

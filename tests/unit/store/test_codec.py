@@ -73,7 +73,7 @@ def test_the_text_is_what_the_docs_say():
     assert codec.encode(event) == (
         '{"v":1,"type":"Planned","time_s":1.0,"plan":{"world_version":7,"time_s":1.0,"policy":"fifo",'
         '"commands":[{"type":"Start","job":"j1","placement":[[["n0",[0,1]]]],"reason":"ADMITTED",'
-        '"evidence":[["gpus",2]]}],"retiered":[["j2",1]],"decisions":null},"cause":"decide"}'
+        '"evidence":[["gpus",2]]}],"retiered":[["j2",1]],"decisions":null,"flavors":[]},"cause":"decide"}'
     )
 
 

@@ -25,7 +25,7 @@ SLOTS = {
             ("_open_capacity", "cordoned", "ill", "jobs", "layout", "lost", "nodes", "now_s"), DRAWN
         ),
         **dict.fromkeys(("avoided", "others"), DRAWN),
-        **dict.fromkeys(("policy", "progress", "queues", "reach", "version"), DRAWN),
+        **dict.fromkeys(("flavors", "policy", "progress", "quota", "reach", "version"), DRAWN),
         "past": "is kept by the snapshots, job by job",
         "most": "is worked out again when somebody asks",
         "forgotten": "counts from when somebody took the World up",

@@ -57,12 +57,46 @@ export function advise(job: Job, cluster: Cluster | null): Advice[] {
         },
         ...smaller(job, evidence(job, "best") ?? 0),
       ];
+    case "EXCEEDS_QUOTA":
+    case "NO_MATCHING_FLAVOR":
+      return [
+        {
+          text: `Queue ${job.queue} can never give it that. Another queue may have such quota, or a smaller size fits.`,
+          action: { kind: "link", href: "#/queues", label: "See the queues" },
+        },
+        ...smaller(job, evidence(job, "most") ?? 0),
+      ];
+    case "BEHIND_ANOTHER":
+    case "KEPT_FOR_ANOTHER":
+      return [
+        {
+          text: "Jobs of its queue that came first, or matter more, start before it; a higher priority moves it forward.",
+          action: { kind: "link", href: "#/queues", label: "See who is ahead" },
+        },
+      ];
+    case "QUOTA_SHORT_OF_CPUS":
+    case "QUOTA_SHORT_OF_MEMORY":
+    case "QUOTA_SHORT_OF_PODS":
     case "QUOTA_EXHAUSTED":
     case "QUOTA_REACHED":
       return [
         ...smaller(job, evidence(job, "quota_left") ?? 0),
         {
           text: "Its queue's quota is used up. Another queue may have room, or an admin may raise the quota.",
+          action: { kind: "link", href: "#/queues", label: "See the queues" },
+        },
+      ];
+    case "QUEUE_MISSING":
+      return [
+        {
+          text: `No queue ${job.queue} is set up for it: an admin makes one, or the job moves to another queue.`,
+          action: { kind: "link", href: "#/queues", label: "See the queues" },
+        },
+      ];
+    case "QUEUE_LEAVES":
+      return [
+        {
+          text: `Queue ${job.queue} is being removed and starts nothing more: the job has to move to another queue.`,
           action: { kind: "link", href: "#/queues", label: "See the queues" },
         },
       ];

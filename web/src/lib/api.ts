@@ -10,7 +10,8 @@ import type {
   Policies,
   Problem,
   ProgressPoint,
-  Queue,
+  QueueDetail,
+  QueueTree,
   Session,
   Submitted,
   Timeline,
@@ -96,7 +97,8 @@ export const session = (): Promise<Session> => json("/session");
 export const signOut = (): Promise<Response> => request("/session", { method: "DELETE" });
 export const cluster = (): Promise<Cluster> => json("/cluster");
 export const nodes = async (): Promise<ClusterNode[]> => (await json<{ nodes: ClusterNode[] }>("/nodes")).nodes;
-export const queues = async (): Promise<Queue[]> => (await json<{ queues: Queue[] }>("/queues")).queues;
+export const queues = (): Promise<QueueTree> => json("/queues");
+export const queue = (name: string, limit: number): Promise<QueueDetail> => json(`/queues/${encodeURIComponent(name)}${query({ limit })}`);
 export const policies = (): Promise<Policies> => json("/policy");
 export const jobs = (filter: JobQuery): Promise<JobPage> => json(`/jobs${query({ ...filter })}`);
 export const job = (id: string): Promise<Job> => json(one(id));

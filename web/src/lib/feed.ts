@@ -35,7 +35,7 @@ export const EVENT_TYPES = [
   "NodeUncordoned",
   "GpuFailed",
   "GpuRepaired",
-  "QueueSet",
+  "QuotaSet",
   "TimePassed",
   "Planned",
 ] as const;
@@ -138,10 +138,8 @@ function clusterText(event: LiveEvent): [icon: string, sentence: string] | null 
       return ["warn", `GPU ${text(data["gpu"])} of ${node} failed`];
     case "GpuRepaired":
       return ["node", `GPU ${text(data["gpu"])} of ${node} works again`];
-    case "QueueSet": {
-      const queue = data["queue"] as Record<string, unknown> | string | undefined;
-      return ["queue", `Queue ${typeof queue === "object" ? text(queue["name"]) : text(queue)} was changed`];
-    }
+    case "QuotaSet":
+      return ["queue", "Quota was changed"];
     default:
       return null;
   }

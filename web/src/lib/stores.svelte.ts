@@ -4,7 +4,7 @@ import * as api from "./api.ts";
 import { clock } from "./clock.svelte.ts";
 import { live } from "./live.svelte.ts";
 import { Resource } from "./resource.svelte.ts";
-import type { Cluster, ClusterNode, Job, Policies, Queue, Session } from "./types.ts";
+import type { Cluster, ClusterNode, Job, Policies, QueueTree, Session } from "./types.ts";
 
 /** Beyond this many active jobs the table shows the first ones and says so. */
 export const MOST_ACTIVE = 5000;
@@ -23,9 +23,10 @@ export const nodes = new Resource<ClusterNode[]>(api.nodes, {
   seldom: ["JobProgressed"],
 });
 
-export const queues = new Resource<Queue[]>(api.queues, {
-  on: ["JobSubmitted", "JobStarted", "JobInterrupted", "JobEnded", "JobChanged", "QueueSet", "Planned"],
-});
+/** What changes the numbers of queues. */
+export const QUEUE_EVENTS = ["JobSubmitted", "JobStarted", "JobInterrupted", "JobEnded", "JobChanged", "JobWished", "QuotaSet", "Planned"] as const;
+
+export const queues = new Resource<QueueTree>(api.queues, { on: QUEUE_EVENTS });
 
 export const policies = new Resource<Policies>(api.policies, { on: ["PolicySet"] });
 

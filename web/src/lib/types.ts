@@ -68,6 +68,8 @@ export interface Job {
   exit_code: number | null;
   detail: string;
   reason: Reason | null;
+  /** Only where one job is asked for, and it is not over. */
+  quota_reserved?: QuotaReserved | null;
   task?: unknown;
 }
 
@@ -98,20 +100,102 @@ export interface ClusterNode {
   gpus: Gpu[];
 }
 
-/** GPUs by type; `*` counts all types together. */
-export type ByType = Record<string, number>;
+/** Whether a job has quota, in Kueue's words. */
+export interface QuotaReserved {
+  status: boolean;
+  reason: string;
+  message: string;
+}
+
+/** GPUs by flavor; `*` counts all of them together. */
+export type ByFlavor = Record<string, number>;
+
+/** Quota in one resource of one flavor, and what is made of it: GPUs, CPUs, bytes, pods. */
+export interface QuotaCell {
+  flavor: string;
+  resource: string;
+  nominal: number;
+  borrowing_limit: number | null;
+  lending_limit: number | null;
+  /** The nominal quota, in a cohort with that of all below it. */
+  total: number;
+  used: number;
+  reserved: number;
+  growth: number;
+  borrowed: number;
+  lent: number;
+}
+
+export type QueueState = "active" | "held" | "draining" | "leaving" | "misconfigured" | "open" | "unknown";
 
 export interface Queue {
   name: string;
-  quota: ByType;
+  state: QueueState;
+  message: string;
+  quota: ByFlavor;
   cohort: string;
   weight: number;
   held: boolean;
-  used: ByType;
-  borrowed: ByType;
-  lent: ByType;
+  used: ByFlavor;
+  borrowed: ByFlavor;
+  lent: ByFlavor;
   running: number;
   pending: number;
+  suspended: number;
+  /** By resource: what those that wait need at least. */
+  needs: Record<string, number>;
+  /** Thousandths of what its cohort could lend, by weight; null for a borrower of weight 0. */
+  share: number | null;
+  strategy: string;
+  stop_policy: string;
+  cells: QuotaCell[];
+  local_queues: { name: string; namespace: string; stop_policy: string; running: number; pending: number }[];
+}
+
+export interface Cohort {
+  name: string;
+  /** Empty for none. */
+  parent: string;
+  weight: number;
+  share: number | null;
+  pending: number;
+  running: number;
+  cells: QuotaCell[];
+}
+
+export interface QueueTree {
+  queues: Queue[];
+  cohorts: Cohort[];
+  fair_sharing: boolean;
+}
+
+export interface WaitingJob {
+  place: number;
+  id: string;
+  name: string;
+  user: string;
+  priority: number;
+  submitted_s: number;
+  /** That it needs at least. */
+  gpus: number;
+  reason: Reason | null;
+  quota_reserved: QuotaReserved;
+}
+
+export interface HoldingJob {
+  id: string;
+  name: string;
+  user: string;
+  priority: number;
+  submitted_s: number;
+  gpus: number;
+  reserved: number;
+  flavors: Record<string, string>;
+}
+
+export interface QueueDetail extends Queue {
+  waiting: WaitingJob[];
+  holding: HoldingJob[];
 }
 
 export interface Cluster {
@@ -145,6 +229,8 @@ export interface Explanation {
   job: string;
   state: JobState;
   reason: Reason | null;
+  /** How many of its queue are ahead of it; null when it does not wait. */
+  ahead?: number | null;
   story: { time_s: number; sentence: string }[];
 }
 

@@ -20,6 +20,10 @@
 {{- include "batuta.fullname" . }}-operator
 {{- end -}}
 
+{{- define "batuta.queueFiles" -}}
+{{- include "batuta.fullname" . }}-queues
+{{- end -}}
+
 {{- define "batuta.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default (include "batuta.operator" .) -}}
 {{- end -}}
@@ -55,6 +59,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
   "namespaces" .Values.namespaces
   "stateDir" "/var/lib/batuta"
   "leaseName" (include "batuta.operator" .)
+  "queueFiles" (include "batuta.queueFiles" .)
   "api" (dict "listen" "0.0.0.0" "port" 7077 "openMetrics" .Values.openMetrics)
 -}}
 {{- merge (dict) $place .Values.config | toYaml -}}

@@ -22,6 +22,52 @@ few only: pods of others use up nodes too. It may not read Secrets or logs and m
     - noderesourcetopologies.topology.node.k8s.io
     - podgroups.scheduling.x-k8s.io
   verbs: [get]
+{{- include "batuta.queueRules" . }}
+{{- end -}}
+
+{{- /* In the whole cluster, for what of Kueue the configuration switches on. */ -}}
+{{- define "batuta.queueRules" -}}
+{{- with .Values.config }}
+{{- if eq .admission "kueue" }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors, workloadpriorityclasses]
+  verbs: [get, list, watch]
+{{- else if .kueue.readQuota }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors, workloadpriorityclasses, cohorts, clusterqueues]
+  verbs: [get, list, watch]
+{{- if .kueue.showWorkloads }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [clusterqueues/status]
+  verbs: [get, patch]
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* The same where jobs are. */ -}}
+{{- define "batuta.workloadRules" -}}
+{{- with .Values.config }}
+{{- $decides := ne .admission "kueue" }}
+{{- if and $decides .kueue.readQuota }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [localqueues]
+  verbs: [get, list, watch]
+{{- if .kueue.showWorkloads }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [localqueues/status]
+  verbs: [get, patch]
+{{- end }}
+{{- end }}
+{{- if or (not $decides) (and .kueue.readQuota .kueue.showWorkloads) }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, delete, patch]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [get, patch]
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "batuta.jobRules" -}}
@@ -62,6 +108,7 @@ few only: pods of others use up nodes too. It may not read Secrets or logs and m
   resources: [workloads, podgroups]
   verbs: [get, list, watch]
 {{ include "batuta.eventRules" . }}
+{{- include "batuta.workloadRules" . }}
 {{- end -}}
 
 {{- define "batuta.eventRules" -}}

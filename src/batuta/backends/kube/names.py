@@ -27,6 +27,8 @@ ROLE: Final = "batuta.dev/role"
 # Labels that other kinds may carry as well.
 QUEUE_NAME: Final = "batuta.dev/queue-name"
 KUEUE_QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
+KUEUE_PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
+"""On a UnifiedJob: a WorkloadPriorityClass, whose value counts when quota is given out."""
 GANG_NAME: Final = "batuta.dev/gang-name"
 """Pods of one namespace with the same value start together or not at all."""
 GANG_SIZE: Final = "batuta.dev/gang-size"

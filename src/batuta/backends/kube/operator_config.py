@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -39,6 +40,28 @@ class Queue(Settings):
     cohort: str = Field(default="", description="queues of one cohort lend to each other")
     weight: Annotated[float, Field(gt=0, le=1e6)] = Field(default=1.0, description="its share among others")
     held: bool = Field(default=False, description="nothing new starts while it is held")
+
+
+class Admission(StrEnum):
+    """Who decides which jobs get quota."""
+
+    BATUTA = "batuta"
+    KUEUE = "kueue"
+
+
+class Kueue(Settings):
+    """What Batuta has to do with the objects of Kueue, where the cluster has them."""
+
+    read_quota: bool = Field(
+        default=True,
+        description="with admission batuta: where the cluster has Kueue's definitions, quota comes from its "
+        "ClusterQueues, LocalQueues and so on, and no longer from `queues`",
+    )
+    show_workloads: bool = Field(
+        default=False,
+        description="with admission batuta: show jobs as Workloads, and their numbers in the status of "
+        "queues; only where no Kueue runs",
+    )
 
 
 class Placement(Settings):
@@ -85,11 +108,25 @@ class Scheduling(Settings):
         default=300,
         description="how long binding a gang may take before its reservations are freed",
     )
+    restart_backoff_seconds: Annotated[int, Field(ge=1, le=3600)] = Field(
+        default=10,
+        description="pause before a job that failed starts again; it doubles with each failure, to 6 minutes",
+    )
     placement: Placement = Field(default=Placement(), description="how the binder compares nodes")
     queues: list[Queue] = Field(
         default_factory=list,
         description="queues with name, quota, cohort, weight and held, as `batuta queues apply` takes them",
     )
+    admission: Admission = Field(
+        default=Admission.BATUTA,
+        strict=False,
+        description="who decides which UnifiedJobs get quota: batuta, or kueue where a Kueue runs",
+    )
+    fair_sharing: bool = Field(
+        default=False,
+        description="with admission batuta: queues that borrow more than their share give back to others",
+    )
+    kueue: Kueue = Field(default=Kueue(), description="what Batuta has to do with the objects of Kueue")
     leader_election: LeaderElection = Field(
         default=LeaderElection(), description="how fast another replica takes over"
     )
@@ -119,6 +156,8 @@ class OperatorConfig(Scheduling):
     """Where jobs may be; empty means everywhere."""
     state_dir: str = "/var/lib/batuta"
     lease_name: DnsLabel = "batuta-operator"
+    queue_files: DnsLabel = "batuta-queues"
+    """The ConfigMap in its own namespace whose keys are files with queues."""
     api: Api = Api()
 
 

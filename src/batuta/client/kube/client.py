@@ -264,10 +264,25 @@ class KubeClient:
         )
 
     def queues(self) -> NoReturn:
-        self._cannot("tell its queues: they stand in the operator's configuration (config.queues)")
+        self._cannot("tell its queues here: kubectl get clusterqueues and the operator's dashboard do")
+
+    def queue_tree(self) -> NoReturn:
+        self.queues()
+
+    def queue(self, name: str, limit: int = 100) -> NoReturn:
+        self.queues()
 
     def set_queue(self, name: str, queue: Mapping[str, Any]) -> NoReturn:
         self._cannot("change its queues here: batuta install --set config.queues=… does it")
+
+    def quota_objects(self) -> NoReturn:
+        self._cannot("tell its quota here: kubectl get clusterqueues,localqueues,cohorts -o yaml does it")
+
+    def apply_quota(self, files: Sequence[tuple[str, str]], *, dry_run: bool = False) -> NoReturn:
+        self._cannot("change its quota here: kubectl apply -f FILE does it")
+
+    def delete_quota_object(self, kind: str, name: str, namespace: str = "") -> NoReturn:
+        self._cannot(f"change its quota here: kubectl delete {kind.lower()} {name} does it")
 
     def policy(self) -> NoReturn:
         self._cannot("tell its policy: it stands in the operator's configuration (config.policy)")

@@ -4,9 +4,7 @@ import pytest
 
 from batuta.backends.kube import names
 from tests.support.kube.control_plane import wait_until
-from tests.support.kube.flags import Options
 from tests.support.kube.nodes import NodeShape
-from tests.support.kube.operator_process import OperatorProcess, grant, prepare, refused
 from tests.support.kube.pods import Manifest, Pods, make_pod
 
 
@@ -153,35 +151,6 @@ def test_a_pod_that_needs_one_numa_node_is_not_bound_where_the_kubelet_would_ref
     (plain,) = add_nodes(1, NodeShape(gpus=4))
     pods.wait_for("whole")
     assert pods.bound()["whole"] == plain
-
-
-def test_groups_of_kubernetes_itself_start_together(make_cluster, tmp_path):
-    """Given an API server with pod groups of its own, their pods wait for each other."""
-    cluster = make_cluster(
-        Options(feature_gates={"GenericWorkload": True}, runtime_config=["scheduling.k8s.io/v1alpha2=true"])
-    )
-    prepare(cluster)
-    cluster.add_nodes(1, NodeShape(gpus=2))
-    pods = Pods(cluster, "default")
-    group = {
-        "apiVersion": "scheduling.k8s.io/v1alpha2",
-        "kind": "PodGroup",
-        "metadata": {"name": "group", "namespace": "default"},
-        "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
-    }
-    first, second = make_pod("member-0"), make_pod("member-1")
-    for pod in (first, second):
-        pod["spec"]["schedulingGroup"] = {"podGroupName": "group"}
-    mark = cluster.requests.mark()
-    with OperatorProcess(cluster, tmp_path, kubeconfig=grant(cluster)):
-        cluster.apply(group)
-        pods.create(first, make_pod("free"))
-        pods.wait_for("free")
-        pods.wait_for_word("member-0", "1 of 2 pods")
-        pods.delete("free")
-        pods.create(second)
-        pods.wait_for("member-0", "member-1")
-    assert refused(cluster, mark) == []
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many", "99999999999999999999"])

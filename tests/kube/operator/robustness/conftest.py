@@ -10,10 +10,15 @@ from tests.support.kube.nodes import NodeShape
 from tests.support.kube.operator_process import grant, prepare, refused
 from tests.support.kube.pods import Pods
 
-BREAKABLE = Options(controllers=True)
+BREAKABLE = Options(
+    controllers=True,
+    # Groups of Kubernetes itself are alpha, and need an API server that is told to have them.
+    feature_gates={"GenericWorkload": True},
+    runtime_config=["scheduling.k8s.io/v1alpha2=true"],
+)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def broken(
     programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
@@ -31,7 +36,7 @@ def broken(
 def pods(broken: ControlPlane) -> Iterator[Pods]:
     namespace = broken.new_namespace()
     yield Pods(broken, namespace)
-    broken.delete_namespace(namespace)
+    broken.clear_namespace(namespace)
 
 
 @pytest.fixture

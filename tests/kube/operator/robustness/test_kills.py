@@ -1,5 +1,6 @@
-"""The operator is killed again and again while gangs compete for too few GPUs."""
+"""The operator is killed again and again while gangs compete for too few GPUs, and loses its journal too."""
 
+import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +11,14 @@ from tests.support.kube.nodes import NodeShape
 from tests.support.kube.operator_process import OperatorProcess, grant
 from tests.support.kube.pods import Pods, make_gang
 
-GANGS, KILLS, TIMEOUT_S = 200, 20, 30
+GANGS, KILLS = (200, 20) if os.environ.get("CI") else (80, 10)
+TIMEOUT_S = 30
 WITHIN_S = 600.0
 """A busy machine takes its time; a quiet one a tenth of this."""
 
 
 def test_no_gang_is_bound_in_part_and_all_finish_however_often_the_operator_is_killed(broken, tmp_path):
-    """Given 200 gangs and GPUs for a few of them, when the operator is killed 20 times, then all finish."""
+    """Given GPUs for a few gangs, when the operator is killed, half the time with its journal, all finish."""
     chance = random.Random(10)
     sizes = {f"gang-{number}": chance.choice((1, 1, 2, 2, 3, 4, 4, 5, 8, 16)) for number in range(GANGS)}
     gpus = {name: chance.choice((1, 1, 2, 4)) for name in sizes}
@@ -33,6 +35,8 @@ def test_no_gang_is_bound_in_part_and_all_finish_however_often_the_operator_is_k
                 operator.wait_until_leading()
             time.sleep(chance.uniform(0.0, 1.5))
             operator.kill()
+            if chance.random() < 0.5:
+                operator.forget()
             operator.start(wait=False)
         making.result()
 
@@ -44,4 +48,5 @@ def test_no_gang_is_bound_in_part_and_all_finish_however_often_the_operator_is_k
         assert watch.doubles == []
         assert all(len(gang.bound) == gang.size for gang in watch.gangs.values())
         assert watch.longest_partly_s() < TIMEOUT_S
+    broken.clear_namespace(pods.namespace)
     broken.delete_nodes(nodes)

@@ -5,7 +5,6 @@ import pytest
 from batuta.backends.kube import names
 from tests.support.kube.control_plane import wait_until
 from tests.support.kube.nodes import NodeShape
-from tests.support.kube.pods import make_pod
 
 
 def uids(running: dict[str, str]) -> set[str]:
@@ -72,26 +71,6 @@ def test_a_suspended_job_gives_its_gpus_back_and_goes_on_when_it_may(jobs, add_n
     job.patch({"spec": {"suspend": False}})
     job.runs_with(2)
     assert job.starts() == {"1"}
-
-
-def test_a_scale_up_that_finds_no_room_leaves_the_job_as_it_was_and_is_tried_elsewhere(
-    jobs, add_nodes, cluster
-):
-    """Given a node whose CPUs somebody takes just then, new members go elsewhere; old ones stay."""
-    (first,) = add_nodes(1, NodeShape(gpus=2))
-    job = jobs.submit("torch", replicas=(1, 4))
-    before = job.runs_with(2)
-    # A pod that the scheduler cannot know of: it comes with its node already chosen, after the node.
-    (full,) = add_nodes(1, NodeShape(gpus=2, cpus=2))
-    foreign = make_pod("foreign", gpus=0, cpu="2")
-    foreign["spec"] |= {"nodeName": full, "schedulerName": "somebody-else"}
-    jobs.api.create(jobs.pods_path, foreign)
-    wait_until(lambda: job.status["state"] == "RUNNING", "it to run")
-    (other,) = add_nodes(1, NodeShape(gpus=2))
-    after = job.runs_with(4)
-    assert before.items() <= after.items()
-    nodes = {node for node, _ in job.places().values()}
-    assert nodes in ({first, other}, {first, full})
 
 
 @pytest.mark.parametrize("job_type", ["TorchElastic", "Job"])

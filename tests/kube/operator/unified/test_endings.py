@@ -1,11 +1,14 @@
 """How jobs end, and what is left of them."""
 
 import time
+from itertools import pairwise
 
 import pytest
 
+from tests.kube.operator.conftest import RESTART_BACKOFF_S
 from tests.support.kube.control_plane import wait_until
 from tests.support.kube.nodes import NodeShape
+from tests.support.kube.operator_process import USER
 
 
 @pytest.mark.parametrize("job_type", ["TorchElastic", "Job", "Pods"])
@@ -20,6 +23,28 @@ def test_a_job_that_fails_too_often_says_how(jobs, add_nodes, job_type):
     assert job.condition("Failed")["status"] == "True"
     wait_until(lambda: not job.workers(), "its pods to be over")
     assert "exit code 3" in job.events()["Failed"][0]
+
+
+def test_a_job_that_fails_waits_before_it_starts_again_and_longer_each_time(jobs, add_nodes, cluster):
+    """Given two more chances, the pause before the first is the configured one, and then twice that."""
+    add_nodes(1, NodeShape(gpus=1))
+    mark = cluster.requests.mark()
+    job = jobs.submit("train", backoffLimit=2, pod={"fails_after": "200ms", "exit_code": 3})
+    said = wait_until(lambda: job.status if job.status.get("reason") == "RestartBackoff" else {}, "its pause")
+    assert "exit code 3" in said["message"]
+    status = job.reaches("FAILED")
+    assert (status["failures"], status["run"]["start"]) == (3, 2)
+    # When pods were made, by the clock of the API server.
+    made_s = [
+        one.at_s
+        for one in cluster.requests.since(mark, USER)
+        if (one.verb, one.resource, one.namespace) == ("create", "pods", jobs.namespace)
+    ]
+    pauses_s = [after_s - before_s for before_s, after_s in pairwise(made_s)]
+    assert len(pauses_s) == 2
+    assert pauses_s[0] >= RESTART_BACKOFF_S
+    assert pauses_s[1] >= 2 * RESTART_BACKOFF_S
+    assert sum(pauses_s) < 30.0  # the least with the default
 
 
 def test_an_evicted_pod_is_no_failure(jobs, add_nodes):

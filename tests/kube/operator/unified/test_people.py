@@ -1,17 +1,8 @@
-"""What people see and do with kubectl, and what nobody should have to see: nonsense that got through."""
+"""What people see and do with kubectl, and what the operator does about what it finds in its way."""
 
-from functools import partial
-
-import pytest
-import yaml
-
-from batuta.backends.kube import names
-from tests.support.kube.api import Json
-from tests.support.kube.control_plane import ControlPlane, wait_until
-from tests.support.kube.flags import Options
+from tests.support.kube.control_plane import wait_until
 from tests.support.kube.nodes import NodeShape
-from tests.support.kube.operator_process import CRD, NAMESPACE, USER, OperatorProcess
-from tests.support.kube.unified import Jobs, Submitted, manifest
+from tests.support.kube.operator_process import USER
 
 
 def test_kubectl_shows_waits_for_and_describes_a_job(jobs, add_nodes, cluster):
@@ -85,54 +76,3 @@ def test_a_status_that_somebody_overwrites_is_written_again_without_a_quarrel(jo
     assert (status["replicas"], status["run"]["start"]) == (1, 0)
     assert job.running() == before
     assert len(cluster.requests.since(mark, USER)) < 20
-
-
-@pytest.fixture
-def lax(make_cluster, tmp_path):
-    """A cluster whose API server accepts anything as a UnifiedJob, with an operator."""
-    cluster: ControlPlane = make_cluster(Options(controllers=True))
-    definition = yaml.safe_load(CRD.read_text())
-    for version in definition["spec"]["versions"]:
-        anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        version["schema"] = {
-            "openAPIV3Schema": {**anything, "properties": {"spec": anything, "status": anything}}
-        }
-    (tmp_path / "lax.yaml").write_text(yaml.safe_dump(definition))
-    cluster.install_crds(tmp_path / "lax.yaml")
-    cluster.new_namespace(NAMESPACE)
-    with OperatorProcess(cluster, tmp_path):
-        yield cluster
-
-
-def test_nonsense_gets_a_condition_and_never_ends_the_operator(lax):
-    """Given objects that no schema has seen, each says what is wrong with it, and a good one runs."""
-    jobs = Jobs(lax, lax.new_namespace())
-    lax.add_nodes(1, NodeShape(gpus=2))
-    bad: dict[str, Json] = {
-        "no-replicas": {"spec": {"jobType": "Pods"}},
-        "wrong-type": {"spec": {"jobType": "Dance", "replicaSpec": {"minReplicas": 1}}},
-        "numbers": {"spec": {"jobType": 7, "replicaSpec": {"minReplicas": "many", "template": []}}},
-        "negative": manifest("negative", replicas=(-1, 4)),
-        "no-containers": manifest(
-            "no-containers", replica_spec={"template": {"spec": {"containers": [{"name": 3}, "x"]}}}
-        ),
-        "no-class": manifest("no-class", priorityClassName="nobody"),
-    }
-    for name, body in bad.items():
-        meta = {"metadata": {"name": name}, "apiVersion": names.API_VERSION, "kind": names.KIND}
-        jobs.create(body | meta)
-    strange = jobs.create(
-        manifest("strange", annotations={names.TARGET: "x", names.WANTED: "-"})
-        | {"status": {"conditions": "none", "run": 3, "startTime": "yesterday", "placement": []}}
-    )
-    jobs.api.patch(f"{strange.path}/status", {"status": {"conditions": [3], "run": 3, "startTime": "noon"}})
-    good = jobs.submit("good")
-    good.runs_with(1)
-    for name in bad:
-        told = partial(message_of, Submitted(jobs, name))
-        wait_until(told, f"what is wrong with {name}")
-    strange.runs_with(1)
-
-
-def message_of(job: Submitted) -> str:
-    return job.status.get("message", "")

@@ -33,6 +33,7 @@ def manifests(release: Release) -> list[Manifest]:
         (values.rbac.create, rights.operator_rights(release)),
         (values.rbac.user_roles, rights.user_roles(release)),
         (True, [workload.config_map(release)]),
+        (bool(values.queues), [workload.queue_files(release)]),
         (claims, [workload.claim(release)]),
         (values.network_policy.enabled, [network.network_policy(release)]),
         (True, [network.service(release), workload.deployment(release)]),

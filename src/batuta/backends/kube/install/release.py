@@ -42,6 +42,11 @@ class Release:
         return f"{self.fullname}-operator"
 
     @property
+    def queue_files(self) -> str:
+        """The ConfigMap with files of queues."""
+        return f"{self.fullname}-queues"
+
+    @property
     def service_account(self) -> str:
         return self.values.service_account.name or self.operator
 

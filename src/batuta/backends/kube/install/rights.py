@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from batuta.backends.kube import names
 from batuta.backends.kube.install.release import Manifest, Release
+from batuta.backends.kube.kueue import kinds as kueue
+from batuta.backends.kube.operator_config import Admission, Scheduling
 
 READ = ("get", "list", "watch")
 WRITE = ("create", "delete", "patch")
@@ -61,10 +63,40 @@ JOB_RULES = (
 """Needed where jobs are."""
 
 
+def queue_rules(config: Scheduling) -> list[Manifest]:
+    """In the whole cluster, for what of Kueue the configuration switches on."""
+    if config.admission is Admission.KUEUE:
+        return [_rule(kueue.GROUP, ("resourceflavors", "workloadpriorityclasses"), READ)]
+    if not config.kueue.read_quota:
+        return []
+    settings = [kind.plural for kind in kueue.SETTINGS if not kind.namespaced]
+    status = [_rule(kueue.GROUP, ("clusterqueues/status",), ("get", "patch"))]
+    return [_rule(kueue.GROUP, settings, READ), *(status if config.kueue.show_workloads else ())]
+
+
+def workload_rules(config: Scheduling) -> list[Manifest]:
+    """The same where jobs are."""
+    decides = config.admission is Admission.BATUTA
+    if decides and not config.kueue.read_quota:
+        return []
+    local = [_rule(kueue.GROUP, ("localqueues",), READ)] if decides else []
+    if decides and not config.kueue.show_workloads:
+        return local
+    if decides:
+        local.append(_rule(kueue.GROUP, ("localqueues/status",), ("get", "patch")))
+    return [
+        *local,
+        _rule(kueue.GROUP, ("workloads",), (*READ, *WRITE)),
+        _rule(kueue.GROUP, ("workloads/status",), ("get", "patch")),
+    ]
+
+
 def operator_rights(release: Release) -> list[Manifest]:
     """The operator's roles and bindings: for the whole cluster, or for the namespaces that were named."""
     everywhere = not release.values.namespaces
-    rules = [*CLUSTER_RULES, *(JOB_RULES if everywhere else ())]
+    config = release.values.config
+    job_rules = [*JOB_RULES, *workload_rules(config)]
+    rules = [*CLUSTER_RULES, *queue_rules(config), *(job_rules if everywhere else ())]
     found = [
         _role(release, release.operator, None, rules),
         _binding(release, release.operator, None),
@@ -73,28 +105,31 @@ def operator_rights(release: Release) -> list[Manifest]:
     ]
     for namespace in release.values.namespaces:
         name = f"{release.fullname}-jobs"
-        found += [_role(release, name, namespace, JOB_RULES), _binding(release, name, namespace)]
+        found += [_role(release, name, namespace, job_rules), _binding(release, name, namespace)]
     return found
 
 
 def own_rules(release: Release) -> list[Manifest]:
-    """In its own namespace: its Lease, and events about it. A name cannot be asked for at a create."""
+    """In its own namespace: its Lease, its queues, and events about it. A create cannot ask for a name."""
     group = "coordination.k8s.io"
+    files = [_rule("", ("configmaps",), READ, (release.queue_files,))]
     return [
         _rule(group, ("leases",), ("create",)),
         _rule(group, ("leases",), ("get", "patch", "update"), (release.operator,)),
+        *(files if release.values.config.admission is Admission.BATUTA else ()),
         *EVENTS,
     ]
 
 
 def user_roles(release: Release) -> list[Manifest]:
-    """Who may view or edit a namespace may view or edit the UnifiedJobs in it."""
+    """Who may view or edit a namespace may view or edit the UnifiedJobs in it; who edits sees them too."""
     jobs, scale = names.PLURAL, f"{names.PLURAL}/scale"
     view = [
         _rule(names.GROUP, (jobs,), READ),
         _rule(names.GROUP, (f"{jobs}/status", scale), ("get",)),
     ]
     edit = [
+        *view,
         _rule(names.GROUP, (jobs,), ("create", "delete", "deletecollection", "patch", "update")),
         _rule(names.GROUP, (scale,), ("patch", "update")),
     ]

@@ -246,6 +246,11 @@ class Values(Settings):
         description="where jobs may be, and where the operator may write; empty means everywhere",
     )
     config: Scheduling = Field(default=Scheduling(), description="what the operator reads")
+    queues: Strings = Field(
+        default_factory=dict,
+        description="files with queues by name, as texts: Kueue's objects or the short form; used where the "
+        "cluster has no definitions of Kueue",
+    )
     service_account: ServiceAccount = Field(default=ServiceAccount(), description="who the operator is")
     rbac: Rbac = Field(default=Rbac(), description="what the operator and people may do")
     journal: Journal = Field(default=Journal(), description="where events and plans are kept")

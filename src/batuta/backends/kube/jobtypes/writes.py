@@ -5,6 +5,7 @@ Level-triggered: called again after every change, it says less and less, and in 
 - Members of another start go first; nothing of a new start is created while one of them is there. Old members
   may still be saving their work.
 - A member too many is deleted after the lists of members have been written.
+- What others have made of a Job or MPIJob (another size, suspended) is put right.
 - An indexed Job of another start is suspended, and changed when it has no pods any more; one that is over, or
   whose template has changed, is replaced. So are launchers and MPIJobs.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from batuta.backends.kube import names
 from batuta.backends.kube.jobtypes.batch_status import ending, is_suspended
@@ -104,7 +105,7 @@ def _batch_writes(wanted: Mapping[Key, Child], observed: Observed, run: Run) -> 
     for kind, batch in observed.objects:
         meta = batch.metadata
         child = wanted.get((kind, meta.name))
-        if not _is_own(meta) or (child is not None and child.hash == meta.annotations.get(names.MANIFEST)):
+        if not _is_own(meta) or (child is not None and _is_as_written(child, batch)):
             continue
         if meta.deletion_timestamp:
             waits = True
@@ -119,6 +120,20 @@ def _batch_writes(wanted: Mapping[Key, Child], observed: Observed, run: Run) -> 
             writes += [write] if write is not None else []
             waits = waits or wait
     return writes, waits
+
+
+def _is_as_written(child: Child, batch: Batch) -> bool:
+    """Whether it is what was written last, and nobody else has changed how large it is, or that it runs."""
+    if child.hash != batch.metadata.annotations.get(names.MANIFEST):
+        return False
+    return _has(batch.spec, (child.resume or {}).get("spec", {}))
+
+
+def _has(found: Any, wanted: Any) -> bool:
+    """Whether all that is wanted is there; what is there beside it does not matter."""
+    if isinstance(wanted, dict):
+        return isinstance(found, dict) and all(_has(found.get(key), own) for key, own in wanted.items())
+    return bool(found == wanted)
 
 
 def _halt_or_resume(child: Child, batch: Batch, observed: Observed, run: Run) -> tuple[Write | None, bool]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from batuta.backends.kube.operator.floor import Floor
 from batuta.backends.kube.operator.inbox import Changed, Inbox, Written
-from batuta.backends.kube.operator.watched import ALWAYS, IF_SERVED
+from batuta.backends.kube.operator.watched import ALWAYS, IF_SERVED, QUOTA
 from batuta.core.command import Command, Preempt, Stop
 from batuta.core.event import Event
 from batuta.engine.said import Said
@@ -34,7 +34,7 @@ class KubeBackend:
         now_s = self._clock()
         waiting = [message for message in self._inbox.take(0.0) if isinstance(message, Changed)]
         # Whoever is referred to comes before who refers to it.
-        order = {kind: place for place, kind in enumerate((*IF_SERVED, *ALWAYS))}
+        order = {kind: place for place, kind in enumerate((*IF_SERVED, *QUOTA, *ALWAYS))}
         for message in sorted(waiting, key=lambda message: order[message.kind]):
             self.floor.take(message, now_s)
         self.floor.finish_first_look(now_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -52,6 +53,8 @@ class Children:
         """By key: what was written and not shown yet; it is not written again before this time."""
         self._troubles: dict[str, str] = {}
         """By key: why a write did not work."""
+        self.due_s = math.inf
+        """When something is to be written again that does not show."""
 
     def seen(self, uj: UnifiedJob, pods: Iterable[objects.Pod]) -> Seen:
         """What the informers know."""
@@ -79,14 +82,22 @@ class Children:
         if keep_over:
             seen = Seen([pod for pod in seen.pods if not is_over(pod)], seen.objects)
         writes = {_key(write): write for write in next_writes(wanted, seen, run, self._applied)}
-        # What is not wanted any more was done, as the informers show, or has no point now.
-        self._done = {key: done for key, done in self._done.items() if key in writes}
+        # What is not wanted any more was done, as the informers show, or has no point now. But if somebody
+        # undoes a patch, it is not made again at once: that somebody may be a program, and as stubborn.
+        self._done = {
+            key: (write, until_s)
+            for key, (write, until_s) in self._done.items()
+            if key in writes or (isinstance(write, Patch) and now_s < until_s)
+        }
+        self.due_s = math.inf
         self._troubles = {key: why for key, why in self._troubles.items() if key in writes}
         for key, write in writes.items():
             done, until_s = self._done.get(key, (None, 0.0))
             if done != write or now_s >= until_s:
                 is_list = isinstance(write, Apply) and write.child in follow.children
                 self._ask(uj, key, write, now_s, follow.nudge if is_list else ())
+            else:
+                self.due_s = min(self.due_s, until_s)
 
     @property
     def trouble(self) -> str:

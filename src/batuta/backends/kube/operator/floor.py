@@ -8,9 +8,10 @@ from typing import Any
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.binder.tenant import is_over
+from batuta.backends.kube.binder.tenant import is_over, pod_key
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.known import Change, Did
+from batuta.backends.kube.operator.desk import Desk
 from batuta.backends.kube.operator.gang_run import GangRun
 from batuta.backends.kube.operator.gangs import GangId, gang_of
 from batuta.backends.kube.operator.inbox import Changed, Written
@@ -46,6 +47,7 @@ class Floor:
         `namespaces`: where jobs may be; pods of others are none of ours. Empty for everywhere.
         """
         self.runs: dict[JobId, Run] = {}
+        self.desks: list[Desk] = []
         self._site = site
         self._usher = usher
         self._observed = observed
@@ -57,6 +59,8 @@ class Floor:
         """By key of a pod: the run that it belongs to."""
         self._orphans: dict[JobId, dict[str, objects.Pod]] = {}
         """Pods of UnifiedJobs that nobody has shown us yet."""
+        self._spent: dict[JobId, dict[str, objects.Pod]] | None = {}
+        """At the first look, pods that are over: their gang may go on. None when all have been looked at."""
         self._dirty: dict[JobId, None] = {}
         self._due: dict[JobId, float] = {}
         """When runs want to be driven even if nothing happens."""
@@ -81,9 +85,12 @@ class Floor:
 
     def take(self, changed: Changed, now_s: float) -> None:
         """Takes in what the API server has shown."""
-        taker = self._takers[changed.kind]
-        for change in changed.changes:
-            taker(change, now_s)
+        taker = self._takers.get(changed.kind)
+        if taker is not None:
+            for change in changed.changes:
+                taker(change, now_s)
+        for desk in self.desks:
+            desk.take(changed, now_s)
 
     def heard(self, written: Written, now_s: float) -> None:
         """Takes in the answer to a write."""
@@ -98,6 +105,9 @@ class Floor:
             if written.error is not None and isinstance(run, UnifiedRun):
                 run.failed(what, written.error.message)
             self.touch(job)
+            return
+        for desk in self.desks:
+            desk.heard(written, now_s)
 
     def touch(self, job: JobId) -> None:
         """Something else is wanted of a job, or has happened to it."""
@@ -106,6 +116,7 @@ class Floor:
     def finish_first_look(self, now_s: float) -> None:
         """Everything has been listed once: jobs and nodes of the World that were not found are gone."""
         self._nodes.finish_first_look(now_s)
+        self._spent = None
         self.drive(now_s)
         for job in self._known:
             if job not in self.runs:
@@ -135,6 +146,8 @@ class Floor:
             self._turn_all_away(self._usher.serve(self._is_being_left, now_s), now_s)
         self._tell_refused(tried, now_s)
         self._tell_others(now_s)
+        for desk in self.desks:
+            desk.drive(now_s)
         self._site.writes.send()
 
     def _drive(self, run: Run, now_s: float) -> None:
@@ -157,7 +170,8 @@ class Floor:
         """When something is to be done even if nothing happens until then."""
         try_s = self._try_s if self._has_more_room and self._usher.refusals else math.inf
         due_s = min(self._due.values(), default=math.inf)
-        return min(due_s, try_s, self._site.writes.next_s(), self._usher.next_s())
+        desks_s = min((desk.next_s() for desk in self.desks), default=math.inf)
+        return min(due_s, try_s, desks_s, self._site.writes.next_s(), self._usher.next_s())
 
     def _try_again(self, now_s: float) -> None:
         """There is more room than before: whom the binder has refused asks again, but not all the time."""
@@ -271,8 +285,13 @@ class Floor:
         job = str(gang)
         if job not in self.runs:
             if (is_over(pod) or meta.deletion_timestamp) and job not in self._known:
+                if self._spent is not None and is_over(pod):
+                    self._spent.setdefault(job, {})[pod_key(pod)] = pod
                 return ""  # nothing begins with it
-            self.runs[job] = GangRun(self._site, gang, self._known.pop(job, None))
+            run = self.runs[job] = GangRun(self._site, gang, self._known.pop(job, None))
+            for key, spent in (self._spent or {}).pop(job, {}).items():
+                self._run_of[key] = job
+                run.see(spent)
         return job
 
     def _touch_pod(self, key: str) -> None:

@@ -43,15 +43,24 @@ class GangPods:
             if pod.spec.node_name and self._has_node(pod.spec.node_name)
         }
 
+    def size(self, pod: objects.Pod) -> int | None:
+        """How many start together; None while nobody knows. If all have come, who is over needs no other."""
+        size = self._owners.size(self._gang, pod)
+        return self.lasting(size) if size is not None and size == len(self.by_key) else size
+
     def lasting(self, members: int) -> int:
         """How many of so many members are still to run: who has ended for good is not made again."""
-        ended = [pod for pod in self.by_key.values() if is_over(pod)]
+        over = [pod for pod in self.by_key.values() if is_over(pod)]
+        if not over:
+            return members
+        size = self._owners.size(self._gang, over[0])
         if self._gang.kind == "job":
-            left = self._owners.size(self._gang, None) if ended else None
-            return members if left is None else min(members, left)
+            return members if size is None else min(members, size)  # its owner has counted who has ended
+        ended = over
         if self._gang.kind in MADE_ANEW:
-            ended = [pod for pod in ended if pod.status.phase == "Succeeded"]
-        return members - len(ended)
+            ended = [pod for pod in over if pod.status.phase == "Succeeded"]
+        came = len(self.by_key) - len(over) + len(ended)
+        return min(members, max(members if size is None else size, came) - len(ended))
 
     def are_made_anew(self) -> bool:
         """Whether somebody makes other pods for those that are deleted."""

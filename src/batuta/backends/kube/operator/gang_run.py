@@ -25,6 +25,8 @@ from batuta.core.wish import Wish
 TELL_EVERY_S: Final = 30.0
 PATIENCE_S: Final = 5.0
 """For so long nobody is told that members are missing: they are just being made."""
+BEFORE_ALL: Final = 2**31
+"""A priority that no pod can have."""
 
 
 class GangRun:
@@ -33,6 +35,10 @@ class GangRun:
     So do those that are missing in a gang of which a part is bound, though nobody knows of a plan for it. A
     pod that is bound cannot be taken back without killing it: the World has such a gang parked, and counts
     what it holds as used by others, until it is whole.
+
+    Such gangs go first, one after the other, and for a while what becomes free is kept for the oldest. When
+    an operator is killed, there is room for all that it was binding; so one of them can always be made
+    whole, and they never wait for each other in a circle.
     """
 
     __slots__ = (
@@ -45,6 +51,7 @@ class GangRun:
         "_job",
         "_not_before_s",
         "_parked_s",
+        "_partly_s",
         "_pods",
         "_refusal",
         "_seen_s",
@@ -69,6 +76,8 @@ class GangRun:
         self._is_unsure = known is not None
         self._parked_s: float | None = None
         """Since when the World has it parked; None while it plans for it."""
+        self._partly_s: float | None = None
+        """Since when only a part of it has seats."""
         self._extra: set[str] = set()
         """Pods that came on top of the members that the World knows, by key."""
         self._has_started = False
@@ -142,7 +151,7 @@ class GangRun:
     @property
     def is_urgent(self) -> bool:
         """A part of it holds GPUs and waits for the others."""
-        return self._parked_s is not None
+        return self._partly_s is not None
 
     # ------------------------------------------------------------------------------------------- its turn
 
@@ -172,7 +181,7 @@ class GangRun:
             self.is_over = not self._pods.alive()
             return
         first, seated = staying[0], self._pods.seated()
-        size = self._site.owners.size(self._gang, first)
+        size = self._pods.size(first)
         if any(pod.spec.scheduling_gates for pod in staying):
             return
         if not seated and (size is None or len(staying) < size):
@@ -183,6 +192,7 @@ class GangRun:
         unclear = size is None or len(staying) < size or any(not span.gpus for span in seated.values())
         if not alike or not (cls.gpus or cls.share) or (seated and unclear):
             # Unlike, without GPUs, partly over, or bound by somebody else: no job that the World can plan.
+            self._note_partly(bool(seated) and len(seated) < len(staying), now_s)
             self._sit_anywhere(self.id, staying, now_s)
             self._tell_why(staying, now_s)
             return
@@ -194,6 +204,8 @@ class GangRun:
         self._site.say(ev.JobSubmitted(now_s, self._job, cause="kubernetes"))
         self._why, self._told_s = "", -math.inf
         self._take_up(self._job, now_s)
+        if self._parked_s is not None:
+            self._become_whole(self._job, staying, now_s)
 
     def _miss(self, size: int | None, staying: Sequence[objects.Pod], now_s: float) -> None:
         """Says that members are missing, when they do not come soon."""
@@ -250,6 +262,7 @@ class GangRun:
         assert self._parked_s is not None
         members, seated = job.size // job.gpus_per_replica, self._pods.seated()
         lasting = self._pods.lasting(members) or members
+        self._note_partly(0 < len(seated) < lasting, now_s)
         if len(seated) >= lasting or (not seated and len(staying) >= lasting):
             self._parked_s = None
             self._site.say(ev.JobWished(now_s, self.id, Wish.RUN, cause="kubernetes"))
@@ -267,6 +280,12 @@ class GangRun:
             self._sit_anywhere(self.id, staying, now_s)
         self._tell_why(staying, now_s)
 
+    def _note_partly(self, is_partly: bool, now_s: float) -> None:
+        if not is_partly:
+            self._partly_s = None
+        elif self._partly_s is None:
+            self._partly_s = now_s
+
     def _sit_anywhere(self, key: str, staying: Sequence[objects.Pod], now_s: float) -> None:
         """Leaves it to the binder where those go that have no node."""
         waiting = tuple(Seat(pod, None) for pod in staying if not pod.spec.node_name)
@@ -277,7 +296,11 @@ class GangRun:
             return
         first = waiting[0].pod
         since_s = seconds(first.metadata.creation_timestamp)
-        self._site.seat(Party(key, self.id, waiting, first.spec.priority, since_s))
+        if self._partly_s is None:
+            self._site.seat(Party(key, self.id, waiting, first.spec.priority, since_s))
+        else:
+            keeps_until_s = self._partly_s + self._site.timing.gang_timeout_s
+            self._site.seat(Party(key, self.id, waiting, BEFORE_ALL, since_s, keeps_until_s))
 
     # ------------------------------------------------------------------------------------- as the World says
 

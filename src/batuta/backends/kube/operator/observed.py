@@ -26,6 +26,8 @@ class Observed:
     workload_groups: dict[str, objects.Batch] = field(default_factory=dict)
     topologies: dict[str, objects.NodeResourceTopology] = field(default_factory=dict)
     priorities: dict[str, objects.PriorityClass] = field(default_factory=dict)
+    workload_priorities: dict[str, int] = field(default_factory=dict)
+    """What administrators of quota call priorities, which are about quota and not about pods."""
     namespaces: dict[str, objects.Batch] = field(default_factory=dict)
 
     def owners(self) -> Owners:

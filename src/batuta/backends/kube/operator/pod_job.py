@@ -34,6 +34,7 @@ def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int, sequence: 
         name=pod.metadata.name,
         user=pod.metadata.namespace,
         queue=queue_of(pod.metadata.labels),
+        namespace=pod.metadata.namespace,
         priority=pod.spec.priority,
         share=None if cls.share is None else Share(cls.share.memory_mib, cls.share.compute_percent),
         cpus_milli_per_gpu=-(-asked.get("cpu", 0) // each),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.unified_job.model import UnifiedJob
@@ -21,13 +22,20 @@ class Asked:
     faults: tuple[str, ...] = ()
 
 
-def read_request(uj: UnifiedJob, classes: Mapping[str, objects.PriorityClass]) -> Asked:
+def read_request(
+    uj: UnifiedJob,
+    classes: Mapping[str, objects.PriorityClass],
+    workload_classes: Mapping[str, int] = MappingProxyType({}),
+) -> Asked:
     """What the object says now. A pinned size is a job that can have no other."""
     priorities = {name: one.value for name, one in classes.items()}
     priorities[DEFAULT_CLASS] = next((one.value for one in classes.values() if one.global_default), 0)
     found = to_job(uj, priorities)
     if isinstance(found, Faults):
         return Asked(None, faults=found.sentences)
+    own = uj.metadata.labels.get(names.KUEUE_PRIORITY_CLASS, "")
+    if own in workload_classes:
+        found = replace(found, priority=workload_classes[own])
     pinned = pinned_replicas(uj)
     wish = Wish.RUN
     if uj.metadata.annotations.get(names.CANCEL, "") not in ("", "false"):

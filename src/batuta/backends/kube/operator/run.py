@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.jobtypes.registry import JobTypes, load_job_types
 from batuta.backends.kube.operator.gangs import Owners
+from batuta.backends.kube.operator.gate import Gate, open_gate
 from batuta.backends.kube.operator.writes import Writes
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.event import Event
@@ -33,6 +34,8 @@ class Party:
     seats: tuple[Seat, ...]
     priority: int = 0
     since_s: float = 0.0
+    keeps_until_s: float = 0.0
+    """Until then, if not all can have a seat, those that are free are kept for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,14 @@ class Timing:
     backoff_s: float = 2.0
     """Before a job is tried again that the nodes would not have; it doubles."""
     longest_backoff_s: float = 300.0
+    restart_backoff_s: float = 10.0
+    """Before a job starts again that failed by its own doing; it doubles, as for Jobs of batch/v1."""
+    longest_restart_backoff_s: float = 360.0
+
+    def pause_s(self, failures: int) -> float:
+        """How long a job waits after so many failures of its own."""
+        longest_s = max(self.longest_restart_backoff_s, self.restart_backoff_s)
+        return min(self.restart_backoff_s * 2.0 ** min(failures - 1, 16), longest_s)
 
 
 @dataclass(slots=True)
@@ -64,6 +75,10 @@ class Site:
     timing: Timing = field(default_factory=Timing)
     past: set[JobId] = field(default_factory=set)
     """Jobs that are over, and that the World still knows."""
+    gate: Gate = open_gate
+    """Who else decides whether a UnifiedJob may run."""
+    tolerations: Callable[[JobId], tuple[dict[str, Any], ...]] = lambda job: ()
+    """What the quota that a job uses lets its pods tolerate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +88,7 @@ class Known:
     job: Job
     placement: Placement | None = None
     is_ending: bool = False
+    is_parked: bool = False
 
 
 class Run(Protocol):

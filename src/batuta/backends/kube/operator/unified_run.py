@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.jobtypes.job_type import Change, JobStatus, JobType, Outcome, Run
@@ -20,13 +21,12 @@ from batuta.backends.kube.operator.request import Asked, read_request
 from batuta.backends.kube.operator.run import Known, Party, Seat, Site
 from batuta.backends.kube.operator.unified_status import Outlook, StatusWriter, ending_of, is_finished
 from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.backends.kube.unified_job.tolerating import tolerating
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Span
-from batuta.core.job import JobId, JobState
+from batuta.core.job import Job, JobId, JobState
 from batuta.core.wish import Wish
 
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 360.0
-"""After a failure of its own, as batch/v1 Jobs have it."""
 _BEGUN = ("Running", "Succeeded", "Failed")
 _ENDS = {
     JobState.SUCCEEDED: News.COMPLETED,
@@ -52,18 +52,21 @@ class UnifiedRun:
         self.has_started = False
         self._site = site
         self._observed = observed
-        self._asked: Asked | None = None if known is None else Asked(known.job)
+        self._asked: Asked | None = None if known is None else _asked_before(known)
         self._is_unsure = known is not None
         self._crew = Crew(job.metadata.uid)
         self._places: tuple[Span, ...] = ()
         self._stood: tuple[Span, ...] = ()
         """The places of this run when all its members had one last: it can go back there."""
+        self._ran: tuple[Span, ...] = ()
+        """Its places when all its members had begun last. Who came since can go without being missed."""
         self._is_gone = self._is_going = False
         self._has_vanished = False
         self._is_spent = False
         """Members of the run have been told to end: the next one is another start."""
         self._is_silent = False
         """It was finished when it was first seen: there is nothing to be said of it."""
+        self._tolerations: tuple[dict[str, Any], ...] = ()
         self._refusals = 0
         self._last_size = 0
         """Replicas when it last ran, for people; 0 when it has waited since."""
@@ -144,6 +147,7 @@ class UnifiedRun:
         timing = self._site.timing
         pause_s = min(timing.backoff_s * 2 ** min(self._refusals - 1, 16), timing.longest_backoff_s)
         avoid, not_before_s = tuple(sorted(set(nodes))), now_s + pause_s
+        self.outlook.cause = why
         self._herald.tell(self.uj, News.NOT_PLACED, why, now_s)
         if self._stood:
             self.run = replace(self.run, target=len(self._stood))
@@ -177,10 +181,11 @@ class UnifiedRun:
 
     def _hear(self, now_s: float) -> bool:
         """Tells the World what the user wants. False when that cannot be understood."""
-        asked = read_request(self.uj, self._observed.priorities)
+        asked = self._pass_gate()
         self.outlook.faults = asked.faults
         if asked.job is None:
-            self._herald.tell(self.uj, News.INVALID, "; ".join(asked.faults), now_s)
+            if asked.faults:
+                self._herald.tell(self.uj, News.INVALID, "; ".join(asked.faults), now_s)
             return self._asked is not None
         if self._asked is None:
             self._come(asked, now_s)
@@ -191,6 +196,16 @@ class UnifiedRun:
             self._is_unsure = False
             self._be_found(now_s)
         return True
+
+    def _pass_gate(self) -> Asked:
+        """What the World shall know of it, if somebody else has a say in that."""
+        asked = read_request(self.uj, self._observed.priorities, self._observed.workload_priorities)
+        is_inside = self._asked is not None or bool(self._crew.pods)
+        passed = self._site.gate(self.uj, asked, is_inside)
+        self.outlook.waiting, self._tolerations = passed.waiting, passed.tolerations
+        if passed.waiting is not None and self._asked is not None:
+            return replace(passed.asked, job=self._asked.job)  # it is parked as the World knows it
+        return passed.asked
 
     def _come(self, asked: Asked, now_s: float) -> None:
         assert asked.job is not None
@@ -204,6 +219,14 @@ class UnifiedRun:
 
     def _tell_changes(self, before: Asked, asked: Asked, now_s: float) -> None:
         assert asked.job is not None
+        is_idle = self.run is None and self.wanted is None
+        if is_idle and before.job is not None and _nodes_of(before.job) != _nodes_of(asked.job):
+            # The World keeps the nodes of a job that it knows; this one holds nothing, and may have others.
+            detail = "it comes again: other nodes are meant for it now"
+            self._site.say(ev.JobEnded(now_s, self.id, JobState.CANCELLED, "kubernetes", detail=detail))
+            self._site.past.add(self.id)
+            self._come(asked, now_s)
+            return
         if asked.job != before.job:
             self._site.say(ev.JobChanged(now_s, asked.job, cause="kubernetes"))
         if asked.wish is not before.wish:
@@ -219,6 +242,7 @@ class UnifiedRun:
         placement = placement_from(found.places)
         members = self._crew.members(kind, found.run.start).values()
         self.has_started = found.stood == found.places and all(one.status.phase in _BEGUN for one in members)
+        self._ran = self._places if self.has_started else ()
         self._last_size = len(found.stood)
         if self.has_started or self.wanted != placement:
             self._site.say(ev.JobFound(now_s, self.id, placement, self.has_started, cause="kubernetes"))
@@ -247,11 +271,12 @@ class UnifiedRun:
             self._judge(status, now_s)
             return
         try:
-            self._children.bring(kind, self.uj, self.run, seen, now_s)
+            self._children.bring(kind, self._dressed(), self.run, seen, now_s)
         except Unmakeable as error:
             self._end(JobState.FAILED_SETUP, str(error), now_s)
             return
         self.outlook.trouble = self._children.trouble
+        self._due_s = min(self._due_s, self._children.due_s)
         self._take_seats(kind, workers, now_s)
 
     def _aim(self, workers: tuple[Span, ...], kind: JobType) -> None:
@@ -265,18 +290,27 @@ class UnifiedRun:
         common = min(len(places), target)
         if run is not None and places[:common] == workers[:common] and self._changes_in_place(kind, target):
             self.run, self._stood = replace(run, target=target), self._stood[:target]
+        elif run is not None and self._can_go_back_to(workers, kind):
+            self.run, self._stood = replace(run, target=target), workers
         elif run is not None and run.target == target and not self._crew.has_places(kind):
             pass  # its pods have no place yet, so another one costs nothing
         else:
             last = -1 if self.run is None else self.run.start
             start = max(self._crew.last_start(), last, self._known_start()) + 1
             self.run = Run(target, start, target, self.uj.spec.replica_spec.largest)
-            self._stood = ()
+            self._stood = self._ran = ()
         self._places, self.has_started = workers, False
 
     def _changes_in_place(self, kind: JobType, target: int) -> bool:
         assert self.run is not None
         return bool(self._stood) and kind.change(self.uj, self.run, target) is Change.IN_PLACE
+
+    def _can_go_back_to(self, workers: tuple[Span, ...], kind: JobType) -> bool:
+        """Whether it has these places and was about to grow, and nobody who came for that has begun."""
+        assert self.run is not None
+        members = self._crew.members(kind, self.run.start)
+        newcomers = (pod for index, pod in members.items() if index >= len(workers))
+        return workers == self._ran and not any(pod.status.phase in _BEGUN for pod in newcomers)
 
     def _take_seats(self, kind: JobType, workers: tuple[Span, ...], now_s: float) -> None:
         """All members are there: those without a place get theirs together."""
@@ -289,7 +323,7 @@ class UnifiedRun:
             gone = f"replica {', '.join(map(str, lost))} is gone"
             self._judge(JobStatus(outcome=Outcome.DISRUPTED, message=gone), now_s)
             return
-        if len(members) < target:
+        if self._is_led_astray(members, workers, now_s) or len(members) < target:
             return
         waiting = [Seat(pod, workers[k]) for k, pod in members.items() if not pod.spec.node_name]
         waiting += [Seat(pod, None) for pod in self._crew.helpers(kind) if not pod.spec.node_name]
@@ -301,6 +335,21 @@ class UnifiedRun:
         if all(pod.spec.node_name for pod in members.values()):
             self._settle(members, len(there) == target, now_s)
 
+    def _is_led_astray(
+        self, members: Mapping[int, objects.Pod], workers: tuple[Span, ...], now_s: float
+    ) -> bool:
+        """Whether somebody else has bound a member elsewhere; those that came with it go then."""
+        astray = [
+            (index, pod.spec.node_name)
+            for index, pod in members.items()
+            if pod.spec.node_name not in ("", workers[index].node)
+        ]
+        if astray:
+            index, node = astray[0]
+            self.refused(f"somebody else has bound replica {index} to node {node}", (), now_s)
+            self._due_s = now_s  # what was decided on now is done at once
+        return bool(astray)
+
     def _settle(self, members: Mapping[int, objects.Pod], is_exact: bool, now_s: float) -> None:
         """All have a place. It has started, or has its new size, when they run and nobody is too many."""
         assert self.run is not None
@@ -308,6 +357,7 @@ class UnifiedRun:
         if self.has_started or not is_exact or not all(p.status.phase in _BEGUN for p in members.values()):
             return
         self.has_started, self._refusals = True, 0
+        self._ran, self.outlook.cause = self._places, ""
         self._site.say(ev.JobStarted(now_s, self.id, cause="kubernetes"))
         self._herald.tell(self.uj, *self._news_of_start(), now_s)
         self._last_size = self.run.target
@@ -328,6 +378,7 @@ class UnifiedRun:
             self._end(JobState.SUCCEEDED, status.message, now_s, status.exit_code)
             return
         self.wanted = None
+        self.outlook.cause = status.message
         pause_s = 0.0
         if status.outcome is Outcome.FAILED:
             self.failures += 1
@@ -335,7 +386,7 @@ class UnifiedRun:
                 detail = f"{status.message}; it failed {_count(self.failures, 'time')}"
                 self._end(JobState.FAILED, detail, now_s, status.exit_code)
                 return
-            pause_s = min(FIRST_BACKOFF_S * 2 ** min(self.failures - 1, 16), LONGEST_BACKOFF_S)
+            pause_s = self._site.timing.pause_s(self.failures)
         self._herald.tell(self.uj, News.INTERRUPTED, status.message, now_s)
         self._site.say(
             ev.JobInterrupted(
@@ -351,7 +402,8 @@ class UnifiedRun:
             news = News.SUSPENDED if self.uj.spec.suspend else News.PREEMPTED
             gpus = len(self._stood) * self.uj.spec.replica_spec.gpus_per_replica
             self._herald.tell(self.uj, news, f"gave {_count(gpus, 'GPU')} back, and waits", now_s)
-        self.has_started, self._stood, self._last_size = False, (), 0
+        self.has_started, self._last_size = False, 0
+        self._stood = self._ran = ()
         has_places = self._crew.has_places(self._kind)
         if self.run is not None and not has_places and not self.is_ending and self._refusals:
             return  # its pods wait without a place; they serve for the next try
@@ -442,6 +494,11 @@ class UnifiedRun:
     def _seen(self) -> Seen:
         return self._children.seen(self.uj, self._crew.pods.values())
 
+    def _dressed(self) -> UnifiedJob:
+        """The job, with a template that tolerates what the quota it uses lets it tolerate."""
+        more = (*self._tolerations, *self._site.tolerations(self.id))
+        return tolerating(self.uj, more) if more else self.uj
+
     def _is_namespace_going(self) -> bool:
         """Whether its namespace is being deleted, and everything in it sooner or later."""
         namespace = self._observed.namespaces.get(self.uj.metadata.namespace)
@@ -461,3 +518,12 @@ class UnifiedRun:
 
 def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _asked_before(known: Known) -> Asked:
+    return Asked(known.job, Wish.PARK if known.is_parked else Wish.RUN)
+
+
+def _nodes_of(job: Job) -> tuple[object, ...]:
+    """Which nodes a job may have."""
+    return job.node_labels, job.node_terms, job.tolerations

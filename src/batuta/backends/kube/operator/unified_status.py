@@ -12,17 +12,19 @@ from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import NotFound
 from batuta.backends.kube.jobtypes.pod_status import is_ready
+from batuta.backends.kube.operator.gate import Waiting
 from batuta.backends.kube.operator.run import Site
 from batuta.backends.kube.operator.watched import UNIFIED_JOB
 from batuta.backends.kube.unified_job.model import TrainerStatus, UnifiedJob
 from batuta.core.job import JobState
 from batuta.core.progress import Progress
 from batuta.core.reason import Reason
+from batuta.quota.kueue_names import OF_QUOTA, kueue_name
 
 if TYPE_CHECKING:
     from batuta.backends.kube.operator.unified_run import UnifiedRun
 
-QUOTA = (Reason.QUEUE_HELD, Reason.QUOTA_EXHAUSTED)
+BACKOFF = (Reason.RESIZE_BACKOFF, Reason.RESTART_BACKOFF)
 INVALID = "Invalid"
 CANNOT_WRITE = "CannotWrite"
 _ACTED_ON = ("state", "reason", "replicas", "readyReplicas", "gpus", "nodes", "restarts", "failures", "run")
@@ -42,8 +44,12 @@ class Outlook:
     restarts: int = 0
     progress: Progress | None = None
     faults: tuple[str, ...] = ()
+    cause: str = ""
+    """Why it could not start or change its size when that was tried last; empty since it could."""
     trouble: str = ""
     """Why its children cannot be written; empty while they can."""
+    waiting: Waiting | None = None
+    """Why it is kept out, when somebody else has a say in whether it runs."""
     end: tuple[JobState, str, float] | None = field(default=None)
 
     def changes(
@@ -200,10 +206,17 @@ def _state(run: UnifiedRun) -> tuple[JobState, str, str]:
         return state, detail, state.value.title().replace("_", "")
     if outlook.faults:
         return JobState.PENDING, "; ".join(outlook.faults), INVALID
+    if outlook.waiting is not None and not run.replicas:
+        return outlook.state, outlook.waiting.message, outlook.waiting.reason
     if outlook.trouble and not run.has_started:
         return outlook.state, outlook.trouble, CANNOT_WRITE
     reason = "" if outlook.reason is None else outlook.reason.name.title().replace("_", "")
-    return outlook.state, outlook.message, reason
+    said = (
+        f"{outlook.message}: {outlook.cause}"
+        if outlook.cause and outlook.reason in BACKOFF
+        else outlook.message
+    )
+    return outlook.state, said, reason
 
 
 def _conditions(
@@ -213,25 +226,28 @@ def _conditions(
     has_places = bool(run.replicas)
     over = outlook.end is not None
     truths = {
-        "QuotaReserved": has_places or (outlook.reason is not None and outlook.reason not in QUOTA),
+        "QuotaReserved": has_places or (outlook.reason is not None and outlook.reason not in OF_QUOTA),
         "Admitted": has_places or over,
         "PodsReady": run.has_started,
         "Resizing": state is JobState.RESIZING,
         "Complete": state is JobState.SUCCEEDED,
         "Failed": over and state is not JobState.SUCCEEDED,
     }
-    if outlook.faults:
+    if outlook.faults or (outlook.waiting is not None and not has_places):
         truths["QuotaReserved"] = False
     before = {one.type: one for one in run.uj.status.conditions}
     found = []
     for kind, truth in truths.items():
         status, known = "True" if truth else "False", before.get(kind)
         changed = known is None or known.status != status
+        word = reason
+        if kind == "QuotaReserved" and not truth and outlook.reason in OF_QUOTA and not outlook.waiting:
+            word = kueue_name(outlook.reason)  # which other tools know
         found.append(
             {
                 "type": kind,
                 "status": status,
-                "reason": reason or "Unknown",
+                "reason": word or "Unknown",
                 "message": message[:1024],
                 "lastTransitionTime": _time(now_s) if changed else known.last_transition_time,  # type: ignore[union-attr]
                 "observedGeneration": run.uj.metadata.generation,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder import Binder, Binding, Group, Member, Refusal
 from batuta.backends.kube.binder.tenant import pod_key
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import ApiError, Conflict, NotFound, Unavailable
+from batuta.backends.kube.client.errors import ApiError, Conflict, NotFound, TooManyRequests, Unavailable
 from batuta.backends.kube.operator.inbox import Written
 from batuta.backends.kube.operator.run import Party, Timing
 from batuta.backends.kube.operator.writes import Writes
@@ -29,7 +29,15 @@ class _Underway:
     since_s: float
     left: dict[str, Binding]
     """By uid of the pod: bindings that nobody has answered yet."""
-    failed: list[tuple[NodeName, str]] = field(default_factory=list)
+    failed: list[_Failed] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Why a binding did not work, and the node if it may be because of that."""
+
+    why: str
+    node: NodeName = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,8 @@ class Usher:
         """By node that somebody is leaving: who waits for it."""
         self._postponed_s: dict[str, tuple[Party, float]] = {}
         """By party: since when it waits for somebody who is leaving."""
+        self._kept: tuple[JobId, tuple[str, ...]] | None = None
+        """The job whose pods keep the seats that there are until there are more, and these pods."""
         self.refusals: dict[JobId, Refusal] = {}
         """Why the parties wait whose pods the binder places alone."""
         self.given: set[NodeName] = set()
@@ -69,6 +79,7 @@ class Usher:
         """Notes a request, unless its pods are being bound, or were and nobody has shown them bound yet."""
         if party.key in self._underway:
             return
+        self._release(party.job)
         if any(self._cluster.node_of(pod_key(seat.pod)) is not None for seat in party.seats):
             return
         self._asked[party.key] = party
@@ -77,7 +88,17 @@ class Usher:
         """Gives seats to all who asked. Who does not fit where somebody is just leaving waits for that."""
         if not self._asked:
             return []
-        parties, self._asked = self._asked, {}
+        asked, self._asked = self._asked, {}
+        # Whoever keeps seats does so before others are looked at, who would fit into them.
+        keepers = {key: party for key, party in asked.items() if party.keeps_until_s}
+        others = {key: party for key, party in asked.items() if not party.keeps_until_s}
+        return [*self._serve(keepers, leaving, now_s), *self._serve(others, leaving, now_s)]
+
+    def _serve(
+        self, parties: dict[str, Party], leaving: Callable[[NodeName], bool], now_s: float
+    ) -> list[Turned]:
+        if not parties:
+            return []
         outcome = self._binder.schedule([_group(party) for party in parties.values()], now_s)
         turned: list[Turned] = []
         by_party: dict[str, list[Binding]] = {}
@@ -91,6 +112,7 @@ class Usher:
             party = parties[refusal.group]
             if all(seat.place is None for seat in party.seats):
                 self.refusals[party.job] = refusal
+                self._keep(party, refusal.placed, now_s)
             else:
                 nodes = set(refusal.by_node) or {
                     one.place.node for one in party.seats if one.place is not None
@@ -98,6 +120,26 @@ class Usher:
                 if not self._postpone(party, {node for node in nodes if leaving(node)}, now_s):
                     turned.append(Turned(party, refusal.message, tuple(sorted(nodes))))
         return turned
+
+    def _keep(self, party: Party, placed: int, now_s: float) -> None:
+        """Keeps the seats that some of a party can have from others, if it may and nobody else does."""
+        if not placed or now_s >= party.keeps_until_s:
+            return
+        if self._kept is not None and any(key in self._cluster.assumed for key in self._kept[1]):
+            return
+        found = self._binder.schedule([_group(replace(party, seats=party.seats[:placed]))], now_s).bindings
+        self._kept = party.job, tuple(one.key for one in found)
+        self.given.update(one.node for one in found)
+
+    def _release(self, job: JobId) -> None:
+        """Seats that are kept for a job are free: it asks for all, or is over."""
+        if self._kept is None or self._kept[0] != job:
+            return
+        for key in self._kept[1]:
+            node = self._cluster.node_of(key)
+            self._cluster.forget(key)
+            self.given.update([node] if node is not None else ())
+        self._kept = None
 
     def _postpone(self, party: Party, occupied: set[NodeName], now_s: float) -> bool:
         """Lets a party wait for those that are leaving its place, unless it has done so for too long."""
@@ -120,6 +162,7 @@ class Usher:
     def forget(self, job: JobId) -> None:
         """A job is over: nobody needs to know what it waits for."""
         self.refusals.pop(job, None)
+        self._release(job)
         for key in [key for key, (party, _) in self._postponed_s.items() if party.job == job]:
             del self._postponed_s[key]
 
@@ -157,23 +200,23 @@ class Usher:
         underway = self._underway.get(self._party_of.get(uid, ""))
         if underway is None or uid not in underway.left:
             return None
-        if isinstance(answer.error, Unavailable) and now_s < underway.since_s + self._timing.gang_timeout_s:
-            self._unanswered.add(uid)  # nobody knows whether it was done, so it is asked for again
+        error, in_time = answer.error, now_s < underway.since_s + self._timing.gang_timeout_s
+        if error is None:
+            return self._answered(uid, underway)
+        if isinstance(error, Unavailable | TooManyRequests) and in_time:
+            self._unanswered.add(uid)  # it was not done, or nobody knows: it is asked for again
             return None
-        binding = underway.left[uid]
-        if answer.error is not None:
-            self._cluster.forget(pod_key(binding.pod))
-            self._writes.forget(answer.key)
-            underway.failed.append((binding.node, _why(answer.error)))
-            self.bound -= 1
-        return self._answered(uid, underway)
+        return self._give_up(uid, underway, _failed(error, underway.left[uid].node))
 
     def saw(self, pod: objects.Pod) -> Turned | None:
-        """The pod is on a node, so its binding was done, whatever became of the answer."""
-        underway = self._underway.get(self._party_of.get(pod.metadata.uid, ""))
-        if underway is None or pod.metadata.uid not in underway.left or not pod.spec.node_name:
+        """The pod is on a node, so its binding was done, whatever became of the answer; or another was."""
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        underway = self._underway.get(self._party_of.get(uid, ""))
+        if underway is None or uid not in underway.left or not node:
             return None
-        return self._answered(pod.metadata.uid, underway)
+        if node != underway.left[uid].node:
+            return self._give_up(uid, underway, _Failed(f"somebody else has bound {pod.metadata.name}"))
+        return self._answered(uid, underway)
 
     def lost(self, pod: objects.Pod) -> Turned | None:
         """The pod is gone, and with it the rest of its party's chance."""
@@ -181,8 +224,7 @@ class Usher:
         underway = self._underway.get(self._party_of.get(uid, ""))
         if underway is None or uid not in underway.left:
             return None
-        underway.failed.append((underway.left[uid].node, f"pod {pod.metadata.name} is gone"))
-        return self._answered(uid, underway)
+        return self._give_up(uid, underway, _Failed(f"pod {pod.metadata.name} is gone"))
 
     def retry(self, now_s: float) -> list[Turned]:
         """Asks again for bindings without an answer; gives up those that took too long."""
@@ -196,26 +238,34 @@ class Usher:
             nodes = {seat.place.node for seat in party.seats if seat.place is not None}
             turned.append(Turned(party, "pods do not leave its place", tuple(sorted(nodes))))
         while self._underway and (first := next(iter(self._underway.values()))).since_s <= late_s:
-            for uid, binding in list(first.left.items()):
-                self._cluster.forget(pod_key(binding.pod))
-                self._writes.forget(BIND + uid)
-                first.failed.append((binding.node, "nobody answered in time"))
-                found = self._answered(uid, first)
+            for uid in list(first.left):
+                found = self._give_up(uid, first, _Failed("nobody answered in time"))
                 if found is not None:
                     turned.append(found)
         return turned
 
     def _answered(self, uid: str, underway: _Underway) -> Turned | None:
+        self.bound += 1
+        return self._settle(uid, underway)
+
+    def _give_up(self, uid: str, underway: _Underway, failed: _Failed) -> Turned | None:
+        self._cluster.forget(pod_key(underway.left[uid].pod))
+        self._writes.forget(BIND + uid)
+        underway.failed.append(failed)
+        return self._settle(uid, underway)
+
+    def _settle(self, uid: str, underway: _Underway) -> Turned | None:
+        """One binding less is open. After the last, a party of which one failed is turned away."""
         del underway.left[uid], self._party_of[uid]
         self._unanswered.discard(uid)
-        self.bound += 1
         if underway.left:
             return None
         del self._underway[underway.party.key]
         if not underway.failed:
             return None
-        nodes = tuple(sorted({node for node, _ in underway.failed}))
-        return Turned(underway.party, "; ".join(sorted({why for _, why in underway.failed})), nodes)
+        nodes = {one.node for one in underway.failed if one.node}
+        why = "; ".join(sorted({one.why for one in underway.failed}))
+        return Turned(underway.party, why, tuple(sorted(nodes)))
 
 
 def _group(party: Party) -> Group:
@@ -226,12 +276,15 @@ def _group(party: Party) -> Group:
     return Group(party.key, tuple(members), party.priority, party.since_s)
 
 
-def _why(error: ApiError) -> str:
+def _failed(error: ApiError, node: NodeName) -> _Failed:
+    """Somebody else's hand on a pod is no fault of its node; the rule behind any other no may be about it."""
     if isinstance(error, NotFound):
-        return "a pod was deleted meanwhile"
+        return _Failed("a pod was deleted meanwhile")
     if isinstance(error, Conflict):
-        return f"somebody else was faster: {error.message}"
-    return error.message
+        return _Failed(f"somebody else was faster: {error.message}")
+    if isinstance(error, Unavailable | TooManyRequests):
+        return _Failed(error.message)
+    return _Failed(error.message, node)
 
 
 async def _bind_pod(

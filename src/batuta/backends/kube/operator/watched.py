@@ -7,6 +7,7 @@ from typing import Any, Final
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.kueue import kinds as kueue
 from batuta.backends.kube.unified_job.model import UnifiedJob
 
 UNIFIED_JOB: Final = Kind(names.GROUP, names.VERSION, names.PLURAL, names.KIND, UnifiedJob)
@@ -28,6 +29,7 @@ EVERYWHERE: Final[tuple[Kind[Any], ...]] = (
     kinds.PRIORITY_CLASS,
     kinds.NODE_TOPOLOGY,
     kinds.POD,
+    *(kind for kind in kueue.ALL if not kind.namespaced),
 )
 """Not only where jobs may be: pods of others use nodes up as well."""
 IF_SERVED: Final[tuple[Kind[Any], ...]] = (
@@ -37,3 +39,7 @@ IF_SERVED: Final[tuple[Kind[Any], ...]] = (
     kinds.MPI_JOB,
     WORKLOAD_GROUP,
 )
+QUOTA: Final[tuple[Kind[Any], ...]] = (kueue.QUEUE_FILES, *kueue.ALL)
+"""Where quota comes from, and jobs as Kueue sees them; watched as far as the configuration says."""
+ANY_VERSION: Final[tuple[Kind[Any], ...]] = (WORKLOAD_GROUP, *kueue.ALL)
+"""Read in whatever version the cluster has, if it does not have the one that we know best."""

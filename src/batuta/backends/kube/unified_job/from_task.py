@@ -21,7 +21,8 @@ from batuta.spec.problem import InputError, Problem
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
 from batuta.spec.task_job import find_kind
-from batuta.spec.task_resources import CLASS_LABEL, EXEC_TIME_LABEL, QUEUE_LABEL
+from batuta.spec.task_priority import CLASS_LABEL
+from batuta.spec.task_resources import EXEC_TIME_LABEL, QUEUE_LABEL
 
 Manifest: TypeAlias = dict[str, Any]
 _TYPES: Final = {

@@ -17,6 +17,7 @@ from batuta.core.curve import power_curve
 from batuta.core.job import ANY_TYPE, ANYWHERE, Job, JobKind, Share, Spread, Topology
 from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, PRIOR_EXPONENT, PRIOR_RESTART_S, PRIOR_WORK_S
 
+DEFAULT_QUEUE: Final = Spec().queue_name
 DEFAULT_CLASS: Final = ""
 """The key in `priorities` of the class that jobs without one have."""
 _KINDS: Final = {
@@ -69,6 +70,12 @@ def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
     return Faults(tuple(remaining)) if remaining else converted
 
 
+def queue_of(job: UnifiedJob) -> str:
+    """The queue that it waits in: what its spec says, else the label by which Kueue's jobs say it."""
+    own = job.spec.queue_name
+    return own if own != DEFAULT_QUEUE else job.metadata.labels.get(names.KUEUE_QUEUE_NAME) or own
+
+
 def pinned_replicas(job: UnifiedJob) -> int | None:
     """The size that a person asked for by writing targetReplicas; None when the scheduler wrote it last."""
     target = job.spec.replica_spec.target_replicas
@@ -99,7 +106,8 @@ def _build(
         gpus_per_replica=each,
         name=meta.name,
         user=meta.annotations.get(names.USER, ""),
-        queue=spec.queue_name,
+        queue=queue_of(job),
+        namespace=meta.namespace,
         priority=priorities.get(spec.priority_class_name, 0),
         kind=_KINDS.get(spec.job_type, JobKind.SCRIPT),
         application=meta.labels.get("app.kubernetes.io/name", "") or meta.name,

@@ -228,3 +228,24 @@ def test_the_pods_of_another_controller_are_left_to_it() -> None:
     }
     (halt,) = cluster.step(Run(2, start=1))
     assert isinstance(halt, Patch)
+
+
+@pytest.mark.parametrize(
+    ("job_type", "kind", "theirs"),
+    [
+        ("Job", JOB, {"suspend": True}),
+        ("Job", JOB, {"parallelism": 1}),
+        ("MPIJob", MPI_JOB, {"mpiReplicaSpecs": {"Worker": {"replicas": 7}}}),
+    ],
+)
+def test_what_others_have_made_of_a_child_is_put_right(job_type: str, kind: ChildKind, theirs: Any) -> None:
+    """Given a child that somebody else has suspended or scaled, one patch makes it what it was."""
+    cluster, run = Cluster(job_type), Run(2)
+    cluster.settle(run)
+    spec = cluster.stored[kind, cluster.job.metadata.name]["spec"]
+    before = msgspec.json.encode(spec)
+    _merge(spec, theirs)
+    (write,) = cluster.step(run)
+    assert isinstance(write, Patch)
+    cluster.settle(run)
+    assert msgspec.json.encode(cluster.stored[kind, cluster.job.metadata.name]["spec"]) == before

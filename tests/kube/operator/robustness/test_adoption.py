@@ -1,41 +1,33 @@
 """An operator is killed at any moment, and the next one goes on: with its journal, or without."""
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from tests.kube.conftest import SHARED
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape
-from tests.support.kube.operator_process import OperatorProcess, prepare
+from tests.support.kube.operator_process import OperatorProcess, grant
 from tests.support.kube.unified import Jobs
 
 KEPT = pytest.mark.parametrize("keeps_journal", [True, False], ids=["with-journal", "without-journal"])
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory, programs_for):
-    """A control plane on which no other operator is."""
-    programs_for(SHARED)
-    with ControlPlane(tmp_path_factory.mktemp("own"), SHARED) as cluster:
-        prepare(cluster)
-        yield cluster
-
-
-@pytest.fixture
-def killed(own, tmp_path):
-    """An operator that may be killed and started again."""
-    with OperatorProcess(own, tmp_path) as running:
+def killed(broken: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    """An operator that is killed and started again by each test."""
+    with OperatorProcess(broken, tmp_path_factory.mktemp("killed"), kubeconfig=grant(broken)) as running:
         yield running
 
 
 @pytest.fixture
-def jobs(own, killed):
-    jobs = Jobs(own, own.new_namespace())
-    nodes = own.add_nodes(2, NodeShape(gpus=4), prefix=jobs.namespace)
+def jobs(broken: ControlPlane, killed: OperatorProcess) -> Iterator[Jobs]:
+    """Two nodes with four GPUs each, for the UnifiedJobs of a fresh namespace."""
+    jobs = Jobs(broken, broken.new_namespace())
+    nodes = broken.add_nodes(2, NodeShape(gpus=4), prefix=jobs.namespace)
     yield jobs
-    own.delete_namespace(jobs.namespace)
-    own.delete_nodes(nodes)
+    broken.clear_namespace(jobs.namespace)
+    broken.delete_nodes(nodes)
 
 
 def restart(operator: OperatorProcess, keeps_journal: bool) -> None:

@@ -1,0 +1,236 @@
+"""What jobs of a World ask of quota, and which flavors have nodes for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from batuta.core.bitsets import mask_of
+from batuta.core.fit import tolerates
+from batuta.core.job import Job
+from batuta.core.node_table import TYPE_LABEL
+from batuta.core.quota import Cell, ClusterQueue, Flavor, Flavors, Taint, Toleration
+from batuta.core.reach import Wishes, most_gpus, wishes_of
+from batuta.core.world import World
+from batuta.quota.claim import PodSet
+from batuta.quota.demand import counts_gpus, demand
+from batuta.quota.refusal import Refusal, Why
+from batuta.quota.tree import Amounts, Tree
+
+REST = (TYPE_LABEL, "*")
+"""The label of a flavor for all GPU types that a queue has no other flavor for."""
+_ALL = (Toleration(operator="Exists"),)
+"""Labels and taints are looked at here, on the nodes that there are, and not a second time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ask:
+    """What jobs that are alike ask for: quota for their `min`, in a flavor whose nodes could hold it."""
+
+    queue: str
+    pod_sets: tuple[PodSet, ...]
+    kinds: Mapping[str, frozenset[int]]
+    """By flavor that would do: the GPU types of its nodes that the job accepts."""
+    ever: bool
+    """Whether there are nodes for it at all, whatever its queue has quota for."""
+    flavors: Flavors = ()
+    """What it gets if all goes well: of each group the first flavor that would do, …"""
+    usage: Amounts = field(default_factory=dict)
+    """… and how much."""
+    only: frozenset[str] = frozenset()
+    """The flavors that would do."""
+
+    def asks_no_less_than(self, other: Ask) -> bool:
+        """Whether the same flavors would do for both, and this one needs as much of everything."""
+        if self.kinds.keys() != other.kinds.keys():
+            return False
+        own = dict(self.pod_sets[0].requests)
+        return all(own.get(name, 0) >= amount for name, amount in other.pod_sets[0].requests)
+
+    def as_its_own(self, refusal: Refusal) -> Refusal:
+        """What was said to another one that asks for less, with the numbers of this one."""
+        if refusal.cell is None:
+            return refusal
+        needs = dict(self.pod_sets[0].requests).get(refusal.cell.resource, refusal.needs)
+        why = Why.EXCEEDS_MAX_QUOTA if needs > refusal.most else refusal.why
+        return refusal._replace(needs=needs, why=why)
+
+
+class Asks:
+    """Works out what each job asks for; jobs that are alike share the answer."""
+
+    def __init__(self, world: World, tree: Tree) -> None:
+        self._world, self._tree = world, tree
+        self._known: dict[tuple[object, ...], Ask] = {}
+        self._most: dict[Wishes, list[int]] = {}
+        self._narrowed: dict[tuple[Flavors, Wishes], Wishes | None] = {}
+        self._usage: dict[tuple[object, ...], Amounts] = {}
+
+    def of(self, row: int, queue: str) -> Ask:
+        job = self._world.jobs.jobs[row]
+        # Jobs with equal wishes share the list of what they could have.
+        key = (queue, id(self._world.most_for(row)), job.min, job.gpu_types, job.share)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._make(row, self._world.quota.queue_of[queue])
+        return found
+
+    def _make(self, row: int, queue: ClusterQueue) -> Ask:
+        world, job = self._world, self._world.jobs.jobs[row]
+        covered = [resource for group in queue.groups for resource in group.resources]
+        asked = {resource: demand(job, resource, job.min) for resource in covered}
+        requests = {resource: amount for resource, amount in asked.items() if amount}
+        named = dict.fromkeys(one.flavor for group in queue.groups for one in group.flavors)
+        kinds = {name: found for name in named if (found := self._kinds(job, name, queue))}
+        flavors = self._first_choice(queue, requests, kinds)
+        if len(flavors) < len(requests) or not any(map(counts_gpus, covered)):
+            # There is no quota for something that it needs: for GPUs, or in any flavor with nodes for it.
+            kinds = {}
+        most = world.most_for(row)
+        ever = any(most[kind] >= job.min for kind in self._accepted(job))
+        usage = {self._tree.number(Cell(name, resource)): requests[resource] for resource, name in flavors}
+        pods = PodSet(tuple(requests.items()), tolerations=_ALL)
+        return Ask(queue.name, (pods,), kinds, ever, flavors, usage, frozenset(kinds))
+
+    def _first_choice(
+        self, queue: ClusterQueue, requests: Mapping[str, int], kinds: Mapping[str, frozenset[int]]
+    ) -> Flavors:
+        found: list[tuple[str, str]] = []
+        for group in queue.groups:
+            first = next((one.flavor for one in group.flavors if one.flavor in kinds), None)
+            found.extend((name, first) for name in group.resources if name in requests and first is not None)
+        # In the order in which a search would find them.
+        return tuple(sorted(found))
+
+    def _kinds(self, job: Job, name: str, queue: ClusterQueue) -> frozenset[int]:
+        flavor = self._world.quota.flavor_of.get(name)
+        if flavor is None:
+            return frozenset()
+        tolerations = job.tolerations + _as_text(flavor)
+        if not all(
+            tolerates(tolerations, _taint(taint)) for taint in flavor.node_taints if _keeps_out(taint)
+        ):
+            return frozenset()
+        most = self._most_for(_narrow(wishes_of(job), (flavor,)))
+        named = self._named(queue) if REST in flavor.node_labels else ()
+        types = self._world.nodes.types
+        return frozenset(
+            kind for kind in self._accepted(job) if most[kind] >= job.min and types[kind] not in named
+        )
+
+    def _named(self, queue: ClusterQueue) -> set[str]:
+        """The GPU types that a queue has flavors of their own for."""
+        known = self._world.quota.flavor_of
+        return {
+            value
+            for group in queue.groups
+            for one in group.flavors
+            if one.flavor in known
+            for key, value in known[one.flavor].node_labels
+            if key == TYPE_LABEL
+        }
+
+    def _accepted(self, job: Job) -> list[int]:
+        types = self._world.nodes.types
+        if not job.gpu_types:
+            return list(range(len(types)))
+        names = dict(job.gpu_types)
+        return [kind for kind, name in enumerate(types) if name in names]
+
+    def _most_for(self, wishes: Wishes) -> list[int]:
+        if wishes not in self._most:
+            self._most[wishes] = most_gpus(self._world, wishes)
+        return self._most[wishes]
+
+    def usage(self, job: Job, queue: str, flavors: Flavors, gpus: int) -> Amounts:
+        """What a job with so many GPUs takes."""
+        key = (
+            queue,
+            flavors,
+            gpus,
+            job.cpus_milli_per_gpu,
+            job.memory_mib_per_gpu,
+            job.gpus_per_replica,
+            job.share,
+        )
+        found = self._usage.get(key)
+        if found is None:
+            found = self._usage[key] = {
+                self._tree.number(Cell(flavor, resource)): amount
+                for resource, flavor in flavors
+                if (amount := demand(job, resource, gpus))
+            }
+        return found
+
+    def found(self, row: int, queue: str) -> Flavors:
+        """The flavors of a job that has GPUs, and of which nobody knows how it got them: by its nodes."""
+        world = self._world
+        placement = world.jobs.placements[row]
+        nodes = (
+            mask_of(tuple(world.nodes.index[node] for node in placement.nodes))
+            if placement is not None
+            else 0
+        )
+        wishes = wishes_of(world.jobs.jobs[row])
+        found: list[tuple[str, str]] = []
+        for group in world.quota.queue_of[queue].groups:
+            names = [one.flavor for one in group.flavors]
+            known = (world.quota.flavor_of.get(name) for name in names)
+            # The flavor for the rest comes last by rule, so that a flavor of its own goes first.
+            fitting = (
+                flavor.name
+                for flavor in known
+                if flavor is not None
+                and not nodes & ~world.nodes.matching(_narrow(wishes, (flavor,))._replace(tolerations=("*",)))
+            )
+            name = next(fitting, names[0] if names else "")
+            found.extend((resource, name) for resource in group.resources if name)
+        return tuple(found)
+
+    def where(self, job: Job, flavors: Flavors) -> Wishes | None:
+        """What a job wants of nodes, given the flavors it has; None if the flavors add nothing.
+
+        A flavor that is just a GPU type adds nothing, since the type is chosen by the flavor anyway.
+        """
+        wishes = wishes_of(job)
+        key = (flavors, wishes)
+        if key not in self._narrowed:
+            own = [
+                flavor
+                for name in dict.fromkeys(name for _, name in flavors)
+                if (flavor := self._world.quota.flavor_of.get(name)) is not None
+            ]
+            narrowed = _narrow(wishes, tuple(own))
+            self._narrowed[key] = None if self._is_same(wishes, narrowed) else narrowed
+        return self._narrowed[key]
+
+    def _is_same(self, wishes: Wishes, narrowed: Wishes) -> bool:
+        """Whether, of each GPU type that is left, all nodes are left."""
+        nodes = self._world.nodes
+        before, after = nodes.matching(wishes), nodes.matching(narrowed)
+        return all(after & own in (0, before & own) for own in nodes.by_type) and not after & ~before
+
+
+def _narrow(wishes: Wishes, flavors: tuple[Flavor, ...]) -> Wishes:
+    labels, tolerations = wishes.node_labels, wishes.tolerations
+    for flavor in flavors:
+        labels += tuple(label for label in flavor.node_labels if label != REST and label not in labels)
+        tolerations += tuple(one for one in _as_text(flavor) if one not in tolerations)
+    return wishes._replace(node_labels=labels, tolerations=tolerations)
+
+
+def _as_text(flavor: Flavor) -> tuple[str, ...]:
+    """The tolerations of a flavor as jobs have them."""
+    found = []
+    for one in flavor.tolerations:
+        value = "" if one.operator == "Exists" else f"={one.value}"
+        found.append(f"{one.key or '*'}{value}" + (f":{one.effect}" if one.effect else ""))
+    return tuple(found)
+
+
+def _taint(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def _keeps_out(taint: Taint) -> bool:
+    return taint.effect in ("NoSchedule", "NoExecute")

@@ -1,0 +1,268 @@
+"""Which flavor a claim gets its quota in.
+
+Resources of one group come from one flavor, and flavors are tried in the order in which the queue names them:
+one that fits without borrowing ends the search, and what else ends it is the queue's `fungibility`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple
+
+from batuta.core.quota import (
+    MILLI,
+    Cell,
+    ClusterQueue,
+    Fungibility,
+    Preference,
+    Quota,
+    Reclaim,
+    ResourceGroup,
+    Search,
+)
+from batuta.quota.claim import Claim, PodSet
+from batuta.quota.demand import PODS
+from batuta.quota.refusal import Refusal, Why
+from batuta.quota.tree import Amounts, Node, Tree
+
+_FENCES = ("NoSchedule", "NoExecute")
+
+
+class Mode(IntEnum):
+    """How well a flavor would do, from not at all to at once."""
+
+    NO_FIT = 0
+    NO_CANDIDATES = 1
+    """It would fit if others were gone, but none of them may be pushed aside."""
+    PREEMPT = 2
+    RECLAIM = 3
+    """As PREEMPT, and all who have to go borrow from this queue."""
+    FIT = 4
+
+
+class Possibility(NamedTuple):
+    """What pushing others aside would come to."""
+
+    mode: Mode
+    level: int
+
+
+Oracle = Callable[[Claim, Amounts], Possibility]
+"""Asks whom a claim could push aside to get so much more of these cells."""
+
+
+@dataclass(slots=True)
+class Assignment:
+    """Where a claim would get its quota."""
+
+    mode: Mode = Mode.FIT
+    level: int = 0
+    """How far up the tree it borrows; 0 for not at all."""
+    usage: Amounts = field(default_factory=dict)
+    short: dict[int, int] = field(default_factory=dict)
+    """The cells in which others would have to go."""
+    flavors: dict[str, str] = field(default_factory=dict)
+    counts: tuple[int, ...] = ()
+    refusal: Refusal | None = None
+    tried: list[dict[str, int]] = field(default_factory=list)
+    """By pod set and resource: the flavor at which the search ended early, -1 if all were looked at."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are flavors that were not looked at, because one before them seemed to do."""
+        return any(at >= 0 for own in self.tried for at in own.values())
+
+
+class _Try(NamedTuple):
+    flavor: str
+    mode: Mode
+    level: int
+    short: tuple[int, ...]
+    rank: Possibility
+    """What the resource comes to that does worst here, by what the queue prefers."""
+
+
+class Assigner:
+    """Finds flavors for the claims of all queues, as things stand in the tree."""
+
+    def __init__(self, quota: Quota, tree: Tree, oracle: Oracle) -> None:
+        self._quota, self._tree, self._oracle = quota, tree, oracle
+        self._groups: dict[tuple[str, str], ResourceGroup] = {
+            (queue.name, resource): group
+            for queue in quota.cluster_queues
+            for group in queue.groups
+            for resource in group.resources
+        }
+        self._admits: dict[tuple[object, ...], bool] = {}
+
+    def assign(self, claim: Claim, counts: tuple[int, ...] | None = None) -> Assignment:
+        """The flavors for so many replicas of each pod set; all of them by default."""
+        queue = self._quota.queue_of[claim.queue.name]
+        result = Assignment(counts=counts or tuple(one.count for one in claim.pod_sets))
+        for pod_set, count in zip(claim.pod_sets, result.counts, strict=True):
+            result.tried.append({})
+            self._assign_pod_set(result, claim, queue, pod_set, count)
+            if result.mode is Mode.NO_FIT:
+                result.usage, result.tried[-1] = {}, {}
+                break
+        return result
+
+    def _assign_pod_set(
+        self, result: Assignment, claim: Claim, queue: ClusterQueue, pods: PodSet, count: int
+    ) -> None:
+        asked = {resource: amount * count for resource, amount in pods.requests}
+        if (queue.name, PODS) in self._groups:
+            asked.setdefault(PODS, MILLI * count)
+        done: set[str] = set()
+        for resource in sorted(asked):
+            if resource in done:
+                continue
+            group = self._groups.get((queue.name, resource))
+            if group is None:
+                if asked[resource]:
+                    text = f"queue {queue.name} has no quota for {resource}"
+                    result.mode, result.refusal = Mode.NO_FIT, Refusal(Why.NO_MATCHING_FLAVOR, text)
+                    return
+                continue
+            wanted = {name: asked[name] for name in group.resources if name in asked}
+            done.update(wanted)
+            best = self._search(result, claim, queue, group, pods, wanted)
+            if best is None:
+                result.mode = Mode.NO_FIT
+                return
+            result.mode, result.level = min(result.mode, best.mode), max(result.level, best.level)
+            for name, amount in wanted.items():
+                cell = self._tree.cell_of[Cell(best.flavor, name)]
+                result.usage[cell] = result.usage.get(cell, 0) + amount
+                result.flavors[name] = best.flavor
+            result.short.update((cell, result.usage[cell]) for cell in best.short)
+
+    def _search(
+        self,
+        result: Assignment,
+        claim: Claim,
+        queue: ClusterQueue,
+        group: ResourceGroup,
+        pods: PodSet,
+        wanted: dict[str, int],
+    ) -> _Try | None:
+        """The best flavor of a group; None, and the reason in `result`, when none will do.
+
+        It goes on behind the flavor at which the last search for this claim ended.
+        """
+        best: _Try | None = None
+        refusals: list[Refusal] = []
+        number, ended = len(result.tried) - 1, -1
+        before = claim.tried[number] if number < len(claim.tried) else {}
+        start = before.get(next(iter(wanted)), -1) + 1
+        for at, one in enumerate(group.flavors[start:], start):
+            if not self._accepts(claim, pods, one.flavor):
+                continue
+            tried = self._try(result, claim, queue, one.flavor, wanted, refusals)
+            if tried.mode is Mode.NO_FIT:
+                continue
+            if _ends_search(tried.rank, queue.fungibility):
+                best, ended = tried, at
+                break
+            if best is None or _better(tried.rank, best.rank, queue.fungibility):
+                best = tried
+        if ended == len(group.flavors) - 1:
+            ended = -1
+        result.tried[number].update(dict.fromkeys(wanted, ended))
+        if refusals and (best is None or best.mode is not Mode.FIT):
+            # What waits for quota that others use says so, even where another flavor is too small for ever.
+            result.refusal = min(refusals, key=lambda refusal: refusal.why is Why.EXCEEDS_MAX_QUOTA)
+        elif best is None:
+            text = f"no flavor of queue {queue.name} has the labels it wants or taints that it tolerates"
+            result.refusal = Refusal(Why.NO_MATCHING_FLAVOR, text)
+        return best
+
+    def _try(
+        self,
+        result: Assignment,
+        claim: Claim,
+        queue: ClusterQueue,
+        flavor: str,
+        wanted: dict[str, int],
+        refusals: list[Refusal],
+    ) -> _Try:
+        mode, level = Mode.FIT, 0
+        rank = Possibility(Mode.FIT, 0)
+        short: list[int] = []
+        for resource, amount in wanted.items():
+            cell = self._tree.cell_of[Cell(flavor, resource)]
+            needs = result.usage.get(cell, 0) + amount
+            one = self._fit(claim, queue, cell, needs)
+            if one.mode is not Mode.FIT:
+                refusals.append(self.why(claim.queue, cell, needs))
+                short.append(cell)
+            mode, level = min(mode, one.mode), max(level, one.level)
+            if mode is Mode.NO_FIT:
+                break
+            if _better(rank, one, queue.fungibility):
+                rank = one
+        return _Try(flavor, mode, level, tuple(short), rank)
+
+    def _fit(self, claim: Claim, queue: ClusterQueue, cell: int, needs: int) -> Possibility:
+        node = claim.queue
+        if needs > node.most(cell):
+            return Possibility(Mode.NO_FIT, 0)
+        level, may_reclaim = node.level(cell, needs)
+        if needs <= max(0, node.left(cell)):
+            return Possibility(Mode.FIT, level)
+        limits = node.limits.get(cell)
+        nominal = limits.nominal if limits is not None else 0
+        if needs <= nominal or may_reclaim or self._preempts_while_borrowing(queue):
+            return self._oracle(claim, {cell: needs})
+        return Possibility(Mode.NO_FIT, level)
+
+    def _preempts_while_borrowing(self, queue: ClusterQueue) -> bool:
+        rules = queue.preemption
+        return rules.while_borrowing or (self._quota.fair_sharing and rules.reclaim is not Reclaim.NEVER)
+
+    def why(self, node: Node, cell: int, needs: int) -> Refusal:
+        """What is short, in numbers."""
+        limits, most = node.limits.get(cell), node.most(cell)
+        nominal = limits.nominal if limits is not None else 0
+        own = max(0, nominal - node.usage.get(cell, 0))
+        more = max(0, node.left(cell) - own)
+        why = Why.EXCEEDS_MAX_QUOTA if needs > most else Why.WAITING_FOR_QUOTA
+        return Refusal(why, "", self._tree.cells[cell], needs, own, nominal, more, most)
+
+    def _accepts(self, claim: Claim, pods: PodSet, name: str) -> bool:
+        """Whether replicas may run on the nodes of a flavor. Labels that it does not name do not matter."""
+        if claim.only is not None and name not in claim.only:
+            return False
+        asked = (pods.node_labels, pods.tolerations, name)
+        known = self._admits.get(asked)
+        if known is None:
+            known = self._admits[asked] = self._look(pods, name)
+        return known
+
+    def _look(self, pods: PodSet, name: str) -> bool:
+        flavor = self._quota.flavor_of.get(name)
+        if flavor is None:
+            return False
+        tolerations = (*pods.tolerations, *flavor.tolerations)
+        for taint in flavor.node_taints:
+            if taint.effect in _FENCES and not any(one.tolerates(taint) for one in tolerations):
+                return False
+        labels = dict(flavor.node_labels)
+        return all(labels[key] == value for key, value in pods.node_labels if key in labels)
+
+
+def _ends_search(tried: Possibility, rules: Fungibility) -> bool:
+    """Whether later flavors are not looked at."""
+    if tried.mode is Mode.NO_CANDIDATES:
+        return False
+    if tried.mode is not Mode.FIT and rules.when_can_preempt is Search.TRY_NEXT_FLAVOR:
+        return False
+    return not tried.level or rules.when_can_borrow is Search.MAY_STOP_SEARCH
+
+
+def _better(one: Possibility, other: Possibility, rules: Fungibility) -> bool:
+    if rules.preference is Preference.PREEMPTION_OVER_BORROWING:
+        return (-one.level, one.mode) > (-other.level, other.mode)
+    return (one.mode, -one.level) > (other.mode, -other.level)

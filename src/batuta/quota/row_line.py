@@ -1,0 +1,92 @@
+"""A line of rows: a claim is made of one when it comes to its turn, and most never do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from batuta.quota.asks import Ask
+from batuta.quota.claim import Claim
+from batuta.quota.lines import Line
+from batuta.quota.refusal import Refusal
+
+
+class RowLine(Line):
+    """Rows in their order. Those whose like was refused are passed over until something is given back."""
+
+    __slots__ = ("_asked", "_asks", "_at", "_claim", "_hopeless", "_passed", "_priorities", "_rows")
+
+    def __init__(
+        self,
+        strict: bool,
+        rows: list[int],
+        asks: Sequence[Ask | None],
+        priorities: Sequence[int],
+        claim: Callable[[int], Claim],
+        hopeless: Callable[[int], Refusal | None],
+    ) -> None:
+        """`hopeless` says why a row cannot be served now, as far as that is seen at a glance."""
+        super().__init__(strict)
+        self._rows, self._asks, self._priorities, self._claim = rows, asks, priorities, claim
+        self._hopeless = hopeless
+        self._at = 0
+        self._passed: list[int] = []
+        self._asked: dict[Ask, tuple[int, Refusal]] = {}
+
+    def __len__(self) -> int:
+        return len(self.waiting) + len(self._rows) - self._at
+
+    def pop(self) -> Claim | None:
+        self._pass_over()
+        if self._at < len(self._rows):
+            row = self._rows[self._at]
+            if not self.waiting or (-self._priorities[row], row) < self._first_put_back():
+                self._at += 1
+                return self._claim(row)
+        return super().pop()
+
+    def _first_put_back(self) -> tuple[int, int]:
+        claim = self.waiting[0][2]
+        return -claim.priority, claim.row
+
+    def _pass_over(self) -> None:
+        if self.strict:
+            return
+        rows, at = self._rows, self._at
+        while at < len(rows) and self._is_hopeless(rows[at]):
+            self._passed.append(rows[at])
+            at += 1
+        self._at = at
+
+    def _is_hopeless(self, row: int) -> bool:
+        """Whether one that asks for no more, and is as important, was refused already."""
+        ask, priority = self._asks[row], self._priorities[row]
+        assert ask is not None
+        known = self.refused.get(id(ask))
+        if known is None and (seen := self._hopeless(row)) is not None:
+            known = self.refused[id(ask)] = priority, seen
+        if known is None:
+            for other, (least, refusal) in self._asked.items():
+                if priority <= least and ask.asks_no_less_than(other):
+                    known = self.refused[id(ask)] = least, ask.as_its_own(refusal)
+                    break
+        return known is not None and priority <= known[0]
+
+    def refuse(self, claim: Claim, refusal: Refusal) -> None:
+        super().refuse(claim, refusal)
+        ask = self._asks[claim.row]
+        assert ask is not None
+        self._asked[ask] = claim.priority, refusal
+
+    def why_passed(self) -> Iterator[tuple[int, Refusal]]:
+        """Rows that were never looked at, because their like was refused, and why."""
+        for row in self._passed:
+            yield row, self.refused[id(self._asks[row])][1]
+
+    def wake(self) -> None:
+        super().wake()
+        self._asked.clear()
+        if self._passed:
+            rest = self._passed + self._rows[self._at :]
+            # Rows are numbered by age, so this is the order of the line.
+            self._rows = sorted(rest, key=lambda row: (-self._priorities[row], row))
+            self._at, self._passed = 0, []

@@ -1,0 +1,251 @@
+"""Fair sharing: how much a queue or cohort borrows for its weight, and whom that lets push aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from batuta.core.quota import Cell, Quota, Reclaim, Within
+from batuta.quota.claim import Claim
+from batuta.quota.tree import Amounts, Node
+from batuta.quota.victims import Cause, Holders, Victim, Want, give_back, harm, may_push_aside
+
+_PER_MILLE = 1000
+
+
+class Share(NamedTuple):
+    """The largest part of what its cohort could lend that a node borrows, of any resource, by its weight.
+
+    Without weight a node that borrows stands behind all that have some. In thousandths, as Kueue has it, so
+    that what is a tie there is one here.
+    """
+
+    weightless: bool = False
+    part: float = 0.0
+
+
+_NONE = Share()
+
+
+class Shares:
+    """Works out shares. What a cohort could lend does not depend on use, so it is kept."""
+
+    def __init__(self, cells: list[Cell]) -> None:
+        self._cells = cells
+        self._lendable: dict[int, dict[str, int]] = {}
+
+    def of(self, node: Node) -> Share:
+        parent = node.parent
+        if parent is None:
+            return _NONE
+        borrowed: dict[str, int] = {}
+        usage = node.usage
+        for cell, own in node.subtree.items():
+            over = usage.get(cell, 0) - own
+            if over > 0:
+                resource = self._cells[cell].resource
+                borrowed[resource] = borrowed.get(resource, 0) + over
+        if not borrowed:
+            return _NONE
+        lendable = self._lent_by(parent)
+        parts = (_PER_MILLE * over / lendable[name] for name, over in borrowed.items() if lendable.get(name))
+        part = max(parts, default=0.0)
+        if not node.weight:
+            return Share(weightless=part > 0, part=part)
+        return Share(part=part / node.weight)
+
+    def _lent_by(self, cohort: Node) -> dict[str, int]:
+        found = self._lendable.get(id(cohort))
+        if found is None:
+            found = self._lendable[id(cohort)] = {}
+            for cell in cohort.root.subtree:
+                resource = self._cells[cell].resource
+                found[resource] = found.get(resource, 0) + cohort.most(cell)
+        return found
+
+
+class FairVictims:
+    """Pushes aside borrowers whose share is larger than the claim's own would become.
+
+    A claim that stays within its queue's own quota takes that back from any borrower. For others there are
+    two rules, one after the other: the claim's share with what it wants is at most the other's share without
+    the victim; and, if that does not suffice, below the other's share as it is.
+    """
+
+    def __init__(self, quota: Quota, holders: Holders, shares: Shares) -> None:
+        self._quota, self._holders, self._shares = quota, holders, shares
+
+    def find(self, want: Want) -> list[Victim]:
+        candidates = self._candidates(want)
+        if not candidates:
+            return []
+        gone: list[Victim] = []
+        want.queue.add(want.usage)
+        later: list[Claim] = []
+        found = self._by_final_share(want, candidates, gone, later)
+        if not found:
+            found = self._by_initial_share(want, later, gone)
+        want.queue.remove(want.usage)
+        if found:
+            give_back(want, gone, want.fits)
+        for victim in gone:
+            victim.claim.queue.add(victim.claim.usage)
+        return gone if found else []
+
+    def _candidates(self, want: Want) -> list[Claim]:
+        rules, own = self._quota.queue_of[want.queue.name].preemption, want.queue
+        found: list[Claim] = []
+        if rules.within is not Within.NEVER:
+            found.extend(self._allowed(want, own, rules.within))
+        if own.parent is not None and rules.reclaim is not Reclaim.NEVER:
+            for queue in _queues_below(own.root):
+                if queue is not own and not queue.is_within(want.short):
+                    found.extend(self._allowed(want, queue, rules.reclaim))
+        return sorted(found, key=lambda claim: harm(claim, own))
+
+    def _allowed(self, want: Want, queue: Node, rule: Within | Reclaim) -> Iterator[Claim]:
+        for one in self._holders[queue.name].values():
+            if one.uses(want.short) and may_push_aside(want.claim, one, rule):
+                yield one
+
+    def _by_final_share(
+        self, want: Want, candidates: list[Claim], gone: list[Victim], later: list[Claim]
+    ) -> bool:
+        targets = _Targets(want.queue, candidates, self._shares)
+        takes_back = want.queue.is_within(want.short)
+        while (queue := targets.next()) is not None:
+            if queue is want.queue or takes_back:
+                cause = Cause.WITHIN_QUEUE if queue is want.queue else Cause.RECLAIMED
+                if self._push(want, targets.pop(queue), cause, gone):
+                    return True
+                continue
+            ours, theirs = _below_common(want.queue, queue)
+            share = self._shares.of(ours)
+            while targets.has(queue):
+                claim = targets.pop(queue)
+                claim.queue.remove(claim.usage)
+                after = self._shares.of(theirs)
+                claim.queue.add(claim.usage)
+                if share <= after:
+                    if self._push(want, claim, Cause.FAIR_SHARING, gone):
+                        return True
+                    # Shares have changed, so another queue may be next.
+                    break
+                later.append(claim)
+        return False
+
+    def _by_initial_share(self, want: Want, candidates: list[Claim], gone: list[Victim]) -> bool:
+        targets = _Targets(want.queue, candidates, self._shares)
+        while (queue := targets.next()) is not None:
+            ours, theirs = _below_common(want.queue, queue)
+            below = self._shares.of(ours) < self._shares.of(theirs)
+            if below and self._push(want, targets.pop(queue), Cause.FAIR_SHARING, gone):
+                return True
+            targets.drop(queue)
+        return False
+
+    def _push(self, want: Want, claim: Claim, cause: Cause, gone: list[Victim]) -> bool:
+        """Takes one away; whether the claim fits now, without what was added for the comparison."""
+        claim.queue.remove(claim.usage)
+        gone.append(Victim(claim, cause))
+        want.queue.remove(want.usage)
+        fits = want.fits()
+        want.queue.add(want.usage)
+        return fits
+
+
+class _Targets:
+    """The queues that have candidates, the one with the largest share first, level by level of the tree."""
+
+    def __init__(self, own: Node, candidates: list[Claim], shares: Shares) -> None:
+        self._own, self._shares = own, shares
+        self._path = set(map(id, own.path()))
+        self._waiting: dict[int, list[Claim]] = {}
+        for claim in reversed(candidates):
+            self._waiting.setdefault(id(claim.queue), []).append(claim)
+        self._pruned: set[int] = set()
+
+    def has(self, queue: Node) -> bool:
+        return bool(self._waiting.get(id(queue)))
+
+    def pop(self, queue: Node) -> Claim:
+        return self._waiting[id(queue)].pop()
+
+    def drop(self, queue: Node) -> None:
+        self._waiting.pop(id(queue), None)
+
+    def next(self) -> Node | None:
+        if self._own.parent is None:
+            return self._own if self.has(self._own) else None
+        root = self._own.root
+        while id(root) not in self._pruned:
+            found = self._below(root)
+            if found is not None:
+                return found
+        return None
+
+    def _below(self, cohort: Node) -> Node | None:
+        best_queue: Node | None = None
+        best_cohort: Node | None = None
+        queue_share = cohort_share = Share(part=-1.0)
+        for child in cohort.children:
+            if id(child) in self._pruned:
+                continue
+            share = self._shares.of(child)
+            if child.is_queue:
+                if not self.has(child) or (not child.borrows and child is not self._own):
+                    self._pruned.add(id(child))
+                elif share > queue_share or (share == queue_share and self._first(child, best_queue)):
+                    best_queue, queue_share = child, share
+            elif not child.borrows and id(child) not in self._path:
+                self._pruned.add(id(child))
+            elif share >= cohort_share:
+                best_cohort, cohort_share = child, share
+        if best_queue is None and best_cohort is None:
+            self._pruned.add(id(cohort))
+            return None
+        if best_cohort is not None and cohort_share >= queue_share:
+            return self._below(best_cohort)
+        return best_queue
+
+    def _first(self, one: Node, other: Node | None) -> bool:
+        if other is None:
+            return True
+        ours, theirs = self._waiting[id(one)][-1], self._waiting[id(other)][-1]
+        return harm(ours, self._own) < harm(theirs, self._own)
+
+
+def _below_common(one: Node, other: Node) -> tuple[Node, Node]:
+    """The two ancestors, or the queues themselves, right below the smallest cohort that has both."""
+    above = {id(node) for node in one.path()}
+    theirs = other
+    while theirs.parent is not None and id(theirs.parent) not in above:
+        theirs = theirs.parent
+    ours = one
+    while ours.parent is not theirs.parent and ours.parent is not None:
+        ours = ours.parent
+    return ours, theirs
+
+
+def _queues_below(cohort: Node) -> Iterator[Node]:
+    for child in cohort.children:
+        if child.is_queue:
+            yield child
+        else:
+            yield from _queues_below(child)
+
+
+def with_added(node: Node, amounts: Amounts, shares: Shares) -> list[tuple[bool, Share]]:
+    """On the way up from a queue to the root, if so much more were used: whether a node would borrow of
+    these, and its share.
+    """
+    node.add(amounts)
+    found = [(_borrows_of(one, amounts), shares.of(one)) for one in (node, *node.path())]
+    node.remove(amounts)
+    return found
+
+
+def _borrows_of(node: Node, amounts: Amounts) -> bool:
+    if node.parent is None:
+        return False
+    return any(amount > 0 and node.borrows_with(cell, 0) for cell, amount in amounts.items())

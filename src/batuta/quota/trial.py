@@ -1,0 +1,209 @@
+"""Quota tried out: workloads come and go, quota changes, and after each step it is told who has what.
+
+No nodes and no time: a workload that has quota keeps it until it ends or is pushed aside, and jobs are rigid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from batuta.core.quota import Cell, Quota, StopPolicy
+from batuta.quota.claim import Claim, PodSet
+from batuta.quota.doors import Door, open_door
+from batuta.quota.ledger import Ledger
+from batuta.quota.lines import Lines, Pushed
+from batuta.quota.refusal import Refusal, Why
+
+_NAME_LABEL = "kubernetes.io/metadata.name"
+"""The label that every namespace has; others are not known here."""
+_DEFAULT_NAMESPACE = "default"
+_BEHIND = Refusal(Why.PENDING_EVALUATION, "stands behind another one that cannot start yet")
+
+
+@dataclass(slots=True)
+class _Work:
+    """A workload. While it has quota, `queue` and `usage` say where and how much."""
+
+    name: str
+    namespace: str
+    door: str
+    pod_sets: tuple[PodSet, ...]
+    priority: int
+    active: bool
+    place: tuple[float, int]
+    queue: str = ""
+    usage: dict[Cell, int] = field(default_factory=dict)
+    flavors: tuple[tuple[str, str], ...] = ()
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """A workload that lost its quota, by Kueue's words for the reason."""
+
+    workload: str
+    reason: str
+    preemption: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a workload has no quota, by Kueue's name and in numbers."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who has quota in which flavors, who lost it in this step, and who waits."""
+
+    admitted: Mapping[str, Mapping[str, str]]
+    preempted: tuple[Evicted, ...]
+    pending: Mapping[str, Waiting]
+
+
+class Trial:
+    """A cluster of quota alone."""
+
+    def __init__(self, quota: Quota) -> None:
+        self._quota = quota
+        self._works: dict[str, _Work] = {}
+        self._count = 0
+        self._refusals: dict[str, tuple[str, Refusal]] = {}
+        self._evicted: list[Evicted] = []
+
+    def submit(
+        self,
+        name: str,
+        queue: str,
+        pod_sets: tuple[PodSet, ...],
+        priority: int = 0,
+        active: bool = True,
+        namespace: str = "",
+    ) -> Standing:
+        """A workload asks for quota. One that is not active only stands there."""
+        if name in self._works:
+            raise ValueError(f"there is a workload {name} already")
+        self._count += 1
+        work = _Work(name, namespace, queue, pod_sets, priority, active, (float(self._count), 0))
+        self._works[name] = work
+        if not active:
+            self._evicted.append(Evicted(name, "Deactivated"))
+        return self._settle()
+
+    def finish(self, name: str) -> Standing:
+        """A workload ends, or is removed."""
+        del self._works[self._known(name)]
+        return self._settle()
+
+    def patch(self, name: str, active: bool | None = None, priority: int | None = None) -> Standing:
+        """A workload gets another priority, or is (de)activated."""
+        work = self._works[self._known(name)]
+        if priority is not None:
+            work.priority = priority
+        if active is not None and active != work.active:
+            work.active = active
+            if not active:
+                self._evict(work, Evicted(name, "Deactivated"))
+        return self._settle()
+
+    def change(self, quota: Quota) -> Standing:
+        """Quota is another one from now on; queues that are gone but have workloads start nothing."""
+        busy = {work.queue for work in self._works.values() if work.queue}
+        gone = [
+            queue
+            for queue in self._quota.cluster_queues
+            if queue.name in busy and queue.name not in quota.queue_of
+        ]
+        leaving = tuple(queue.name for queue in gone)
+        self._quota = replace(quota, cluster_queues=(*quota.cluster_queues, *gone), leaving=leaving)
+        return self._settle()
+
+    def standing(self) -> Standing:
+        """How things stand, without a step."""
+        return self._settle()
+
+    def _known(self, name: str) -> str:
+        if name not in self._works:
+            raise ValueError(f"there is no workload {name}")
+        return name
+
+    def _evict(self, work: _Work, why: Evicted) -> None:
+        work.queue, work.usage, work.flavors = "", {}, ()
+        self._evicted.append(why)
+
+    def _settle(self) -> Standing:
+        quota = self._quota
+        self._refusals = {}
+        ledger = Ledger(quota)
+        lines = Lines(ledger)
+        claims: dict[str, Claim] = {}
+        for work in self._works.values():
+            door = open_door(quota, quota.door(work.namespace, work.door), work.door)
+            if work.queue and self._stopped(work):
+                self._evict(work, Evicted(work.name, "ClusterQueueStopped"))
+            if work.queue:
+                claim = claims[work.name] = self._claim(ledger, work, work.queue)
+                claim.flavors = work.flavors
+                usage = {ledger.tree.number(cell): amount for cell, amount in work.usage.items()}
+                ledger.book(claim, usage, work.since)
+            elif work.active:
+                self._wait(ledger, lines, work, door, claims)
+            else:
+                self._refusals[work.name] = ("", Refusal(Why.SUSPENDED, "is not active"))
+
+        def push(pushed: Pushed) -> None:
+            name, by = str(pushed.claim.key), str(pushed.by.key)
+            self._evict(self._works[name], Evicted(name, "Preempted", pushed.cause.value, by))
+            lines.put(pushed.claim)
+
+        lines.settle(lambda claim: self._admit(ledger, claim), push)
+        for key, refusal in lines.refusals.items():
+            self._refusals[str(key)] = (claims[str(key)].queue.name, refusal)
+        evicted, self._evicted = tuple(sorted(self._evicted, key=lambda one: one.workload)), []
+        return self._tell(evicted)
+
+    def _stopped(self, work: _Work) -> bool:
+        """Whether its queue, or the door it came through, does not let it go on."""
+        queue = self._quota.queue_of.get(work.queue)
+        door = self._quota.door(work.namespace, work.door)
+        stops = (queue.stop if queue else StopPolicy.NONE, door.stop if door else StopPolicy.NONE)
+        return StopPolicy.HOLD_AND_DRAIN in stops
+
+    def _wait(self, ledger: Ledger, lines: Lines, work: _Work, door: Door, claims: dict[str, Claim]) -> None:
+        refusal = door.refusal or self._refuse_namespace(door.queue, work.namespace or _DEFAULT_NAMESPACE)
+        if refusal is not None:
+            self._refusals[work.name] = (door.queue, refusal)
+            return
+        claims[work.name] = self._claim(ledger, work, door.queue)
+        lines.put(claims[work.name])
+
+    def _refuse_namespace(self, queue: str, namespace: str) -> Refusal | None:
+        selector = self._quota.queue_of[queue].namespaces
+        if selector is not None and selector.selects({_NAME_LABEL: namespace}):
+            return None
+        return Refusal(
+            Why.MISCONFIGURED, f"cluster queue {queue} takes no workloads of namespace {namespace}"
+        )
+
+    def _claim(self, ledger: Ledger, work: _Work, queue: str) -> Claim:
+        return Claim(work.name, ledger.tree.queues[queue], work.pod_sets, work.priority, work.place)
+
+    def _admit(self, ledger: Ledger, claim: Claim) -> None:
+        work = self._works[str(claim.key)]
+        self._count += 1
+        work.queue, work.flavors, work.since = claim.queue.name, claim.flavors, self._count
+        claim.since = work.since
+        work.usage = {ledger.tree.cells[cell]: amount for cell, amount in claim.usage.items()}
+
+    def _tell(self, evicted: tuple[Evicted, ...]) -> Standing:
+        admitted = {work.name: dict(work.flavors) for work in self._works.values() if work.queue}
+        pending: dict[str, Waiting] = {}
+        for work in self._works.values():
+            if not work.queue:
+                queue, refusal = self._refusals.get(work.name, ("", _BEHIND))
+                pending[work.name] = Waiting(refusal.why.value, refusal.message(queue))
+        return Standing(admitted, evicted, pending)

@@ -1,0 +1,50 @@
+"""Refusals of quota as the typed reasons of a plan."""
+
+from __future__ import annotations
+
+from batuta.core.quota import MILLI
+from batuta.core.reason import Evidence, Reason
+from batuta.quota.demand import counts_gpus
+from batuta.quota.refusal import Refusal, Why
+
+_GIB = MILLI << 30
+_SHORT = {
+    "cpu": (Reason.QUOTA_SHORT_OF_CPUS, MILLI),
+    "memory": (Reason.QUOTA_SHORT_OF_MEMORY, _GIB),
+    "pods": (Reason.QUOTA_SHORT_OF_PODS, MILLI),
+}
+_PLAIN = {
+    Why.NO_MATCHING_FLAVOR: Reason.NO_MATCHING_FLAVOR,
+    Why.MISCONFIGURED: Reason.QUEUE_MISSING,
+    Why.SUSPENDED: Reason.QUEUE_HELD,
+    Why.PENDING_EVALUATION: Reason.BEHIND_ANOTHER,
+}
+
+
+def reason_for(refusal: Refusal | None, kept: bool = False, leaving: bool = False) -> tuple[Reason, Evidence]:
+    """Why a job waits; `kept` if what is left is set aside for others, None if it may not overtake."""
+    if leaving:
+        return Reason.QUEUE_LEAVES, ()
+    if refusal is None:
+        return Reason.BEHIND_ANOTHER, ()
+    if refusal.cell is None:
+        return _PLAIN.get(refusal.why, Reason.BEHIND_ANOTHER), ()
+    resource = refusal.cell.resource
+    reason, unit = (
+        (Reason.QUOTA_EXHAUSTED, MILLI)
+        if counts_gpus(resource)
+        else _SHORT.get(resource, (Reason.NO_MATCHING_FLAVOR, MILLI))
+    )
+    numbers: Evidence = (
+        ("needs", refusal.needs / unit),
+        ("quota_left", refusal.left / unit),
+        ("quota", refusal.nominal / unit),
+        ("lends", refusal.more / unit),
+        ("most", refusal.most / unit),
+    )
+    if counts_gpus(resource):
+        if refusal.why is Why.EXCEEDS_MAX_QUOTA:
+            reason = Reason.EXCEEDS_QUOTA
+        elif kept:
+            reason = Reason.KEPT_FOR_ANOTHER
+    return reason, numbers

@@ -1,0 +1,156 @@
+"""What files say about quota, and what becomes of the quota that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from batuta.core.quota import Quota
+from batuta.spec.kueue.objects import KINDS, Key, Value, Written
+from batuta.spec.problem import InputError, Problem, did_you_mean
+
+_FIELDS: Final = {
+    "ResourceFlavor": "flavors",
+    "Cohort": "cohorts",
+    "ClusterQueue": "cluster_queues",
+    "LocalQueue": "local_queues",
+    "WorkloadPriorityClass": "priority_classes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    """Objects that shall hold from now on; those that are not named stay as they are."""
+
+    objects: tuple[Written, ...] = ()
+    fair_sharing: bool | None = None
+    """None when nothing is said about it."""
+    notes: tuple[str, ...] = ()
+    """What was accepted and is not used, as sentences."""
+
+    def place(self, key: Key) -> Problem:
+        """Where an object was written; nowhere for one that was not."""
+        return next((one.place for one in self.objects if one.key == key), Problem(""))
+
+
+def merge(quota: Quota, change: QuotaChange) -> Quota:
+    """The quota with the objects of a change put in: each replaces the one of its kind and name, or is added.
+
+    Raises InputError when they do not go together.
+    """
+    fields: dict[str, Any] = {field: tuple(_replaced(quota, kind, change)) for kind, field in _FIELDS.items()}
+    if change.fair_sharing is not None:
+        fields["fair_sharing"] = change.fair_sharing
+    written = {one.key.name for one in change.objects if one.key.kind == "ClusterQueue"}
+    leaving = tuple(name for name in quota.leaving if name not in written)
+    merged = replace(quota, **fields, leaving=leaving)
+    problems = _cycles(merged, change)
+    if problems:
+        raise InputError(problems)
+    return merged
+
+
+def remove(quota: Quota, keys: Iterable[Key]) -> Quota:
+    """The quota without these objects. Raises InputError when one is not there, or is still needed."""
+    gone, problems = set(keys), list[Problem]()
+    known = {kind: {key_of(kind, value): value for value in _values(quota, kind)} for kind in KINDS}
+    for key in sorted(gone):
+        if key.kind not in known:
+            problems.append(Problem(f"unknown kind {key.kind}", fix=did_you_mean(key.kind, KINDS)))
+        elif key not in known[key.kind]:
+            names = [str(one).partition(" ")[2] for one in known[key.kind]]
+            problems.append(Problem(f"there is no {key}", fix=did_you_mean(key.name, names) if names else ""))
+    fields: dict[str, Any] = {
+        field: tuple(value for value in _values(quota, kind) if key_of(kind, value) not in gone)
+        for kind, field in _FIELDS.items()
+    }
+    left = replace(quota, **fields)
+    problems += [
+        Problem(f"ResourceFlavor {flavor} is used by {user}", fix=f"take it out of {user} first")
+        for user, flavor in flavor_uses(left)
+        if Key("ResourceFlavor", flavor) in gone
+    ]
+    if problems:
+        raise InputError(problems)
+    return left
+
+
+def loose_ends(quota: Quota) -> tuple[str, ...]:
+    """Names that lead nowhere, as sentences: allowed, but jobs wait for what they mean."""
+    flavors = {flavor.name for flavor in quota.flavors}
+    queues = {queue.name for queue in quota.cluster_queues}
+    missing = [
+        f"{user} names flavor {flavor}, which is not there: "
+        + ("its jobs wait" if user.startswith("ClusterQueue") else "nobody can use that quota")
+        for user, flavor in flavor_uses(quota)
+        if flavor not in flavors
+    ]
+    return (
+        *missing,
+        *(
+            f"{key_of('LocalQueue', queue)} leads to ClusterQueue {queue.cluster_queue}, which is not there: "
+            "its jobs wait"
+            for queue in quota.local_queues
+            if queue.cluster_queue not in queues
+        ),
+    )
+
+
+def flavor_uses(quota: Quota) -> list[tuple[str, str]]:
+    """Who names which flavor: `("ClusterQueue a", "h100")`."""
+    users = (("ClusterQueue", quota.cluster_queues), ("Cohort", quota.cohorts))
+    return [
+        (f"{kind} {user.name}", flavor.flavor)
+        for kind, objects in users
+        for user in objects
+        for group in user.groups
+        for flavor in group.flavors
+    ]
+
+
+def find_object(quota: Quota, key: Key) -> Value | None:
+    """The object of a key, if it is there."""
+    return next((value for value in _values(quota, key.kind) if key_of(key.kind, value) == key), None)
+
+
+def key_of(kind: str, value: Value) -> Key:
+    return Key(kind, value.name, getattr(value, "namespace", ""))
+
+
+def _values(quota: Quota, kind: str) -> Sequence[Value]:
+    values: Sequence[Value] = getattr(quota, _FIELDS[kind])
+    return values
+
+
+def _replaced(quota: Quota, kind: str, change: QuotaChange) -> Iterable[Value]:
+    """Old objects keep their place in line; new ones come last."""
+    by_key = {key_of(kind, value): value for value in _values(quota, kind)}
+    return (by_key | {one.key: one.value for one in change.objects if one.key.kind == kind}).values()
+
+
+def _cycles(quota: Quota, change: QuotaChange) -> list[Problem]:
+    """Cohorts that are above themselves, told once for each circle."""
+    parent_of = {cohort.name: cohort.parent for cohort in quota.cohorts}
+    problems, done = [], set[str]()
+    for start in parent_of:
+        path = _way_up(parent_of, start)
+        at = parent_of.get(path[-1], "")
+        circle = path[path.index(at) :] if at in path else []
+        if circle and not done.intersection(circle):
+            done.update(circle)
+            written = [change.place(Key("Cohort", name)) for name in circle]
+            place = max(written, key=lambda one: (bool(one.file or one.line), one.line))
+            way = " → ".join((*circle, circle[0]))
+            problems.append(
+                replace(place, message=f"cohorts go round in a circle: {way}", fix="take one parent out")
+            )
+    return problems
+
+
+def _way_up(parent_of: Mapping[str, str], start: str) -> list[str]:
+    """The cohorts from one upwards, each once."""
+    path = [start]
+    while (above := parent_of.get(path[-1], "")) and above not in path:
+        path.append(above)
+    return path
