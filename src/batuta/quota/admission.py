@@ -31,7 +31,7 @@ from batuta.quota.loss import lost_gpu_s, predicted_ends_s
 from batuta.quota.own_quota import serve_own
 from batuta.quota.refusal import Refusal
 from batuta.quota.reservation import Keeper, Release
-from batuta.quota.roll import Memory, Roll
+from batuta.quota.roll import Memory, Part, Roll
 from batuta.quota.row_line import RowLine
 from batuta.quota.tree import Node
 from batuta.quota.victims import Cause
@@ -158,7 +158,7 @@ class _Round:
             self._serve_line(name, part.waiting, self._blocks if not part.strict else _always)
         # Now it is known what is left in each cohort, and so what can be done for those who have waited long.
         glances = {
-            name: partial(self._hopeless, self._ledger.tree.queues[name], roll.lowest(part))
+            name: partial(self._hopeless, self._ledger.tree.queues[name], part)
             for name, part in roll.parts.items()
         }
         self._serve_due(glances)
@@ -189,17 +189,17 @@ class _Round:
             for name, first in sorted(heads, key=lambda head: (-roll.priorities[head[1][-1]], head[1][-1])):
                 claim, rest = self._claim(first[-1]), roll.parts[name].waiting[len(first) :]
                 self._keeper.give_up(claim.queue)
-                found = ledger.fit(claim)
-                if found is not None:
-                    ledger.admit(claim, found)
-                    self._let_in(claim)
-                    self._serve_line(name, rest, self._blocks, first[:-1])
-                    lines.add(name)
-                elif (refusal := glances[name](claim.row)) is not None:
+                refusal = glances[name](claim.row)
+                if refusal is not None:
                     # In its own numbers, not in those that count what is kept for it as used.
                     self._told[claim.row] = refusal
                     self._keep_for(claim.row)
                     self._serve_line(name, rest, _never, first)
+                elif (found := ledger.fit(claim)) is not None:
+                    ledger.admit(claim, found)
+                    self._let_in(claim)
+                    self._serve_line(name, rest, self._blocks, first[:-1])
+                    lines.add(name)
 
     def _blocked(self, name: str) -> list[int]:
         """The rows of a line up to the first that lets nobody pass; none if there is no such row."""
@@ -265,22 +265,25 @@ class _Round:
             shape=id(ask),
         )
 
-    def _hopeless(self, node: Node, lowest: float, row: int) -> Refusal | None:
+    def _hopeless(self, node: Node, part: Part, row: int) -> Refusal | None:
         """Why a job cannot have quota now, where that is seen at a glance.
 
-        It would have to borrow what is not there, and nobody of its own queue may be pushed aside for it.
+        It would have to borrow what is not there, however many of its own queue were pushed aside for it.
         """
         quota, ask = self._world.quota, self._roll.asked(row)
         rules = quota.queue_of[node.name].preemption
         deep = node.parent is not None and node.parent.parent is not None
         if quota.fair_sharing or rules.while_borrowing or deep or len(ask.kinds) != 1:
             return None
-        spare = 1 if rules.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY else 0
-        if rules.within is not Within.NEVER and lowest < self._roll.priorities[row] + spare:
+        if row in self._without:
             return None
-        if row in self._without or self._keeper.may_matter(node):
-            return None
-        return self._ledger.refusal(node, ask.usage)
+        # What is kept for another one might still be had, by a job that is short.
+        spare = self._keeper.kept_in(node)
+        if rules.within is not Within.NEVER:
+            equals = rules.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY
+            aside = self._roll.spare(part, self._roll.priorities[row] + equals)
+            spare = {cell: spare.get(cell, 0) + aside.get(cell, 0) for cell in {*spare, *aside}}
+        return self._ledger.refusal(node, ask.usage, spare)
 
     def _claims_of(self, name: str) -> dict[Hashable, Claim]:
         """Those of a queue that have quota, for who has to choose among them."""

@@ -99,14 +99,16 @@ class Ledger:
         self._asks_nobody = False
         return found if found.mode is Mode.FIT else None
 
-    def refusal(self, queue: Node, usage: Amounts) -> Refusal | None:
-        """Why nobody in this queue could have so much now without borrowing; None if somebody could.
+    def refusal(self, queue: Node, usage: Amounts, spare: Amounts) -> Refusal | None:
+        """Why nobody in this queue could have so much now; None if somebody could, or it takes a search.
 
-        For queues that may take nothing from others while they borrow, and have one cohort above them.
+        For queues that may take nothing from others while they borrow, and have one cohort above them at
+        most. `spare` is what jobs of the queue itself have that may be pushed aside.
         """
         for cell, amount in usage.items():
-            if amount > queue.left(cell):
-                return self._assigner.why(queue, cell, amount) if queue.borrows_with(cell, amount) else None
+            own = spare.get(cell, 0)
+            if amount > queue.left(cell) + own and queue.borrows_with(cell, amount - own):
+                return self._assigner.why(queue, cell, amount)
         return None
 
     def _fewer(self, claim: Claim) -> tuple[Assignment, list[Victim]] | None:

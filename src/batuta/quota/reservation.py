@@ -74,9 +74,10 @@ class Keeper:
         if kept is not None:
             queue.remove(kept.amounts)
 
-    def may_matter(self, queue: Node) -> bool:
-        """Whether it depends on what is kept what becomes of a claim of this queue."""
-        return self._kept.get(queue) is not None
+    def kept_in(self, queue: Node) -> Amounts:
+        """What is set aside of a queue's quota."""
+        kept = self._kept.get(queue)
+        return {} if kept is None else kept.amounts
 
     def lets_in(self, claim: Claim) -> bool:
         """Gives a claim quota that is set aside for another of its queue, if it does not delay that one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from batuta.core.job import Job, JobId
@@ -25,6 +24,8 @@ class Part:
     """By row: what it uses, counted with its `min`; a job that must not be touched now with all it has."""
     waiting: list[int] = field(default_factory=list)
     """Rows, the one whose turn it is first."""
+    spare: dict[int, Amounts] = field(default_factory=dict)
+    """What has been worked out of `Roll.spare`."""
 
 
 class Memory:
@@ -155,10 +156,16 @@ class Roll:
         self._memory.asks[job.id] = known
         return known[2]
 
-    def lowest(self, part: Part) -> float:
-        """The lowest priority of a queue's jobs that could be pushed aside; infinite without any.
+    def spare(self, part: Part, below: int) -> Amounts:
+        """What jobs of a queue with a lower priority than this have, as far as they could be pushed aside.
 
-        Those that are just being served count for nothing: they were served in the order of their priority.
+        Those that are just being served count for nothing: they are served in the order of their priority.
         """
-        rows = (row for row in part.running if row not in self.still)
-        return min((self.priorities[row] for row in rows), default=math.inf)
+        found = part.spare.get(below)
+        if found is None:
+            found = part.spare[below] = {}
+            for row, (_, usage) in part.running.items():
+                if self.priorities[row] < below and row not in self.still:
+                    for cell, amount in usage.items():
+                        found[cell] = found.get(cell, 0) + amount
+        return found
