@@ -13,6 +13,36 @@ from pathlib import Path
 
 import pytest
 
+QUOTA = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: gpu}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: team}
+spec:
+  cohortName: all
+  namespaceSelector: {}
+  resourceGroups:
+    - coveredResources: [nvidia.com/gpu]
+      flavors: [{name: gpu, resources: [{name: nvidia.com/gpu, nominalQuota: 8, borrowingLimit: 4}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: idle}
+spec:
+  cohortName: all
+  namespaceSelector: {}
+  resourceGroups:
+    - coveredResources: [nvidia.com/gpu]
+      flavors: [{name: gpu, resources: [{name: nvidia.com/gpu, nominalQuota: 24}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: default}
+spec: {clusterQueue: team}
+"""
 BATUTA = (sys.executable, "-c", "from batuta.cli.main import run; run()")
 
 
@@ -55,6 +85,28 @@ def test_compare_writes_a_report_and_prints_every_policy(tmp_path: Path) -> None
     assert set(rows) == {"fifo", "elastic-fifo", "afs-l"}
     assert report.read_text().lower().startswith("<!doctype html>")
     assert jobs.stat().st_size > 0
+
+
+def test_quota_holds_in_a_simulation_as_it_would_on_a_cluster(tmp_path: Path) -> None:
+    """Eight of 32 GPUs for the only queue that has jobs, and the others lend it four more at most."""
+    queues, timeline = tmp_path / "queues.yaml", tmp_path / "timeline.jsonl"
+    queues.write_text(QUOTA)
+    done = batuta(
+        *("simulate", "-w", "sample", "-c", "4x8", "--queues", queues, "--timeline", timeline),
+        *("--limit", "40", "-o", "json"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["finished"] == 40
+    assert max(json.loads(line)["used_gpus"] for line in timeline.read_text().splitlines()) == 12
+
+
+def test_what_is_wrong_with_a_file_of_quota_is_told_before_anything_runs(tmp_path: Path) -> None:
+    queues = tmp_path / "queues.yaml"
+    queues.write_text('queues: [{name: a, quota: {"*": -1}}, {name: "a b"}]')
+    done = batuta("compare", "-p", "fifo", "--queues", queues)
+    assert done.returncode == 2
+    assert f"{queues}:1:33: quota.* must be" in done.stderr
+    assert "'a b'" in done.stderr
 
 
 def test_explain_tells_the_story_of_a_job_with_reasons_and_numbers() -> None:

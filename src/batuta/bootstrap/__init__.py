@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from batuta.core.placer import Placer
     from batuta.core.plan import Plan
     from batuta.core.policy import Policy
+    from batuta.core.quota import Quota
     from batuta.core.world import World
     from batuta.engine.loop import Cadence
     from batuta.engine.ports import Journal
@@ -58,6 +59,19 @@ def cluster_nodes(text: str) -> tuple[Node, ...]:
     from batuta.spec.cluster import read_cluster
 
     return read_cluster(text)
+
+
+def quota_for(experiment: Experiment) -> Quota:
+    """The quota of an experiment, or all that is wrong with its file."""
+    from pathlib import Path
+
+    from batuta.core.quota import Quota
+    from batuta.spec.kueue.change import merge
+    from batuta.spec.kueue.files import read_quota_files
+
+    if experiment.queues is None:
+        return Quota()
+    return merge(Quota(), read_quota_files([Path(experiment.queues)]))
 
 
 def default_cluster(workload: Workload) -> str | None:
@@ -161,6 +175,7 @@ def run_experiment(
         seed=experiment.seed,
         keep_segments=experiment.keep_segments,
         notes=workload.notes,
+        quota=quota_for(experiment),
     )
     cadence = cadence_for(experiment, rules.policy)
     try:

@@ -37,6 +37,7 @@ def compare(
     profiles: opt.ProfilesOption = None,
     knowledge: opt.KnowledgeOption = opt.Knowledge.HISTORY,
     failures: opt.FailuresOption = None,
+    queues: opt.QueuesOption = None,
     locality: opt.LocalityOption = 1.0,
     limit: opt.LimitOption = None,
     seeds: Annotated[
@@ -98,6 +99,7 @@ def compare(
                     profiles=str(profiles) if profiles else None,
                     knowledge=knowledge.value,
                     failures=failures,
+                    queues=str(queues) if queues else None,
                     keep_segments=report is not None,
                     locality=locality,
                 ),

@@ -86,6 +86,12 @@ FailuresOption = Annotated[
     str | None,
     typer.Option("--failures", help="Failures: mtbf=30d,mttr=2h or a script file.", metavar="SPEC|FILE"),
 ]
+QueuesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--queues", help="Quota: a file of Kueue's objects, or of queues in short form.", metavar="FILE"
+    ),
+]
 LocalityOption = Annotated[
     float,
     typer.Option(
@@ -128,6 +134,10 @@ def checked(experiment: Experiment, problems: list[Problem]) -> Experiment:
             bootstrap.cluster_nodes(cluster)
         except InputError as error:
             problems.extend(error.problems)
+    try:
+        bootstrap.quota_for(experiment)
+    except InputError as error:
+        problems.extend(error.problems)
     return replace(experiment, cluster=cluster or "")
 
 

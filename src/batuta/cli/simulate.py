@@ -33,6 +33,7 @@ def simulate(
     profiles: opt.ProfilesOption = None,
     knowledge: opt.KnowledgeOption = opt.Knowledge.HISTORY,
     failures: opt.FailuresOption = None,
+    queues: opt.QueuesOption = None,
     locality: opt.LocalityOption = 1.0,
     limit: opt.LimitOption = None,
     seed: Annotated[
@@ -84,6 +85,7 @@ def simulate(
             profiles=str(profiles) if profiles else None,
             knowledge=knowledge.value,
             failures=failures,
+            queues=str(queues) if queues else None,
             keep_segments=report is not None,
             locality=locality,
         ),

@@ -32,6 +32,8 @@ class Experiment:
     profiles: str | None = None
     knowledge: str = "history"
     failures: str | None = None
+    queues: str | None = None
+    """A file of quota; None: jobs have as much as there is."""
     keep_segments: bool = True
     locality: float = 1.0
     """Factor on the speed of a job whose GPUs lie on more than one node."""

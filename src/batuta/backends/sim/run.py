@@ -16,9 +16,10 @@ from batuta.core.apply import apply
 from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Node
 from batuta.core.decide import STEPS, Rules
-from batuta.core.event import Event
+from batuta.core.event import Event, QuotaSet
 from batuta.core.job import JobId
 from batuta.core.plan import Plan
+from batuta.core.quota import Quota
 from batuta.core.world import World
 from batuta.engine.journal import NoJournal
 from batuta.engine.loop import Cadence, Engine
@@ -53,6 +54,12 @@ class Setting:
     seed: int = 0
     keep_segments: bool = True
     notes: tuple[str, ...] = ()
+    quota: Quota = field(default_factory=Quota)
+    """Who may use how much, from the beginning on."""
+
+
+_WIDTH = len(STEPS) + 1
+"""Marks of one cycle."""
 
 
 @dataclass(slots=True)
@@ -68,14 +75,15 @@ class StepTimes:
 
     def after_step(self, step: str) -> None:
         if step == STEPS[0]:
+            # Where quota is given out anew, what came before counts to this step.
+            del self._marks[len(self._marks) - len(self._marks) % _WIDTH :]
             self._marks.append(self._begun)
         self._marks.append(time.perf_counter())
 
     def by_step_ms(self) -> FloatArray:
         """A row for each cycle, a column for each step. A cycle that was broken off is left out."""
-        width = len(STEPS) + 1
-        cycles = len(self._marks) // width
-        return np.diff(np.array(self._marks[: cycles * width]).reshape(cycles, width)) * 1e3
+        cycles = len(self._marks) // _WIDTH
+        return np.diff(np.array(self._marks[: cycles * _WIDTH]).reshape(cycles, _WIDTH)) * 1e3
 
 
 class _Progress:
@@ -120,7 +128,10 @@ def simulate(
     rules = replace(rules, explains=explains)
     world, recorder, times = World(), Recorder(setting.keep_segments), StepTimes()
     journal = journal or NoJournal()
-    for event in backend.opening():
+    opening = backend.opening()
+    if setting.quota:
+        opening.append(QuotaSet(0.0, setting.quota))
+    for event in opening:
         journal.append(event)
         apply(world, event)
     watcher = _Progress(recorder, times, tell)
