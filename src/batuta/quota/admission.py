@@ -183,23 +183,33 @@ class _Round:
         lines = {name for name, part in roll.parts.items() if part.waiting and not part.strict}
         while lines:
             heads = [(name, first) for name in roll.parts if name in lines and (first := self._blocked(name))]
-            for _, first in heads:
-                self._keep_for(first[-1])
             lines = set()
-            for name, first in sorted(heads, key=lambda head: (-roll.priorities[head[1][-1]], head[1][-1])):
-                claim, rest = self._claim(first[-1]), roll.parts[name].waiting[len(first) :]
+            hopeful: list[tuple[str, list[int]]] = []
+            for name, first in heads:
+                refusal = glances[name](first[-1])
+                if refusal is None:
+                    hopeful.append((name, first))
+                else:
+                    self._pass_by(name, first, refusal)
+                self._keep_for(first[-1])
+            for name, first in sorted(hopeful, key=lambda head: (-roll.priorities[head[1][-1]], head[1][-1])):
+                claim = self._claim(first[-1])
                 self._keeper.give_up(claim.queue)
                 refusal = glances[name](claim.row)
                 if refusal is not None:
-                    # In its own numbers, not in those that count what is kept for it as used.
-                    self._told[claim.row] = refusal
-                    self._keep_for(claim.row)
-                    self._serve_line(name, rest, _never, first)
+                    self._pass_by(name, first, refusal)
                 elif (found := ledger.fit(claim)) is not None:
                     ledger.admit(claim, found)
                     self._let_in(claim)
-                    self._serve_line(name, rest, self._blocks, first[:-1])
+                    self._serve_line(name, roll.parts[name].waiting[len(first) :], self._blocks, first[:-1])
                     lines.add(name)
+
+    def _pass_by(self, name: str, first: list[int], refusal: Refusal) -> None:
+        """The last of the `first` can get nothing now: what is left is kept for it, and the line goes on."""
+        # In its own numbers, not in those that count what is kept for it as used.
+        self._told[first[-1]] = refusal
+        self._keep_for(first[-1])
+        self._serve_line(name, self._roll.parts[name].waiting[len(first) :], _never, first)
 
     def _blocked(self, name: str) -> list[int]:
         """The rows of a line up to the first that lets nobody pass; none if there is no such row."""
@@ -270,17 +280,13 @@ class _Round:
 
         It would have to borrow what is not there, however many of its own queue were pushed aside for it.
         """
-        quota, ask = self._world.quota, self._roll.asked(row)
-        rules = quota.queue_of[node.name].preemption
-        deep = node.parent is not None and node.parent.parent is not None
-        if quota.fair_sharing or rules.while_borrowing or deep or len(ask.kinds) != 1:
-            return None
-        if row in self._without:
+        ask = self._roll.asked(row)
+        if not part.plain or len(ask.kinds) != 1 or row in self._without:
             return None
         # What is kept for another one might still be had, by a job that is short.
         spare = self._keeper.kept_in(node)
-        if rules.within is not Within.NEVER:
-            equals = rules.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY
+        if part.within is not Within.NEVER:
+            equals = part.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY
             aside = self._roll.spare(part, self._roll.priorities[row] + equals)
             spare = {cell: spare.get(cell, 0) + aside.get(cell, 0) for cell in {*spare, *aside}}
         return self._ledger.refusal(node, ask.usage, spare)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from batuta.core.job import Job, JobId
-from batuta.core.quota import Flavors, Quota, Strategy
+from batuta.core.quota import ClusterQueue, Flavors, Quota, Strategy, Within
 from batuta.core.withhold import in_motion_or_left_alone, withheld
 from batuta.core.world import World
 from batuta.quota.asks import Ask, Asks
@@ -20,6 +20,9 @@ class Part:
     """The jobs of one cluster queue."""
 
     strict: bool
+    within: Within
+    plain: bool
+    """Whether it takes nothing from others while it borrows, and has one cohort above it at most."""
     running: dict[int, tuple[Flavors, Amounts]] = field(default_factory=dict)
     """By row: what it uses, counted with its `min`; a job that must not be touched now with all it has."""
     waiting: list[int] = field(default_factory=list)
@@ -53,9 +56,7 @@ class Roll:
         self._before, memory.asks = memory.asks, {}
         self._memory = memory
         self.asks = Asks(world, tree)
-        self.parts: dict[str, Part] = {
-            queue.name: Part(queue.strategy is Strategy.STRICT_FIFO) for queue in world.quota.cluster_queues
-        }
+        self.parts = {queue.name: self._part(queue) for queue in world.quota.cluster_queues}
         self.priorities: list[int] = jobs.i("priority").tolist()
         self.ask_of: list[Ask | None] = [None] * jobs.n
         self.quiet: list[int] = []
@@ -69,6 +70,12 @@ class Roll:
         self._call(now_s)
         for name, part in self.parts.items():
             self._enter(name, part)
+
+    def _part(self, queue: ClusterQueue) -> Part:
+        parent, rules = self._tree.queues[queue.name].parent, queue.preemption
+        flat = parent is None or parent.parent is None
+        plain = flat and not rules.while_borrowing and not self._world.quota.fair_sharing
+        return Part(queue.strategy is Strategy.STRICT_FIFO, rules.within, plain)
 
     def asked(self, row: int) -> Ask:
         found = self.ask_of[row]
