@@ -122,5 +122,7 @@ def test_it_follows_what_happens(browser: Browser, api: ServedApi):
         seen.open("#/queues")
         expect(queue(seen.page, "night")).to_contain_text("held")
         assert api.ask("PUT", "/queues/night", json={"quota": {"*": 3}}).status_code == 200
-        expect(bar(seen.page, "night")).to_have_attribute("aria-label", "All GPUs: 0 used of 3")
+        expect(bar(seen.page, "night")).to_have_attribute(
+            "aria-label", "All GPUs: 0 used of 3", timeout=20_000
+        )
         expect(queue(seen.page, "night")).not_to_contain_text("held")

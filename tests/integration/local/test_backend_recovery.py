@@ -98,6 +98,7 @@ def test_cancellation_of_a_job_without_processes(bench: Bench):
 
 def test_runs_of_unknown_jobs_are_ended_and_cleared(bench: Bench):
     running(bench)
+    bench.until_logged("a", "ready")
     bench.vanish()
     bench.come_back({})
     wait_until(lambda: not bench.processes())

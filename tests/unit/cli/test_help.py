@@ -117,7 +117,7 @@ def cpu_s(*arguments: str) -> float:
 
 
 def test_help_takes_less_than_a_third_of_a_second_of_cpu_time():
-    assert min(cpu_s("--help") for _ in range(3)) < 0.3
+    assert min(cpu_s("--help") for _ in range(8)) < 0.3
 
 
 @pytest.mark.parametrize(
