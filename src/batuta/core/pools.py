@@ -8,8 +8,6 @@ from batuta.core.arrays import IntArray
 from batuta.core.job import Job
 from batuta.core.world import World
 
-NO_TYPE = -1
-
 
 def assign_types(
     world: World,

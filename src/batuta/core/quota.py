@@ -257,11 +257,6 @@ class Quota:
         return {queue.name: queue for queue in self.cluster_queues}
 
     @cached_property
-    def cohort_of(self) -> dict[str, Cohort]:
-        """Those that are described; a cohort may also be there by being named."""
-        return {cohort.name: cohort for cohort in self.cohorts}
-
-    @cached_property
     def _doors(self) -> dict[tuple[str, str], LocalQueue]:
         return {(queue.namespace, queue.name): queue for queue in self.local_queues}
 

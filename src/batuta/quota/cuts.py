@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from batuta.quota.claim import Claim
 from batuta.quota.ledger import Ledger
@@ -56,13 +56,6 @@ def _those_above(node: Node, cell: int) -> list[Node]:
     ):
         return [node]
     short = [above for above in node.path() if above.left(cell) < 0]
-    below = list(_queues(short[-1] if short else node.root))
+    below = list((short[-1] if short else node.root).queues())
     borrowing = [queue for queue in below if queue.borrows_with(cell, 0)]
     return borrowing or below
-
-
-def _queues(node: Node) -> Iterator[Node]:
-    if node.is_queue:
-        yield node
-    for child in node.children:
-        yield from _queues(child)

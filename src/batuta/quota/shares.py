@@ -98,7 +98,7 @@ class FairVictims:
         if rules.within is not Within.NEVER:
             found.extend(self._allowed(want, own, rules.within))
         if own.parent is not None and rules.reclaim is not Reclaim.NEVER:
-            for queue in _queues_below(own.root):
+            for queue in own.root.queues():
                 if queue is not own and not queue.is_within(want.short):
                     found.extend(self._allowed(want, queue, rules.reclaim))
         return sorted(found, key=lambda claim: harm(claim, own))
@@ -225,14 +225,6 @@ def _below_common(one: Node, other: Node) -> tuple[Node, Node]:
     while ours.parent is not theirs.parent and ours.parent is not None:
         ours = ours.parent
     return ours, theirs
-
-
-def _queues_below(cohort: Node) -> Iterator[Node]:
-    for child in cohort.children:
-        if child.is_queue:
-            yield child
-        else:
-            yield from _queues_below(child)
 
 
 def with_added(node: Node, amounts: Amounts, shares: Shares) -> list[tuple[bool, Share]]:

@@ -1,0 +1,141 @@
+"""Quota for those who wait, as far as no search is needed: own quota first, then those who waited long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from batuta.core.quota import Within
+from batuta.quota.claim import Claim
+from batuta.quota.flavors import Assignment, Mode
+from batuta.quota.ledger import Ledger
+from batuta.quota.own_quota import serve_own
+from batuta.quota.refusal import Refusal
+from batuta.quota.reservation import Keeper
+from batuta.quota.roll import Roll
+from batuta.quota.row_claims import RowClaims
+from batuta.quota.row_line import RowLine
+
+
+class Serving:
+    """Serves the lines of all queues, and hands on those who need more than their queue's own quota."""
+
+    def __init__(self, roll: Roll, ledger: Ledger, keeper: Keeper, claims: RowClaims) -> None:
+        self._roll, self._ledger, self._keeper, self._claims = roll, ledger, keeper, claims
+        self.told: dict[int, Refusal] = {}
+        """Why those wait for whom something is kept."""
+
+    def serve(self) -> dict[str, RowLine]:
+        """Gives out what belongs to each queue; returns the lines of those who need a closer look."""
+        roll, lines = self._roll, dict[str, RowLine]()
+        for name, part in roll.parts.items():
+            self._serve_line(name, part.waiting, self._blocks if not part.strict else _always)
+        # Now it is known what is left in each cohort, and so what can be done for those who have waited long.
+        self._serve_due()
+        for name, part in roll.parts.items():
+            if part.waiting:
+                lines[name] = RowLine(
+                    part.strict,
+                    part.waiting,
+                    roll.ask_of,
+                    roll.priorities,
+                    self._claims.waiting,
+                    partial(self._hopeless, name),
+                )
+            if name in self._ledger.holders:
+                # Somebody has looked already, so some are missing.
+                for row, claim in self._claims.fresh(name).items():
+                    self._ledger.holders[name].setdefault(row, claim)
+        return lines
+
+    def let_in(self, claim: Claim) -> None:
+        """Notes that a claim has got its quota."""
+        self._claims.new[claim.queue.name][claim.row] = claim.flavors
+
+    def _serve_due(self) -> None:
+        """Looks at those who have waited long, and let nobody pass, before anybody else may borrow.
+
+        What is left of its queue's quota is kept for each of them. Who gets what it needs lets the line go
+        on, and so does who can get nothing now. If others would have to give way for it, that is for later.
+        """
+        roll, ledger = self._roll, self._ledger
+        lines = {name for name, part in roll.parts.items() if part.waiting and not part.strict}
+        while lines:
+            heads = [(name, first) for name in roll.parts if name in lines and (first := self._blocked(name))]
+            hopeful: list[tuple[str, list[int]]] = []
+            for name, first in heads:
+                if not self._passes_by(name, first):
+                    self._keep_for(first[-1])
+                    hopeful.append((name, first))
+            lines = set()
+            for name, first in sorted(hopeful, key=lambda head: (-roll.priorities[head[1][-1]], head[1][-1])):
+                claim = self._claims.waiting(first[-1])
+                self._keeper.give_up(claim.queue)
+                if not self._passes_by(name, first) and (found := ledger.fit(claim)) is not None:
+                    ledger.admit(claim, found)
+                    self.let_in(claim)
+                    self._serve_line(name, roll.parts[name].waiting[len(first) :], self._blocks, first[:-1])
+                    lines.add(name)
+
+    def _passes_by(self, name: str, first: list[int]) -> bool:
+        """Whether the last of the `first` can get nothing now.
+
+        Then what is left is kept for it, and the line goes on.
+        """
+        refusal = self._hopeless(name, first[-1])
+        if refusal is None:
+            return False
+        # In its own numbers, not in those that count what is kept for it as used.
+        self.told[first[-1]] = refusal
+        self._keep_for(first[-1])
+        self._serve_line(name, self._roll.parts[name].waiting[len(first) :], _never, first)
+        return True
+
+    def _blocked(self, name: str) -> list[int]:
+        """The rows of a line up to the first that lets nobody pass; none if there is no such row."""
+        rows = self._roll.parts[name].waiting
+        at = next((at for at, row in enumerate(rows) if self._blocks(row)), None)
+        return [] if at is None else rows[: at + 1]
+
+    def _blocks(self, row: int) -> bool:
+        return row not in self._claims.without and self._claims.is_due(row)
+
+    def _keep_for(self, row: int) -> None:
+        """Sets aside what is left of its queue's quota for a job, if it can ever have what it needs."""
+        claim, usage = self._claims.waiting(row), self._roll.asked(row).usage
+        if all(amount <= claim.queue.most(cell) for cell, amount in usage.items()):
+            self._keeper.keep(claim, Assignment(Mode.NO_CANDIDATES, usage=usage))
+
+    def _serve_line(
+        self, name: str, rows: list[int], stops: Callable[[int], bool], first: list[int] | None = None
+    ) -> None:
+        """Serves rows of a queue that stand behind the `first` ones."""
+        roll, node = self._roll, self._ledger.tree.queues[name]
+        least = roll.priorities[first[-1]] if first else None
+        served = serve_own(node, rows, roll.ask_of, roll.priorities, self._claims.without, stops, least)
+        self._claims.new[name].update((row, roll.asked(row).flavors) for row in served.rows)
+        roll.parts[name].waiting = (first or []) + served.left
+
+    def _hopeless(self, name: str, row: int) -> Refusal | None:
+        """Why a job cannot have quota now, where that is seen at a glance.
+
+        It would have to borrow what is not there, however many of its own queue were pushed aside for it.
+        """
+        part, ask, node = self._roll.parts[name], self._roll.asked(row), self._ledger.tree.queues[name]
+        if not part.plain or len(ask.kinds) != 1 or row in self._claims.without:
+            return None
+        # What is kept for another one might still be had, by a job that is short.
+        spare = self._keeper.kept_in(node)
+        if part.within is not Within.NEVER:
+            equals = part.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY
+            aside = self._roll.spare(part, self._roll.priorities[row] + equals)
+            spare = {cell: spare.get(cell, 0) + aside.get(cell, 0) for cell in {*spare, *aside}}
+        return self._ledger.refusal(node, ask.usage, spare)
+
+
+def _always(row: int) -> bool:
+    return True
+
+
+def _never(row: int) -> bool:
+    return False
