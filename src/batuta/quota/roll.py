@@ -32,7 +32,11 @@ class Part:
 
 
 class Memory:
-    """What can be kept from cycle to cycle for as long as quota stays the same."""
+    """What can be kept from cycle to cycle for as long as quota stays the same.
+
+    It belongs to one loop: two cycles at the same time would write into the same tree. Whoever decides beside
+    the engine takes rules of its own.
+    """
 
     def __init__(self) -> None:
         self._tree: tuple[Quota, Tree] | None = None
