@@ -23,7 +23,7 @@ InputOption = Annotated[
 
 
 def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Output.JSON) -> None:
-    """How many GPUs should each job have now? Runs one policy on a snapshot.
+    """Run one policy on a snapshot: how many GPUs for each job?
 
     Example: batuta allocate --policy elastic-fifo --input pool.json
 

@@ -1,4 +1,4 @@
-"""`batuta`: registers the verbs and turns bad input into clear errors."""
+"""`batuta`: the options before the verb, and bad input turned into clear errors."""
 
 from __future__ import annotations
 
@@ -9,30 +9,6 @@ from typing import Annotated
 import typer
 
 from batuta import __version__
-from batuta.cli import (
-    allocate,
-    change,
-    compare,
-    completion,
-    doctor,
-    events,
-    explain,
-    install,
-    launch,
-    logs,
-    nodes,
-    operator,
-    policies,
-    policy,
-    queue,
-    queues,
-    simulate,
-    status,
-    token,
-    top,
-    trace,
-    up,
-)
 from batuta.cli.cluster_options import (
     AllNamespacesOption,
     ContextOption,
@@ -41,6 +17,7 @@ from batuta.cli.cluster_options import (
     choose_cluster,
     cluster_of,
 )
+from batuta.cli.completion import VARIABLE as COMPLETION_VARIABLE
 from batuta.cli.sections import Sections
 from batuta.client.errors import ApiError, ClientError
 from batuta.spec.problem import InputError, Problem
@@ -59,43 +36,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-JOBS, CLUSTER, SERVER = "Jobs", "Cluster", "Server"
-RESEARCH, VODA = "Simulation and research", "Voda's names"
-
-app.command(cls=launch.LaunchCommand, rich_help_panel=JOBS)(launch.launch)
-app.command(rich_help_panel=JOBS)(queue.queue)
-app.command(rich_help_panel=JOBS)(status.status)
-app.command(rich_help_panel=JOBS)(logs.logs)
-app.command(rich_help_panel=JOBS)(explain.explain)
-app.command(rich_help_panel=JOBS)(explain.result)
-app.command(rich_help_panel=JOBS)(change.cancel)
-app.command(rich_help_panel=JOBS)(change.stop)
-app.command(rich_help_panel=JOBS)(change.start)
-app.command(rich_help_panel=JOBS)(change.resize)
-app.command(rich_help_panel=JOBS)(queue.history)
-app.command(rich_help_panel=CLUSTER)(top.top)
-app.add_typer(nodes.app, rich_help_panel=CLUSTER)
-app.command(rich_help_panel=CLUSTER)(nodes.gpus)
-app.add_typer(queues.app, rich_help_panel=CLUSTER)
-app.add_typer(policy.app, rich_help_panel=CLUSTER)
-app.command(rich_help_panel=CLUSTER)(events.events)
-app.command(rich_help_panel=SERVER)(up.up)
-app.command(rich_help_panel=SERVER)(up.down)
-app.command(rich_help_panel=SERVER)(install.install)
-app.command(rich_help_panel=SERVER)(operator.operator)
-app.command(rich_help_panel=SERVER)(doctor.doctor)
-app.command(rich_help_panel=SERVER)(token.dashboard)
-app.add_typer(token.app, rich_help_panel=SERVER)
-app.add_typer(completion.app, rich_help_panel=SERVER)
-app.command(rich_help_panel=RESEARCH)(simulate.simulate)
-app.command(rich_help_panel=RESEARCH)(compare.compare)
-app.command(rich_help_panel=RESEARCH)(allocate.allocate)
-app.command(name="policies", rich_help_panel=RESEARCH)(policies.policies)
-app.add_typer(trace.app, name="trace", rich_help_panel=RESEARCH)
-app.command(rich_help_panel=VODA)(launch.create)
-app.add_typer(queue.get, rich_help_panel=VODA)
-app.command(rich_help_panel=VODA)(change.delete)
 
 
 def _show_version(wanted: bool) -> None:
@@ -132,7 +72,7 @@ def run() -> None:
     """
     # Matrices are small here: threads of BLAS would only wait for each other. NumPy is not loaded yet.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if completion.VARIABLE in os.environ:
+    if COMPLETION_VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()

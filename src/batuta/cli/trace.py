@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="trace",
-    help="Look at workloads, convert them to Batuta's own format, generate new ones.",
+    help="Look at workloads, convert them, generate new ones.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -1,0 +1,127 @@
+"""All verbs of `batuta`: what each is for and where its code is. The code is loaded when a verb is used.
+
+So `batuta --help` reads this table and nothing else, however many verbs there are. The sentences are those of
+the verbs' own help, which a test holds them to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.main import get_command, get_group
+
+JOBS, CLUSTER, SERVER = "Jobs", "Cluster", "Server"
+RESEARCH, VODA = "Simulation and research", "Voda's names"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb, or a family of verbs such as `batuta queues apply`."""
+
+    name: str
+    section: str
+    sentence: str
+    module: str
+    """In this package."""
+    attribute: str = ""
+    """The function, or the Typer of a family; empty: it is called like the verb."""
+    command_class: str = ""
+    """A class of the same module that parses the command line, where the usual one does not do."""
+
+    def load(self) -> Any:
+        """Imports the code and makes the command."""
+        module = import_module(f"batuta.cli.{self.module}")
+        found = getattr(module, self.attribute or self.name)
+        if isinstance(found, typer.Typer):
+            command: Any = get_group(found)
+            command.name = self.name
+        else:
+            alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+            chosen = {"cls": getattr(module, self.command_class)} if self.command_class else {}
+            alone.command(name=self.name, **chosen)(found)
+            command = get_command(alone)
+        command.rich_help_panel = self.section
+        return command
+
+
+VERBS = (
+    Verb("launch", JOBS, "Submit a task file or a command.", "launch", command_class="LaunchCommand"),
+    Verb("queue", JOBS, "List jobs, the newest first.", "queue"),
+    Verb("status", JOBS, "Show the cluster at a glance, or everything about one job.", "status"),
+    Verb("logs", JOBS, "Print what a job prints, and follow it until it ends.", "logs"),
+    Verb("explain", JOBS, "Tell why a job waits, or has the size that it has.", "explain"),
+    Verb("result", JOBS, "Print what a job returned.", "explain"),
+    Verb("cancel", JOBS, "End jobs for good.", "change"),
+    Verb("stop", JOBS, "Park jobs until `batuta start`.", "change"),
+    Verb("start", JOBS, "Let parked jobs run again, from their last checkpoint.", "change"),
+    Verb("resize", JOBS, "Change how many nodes a job asks for.", "change"),
+    Verb("history", JOBS, "List the jobs that have ended, and how they did.", "queue"),
+    Verb("top", CLUSTER, "Watch GPUs, jobs and decisions live; q or Ctrl-C leaves.", "top"),
+    Verb("nodes", CLUSTER, "List nodes; take them out of service and back.", "nodes", "app"),
+    Verb("gpus", CLUSTER, "Show every GPU, and which job has it.", "nodes"),
+    Verb("queues", CLUSTER, "List queues, describe one; try out quota, and apply it.", "queues", "app"),
+    Verb("policy", CLUSTER, "Show or change the policy that decides.", "policy", "app"),
+    Verb("events", CLUSTER, "Print what happened, and with --follow what happens.", "events"),
+    Verb("up", SERVER, "Turn this machine into a cluster.", "up"),
+    Verb("down", SERVER, "Stop the server.", "up"),
+    Verb("install", SERVER, "Print or apply what a Kubernetes cluster needs.", "install"),
+    Verb("operator", SERVER, "Schedule a Kubernetes cluster until told to end.", "operator"),
+    Verb("doctor", SERVER, "Check machine, state directory, server and cluster.", "doctor"),
+    Verb("dashboard", SERVER, "Print a link to the dashboard, and open it.", "token"),
+    Verb("token", SERVER, "Make, list and revoke tokens.", "token", "app"),
+    Verb(
+        "completion", SERVER, "Complete with the Tab key: print a script, or install it.", "completion", "app"
+    ),
+    Verb("simulate", RESEARCH, "Replay a workload under one policy.", "simulate"),
+    Verb("compare", RESEARCH, "Compare policies on the same workloads and the same seeds.", "compare"),
+    Verb(
+        "allocate",
+        RESEARCH,
+        "Run one policy on a snapshot: how many GPUs for each job?",
+        "allocate",
+    ),
+    Verb("policies", RESEARCH, "List the policies, built in and installed.", "policies"),
+    Verb(
+        "trace",
+        RESEARCH,
+        "Look at workloads, convert them, generate new ones.",
+        "trace",
+        "app",
+    ),
+    Verb("create", VODA, "The same as batuta launch -d FILE.", "launch"),
+    Verb("get", VODA, "batuta get jobs: the same as batuta queue -a.", "queue", "get"),
+    Verb("delete", VODA, "The same as batuta cancel NAME -y.", "change"),
+)
+
+
+class LazyVerbs(MutableMapping[str, Any]):
+    """Commands by name; one is made when it is first asked for."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+        self._known = {verb.name: verb for verb in VERBS}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = self._known[name].load()
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known or name in self._made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+        self._made.pop(name, None)
