@@ -86,7 +86,8 @@ def live_service(
             "paths": PathRules(None, folder),
         }
         made = ServerParts(
-            service, store, files, policy, POLICIES, find_policy, shutdowns.append, **(given | parts)
+            *(service, store, files, policy, POLICIES, find_policy, rules_for, shutdowns.append),
+            **(given | parts),
         )
         tokens = {
             user: store.tokens.create(user, role, time.time())

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Annotated
 
+import anyio
 import anyio.to_thread
 from fastapi import Depends, FastAPI, Request
 
@@ -55,6 +56,8 @@ class Desk:
         self.counts = EventCounts()
         self.queue_counts = QueueCounts(self._queue_of)
         self.policies = [one if isinstance(one, PolicyInfo) else PolicyInfo(*one) for one in parts.policies]
+        self.questions = anyio.CapacityLimiter(1)
+        """Answers that need decisions of their own are worked out one after the other."""
         self.feed = Feed(self.journal, self.pictures.refresh, self._heard)
         # Whoever has changed something finds it in the next picture, without waiting for the engine.
         self.service.before_answers(self.pictures.refresh)

@@ -14,12 +14,22 @@ from batuta.api.desk import AtDesk, Desk
 from batuta.api.event_text import tell, with_seq
 from batuta.api.job_pages import page_of_jobs
 from batuta.api.job_query import JobQuery
-from batuta.api.models import Explanation, Job, JobEvents, JobPage, JobWithTask, ProgressCurve, Result
+from batuta.api.models import (
+    Explanation,
+    Job,
+    JobEvents,
+    JobPage,
+    JobWithTask,
+    ProgressCurve,
+    Result,
+    Suggestions,
+)
 from batuta.api.plain_json import answer
 from batuta.api.problems import Refusal, bad_input, not_found
 from batuta.api.progress_curve import read_curve
 from batuta.api.queue_view import ahead_of, view_reserved
 from batuta.api.routes import CHANGES, JobIdPath, Limit, problems
+from batuta.api.suggestions import suggestions_for
 from batuta.api.views import Shown, view_job
 from batuta.spec.problem import InputError
 from batuta.spec.task_json import task_from_json
@@ -105,6 +115,14 @@ async def explain_job(desk: AtDesk, who: Viewer, job: JobIdPath) -> Response:
         )
 
     return await anyio.to_thread.run_sync(tell)
+
+
+@router.get("/{job}/suggestions", response_model=Suggestions, responses=problems(404))
+async def suggest_changes(desk: AtDesk, who: Viewer, job: JobIdPath) -> Response:
+    """The smallest changes that would start it now, each tried out; empty for a job that does not wait."""
+    await find(desk, job)
+    found = await anyio.to_thread.run_sync(suggestions_for, desk, job, limiter=desk.questions)
+    return answer({"suggestions": found})
 
 
 @router.get("/{job}/events", response_model=JobEvents, responses=problems(404))

@@ -157,6 +157,28 @@ class Explanation(BaseModel):
     story: list[Sentence]
 
 
+class SuggestedChange(BaseModel):
+    """A change with which, and with nothing else, the next decision would start the job."""
+
+    code: str
+    sentence: str
+    facts: dict[str, str | float]
+    gpus: int
+    """What it would start with."""
+    stops: list[str]
+    """Jobs that would lose all their GPUs for it."""
+    shrinks: list[str]
+    """Jobs that would have fewer."""
+    within_s: float | None
+    """When it is expected to come about by itself."""
+
+
+class Suggestions(BaseModel):
+    """What would start a job that waits."""
+
+    suggestions: list[SuggestedChange]
+
+
 class JobEvent(BaseModel):
     """An event as in the journal, with its number."""
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from batuta.api.cycle_watch import CycleWatch
 from batuta.core.cluster import NodeName
+from batuta.core.decide import Rules
 from batuta.core.job import JobId
 from batuta.engine.service import Service
 from batuta.spec.task_paths import PathRules
@@ -74,6 +75,8 @@ class ServerParts:
     """All that can be chosen, with a sentence on each."""
     check_policy: Callable[[str], object]
     """Raises InputError or LookupError, with a sentence for people, for a policy that cannot be used."""
+    rules_of: Callable[[str], Rules]
+    """The rules of a policy, made anew: for questions that are answered on a copy of the World."""
     shutdown: Callable[[bool], None]
     """Begins to shut down; whether jobs go on. It returns soon: it is called while a request is answered."""
     clock: Callable[[], float] = time.time

@@ -172,6 +172,7 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         policy,
         policy_summaries(),
         find_policy,
+        rules_for,
         shutdown=lambda keep_jobs: _ask_to_end(server, keep_jobs),
         nodes=_Loopback(world),
         cycles=cycles,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
@@ -13,23 +14,28 @@ from batuta.cli.server_options import HomeOption, JobArgument, connect
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from batuta.client.answers import Chapter
+    from batuta.client.answers import Chapter, Suggestion
+
+_WAITING = ("PENDING", "PREEMPTED")
 
 
 def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     """Tell why a job waits, or has the size that it has.
 
-    With the numbers behind it, and what happened to the job so far.
+    With the numbers behind it, the smallest changes that would start it, and what happened to it so far.
 
     Example: batuta explain resnet
     """
     from rich.text import Text
 
-    from batuta.cli.terminal import print_json, show, state_text
+    from batuta.cli.terminal import print_json, show, spinner, state_text
 
     with connect(home) as client:
         known = client.job(job)
         told = client.explain(known)
+        if told.state in _WAITING:
+            with spinner("trying out what would start it"):
+                told = replace(told, suggestions=client.suggestions(known))
     if output is Output.JSON:
         print_json(told)
         return
@@ -41,9 +47,27 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
         show(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
     if told.quota_reserved is not None and not told.quota_reserved.status:
         show(Text(f"QuotaReserved=False, {told.quota_reserved.reason}{_ahead(told.ahead)}", style="dim"))
+    if told.suggestions:
+        typer.echo("\nIt would start now")
+        for one in told.suggestions:
+            show(Text.assemble("  ", one.sentence, (_price(one), "dim")))
     if told.story:
         typer.echo()
         show(_story(told.story))
+
+
+def _price(one: Suggestion) -> str:
+    """What it starts with, who gives GPUs for it, and when that may come by itself."""
+    from batuta.cli.terminal import show_seconds
+
+    said = [f"with {one.gpus} {'GPU' if one.gpus == 1 else 'GPUs'}"]
+    if one.stops:
+        said.append(f"stops {', '.join(one.stops)}")
+    if one.shrinks:
+        said.append(f"shrinks {', '.join(one.shrinks)}")
+    if one.within_s is not None:
+        said.append(f"expected in {show_seconds(one.within_s)}")
+    return f" ({'; '.join(said)})"
 
 
 def _ahead(count: int | None) -> str:

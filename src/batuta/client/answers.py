@@ -223,6 +223,19 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A change with which a job that waits would start."""
+
+    code: str
+    sentence: str
+    gpus: int = 0
+    stops: tuple[str, ...] = ()
+    shrinks: tuple[str, ...] = ()
+    within_s: float | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a job is as it is, and how that came about."""
 
@@ -234,6 +247,8 @@ class Explanation:
     """None when it is over."""
     ahead: int | None = None
     """How many of its queue are ahead of it; None when it does not wait."""
+    suggestions: tuple[Suggestion, ...] = ()
+    """What would start it, as far as somebody asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,10 @@ class Client(ClusterCalls):
         """Why it is as it is, and how that came about."""
         return decode(a.Explanation, self._get(job, "/explain"))
 
+    def suggestions(self, job: a.Job | str) -> tuple[a.Suggestion, ...]:
+        """The smallest changes that would start it now."""
+        return decode_list(a.Suggestion, self._get(job, "/suggestions"), "suggestions")
+
     def result(self, job: a.Job | str) -> Any:
         """What the script gave to `batuta.sdk.result`. Raises ApiError (404) when it gave nothing."""
         answer = self._get(job, "/result")

@@ -46,6 +46,16 @@ def _change(world: World, event: ev.JobChanged) -> None:
         # What was learned since stays, unless it ends below the new range.
         curve=max(known.curve, wanted.curve, key=lambda curve: len(curve.speeds)),
     )
+    if jobs.placements[row] is None:
+        # Whoever has no GPUs may also want others.
+        changed = replace(
+            changed,
+            gpu_types=wanted.gpu_types,
+            topology=wanted.topology,
+            node_labels=wanted.node_labels,
+            node_terms=wanted.node_terms,
+            tolerations=wanted.tolerations,
+        )
     jobs.describe(row, changed)
     world.judge(row)
 

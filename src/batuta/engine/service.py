@@ -121,6 +121,11 @@ class Service:
         with self._guard:
             yield self._engine.world, self._engine.last_plan
 
+    def fork(self) -> World:
+        """A copy of the World, to ask it questions without anybody waiting."""
+        with self._guard:
+            return self._engine.world.fork()
+
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():

@@ -271,7 +271,12 @@ def test_what_cannot_be_asked_for(shared_api: ServedApi, params: dict[str, Any])
 def test_unknown_jobs(shared_api: ServedApi) -> None:
     for method, path in (
         *(("GET", "/jobs/999"), ("DELETE", "/jobs/999"), ("GET", "/jobs/999/logs")),
-        *(("GET", "/jobs/999/explain"), ("GET", "/jobs/999/events"), ("GET", "/jobs/999/progress")),
+        *(
+            ("GET", "/jobs/999/suggestions"),
+            ("GET", "/jobs/999/explain"),
+            ("GET", "/jobs/999/events"),
+            ("GET", "/jobs/999/progress"),
+        ),
         ("GET", "/jobs/999/result"),
     ):
         assert shared_api.ask(method, path).status_code == 404
@@ -381,6 +386,17 @@ def test_the_story_of_a_job(api: ServedApi) -> None:
     # What was read before is not read again, and what is new is added.
     api.ask("PATCH", "/jobs/1", json={"wish": "park"})
     assert api.get("/jobs/1/explain")["story"][-1]["sentence"] == "its user parks it"
+
+
+def test_what_would_start_a_job_that_waits(api: ServedApi) -> None:
+    for gpus in (4, 4, 2):
+        api.submit(f"resources: {{accelerators: virtual:{gpus}}}\nrun: sleep 600\n")
+    api.wait_for("2", "RUNNING")
+    until(lambda: api.get("/jobs/3/suggestions")["suggestions"])
+    told = api.get("/jobs/3/suggestions")
+    models.Suggestions.model_validate(told)
+    assert {one["code"] for one in told["suggestions"]} == {"JOB_ENDS", "MORE_NODES"}
+    assert api.get("/jobs/1/suggestions") == {"suggestions": []}
 
 
 def test_events_of_a_job_in_pages(api: ServedApi) -> None:

@@ -32,6 +32,7 @@ ROUTES = (
     Route(USER, "delete", "/api/v1/jobs/{job}"),
     Route(VIEWER, "get", "/api/v1/jobs/{job}/logs"),
     Route(VIEWER, "get", "/api/v1/jobs/{job}/explain"),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}/suggestions"),
     Route(VIEWER, "get", "/api/v1/jobs/{job}/events"),
     Route(VIEWER, "get", "/api/v1/jobs/{job}/progress"),
     Route(VIEWER, "get", "/api/v1/jobs/{job}/result"),

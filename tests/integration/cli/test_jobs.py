@@ -138,7 +138,10 @@ def test_why_a_job_waits(cli):
     waits = cli.launch("-n", "waits", "--gpus", "4", "--", "true")
     told = cli.until(lambda: cli.json("explain", waits), lambda found: found["reason"] is not None)
     assert told["reason"]["code"] == "WAITING_FOR_GPUS"
-    assert "needs 4 GPUs" in cli.ok("explain", "waits")
+    shown = cli.ok("explain", "waits")
+    assert "needs 4 GPUs" in shown
+    assert f"when job {holder} ends (with 4 GPUs" in shown
+    assert "JOB_ENDS" in {one["code"] for one in cli.json("explain", waits)["suggestions"]}
 
 
 def test_result(cli):

@@ -240,6 +240,15 @@ def test_a_change_takes_over_the_request_and_nothing_else(field: str) -> None:
     check_invariants(world)
 
 
+def test_a_job_without_gpus_may_also_want_others() -> None:
+    world = two_nodes()
+    known = world.jobs.jobs[world.jobs.row("c")]
+    wanted = replace(known, gpu_types=(("b", 2.0),), node_labels=(("disk", "fast"),), tolerations=("spot",))
+    apply(world, ev.JobChanged(NOW_S, replace(wanted, share=Share(memory_mib=1))))
+    assert world.jobs.jobs[world.jobs.row("c")] == wanted
+    check_invariants(world)
+
+
 def test_a_change_keeps_what_was_learned_unless_it_ends_below_the_new_range() -> None:
     world = two_nodes()
     learned = scaling(4, across_nodes=0.5)

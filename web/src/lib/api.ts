@@ -13,6 +13,7 @@ import type {
   QueueDetail,
   QueueTree,
   Session,
+  SuggestedChange,
   Submitted,
   Timeline,
 } from "./types.ts";
@@ -103,6 +104,8 @@ export const policies = (): Promise<Policies> => json("/policy");
 export const jobs = (filter: JobQuery): Promise<JobPage> => json(`/jobs${query({ ...filter })}`);
 export const job = (id: string): Promise<Job> => json(one(id));
 export const explain = (id: string): Promise<Explanation> => json(`${one(id)}/explain`);
+export const suggestions = async (id: string): Promise<SuggestedChange[]> =>
+  (await json<{ suggestions: SuggestedChange[] }>(`${one(id)}/suggestions`)).suggestions;
 export const progress = async (id: string): Promise<ProgressPoint[]> =>
   (await json<{ points: ProgressPoint[] }>(`${one(id)}/progress`)).points;
 export const timeline = (since_s: number, id?: string): Promise<Timeline> => json(`/timeline${query({ since_s, job: id })}`);

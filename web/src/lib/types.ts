@@ -234,6 +234,16 @@ export interface Explanation {
   story: { time_s: number; sentence: string }[];
 }
 
+/** A change with which, and with nothing else, the next decision would start a job that waits. */
+export interface SuggestedChange {
+  code: string;
+  sentence: string;
+  gpus: number;
+  stops: string[];
+  shrinks: string[];
+  within_s: number | null;
+}
+
 export interface ProgressPoint {
   time_s: number | null;
   step: number | null;

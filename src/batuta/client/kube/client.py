@@ -132,6 +132,10 @@ class KubeClient:
 
         return self._session.run(ask)
 
+    def suggestions(self, job: AskedJob) -> tuple[a.Suggestion, ...]:
+        """None: only the operator has the whole cluster in mind, and it is not asked."""
+        return ()
+
     async def _ahead(self, api: Api, uj: UnifiedJob) -> dict[str, Any]:
         """How many jobs of its queue wait longer, as far as the user may see."""
         others = (await api.list(UNIFIED_JOB, uj.metadata.namespace, page=reading.PAGE)).items
