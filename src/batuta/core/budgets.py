@@ -6,41 +6,77 @@ cluster would be, and no policy has to know of quota.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
 from batuta.core.admission import Admitted, Budget
 from batuta.core.arrays import IntArray
+from batuta.core.part_view import part_of
 from batuta.core.policy import Policy
 from batuta.core.reason import Evidence, Reason
 from batuta.core.sizes import LegalSizes
+from batuta.core.view import PoolView
 from batuta.core.world import World
 from batuta.core.world_view import pool_view
 
 
 def within_budgets(world: World, now_s: float, admitted: Admitted, policy: Policy) -> Admitted:
-    """The same with lower caps: all rows together may have what their budgets allow."""
+    """The same with lower caps: all rows together may have what their budgets allow.
+
+    No row is in two budgets. There may be one for each of many hundred queues, so all rows are gone through
+    at once, and one by one only those budgets whose rows want more.
+    """
     assert admitted.cap is not None
-    cap, refused = admitted.cap.copy(), dict(admitted.refused or {})
-    low, gpu_type = world.jobs.i("min"), admitted.gpu_type
-    for budget in admitted.budgets:
-        # Whoever shall not run now, for another reason than quota, leaves its part to the others.
-        rows = budget.rows[cap[budget.rows] >= low[budget.rows]]
-        before = cap[rows]
-        # As in a small cluster: who asks for more than there is asks for all of it.
-        cap[rows] = world.jobs.legal_sizes().subset(rows).floor(np.minimum(before, budget.gpus))
-        if int(cap[rows].sum()) > budget.gpus:
-            kinds = {0} if gpu_type is None else set(gpu_type[rows].tolist())
-            if len(kinds) == 1:
-                kind = None if gpu_type is None else kinds.pop()
-                given = policy.allocate(pool_view(world, now_s, rows, budget.gpus, cap, kind))
-            else:
-                given = _in_turns(world.jobs.legal_sizes().subset(rows), cap[rows], budget.gpus)
-            cap[rows] = given
-        _heed_what_is_beside(world, budget, rows, cap)
-        _explain(world, budget, rows[cap[rows] < before], budget.gpus - int(cap[rows].sum()), cap, refused)
+    cap, refused, budgets = admitted.cap.copy(), dict(admitted.refused or {}), admitted.budgets
+    low, sizes = world.jobs.i("min"), world.jobs.legal_sizes()
+    rows = np.concatenate([budget.rows for budget in budgets])
+    number = np.repeat(np.arange(len(budgets)), [len(budget.rows) for budget in budgets])
+    # Whoever shall not run now, for another reason than quota, leaves its part to the others.
+    starts = cap[rows] >= low[rows]
+    rows, number = rows[starts], number[starts]
+    limit = np.array([budget.gpus for budget in budgets])
+    before = cap[rows]
+    # As in a small cluster: who asks for more than there is asks for all of it.
+    cap[rows] = sizes.subset(rows).floor(np.minimum(before, limit[number]))
+    bounds = np.searchsorted(number, np.arange(len(budgets) + 1)).tolist()
+    parts = [slice(*ends) for ends in pairwise(bounds)]
+    cap[rows] = _divided(world, now_s, admitted, policy, rows, parts, cap)
+    for budget, part in zip(budgets, parts, strict=True):
+        _heed_what_is_beside(world, budget, rows[part], cap)
+    left = limit - np.bincount(number, cap[rows], len(budgets)).astype(np.int64)
+    short = cap[rows] < before
+    _explain(world, budgets, rows[short], number[short], left, cap, refused)
     return replace(admitted, cap=cap, refused=refused, budgets=())
+
+
+def _divided(
+    world: World,
+    now_s: float,
+    admitted: Admitted,
+    policy: Policy,
+    rows: IntArray,
+    parts: Sequence[slice],
+    cap: IntArray,
+) -> IntArray:
+    """What each of these rows may have; each part of them is one budget's."""
+    given = cap[rows]
+    wanted = [0, *np.cumsum(given).tolist()]
+    kinds = None if admitted.gpu_type is None else admitted.gpu_type[rows]
+    wholes: dict[int | None, PoolView] = {}
+    for budget, part in zip(admitted.budgets, parts, strict=True):
+        if wanted[part.stop] - wanted[part.start] <= budget.gpus:
+            continue
+        kind = None if kinds is None else int(kinds[part][0])
+        if kinds is not None and (kinds[part] != kind).any():
+            given[part] = _in_turns(world.jobs.legal_sizes().subset(rows[part]), given[part], budget.gpus)
+            continue
+        if kind not in wholes:
+            wholes[kind] = pool_view(world, now_s, rows, 0, cap, kind)
+        given[part] = policy.allocate(part_of(wholes[kind], part, budget.gpus))
+    return given
 
 
 def _heed_what_is_beside(world: World, budget: Budget, rows: IntArray, cap: IntArray) -> None:
@@ -80,20 +116,24 @@ def _in_turns(sizes: LegalSizes, wanted: IntArray, gpus: int) -> IntArray:
 
 def _explain(
     world: World,
-    budget: Budget,
+    budgets: Sequence[Budget],
     rows: IntArray,
-    left: int,
+    number: IntArray,
+    left: IntArray,
     cap: IntArray,
     refused: dict[int, tuple[Reason, Evidence]],
 ) -> None:
     """Quota is the reason for those who would need more than what is left; others the policy wants so."""
-    steps = world.jobs.legal_sizes().subset(rows).next(cap[rows]) - cap[rows]
-    for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
-        if cap[row] and (step > left or budget.beside):
-            refused[row] = (Reason.QUOTA_REACHED, ())
-        elif step > left:
-            numbers = (("needs", step), ("quota_left", left), ("quota", budget.gpus), ("lends", 0))
+    has = cap[rows]
+    steps = world.jobs.legal_sizes().subset(rows).next(has) - has
+    beside = np.array([bool(budget.beside) for budget in budgets])
+    reached = (has > 0) & ((steps > left[number]) | beside[number])
+    refused.update(dict.fromkeys(rows[reached].tolist(), (Reason.QUOTA_REACHED, ())))
+    for at in np.flatnonzero(has == 0).tolist():
+        row, step, budget, rest = int(rows[at]), int(steps[at]), budgets[number[at]], int(left[number[at]])
+        if step > rest:
+            numbers = (("needs", step), ("quota_left", rest), ("quota", budget.gpus), ("lends", 0))
             refused[row] = (Reason.QUOTA_EXHAUSTED, numbers)
-        elif not cap[row]:
+        else:
             # Whatever limited its size is not why it has nothing.
             refused.pop(row, None)

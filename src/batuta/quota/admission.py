@@ -6,40 +6,24 @@ anybody having to be pushed aside: it is worked out anew in each cycle, from wha
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from batuta.core.admission import NOBODY, Admitted
+from batuta.core.admission import NOBODY, Admitted, Budget
 from batuta.core.arrays import IntArray
-from batuta.core.job import NO_RESTART_S
 from batuta.core.pools import assign_types
 from batuta.core.quota import Flavors
 from batuta.core.reach import Wishes, within_reach
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
-from batuta.quota.claim import Claim
-from batuta.quota.cuts import cut
-from batuta.quota.doors import Door
-from batuta.quota.growth import Growers, grow
-from batuta.quota.ledger import Ledger
-from batuta.quota.lines import Lines, Pushed
-from batuta.quota.refusal import Refusal
-from batuta.quota.reservation import Keeper
-from batuta.quota.roll import Memory, Roll
-from batuta.quota.row_claims import RowClaims
-from batuta.quota.serving import Serving
-from batuta.quota.tree import Node
-from batuta.quota.victims import Cause
-from batuta.quota.world_reasons import reason_for
-
-_LOSES = {
-    Cause.WITHIN_QUEUE: Reason.PUSHED_ASIDE,
-    Cause.RECLAIMED: Reason.RECLAIMED,
-    Cause.RECLAIMED_WHILE_BORROWING: Reason.RECLAIMED,
-    Cause.FAIR_SHARING: Reason.SHARED_OUT,
-}
+from batuta.quota.answers import Answers
+from batuta.quota.asks import Asks
+from batuta.quota.census import Census
+from batuta.quota.doors import doors_of
+from batuta.quota.memory import Memory
+from batuta.quota.tree_round import TreeRound
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,175 +42,154 @@ class QuotaAdmission:
 
 
 class _Round:
-    """One look at all jobs in the light of quota."""
+    """One look at all jobs: closely where something has changed, and else at what was said before."""
 
     def __init__(
         self, world: World, now_s: float, without: Set[int], patience_s: float, memory: Memory
     ) -> None:
-        tree = memory.empty_tree(world.quota)
-        self._world = world
-        self._roll = Roll(world, now_s, tree, memory)
-        self._claims = RowClaims(world, now_s, tree, self._roll, without, patience_s)
-        self._ledger = Ledger(world.quota, tree, self._claims.holders)
-        self._keeper = Keeper(self._ledger, self._claims.ends_s, self._claims.releases)
-        self._serving = Serving(self._roll, self._ledger, self._keeper, self._claims)
-        self._cap: IntArray = world.jobs.i("max").copy()
-        self._refused: dict[int, tuple[Reason, Evidence]] = {}
-        self._losers: dict[int, Reason] = {}
-        self._lost_in: set[Node] = set()
+        self._world, self._now_s = world, now_s
+        self._memory, self._tree = memory, memory.empty_tree(world.quota)
+        memory.heed_nodes(world)
+        doors = doors_of(world, memory.doors)
+        self._census = Census(world, now_s, doors, memory.number_of, without, patience_s)
+        self._rows = {tree: rows.tolist() for tree, rows in self._census.rows.items()}
+        self._answers: dict[int, Answers] = {}
+        """By tree."""
+        self._rounds: list[TreeRound] = []
 
     def admit(self) -> Admitted:
-        world = self._world
-        self._heed_doors()
-        for claim in cut(self._ledger, self._may_be_cut):
-            self._lose(claim, Reason.QUOTA_CUT)
-        waiting = self._serving.serve()
-        lines = Lines(self._ledger, self._keeper, waiting)
-        lines.settle(self._serving.let_in, self._push)
-        for line in waiting.values():
-            lines.refusals.update(line.why_passed())
-        left = self._refuse_the_rest(lines.refusals)
-        self._keeper.forget()
-        flavors = {row: own for rows in self._claims.new.values() for row, own in rows.items()}
+        changed = self._recall()
+        self._look_at(changed)
+        flavors = self._new()
         wishes = self._wishes(flavors)
-        gpu_type = self._types(flavors)
+        allowed = self._caps()
+        gpu_type = self._types(allowed)
         # What could not be placed even if it were alone is no reason to keep quota from others.
-        cap, _ = within_reach(world, self._cap, gpu_type, wishes)
+        cap, _ = within_reach(self._world, allowed, gpu_type, wishes)
         assert cap is not None
-        growers = [Growers(self._ledger.tree.queues[name], self._holding(name)) for name in self._roll.parts]
+        # Where nodes limit jobs otherwise than before, those who grow have to be looked at again.
+        self._look_at([tree for tree in self._census.rows if not self._grew_from(cap, tree)])
+        for one in self._rounds:
+            one.grow(cap, self._answers)
+        self._remember()
         return Admitted(
             cap=cap,
-            refused=self._refused,
+            refused=self._refused(),
             gpu_type=gpu_type,
-            budgets=grow(world, self._ledger, growers, cap),
+            budgets=self._budgets(),
             wishes=wishes,
             flavors=flavors,
-            losers=self._losers,
-            contested=self._contested(left),
+            losers=self._losers(),
+            contested=self._contested(),
         )
 
-    def _may_be_cut(self, claim: Claim) -> bool:
-        """Whether less quota than before may cost a job its GPUs: not if it could not come back from that."""
-        return not claim.stays and float(self._world.jobs.f("restart_s")[claim.row]) < NO_RESTART_S
+    def _recall(self) -> list[int]:
+        """Finds the answers that still hold; returns the trees where something has changed."""
+        census, past = self._census, self._memory.past
+        for tree in census.rows:
+            if tree in past and past[tree].holds(census, tree):
+                self._answers[tree] = past[tree].answers
+        return [tree for tree in census.rows if tree not in self._answers]
 
-    def _heed_doors(self) -> None:
-        """What keeps jobs out, or sends them away, before quota is looked at."""
-        jobs, quota = self._world.jobs, self._world.quota
-        self._cap[self._roll.quiet] = 0
-        for row, most in self._roll.still.items():
-            # Also where a policy may change what is in motion, it gets no more than it has.
-            self._cap[row] = min(int(self._cap[row]), most)
-        for row in self._roll.no_flavor:
-            self._refuse(row, Reason.NO_MATCHING_FLAVOR)
-        for door, rows in self._roll.shut:
-            reason, evidence = reason_for(door.refusal, leaving=door.queue in quota.leaving)
-            for row in rows:
-                if not jobs.i("gpus")[row]:
-                    self._refuse(row, reason, evidence)
-                elif door.drains and row not in self._roll.still:
-                    claim = self._ledger.holders[door.queue][row]
-                    self._ledger.release(claim)
-                    self._lose(claim, Reason.QUEUE_DRAINED)
-                else:
-                    self._keep_size(row, door, reason, evidence)
+    def _look_at(self, trees: list[int]) -> None:
+        """Gives out quota in these trees."""
+        if trees:
+            one = TreeRound(self._world, self._now_s, trees, self._census, self._tree, self._memory)
+            self._answers.update(one.serve())
+            self._rounds.append(one)
 
-    def _keep_size(self, row: int, door: Door, reason: Reason, evidence: Evidence) -> None:
-        """A held queue starts nothing; what runs goes on at its size, also when it has to be repaired."""
-        jobs = self._world.jobs
-        job, has = jobs.jobs[row], int(jobs.i("gpus")[row])
-        own = min(int(self._cap[row]), has + int(jobs.i("lost_gpus")[row]))
-        self._cap[row] = own if own >= job.min else 0
-        self._refused[row] = (reason, evidence)
-        if own > job.min and door.queue in self._roll.parts and row not in self._roll.still:
-            claim = self._ledger.holders[door.queue][row]
-            self._ledger.release(claim)
-            usage = self._roll.asks.usage(job, door.queue, claim.flavors, own)
-            self._ledger.book(claim, usage, claim.since)
-            self._roll.still[row] = own
+    def _grew_from(self, cap: IntArray, tree: int) -> bool:
+        """Whether it is known what the jobs of a tree grow to, or will be."""
+        before = self._answers[tree].grown_from
+        return before is None or np.array_equal(before, cap[self._census.rows[tree]])
 
-    def _refuse(self, row: int, reason: Reason, evidence: Evidence = ()) -> None:
-        self._cap[row] = 0
-        self._refused[row] = (reason, evidence)
+    def _remember(self) -> None:
+        memory = self._memory
+        fresh = {tree for one in self._rounds for tree in one.trees}
+        memory.past = {
+            tree: past
+            for tree, past in memory.past.items()
+            if tree in self._census.rows and tree not in fresh
+        }
+        for one in self._rounds:
+            memory.past.update(one.as_past(self._answers))
+        memory.forget_the_gone(self._world)
 
-    def _refuse_the_rest(self, refusals: Mapping[Hashable, Refusal]) -> dict[str, list[int]]:
-        """Tells everybody who got nothing why; returns them by queue."""
-        found: dict[str, list[int]] = {}
-        denied, known = self._keeper.denied, dict[int, tuple[Reason, Evidence]]()
-        for name, part in self._roll.parts.items():
-            rows = [row for row in part.waiting if row not in self._claims.new[name]]
-            if not rows:
-                continue
-            found[name] = rows
-            self._cap[rows] = 0
-            for row in rows:
-                if row in self._claims.without:
-                    continue
-                if row in denied:
-                    self._refused[row] = reason_for(denied[row], kept=True)
-                elif row in self._serving.told:
-                    self._refused[row] = reason_for(self._serving.told[row])
-                elif row in refusals:
-                    alike = id(refusals[row])
-                    if alike not in known:
-                        known[alike] = reason_for(refusals[row])
-                    self._refused[row] = known[alike]
-                else:
-                    self._refused[row] = (Reason.BEHIND_ANOTHER, ())
+    def _new(self) -> dict[int, Flavors]:
+        """Those who get quota, queue by queue."""
+        found: dict[int, Flavors] = {}
+        for name, tree in self._memory.number_of.items():
+            new = self._answers[tree].new.get(name) if tree in self._answers else None
+            if new is not None:
+                found.update(zip(map(self._rows[tree].__getitem__, new.places), new.flavors, strict=True))
         return found
 
-    def _push(self, pushed: Pushed) -> None:
-        claim = pushed.claim
-        if self._claims.new[claim.queue.name].pop(claim.row, None) is not None:
-            # Somebody who got quota a moment ago had not started yet: it waits on. If it were looked at again
-            # in this cycle, the two could go on pushing each other aside.
-            self._cap[claim.row] = 0
-            self._refused[claim.row] = (Reason.BEHIND_ANOTHER, ())
-            return
-        self._lose(claim, _LOSES[pushed.cause])
-
-    def _lose(self, claim: Claim, reason: Reason) -> None:
-        """A job has to give all its GPUs up. It is not looked at again in this cycle."""
-        row = claim.row
-        self._lost_in.add(claim.queue.root)
-        self._losers[row] = reason
-        self._refuse(row, reason, (("before", int(self._world.jobs.i("gpus")[row])),))
-
-    def _holding(self, name: str) -> dict[int, Flavors]:
-        """Those of a queue that have quota and may have another size."""
-        still, losers = self._roll.still, self._losers
-        running = self._roll.parts[name].running.items()
-        found = {row: own for row, (own, _) in running if row not in still and row not in losers}
-        return found | self._claims.new[name]
+    def _caps(self) -> IntArray:
+        cap: IntArray = self._world.jobs.i("max").copy()
+        for tree, answers in self._answers.items():
+            cap[self._census.rows[tree]] = answers.cap
+        return cap
 
     def _wishes(self, new: Mapping[int, Flavors]) -> dict[int, Wishes]:
+        """What those want of nodes whose flavors are good for some only."""
         jobs, found = self._world.jobs.jobs, dict[int, Wishes]()
         if any(flavor.node_labels or flavor.tolerations for flavor in self._world.quota.flavors):
-            running = {
-                row: own for part in self._roll.parts.values() for row, (own, _) in part.running.items()
+            holding = {
+                self._rows[tree][place]: flavors
+                for tree, answers in self._answers.items()
+                for place, flavors in answers.holding
             }
-            for row, flavors in (running | dict(new)).items():
-                wishes = self._roll.asks.where(jobs[row], flavors)
+            asks = Asks(self._world, self._tree)
+            for row, flavors in (holding | dict(new)).items():
+                wishes = asks.where(jobs[row], flavors)
                 if wishes is not None:
                     found[row] = wishes
         return found
 
-    def _types(self, new: Mapping[int, Flavors]) -> IntArray | None:
+    def _types(self, cap: IntArray) -> IntArray | None:
         """The GPU type of each row, where there is a choice."""
         world = self._world
         if len(world.nodes.types) == 1 and not world.jobs.picky:
             return None
         possible: dict[int, Set[int]] = {}
-        for row, flavors in new.items():
-            kinds = self._roll.asked(row).kinds
-            accepted = [kinds[flavor] for _, flavor in flavors if flavor in kinds]
-            possible[row] = frozenset.intersection(*accepted) if accepted else frozenset()
-        idle = set(np.flatnonzero(self._cap == 0).tolist())
-        return assign_types(world, world.capacity(), possible, idle)
+        for tree, answers in self._answers.items():
+            for new in answers.new.values():
+                for place, flavors, ask in zip(*new, strict=True):
+                    accepted = [ask.kinds[flavor] for _, flavor in flavors if flavor in ask.kinds]
+                    own = frozenset.intersection(*accepted) if accepted else frozenset()
+                    possible[self._rows[tree][place]] = own
+        return assign_types(world, world.capacity(), possible, set(np.flatnonzero(cap == 0).tolist()))
 
-    def _contested(self, left: Mapping[str, list[int]]) -> frozenset[int]:
+    def _refused(self) -> dict[int, tuple[Reason, Evidence]]:
+        found: dict[int, tuple[Reason, Evidence]] = {}
+        for tree, answers in self._answers.items():
+            rows = map(self._rows[tree].__getitem__, answers.refused)
+            found.update(zip(rows, answers.reasons, strict=True))
+        return found
+
+    def _budgets(self) -> tuple[Budget, ...]:
+        found: list[Budget] = []
+        for name, tree in self._memory.number_of.items():
+            if tree in self._answers:
+                rows = self._census.rows[tree]
+                for places, gpus, beside in self._answers[tree].budgets.get(name, ()):
+                    found.append(Budget(rows[places], gpus, beside))
+        return tuple(found)
+
+    def _losers(self) -> dict[int, Reason]:
+        return {
+            self._rows[tree][place]: reason
+            for tree, answers in self._answers.items()
+            for place, reason in answers.losers.items()
+        }
+
+    def _contested(self) -> frozenset[int]:
         """Those that got quota while others of their tree lost some or wait."""
-        queues = self._ledger.tree.queues
-        losing = self._lost_in | {queues[name].root for name in left}
-        return frozenset(
-            row for name, rows in self._claims.new.items() if queues[name].root in losing for row in rows
+        return frozenset().union(
+            *(
+                map(self._rows[tree].__getitem__, new.places)
+                for tree, answers in self._answers.items()
+                if answers.contested
+                for new in answers.new.values()
+            )
         )

@@ -12,7 +12,7 @@ from batuta.core.node_table import TYPE_LABEL
 from batuta.core.quota import Cell, ClusterQueue, Flavor, Flavors, Taint, Toleration
 from batuta.core.reach import Wishes, most_gpus, wishes_of
 from batuta.core.world import World
-from batuta.quota.claim import PodSet
+from batuta.quota.claim import PodSet, Way
 from batuta.quota.demand import counts_gpus, demand
 from batuta.quota.refusal import Refusal, Why
 from batuta.quota.tree import Amounts, Tree
@@ -39,6 +39,8 @@ class Ask:
     """… and how much."""
     only: frozenset[str] = frozenset()
     """The flavors that would do."""
+    way: Way | None = None
+    """All of that, where only one flavor would do and it asks for one resource."""
 
     def asks_no_less_than(self, other: Ask) -> bool:
         """Whether the same flavors would do for both, and this one needs as much of everything."""
@@ -59,9 +61,10 @@ class Ask:
 class Asks:
     """Works out what each job asks for; jobs that are alike share the answer."""
 
-    def __init__(self, world: World, tree: Tree) -> None:
+    def __init__(self, world: World, tree: Tree, known: dict[tuple[object, ...], Ask] | None = None) -> None:
+        """`known` is what was found before with the same quota and nodes; it grows."""
         self._world, self._tree = world, tree
-        self._known: dict[tuple[object, ...], Ask] = {}
+        self._known: dict[tuple[object, ...], Ask] = {} if known is None else known
         self._most: dict[Wishes, list[int]] = {}
         self._narrowed: dict[tuple[Flavors, Wishes], Wishes | None] = {}
         self._usage: dict[tuple[object, ...], Amounts] = {}
@@ -90,7 +93,11 @@ class Asks:
         ever = any(most[kind] >= job.min for kind in self._accepted(job))
         usage = {self._tree.number(Cell(name, resource)): requests[resource] for resource, name in flavors}
         pods = PodSet(tuple(requests.items()), tolerations=_ALL)
-        return Ask(queue.name, (pods,), kinds, ever, flavors, usage, frozenset(kinds))
+        way = None
+        if len(kinds) == len(usage) == 1:
+            [(resource, name)], [(cell, amount)] = flavors, usage.items()
+            way = Way(resource, name, cell, amount)
+        return Ask(queue.name, (pods,), kinds, ever, flavors, usage, frozenset(kinds), way)
 
     def _first_choice(
         self, queue: ClusterQueue, requests: Mapping[str, int], kinds: Mapping[str, frozenset[int]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from batuta.core.quota import Toleration
 from batuta.quota.tree import Amounts, Node
@@ -21,6 +22,15 @@ class PodSet:
     name: str = "main"
     node_labels: tuple[tuple[str, str], ...] = ()
     tolerations: tuple[Toleration, ...] = ()
+
+
+class Way(NamedTuple):
+    """So much of one resource in one flavor, for one replica."""
+
+    resource: str
+    flavor: str
+    cell: int
+    amount: int
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +65,8 @@ class Claim:
     """By pod set and resource: the flavor at which the last search ended, for the next one to go on there."""
     resumed: int = 0
     """How often in a row it was."""
+    way: Way | None = None
+    """What it gets if it gets anything, where it has no choice."""
     shape: Hashable = None
     """Claims of equal shape in one queue are answered alike."""
 
@@ -67,6 +79,11 @@ class Claim:
         """Its key, for claims of jobs in a World."""
         assert isinstance(self.key, int)
         return self.key
+
+    @property
+    def resumes(self) -> bool:
+        """Whether the last search did not look at all its flavors."""
+        return any(at >= 0 for own in self.tried for at in own.values())
 
     @property
     def order(self) -> tuple[int, float, int]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from batuta.core.quota import LocalQueue, Quota, StopPolicy
+from batuta.core.world import World
 from batuta.quota.refusal import Refusal, Why
+
+DEFAULT_QUEUE = "default"
 
 
 class Door(NamedTuple):
@@ -15,6 +18,21 @@ class Door(NamedTuple):
     refusal: Refusal | None = None
     drains: bool = False
     """What runs there has to leave."""
+
+
+def doors_of(world: World, known: dict[tuple[str, str], Door | None]) -> list[Door | None]:
+    """By the number of a queue that jobs name: how they reach their cluster queue.
+
+    None for jobs that quota does not concern: they name no queue, and there is no default one. What is found
+    out is entered into `known`, by namespace and name.
+    """
+    quota = world.quota
+    for namespace, name in world.jobs.queues:
+        if (namespace, name) not in known:
+            way = quota.way(namespace, name)
+            concerned = way is not None or name != DEFAULT_QUEUE
+            known[namespace, name] = open_door(quota, way, name) if concerned else None
+    return [known[way] for way in world.jobs.queues]
 
 
 def open_door(quota: Quota, way: LocalQueue | None, name: str) -> Door:

@@ -22,7 +22,7 @@ from batuta.core.quota import (
     ResourceGroup,
     Search,
 )
-from batuta.quota.claim import Claim, PodSet
+from batuta.quota.claim import Claim, PodSet, Way
 from batuta.quota.demand import PODS
 from batuta.quota.refusal import Refusal, Why
 from batuta.quota.tree import Amounts, Node, Tree
@@ -100,6 +100,8 @@ class Assigner:
     def assign(self, claim: Claim, counts: tuple[int, ...] | None = None) -> Assignment:
         """The flavors for so many replicas of each pod set; all of them by default."""
         queue = self._quota.queue_of[claim.queue.name]
+        if claim.way is not None and not claim.resumes:
+            return self._assign_way(claim, queue, claim.way)
         result = Assignment(counts=counts or tuple(one.count for one in claim.pod_sets))
         for pod_set, count in zip(claim.pod_sets, result.counts, strict=True):
             result.tried.append({})
@@ -108,6 +110,22 @@ class Assigner:
                 result.usage, result.tried[-1] = {}, {}
                 break
         return result
+
+    def _assign_way(self, claim: Claim, queue: ClusterQueue, way: Way) -> Assignment:
+        """What a search would come to for a claim that has no choice, without the search."""
+        resource, flavor, cell, amount = way
+        mode, level = found = self._fit(claim, queue, cell, amount)
+        if mode is Mode.FIT:
+            return Assignment(mode, level, {cell: amount}, {}, {resource: flavor}, (1,))
+        refusal = self.why(claim.queue, cell, amount)
+        if mode is Mode.NO_FIT:
+            return Assignment(mode, counts=(1,), refusal=refusal, tried=[{}])
+        ended = -1
+        if _ends_search(found, queue.fungibility):
+            names = [one.flavor for one in self._groups[queue.name, resource].flavors]
+            ended = names.index(flavor) if flavor != names[-1] else -1
+        usage, tried = {cell: amount}, [{resource: ended}]
+        return Assignment(mode, level, usage, dict(usage), {resource: flavor}, (1,), refusal, tried)
 
     def _assign_pod_set(
         self, result: Assignment, claim: Claim, queue: ClusterQueue, pods: PodSet, count: int

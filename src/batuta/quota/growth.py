@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class _Group:
     """Jobs of one queue that grow in the same cells."""
 
     queue: Node
-    rows: IntArray
+    rows: list[int]
     wants: int
     granted: int
     per_gpu: Amounts
@@ -56,43 +56,55 @@ class _Group:
         self.granted += gpus
 
 
-def grow(world: World, ledger: Ledger, growers: Iterable[Growers], cap: IntArray) -> tuple[Budget, ...]:
-    """Budgets for those that cannot all have what they may have alone. The books are changed."""
-    groups = [group for one in growers for group in _grouped(world, ledger, one, cap)]
+def grow(
+    world: World, ledger: Ledger, growers: Iterable[Growers], cap: IntArray
+) -> list[tuple[Node, Budget]]:
+    """Budgets for those that cannot all have what they may have alone, with their queues.
+
+    The books are changed.
+    """
+    wants: list[int] = (cap - world.jobs.i("min")).tolist()
+    groups = [group for one in growers for group in _grouped(world, ledger, one, wants)]
     # 1. What belongs to a queue is its own to grow into, …
     for group in groups:
         group.take(group.room(may_borrow=False))
     # 2. … and what is idle goes to whoever borrows the least for its weight.
     _lend(ledger, [group for group in groups if group.granted < group.wants])
-    return tuple(_budget(world, ledger, group) for group in groups if group.granted < group.wants)
+    low: list[int] = world.jobs.i("min").tolist()
+    return [
+        (group.queue, _budget(world, ledger, group, low)) for group in groups if group.granted < group.wants
+    ]
 
 
-def _grouped(world: World, ledger: Ledger, growers: Growers, cap: IntArray) -> Iterator[_Group]:
+def _grouped(world: World, ledger: Ledger, growers: Growers, wants: Sequence[int]) -> Iterator[_Group]:
     """Those of a queue that want more than their `min`, by flavors."""
     rows_of: dict[Flavors, list[int]] = {}
+    last: Flavors | None = None
+    alike: list[int] = []
     for row, flavors in growers.flavors.items():
-        rows_of.setdefault(flavors, []).append(row)
-    low = world.jobs.i("min")
-    for flavors, listed in rows_of.items():
-        rows = np.array(listed, dtype=np.int64)
-        wants = cap[rows] - low[rows]
-        rows, wants = rows[wants > 0], wants[wants > 0]
-        if rows.size:
-            yield _Group(
-                growers.queue, rows, int(wants.sum()), 0, _average(world, ledger, rows, wants, flavors)
-            )
+        if flavors is not last:
+            # Those that are alike mostly have the very same, which is seen sooner than that it is equal.
+            alike, last = rows_of.setdefault(flavors, []), flavors
+        if wants[row] > 0:
+            alike.append(row)
+    for flavors, rows in rows_of.items():
+        if rows:
+            total = sum(wants[row] for row in rows)
+            yield _Group(growers.queue, rows, total, 0, _average(world, ledger, rows, wants, flavors))
 
 
-def _average(world: World, ledger: Ledger, rows: IntArray, wants: IntArray, flavors: Flavors) -> Amounts:
+def _average(
+    world: World, ledger: Ledger, rows: list[int], wants: Sequence[int], flavors: Flavors
+) -> Amounts:
     """What a GPU more takes of each cell, on average over all that are wanted, rounded up."""
-    jobs, found, total = world.jobs.jobs, Amounts(), int(wants.sum())
+    jobs, found = world.jobs.jobs, Amounts()
     for resource, flavor in flavors:
         cell = ledger.tree.number(Cell(flavor, resource))
         if counts_gpus(resource):
             found[cell] = MILLI
             continue
-        each = np.array([per_gpu(jobs[row], resource) for row in rows.tolist()], dtype=object)
-        amount = -(-int((each * wants).sum()) // total)
+        total = sum(wants[row] for row in rows)
+        amount = -(-sum(per_gpu(jobs[row], resource) * wants[row] for row in rows) // total)
         if amount:
             found[cell] = amount
     return found
@@ -114,6 +126,8 @@ def _lend(ledger: Ledger, groups: list[_Group]) -> None:
 
 def _lend_in_turns(ledger: Ledger, competing: list[_Group]) -> None:
     """A part after another to the group whose share is the smallest, at each level of the tree."""
+    if not any(group.room(may_borrow=True) for group in competing):
+        return
 
     def key(at: int) -> tuple[tuple[Share, ...], int]:
         queue = competing[at].queue
@@ -136,14 +150,15 @@ def _lend_in_turns(ledger: Ledger, competing: list[_Group]) -> None:
             heapq.heappush(heap, key(at))
 
 
-def _budget(world: World, ledger: Ledger, group: _Group) -> Budget:
-    jobs, rows = world.jobs.jobs, np.sort(group.rows)
-    low = world.jobs.i("min")[rows]
+def _budget(world: World, ledger: Ledger, group: _Group, low: Sequence[int]) -> Budget:
+    jobs, rows = world.jobs.jobs, sorted(group.rows)
     beside = []
     for cell, average in group.per_gpu.items():
         resource = ledger.tree.cells[cell].resource
         if counts_gpus(resource):
             continue
-        each = np.array([per_gpu(jobs[row], resource) for row in rows.tolist()], dtype=np.int64)
-        beside.append((each, int((each * low).sum()) + average * group.granted))
-    return Budget(rows, int(low.sum()) + group.granted, tuple(beside))
+        each = [per_gpu(jobs[row], resource) for row in rows]
+        needed = sum(one * low[row] for one, row in zip(each, rows, strict=True))
+        beside.append((np.array(each, dtype=np.int64), needed + average * group.granted))
+    gpus = sum(low[row] for row in rows) + group.granted
+    return Budget(np.array(rows, dtype=np.int64), gpus, tuple(beside))

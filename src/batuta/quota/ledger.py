@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from batuta.core.quota import Quota
 from batuta.quota.claim import Claim
 from batuta.quota.flavors import Assigner, Assignment, Mode, Possibility
+from batuta.quota.holders import Holders
 from batuta.quota.refusal import Refusal
 from batuta.quota.shares import FairVictims, Shares
 from batuta.quota.tree import Amounts, Node, Tree
 from batuta.quota.victims import ClassicVictims, Victim, Want
 
 _NOBODY = Possibility(Mode.NO_CANDIDATES, 0)
-
-
-class _Holders(dict[str, dict[Hashable, Claim]]):
-    """By queue and key: the claims that have quota, made when somebody looks."""
-
-    def __init__(self, make: Callable[[str], dict[Hashable, Claim]]) -> None:
-        self._make = make
-
-    def __missing__(self, queue: str) -> dict[Hashable, Claim]:
-        found = self[queue] = self._make(queue)
-        return found
 
 
 class Ledger:
@@ -34,14 +24,14 @@ class Ledger:
         self,
         quota: Quota,
         tree: Tree | None = None,
-        holders: Callable[[str], dict[Hashable, Claim]] | None = None,
+        holders: Holders | None = None,
     ) -> None:
         """`tree` is an empty one of this quota, if there is one at hand.
 
-        `holders` makes the claims of a queue whose use is in the tree already, when they are needed.
+        `holders` knows the claims whose use is in the tree already.
         """
         self.quota, self.tree = quota, Tree(quota) if tree is None else tree
-        self.holders = _Holders(holders or (lambda queue: {}))
+        self.holders = Holders() if holders is None else holders
         self.shares = Shares(self.tree.cells)
         self._victims: FairVictims | ClassicVictims = (
             FairVictims(quota, self.holders, self.shares)
@@ -49,14 +39,16 @@ class Ledger:
             else ClassicVictims(quota, self.holders)
         )
         self._assigner = Assigner(quota, self.tree, self._could_push_aside)
-        self._turn = 0
+        self.turns: dict[Node, int] = {}
+        """By tree: how often something was booked there."""
         self._asks_nobody = False
         self._last: tuple[Want, list[Victim]] | None = None
 
     def book(self, claim: Claim, usage: Amounts, since: float | None = None) -> None:
         """From now on the claim has so much."""
-        self._turn += 1
-        claim.usage, claim.since = usage, float(self._turn) if since is None else since
+        root = claim.queue.root
+        turn = self.turns[root] = self.turns.get(root, 0) + 1
+        claim.usage, claim.since = usage, float(turn) if since is None else since
         claim.queue.add(usage)
         self.holders[claim.queue.name][claim.key] = claim
 
@@ -94,22 +86,16 @@ class Ledger:
 
     def fit(self, claim: Claim) -> Assignment | None:
         """Where the claim would get its quota if nobody had to go for it; None for nowhere."""
+        if claim.way is not None and claim.way.amount > claim.queue.left(claim.way.cell):
+            return None
         self._asks_nobody = True
         found = self._assigner.assign(claim)
         self._asks_nobody = False
         return found if found.mode is Mode.FIT else None
 
-    def refusal(self, queue: Node, usage: Amounts, spare: Amounts) -> Refusal | None:
-        """Why nobody in this queue could have so much now; None if somebody could, or it takes a search.
-
-        For queues that may take nothing from others while they borrow, and have one cohort above them at
-        most. `spare` is what jobs of the queue itself have that may be pushed aside.
-        """
-        for cell, amount in usage.items():
-            own = spare.get(cell, 0)
-            if amount > queue.left(cell) + own and queue.borrows_with(cell, amount - own):
-                return self._assigner.why(queue, cell, amount)
-        return None
+    def why(self, queue: Node, cell: int, needs: int) -> Refusal:
+        """What a queue is short of, in numbers."""
+        return self._assigner.why(queue, cell, needs)
 
     def _fewer(self, claim: Claim) -> tuple[Assignment, list[Victim]] | None:
         """The largest number of replicas that would do, all pod sets reduced alike; by bisection."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from batuta.core.quota import Strategy
 from batuta.quota.claim import Claim
 from batuta.quota.cycle import Entry, Outcome, run_cycle
+from batuta.quota.flavors import Mode
 from batuta.quota.ledger import Ledger
 from batuta.quota.refusal import Refusal
 from batuta.quota.reservation import Keeper
@@ -119,7 +120,7 @@ class Lines:
                     return None
                 line.aside[claim.key] = claim
                 continue
-            if self._keeper is not None and not line.strict and self._keeper.denies(claim):
+            if not line.strict and self._denies(claim):
                 line.aside[claim.key] = claim
                 continue
             known = None if line.strict else line.refused.get(claim.shape)
@@ -128,6 +129,9 @@ class Lines:
             line.aside[claim.key] = claim
             self.refusals[claim.key] = known[1]
         return None
+
+    def _denies(self, claim: Claim) -> bool:
+        return self._keeper is not None and self._keeper.denies(claim.queue, claim.shape, claim.key)
 
     def _act(
         self,
@@ -182,7 +186,8 @@ class Lines:
             return False
         if keeper.lets_in(claim):
             return True
-        keeper.keep(claim, entry.assignment)
+        if claim.due and entry.assignment.mode is not Mode.NO_FIT:
+            keeper.keep(claim.queue, entry.assignment.usage)
         return False
 
 

@@ -6,7 +6,7 @@ afterwards is not wanted by its owner at the same moment. Thousands of jobs are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from batuta.quota.asks import Ask
@@ -23,7 +23,7 @@ class Served(NamedTuple):
 def serve_own(
     queue: Node,
     rows: Sequence[int],
-    asks: Sequence[Ask | None],
+    asks: Mapping[int, Ask],
     priorities: Sequence[int],
     without: Set[int],
     stops: Callable[[int], bool],
@@ -36,12 +36,12 @@ def serve_own(
     """
     room: Amounts = {}
     total: Amounts = {}
-    served: list[int] = []
-    left: list[int] = []
+    at_once = 0 if without or least is not None else _fill(queue, rows, asks, room, total)
+    served, left = list(rows[:at_once]), list[int]()
     too_large: set[Ask] = set()
-    for at, row in enumerate(rows):
+    for at in range(at_once, len(rows)):
+        row = rows[at]
         ask = asks[row]
-        assert ask is not None
         if least is not None and priorities[row] < least:
             left.extend(rows[at:])
             break
@@ -49,8 +49,7 @@ def serve_own(
             for cell, amount in ask.usage.items():
                 free = room.get(cell)
                 if free is None:
-                    own = queue.subtree.get(cell, 0) - queue.usage.get(cell, 0)
-                    free = room[cell] = min(own, queue.left(cell))
+                    free = room[cell] = _free(queue, cell)
                 if amount > free:
                     break
             else:
@@ -68,3 +67,27 @@ def serve_own(
             least = priorities[row]
     queue.add(total)
     return Served(served, left)
+
+
+def _fill(queue: Node, rows: Sequence[int], asks: Mapping[int, Ask], room: Amounts, total: Amounts) -> int:
+    """How many fit one after another from the first on, as far as all of them ask for the same cell.
+
+    What they take is noted. As long as all fit nobody has to let others pass, so there is little to look at.
+    """
+    first = asks[rows[0]].way if rows else None
+    if first is None:
+        return 0
+    free, used, count = _free(queue, first.cell), 0, 0
+    for row in rows:
+        way = asks[row].way
+        if way is None or way.cell != first.cell or used + way.amount > free:
+            break
+        used += way.amount
+        count += 1
+    room[first.cell], total[first.cell] = free - used, used
+    return count
+
+
+def _free(queue: Node, cell: int) -> int:
+    """What is left of a queue's own."""
+    return min(queue.subtree.get(cell, 0) - queue.usage.get(cell, 0), queue.left(cell))

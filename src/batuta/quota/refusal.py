@@ -36,6 +36,11 @@ class Refusal(NamedTuple):
     most: int = 0
     """What the queue could have if it were alone."""
 
+    def for_needs(self, needs: int) -> Refusal:
+        """The same said to one that needs another amount of the cell."""
+        why = Why.EXCEEDS_MAX_QUOTA if needs > self.most else Why.WAITING_FOR_QUOTA
+        return Refusal(why, "", self.cell, needs, self.left, self.nominal, self.more, self.most)
+
     def message(self, queue: str) -> str:
         if self.cell is None:
             return self.text

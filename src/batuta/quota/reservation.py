@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from batuta.quota.claim import Claim
 from batuta.quota.demand import counts_gpus
-from batuta.quota.flavors import Assignment, Mode
 from batuta.quota.ledger import Ledger
 from batuta.quota.refusal import Refusal, Why
 from batuta.quota.tree import Amounts, Node
@@ -25,14 +24,32 @@ class Release(NamedTuple):
     ends_s: float
     queue: Node
     usage: Amounts
+    key: Hashable = None
+
+
+class Asked(NamedTuple):
+    """Somebody who wanted what is kept for another, and whether it would end too late for that."""
+
+    queue: Node
+    key: Hashable
+    number: int
+    """Of the one by whose end it would have to be done, in the order in which quota is given back."""
+    later: bool
+
+
+class _Moment(NamedTuple):
+    """When enough will have been given back, and by the how manieth; -1 if it cannot be said."""
+
+    from_s: float
+    number: int
 
 
 class _Kept(NamedTuple):
-    """What is set aside for a claim, and from when on it is needed."""
+    """What is set aside for the first of a queue, and from when on it is needed."""
 
-    claim: Claim
+    queue: Node
     amounts: Amounts
-    from_s: float
+    needed: _Moment
 
 
 class Keeper:
@@ -41,32 +58,39 @@ class Keeper:
     def __init__(
         self,
         ledger: Ledger,
-        ends_s: Callable[[Claim], float],
+        ends_s: Callable[[Hashable], float],
         releases: Callable[[Node], Sequence[Release]],
     ) -> None:
-        """`releases` says what is given back in a tree, the soonest first."""
+        """`ends_s` says when a claim will have ended, by its key; `releases` what is given back in a tree,
+        the soonest first.
+        """
         self._ledger, self._ends_s, self._releases = ledger, ends_s, releases
         self._kept: dict[Node, _Kept | None] = {}
         """By queue; None where nothing is left to keep."""
-        self._too_long: dict[tuple[Node, Hashable], tuple[float, Hashable]] = {}
+        self._too_long: dict[tuple[Node, Hashable], tuple[_Moment, Hashable]] = {}
         """By queue and shape: who ends later than this would delay others, and somebody who was told so."""
         self.denied: dict[Hashable, Refusal] = {}
         """Those who would have quota if nothing were kept for others, by key."""
+        self.asked: list[Asked] = []
+        """Whatever an answer owed to when jobs will end."""
 
-    def keep(self, claim: Claim, assignment: Assignment) -> None:
-        """Sets aside what is left of what a claim needs, if it has waited long enough and will ever fit."""
-        queue = claim.queue
-        if not claim.due or queue in self._kept or assignment.mode is Mode.NO_FIT:
+    def keep(self, queue: Node, needs: Amounts) -> None:
+        """Sets aside what is left of what somebody of a queue needs, unless something is kept there already.
+
+        That should have waited long enough, and fit at some time.
+        """
+        if queue in self._kept:
             return
+        subtree, usage = queue.subtree, queue.usage
         amounts = {
-            cell: max(0, min(amount, queue.left(cell), queue.subtree.get(cell, 0) - queue.usage.get(cell, 0)))
-            for cell, amount in assignment.usage.items()
+            cell: max(0, min(amount, subtree.get(cell, 0) - usage.get(cell, 0), queue.left(cell)))
+            for cell, amount in needs.items()
         }
         self._kept[queue] = None
         if any(amounts.values()):
-            from_s = self._earliest_s(claim, assignment.usage)
+            needed = self._earliest(queue, needs)
             queue.add(amounts)
-            self._kept[queue] = _Kept(claim, amounts, from_s)
+            self._kept[queue] = _Kept(queue, amounts, needed)
 
     def give_up(self, queue: Node) -> None:
         """Keeps nothing for this queue's first claim any more."""
@@ -88,19 +112,19 @@ class Keeper:
             found = self._ledger.fit(claim)
             if found is None:
                 return False
-            if self._ends_s(claim) > kept.from_s:
+            if self._ends_later(claim.queue, claim.key, kept.needed):
                 self.denied[claim.key] = self._in_numbers(claim, found.usage)
-                self._too_long[claim.queue, claim.shape] = kept.from_s, claim.key
+                self._too_long[claim.queue, claim.shape] = kept.needed, claim.key
                 return False
             self._ledger.admit(claim, found)
             return True
 
-    def denies(self, claim: Claim) -> bool:
+    def denies(self, queue: Node, shape: Hashable, key: Hashable) -> bool:
         """Whether it is known already, from another just like it, that this one would delay somebody."""
-        known = self._too_long.get((claim.queue, claim.shape)) if self._too_long else None
-        if known is None or self._ends_s(claim) <= known[0]:
+        known = self._too_long.get((queue, shape)) if self._too_long else None
+        if known is None or not self._ends_later(queue, key, known[0]):
             return False
-        self.denied[claim.key] = self.denied[known[1]]
+        self.denied[key] = self.denied[known[1]]
         return True
 
     def look_again(self, root: Node) -> None:
@@ -111,8 +135,14 @@ class Keeper:
         """Nothing is set aside any more: growth may have it, for that can be taken back at any time."""
         for kept in self._kept.values():
             if kept is not None:
-                kept.claim.queue.remove(kept.amounts)
+                kept.queue.remove(kept.amounts)
         self._kept.clear()
+
+    def _ends_later(self, queue: Node, key: Hashable, moment: _Moment) -> bool:
+        later = self._ends_s(key) > moment.from_s
+        if moment.number >= 0:
+            self.asked.append(Asked(queue, key, moment.number, later))
+        return later
 
     def _in_numbers(self, claim: Claim, usage: Amounts) -> Refusal:
         """What a claim needs, and what would be left to it if nothing were kept."""
@@ -121,30 +151,29 @@ class Keeper:
         left = claim.queue.left(cell)
         return Refusal(Why.WAITING_FOR_QUOTA, "", cells[cell], usage[cell], left)
 
-    def _earliest_s(self, claim: Claim, usage: Amounts) -> float:
-        """When so many of those who have quota will have ended that the claim fits.
+    def _earliest(self, queue: Node, needs: Amounts) -> _Moment:
+        """When so many of those who have quota will have ended that so much fits.
 
         At any moment, if it cannot be said: then nobody may have what is kept for it.
         """
-        queue = claim.queue
         gone: list[Release] = []
-        found_s = -math.inf
+        found = _Moment(-math.inf, -1)
         for one in self._releases(queue.root):
             one.queue.remove(one.usage)
             gone.append(one)
-            if queue.fits(usage):
-                found_s = one.ends_s
+            if queue.fits(needs):
+                found = _Moment(one.ends_s, len(gone) - 1)
                 break
         for one in gone:
             one.queue.add(one.usage)
-        return found_s
+        return found
 
 
 @contextmanager
 def _without(kept: _Kept) -> Iterator[None]:
     """As if nothing were kept."""
-    kept.claim.queue.remove(kept.amounts)
+    kept.queue.remove(kept.amounts)
     try:
         yield
     finally:
-        kept.claim.queue.add(kept.amounts)
+        kept.queue.add(kept.amounts)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
-from batuta.core.job import Job, JobId
-from batuta.core.quota import ClusterQueue, Flavors, Quota, Strategy, Within
+import numpy as np
+
+from batuta.core.arrays import BoolArray, IntArray
+from batuta.core.quota import ClusterQueue, Flavors, Strategy, Within
 from batuta.core.withhold import in_motion_or_left_alone, withheld
 from batuta.core.world import World
 from batuta.quota.asks import Ask, Asks
-from batuta.quota.doors import Door, open_door
+from batuta.quota.doors import Door, doors_of
+from batuta.quota.memory import Memory
 from batuta.quota.tree import Amounts, Tree
-
-DEFAULT_QUEUE = "default"
 
 
 @dataclass(slots=True)
@@ -31,38 +35,31 @@ class Part:
     """What has been worked out of `Roll.spare`."""
 
 
-class Memory:
-    """What can be kept from cycle to cycle for as long as quota stays the same.
+class Called(NamedTuple):
+    """Some queues, and the rows of their jobs."""
 
-    It belongs to one loop: two cycles at the same time would write into the same tree. Whoever decides beside
-    the engine takes rules of its own.
-    """
-
-    def __init__(self) -> None:
-        self._tree: tuple[Quota, Tree] | None = None
-        self.asks: dict[JobId, tuple[Job, list[int], Ask]] = {}
-        """By job: what it asks for, given this request and what nodes could give to it."""
-
-    def empty_tree(self, quota: Quota) -> Tree:
-        if self._tree is None or self._tree[0] is not quota:
-            self._tree = quota, Tree(quota)
-            self.asks = {}
-        self._tree[1].clear()
-        return self._tree[1]
+    queues: Set[str]
+    rows: BoolArray
 
 
 class Roll:
     """Calls all jobs, and enters what they use into the tree. One pass over all of them, so it is terse."""
 
-    def __init__(self, world: World, now_s: float, tree: Tree, memory: Memory) -> None:
+    def __init__(
+        self, world: World, now_s: float, tree: Tree, memory: Memory, called: Called | None = None
+    ) -> None:
+        """Only those who are `called`, if not all are."""
         jobs = world.jobs
-        self._world, self._tree = world, tree
-        self._before, memory.asks = memory.asks, {}
-        self._memory = memory
-        self.asks = Asks(world, tree)
-        self.parts = {queue.name: self._part(queue) for queue in world.quota.cluster_queues}
+        self._world, self._tree, self._memory, self._called = world, tree, memory, called
+        self.asks = Asks(world, tree, memory.alike)
+        self.parts = {
+            queue.name: self._part(queue)
+            for queue in world.quota.cluster_queues
+            if called is None or queue.name in called.queues
+        }
         self.priorities: list[int] = jobs.i("priority").tolist()
-        self.ask_of: list[Ask | None] = [None] * jobs.n
+        self.ask_of: dict[int, Ask] = {}
+        """By row of those in line."""
         self.quiet: list[int] = []
         """Rows of jobs that shall not run now, whatever quota says."""
         self.still: dict[int, int] = {}
@@ -72,6 +69,7 @@ class Roll:
         self.shut: list[tuple[Door, list[int]]] = []
         """Doors through which nothing goes now, and the rows of those before and behind them."""
         self._call(now_s)
+        self._ask()
         for name, part in self.parts.items():
             self._enter(name, part)
 
@@ -81,91 +79,100 @@ class Roll:
         plain = flat and not rules.while_borrowing and not self._world.quota.fair_sharing
         return Part(queue.strategy is Strategy.STRICT_FIFO, rules.within, plain)
 
-    def asked(self, row: int) -> Ask:
-        found = self.ask_of[row]
-        assert found is not None
-        return found
-
     def _call(self, now_s: float) -> None:
-        jobs = self._world.jobs
-        hushed = withheld(jobs, now_s).tolist() if jobs.held_back else None
+        """Finds those that run and those that wait, by the door through which they come."""
+        jobs, doors = self._world.jobs, doors_of(self._world, self._memory.doors)
+        if not doors:
+            return
+        concerned = np.array([door is not None for door in doors])[jobs.i("queue")]
+        if self._called is not None:
+            concerned &= self._called.rows
+        has = jobs.i("gpus")
+        waits = concerned & (has == 0)
+        if jobs.held_back:
+            hushed = withheld(jobs, now_s)
+            self.quiet = np.flatnonzero(waits & hushed).tolist()
+            waits &= ~hushed
+        running = self._by_door(np.flatnonzero(concerned & (has > 0)))
+        waiting = self._by_door(np.flatnonzero(waits))
         moving = in_motion_or_left_alone(jobs, now_s)
-        rows_of: list[tuple[Door, list[int], list[int]] | None] = (
-            [
-                None if door is None else (door, [], [])
-                for door in map(self._door, *zip(*jobs.queues, strict=True))
-            ]
-            if jobs.queues
-            else []
-        )
-        has = jobs.i("gpus").tolist()
-        for row, number in enumerate(jobs.i("queue").tolist()):
-            way = rows_of[number]
-            if way is None:
-                continue
-            if has[row]:
-                way[1].append(row)
-            elif hushed is not None and hushed[row]:
-                self.quiet.append(row)
-            else:
-                way[2].append(row)
         still: list[bool] = [] if moving is None else moving.tolist()
-        for way in rows_of:
-            if way is not None:
-                self._sort_in(*way, has, still)
+        for number in sorted(running.keys() | waiting.keys()):
+            door = doors[number]
+            assert door is not None
+            self._sort_in(door, running.get(number, []), waiting.get(number, []), still)
 
-    def _door(self, namespace: str, name: str) -> Door | None:
-        """None for jobs that quota does not concern: they name no queue, and there is no default one."""
-        way = self._world.quota.way(namespace, name)
-        return None if way is None and name == DEFAULT_QUEUE else open_door(self._world.quota, way, name)
+    def _by_door(self, rows: IntArray) -> dict[int, list[int]]:
+        """These rows by the number of their door, the most important first, then the oldest.
 
-    def _sort_in(
-        self, door: Door, running: list[int], waiting: list[int], has: list[int], still: list[bool]
-    ) -> None:
-        part, jobs = self.parts.get(door.queue), self._world.jobs.jobs
+        Rows are numbered by age.
+        """
+        jobs = self._world.jobs
+        number = jobs.i("queue")[rows]
+        order = np.lexsort((-jobs.i("priority")[rows], number))
+        listed: list[int] = rows[order].tolist()
+        number = number[order]
+        starts = np.flatnonzero(np.diff(number, prepend=-1))
+        doors = number[starts]
+        bounds = pairwise([*starts.tolist(), len(listed)])
+        return {door: listed[start:end] for door, (start, end) in zip(doors.tolist(), bounds, strict=True)}
+
+    def _sort_in(self, door: Door, running: list[int], waiting: list[int], still: list[bool]) -> None:
+        part, jobs = self.parts.get(door.queue), self._world.jobs
         if door.refusal is not None:
             self.shut.append((door, running + waiting))
         elif part is not None:
-            part.waiting.extend(waiting)
+            part.waiting = self._merged(part.waiting, waiting)
         if part is None:
             return
-        flavors_of, asks = self._world.flavors, self.asks
-        for row in running:
-            job = jobs[row]
-            flavors = flavors_of.get(job.id) or asks.found(row, door.queue)
+        flavors_of, uses = self._world.flavors, self._memory.uses
+        for row in sorted(running):
+            job = jobs.jobs[row]
+            flavors = flavors_of.get(job.id) or self.asks.found(row, door.queue)
             size = job.min
             if still and still[row]:
-                size = self.still[row] = max(has[row], job.min)
-            part.running[row] = flavors, asks.usage(job, door.queue, flavors, size)
+                size = self.still[row] = max(int(jobs.i("gpus")[row]), job.min)
+            known = uses.get(job.id)
+            if known is None or known[0] is not job or known[1] != flavors or known[2] != size:
+                known = uses[job.id] = job, flavors, size, self.asks.usage(job, door.queue, flavors, size)
+            part.running[row] = flavors, known[3]
+
+    def _merged(self, line: list[int], more: list[int]) -> list[int]:
+        """One line of those who come to a cluster queue by several doors."""
+        if not line or not more:
+            return line or more
+        priorities = self.priorities
+        return sorted(line + more, key=lambda row: (-priorities[row], row))
+
+    def _ask(self) -> None:
+        """Notes what everybody in line asks for. Those leave it who can have nothing, whatever is free."""
+        world, asked = self._world, self._memory.asks
+        jobs, ids, most_of, ask_of = world.jobs.jobs, world.jobs.ids, world.most, self.ask_of
+        for name, part in self.parts.items():
+            out = set[int]()
+            for row in part.waiting:
+                job, own_id = jobs[row], ids[row]
+                known = asked.get(own_id)
+                if known is None or known[0] is not job or known[1] is not most_of.get(own_id):
+                    known = asked[own_id] = job, world.most_for(row), self.asks.of(row, name)
+                ask = known[2]
+                if ask.kinds:
+                    ask_of[row] = ask
+                    continue
+                out.add(row)
+                if ask.ever:
+                    self.no_flavor.append(row)
+                # Without nodes for it at all the next step says why, in its own words.
+            if out:
+                part.waiting = [row for row in part.waiting if row not in out]
 
     def _enter(self, name: str, part: Part) -> None:
-        """Books what runs in a queue, and puts what waits in order."""
+        """Books what runs in a queue."""
         total: Amounts = {}
         for _, usage in part.running.values():
             for cell, amount in usage.items():
                 total[cell] = total.get(cell, 0) + amount
         self._tree.queues[name].add(total)
-        kept = list[int]()
-        for row in part.waiting:
-            ask = self._ask(row, name)
-            if ask.kinds:
-                self.ask_of[row] = ask
-                kept.append(row)
-            elif ask.ever:
-                self.no_flavor.append(row)
-            # Without nodes for it at all the next step says why, in its own words.
-        priorities = self.priorities
-        # Rows are numbered by age, and sorting keeps the order of equals.
-        part.waiting = sorted(kept, key=lambda row: -priorities[row])
-
-    def _ask(self, row: int, queue: str) -> Ask:
-        world = self._world
-        job, most = world.jobs.jobs[row], world.most_for(row)
-        known = self._before.get(job.id)
-        if known is None or known[0] is not job or known[1] is not most or known[2].queue != queue:
-            known = job, most, self.asks.of(row, queue)
-        self._memory.asks[job.id] = known
-        return known[2]
 
     def spare(self, part: Part, below: int) -> Amounts:
         """What jobs of a queue with a lower priority than this have, as far as they could be pushed aside.

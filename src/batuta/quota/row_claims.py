@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Set
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from batuta.core.quota import Flavors
 from batuta.core.world import World
 from batuta.quota.claim import Claim
+from batuta.quota.holders import Holders
 from batuta.quota.loss import lost_gpu_s, predicted_ends_s
 from batuta.quota.reservation import Release
 from batuta.quota.roll import Roll
@@ -29,6 +32,8 @@ class RowClaims:
         """Rows for which there is no place now: they get no quota."""
         self.new: dict[str, dict[int, Flavors]] = {name: {} for name in roll.parts}
         """By queue and row: those that get quota in this round, and in which flavors."""
+        self.weighed: set[str] = set()
+        """Queues in which somebody had to choose who goes: that is never twice the same, for work goes on."""
 
     def is_due(self, row: int) -> bool:
         """Whether a job has waited so long that nobody may delay it any more."""
@@ -36,7 +41,7 @@ class RowClaims:
 
     def waiting(self, row: int) -> Claim:
         """Somebody who waits."""
-        job, ask = self._world.jobs.jobs[row], self._roll.asked(row)
+        job, ask = self._world.jobs.jobs[row], self._roll.ask_of[row]
         return Claim(
             row,
             self._tree.queues[ask.queue],
@@ -46,6 +51,7 @@ class RowClaims:
             only=ask.only,
             stuck=row in self.without,
             due=self.is_due(row),
+            way=ask.way,
             shape=id(ask),
         )
 
@@ -53,6 +59,8 @@ class RowClaims:
         """Those of a queue that have quota, for who has to choose among them."""
         found = self.fresh(name)
         world, node = self._world, self._tree.queues[name]
+        if self._roll.parts[name].running:
+            self.weighed.add(name)
         for row, (flavors, usage) in self._roll.parts[name].running.items():
             job = world.jobs.jobs[row]
             lost_s = lost_gpu_s(world, row, self._now_s)
@@ -62,17 +70,23 @@ class RowClaims:
             found[row] = claim
         return found
 
+    def lowest(self, name: str) -> float:
+        """The lowest priority among those of a queue that have quota; infinite if nobody has."""
+        rows = chain(self._roll.parts[name].running, self.new[name])
+        return min(map(self._roll.priorities.__getitem__, rows), default=math.inf)
+
     def fresh(self, name: str) -> dict[Hashable, Claim]:
         """Those of a queue that got their quota in this round."""
         found: dict[Hashable, Claim] = {}
         for row, flavors in self.new[name].items():
             claim = found[row] = self.waiting(row)
-            claim.flavors, claim.usage, claim.since = flavors, self._roll.asked(row).usage, self._now_s
+            claim.flavors, claim.usage, claim.since = flavors, self._roll.ask_of[row].usage, self._now_s
         return found
 
-    def ends_s(self, claim: Claim) -> float:
+    def ends_s(self, row: Hashable) -> float:
         """When a job will have ended, if it had its `min` from now on."""
-        return self._all_ends_s[claim.row]
+        assert isinstance(row, int)
+        return self._all_ends_s[row]
 
     @cached_property
     def _all_ends_s(self) -> list[float]:
@@ -84,9 +98,23 @@ class RowClaims:
         known = self._releases_of.get(root)
         if known is None:
             known = self._releases_of[root] = [
-                Release(self._all_ends_s[row], node, usage)
+                Release(self._all_ends_s[row], node, usage, row)
                 for node in root.queues()
                 for row, (_, usage) in self._roll.parts[node.name].running.items()
             ]
             known.sort(key=lambda one: one.ends_s)
         return known
+
+
+class RowHolders(Holders):
+    """Those who have quota, as rows for as long as nobody has to choose among them."""
+
+    def __init__(self, claims: RowClaims) -> None:
+        super().__init__()
+        self._claims = claims
+
+    def make(self, queue: str) -> dict[Hashable, Claim]:
+        return self._claims.holders(queue)
+
+    def lowest_unseen(self, queue: str) -> float:
+        return self._claims.lowest(queue)

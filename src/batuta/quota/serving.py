@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
-from batuta.core.quota import Within
 from batuta.quota.claim import Claim
-from batuta.quota.flavors import Assignment, Mode
+from batuta.quota.glance import Glance
 from batuta.quota.ledger import Ledger
 from batuta.quota.own_quota import serve_own
 from batuta.quota.refusal import Refusal
@@ -22,6 +20,7 @@ class Serving:
 
     def __init__(self, roll: Roll, ledger: Ledger, keeper: Keeper, claims: RowClaims) -> None:
         self._roll, self._ledger, self._keeper, self._claims = roll, ledger, keeper, claims
+        self._glances: dict[str, Glance] = {}
         self.told: dict[int, Refusal] = {}
         """Why those wait for whom something is kept."""
 
@@ -40,7 +39,7 @@ class Serving:
                     roll.ask_of,
                     roll.priorities,
                     self._claims.waiting,
-                    partial(self._hopeless, name),
+                    self._glance(name),
                 )
             if name in self._ledger.holders:
                 # Somebody has looked already, so some are missing.
@@ -82,7 +81,9 @@ class Serving:
 
         Then what is left is kept for it, and the line goes on.
         """
-        refusal = self._hopeless(name, first[-1])
+        glance = self._glance(name)
+        glance.renew()
+        refusal = glance.hopeless(first[-1])
         if refusal is None:
             return False
         # In its own numbers, not in those that count what is kept for it as used.
@@ -102,9 +103,10 @@ class Serving:
 
     def _keep_for(self, row: int) -> None:
         """Sets aside what is left of its queue's quota for a job, if it can ever have what it needs."""
-        claim, usage = self._claims.waiting(row), self._roll.asked(row).usage
-        if all(amount <= claim.queue.most(cell) for cell, amount in usage.items()):
-            self._keeper.keep(claim, Assignment(Mode.NO_CANDIDATES, usage=usage))
+        ask = self._roll.ask_of[row]
+        queue = self._ledger.tree.queues[ask.queue]
+        if all(amount <= queue.most(cell) for cell, amount in ask.usage.items()):
+            self._keeper.keep(queue, ask.usage)
 
     def _serve_line(
         self, name: str, rows: list[int], stops: Callable[[int], bool], first: list[int] | None = None
@@ -113,24 +115,15 @@ class Serving:
         roll, node = self._roll, self._ledger.tree.queues[name]
         least = roll.priorities[first[-1]] if first else None
         served = serve_own(node, rows, roll.ask_of, roll.priorities, self._claims.without, stops, least)
-        self._claims.new[name].update((row, roll.asked(row).flavors) for row in served.rows)
+        self._claims.new[name].update({row: roll.ask_of[row].flavors for row in served.rows})
         roll.parts[name].waiting = (first or []) + served.left
 
-    def _hopeless(self, name: str, row: int) -> Refusal | None:
-        """Why a job cannot have quota now, where that is seen at a glance.
-
-        It would have to borrow what is not there, however many of its own queue were pushed aside for it.
-        """
-        part, ask, node = self._roll.parts[name], self._roll.asked(row), self._ledger.tree.queues[name]
-        if not part.plain or len(ask.kinds) != 1 or row in self._claims.without:
-            return None
-        # What is kept for another one might still be had, by a job that is short.
-        spare = self._keeper.kept_in(node)
-        if part.within is not Within.NEVER:
-            equals = part.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY
-            aside = self._roll.spare(part, self._roll.priorities[row] + equals)
-            spare = {cell: spare.get(cell, 0) + aside.get(cell, 0) for cell in {*spare, *aside}}
-        return self._ledger.refusal(node, ask.usage, spare)
+    def _glance(self, name: str) -> Glance:
+        found = self._glances.get(name)
+        if found is None:
+            found = Glance(name, self._roll, self._ledger, self._keeper, self._claims)
+            self._glances[name] = found
+        return found
 
 
 def _always(row: int) -> bool:

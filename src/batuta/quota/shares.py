@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from batuta.core.quota import Cell, Quota, Reclaim, Within
 from batuta.quota.claim import Claim
+from batuta.quota.holders import Holders
 from batuta.quota.tree import Amounts, Node
-from batuta.quota.victims import Cause, Holders, Victim, Want, give_back, harm, may_push_aside
+from batuta.quota.victims import Cause, Victim, Want, give_back, harm, may_push_aside
 
 _PER_MILLE = 1000
 

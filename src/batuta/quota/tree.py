@@ -61,15 +61,17 @@ class Node:
 
     def left(self, cell: int) -> int:
         """What it could use more, without taking anything from anybody; below 0 after quota was cut."""
-        subtree, usage, parent = self.subtree.get(cell, 0), self.usage.get(cell, 0), self.parent
+        # Asked more often than anything else, so it is spared what most nodes do not have.
+        parent = self.parent
         if parent is None:
-            return subtree - usage
-        local = self.local.get(cell, 0)
-        above = parent.left(cell)
-        borrowing = self.limits.get(cell, _NOTHING).borrowing
-        if borrowing is not None:
-            above = min(above, subtree - local - max(0, usage - local) + borrowing)
-        return max(0, local - usage) + above
+            return self.subtree.get(cell, 0) - self.usage.get(cell, 0)
+        above, usage = parent.left(cell), self.usage.get(cell, 0)
+        local = self.local.get(cell, 0) if self.local else 0
+        limits = self.limits.get(cell)
+        if limits is not None and limits.borrowing is not None:
+            own = self.subtree.get(cell, 0) - local
+            above = min(above, own - max(0, usage - local) + limits.borrowing)
+        return above if usage >= local else local - usage + above
 
     def most(self, cell: int) -> int:
         """What it could use if nobody else used anything. That does not change with use, so it is kept."""

@@ -6,13 +6,14 @@ loses the least work, then the newest. What turns out not to be needed in the en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from batuta.core.quota import ClusterQueue, Quota, Reclaim, Within
 from batuta.quota.claim import Claim
+from batuta.quota.holders import Holders
 from batuta.quota.tree import Amounts, Node
 
 
@@ -30,10 +31,6 @@ class Victim(NamedTuple):
 
     claim: Claim
     cause: Cause
-
-
-Holders = Mapping[str, Mapping[object, Claim]]
-"""By queue: the claims that have quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +130,9 @@ class ClassicVictims:
     def _in_queue(self, want: Want, queue: ClusterQueue) -> list[_Candidate]:
         rule, asker, short = queue.preemption.within, want.claim, want.short
         if rule is Within.NEVER:
+            return []
+        equals = rule is Within.LOWER_OR_NEWER_EQUAL_PRIORITY
+        if self._holders.lowest(queue.name) >= asker.priority + equals:
             return []
         # Most have a priority that is too high, so that is looked at first.
         return [

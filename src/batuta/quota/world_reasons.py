@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from batuta.core.quota import MILLI
 from batuta.core.reason import Evidence, Reason
 from batuta.quota.demand import counts_gpus
@@ -29,12 +31,7 @@ def reason_for(refusal: Refusal | None, kept: bool = False, leaving: bool = Fals
         return Reason.BEHIND_ANOTHER, ()
     if refusal.cell is None:
         return _PLAIN.get(refusal.why, Reason.BEHIND_ANOTHER), ()
-    resource = refusal.cell.resource
-    reason, unit = (
-        (Reason.QUOTA_EXHAUSTED, MILLI)
-        if counts_gpus(resource)
-        else _SHORT.get(resource, (Reason.NO_MATCHING_FLAVOR, MILLI))
-    )
+    reason, unit = _short_of(refusal.cell.resource)
     numbers: Evidence = (
         ("needs", refusal.needs / unit),
         ("quota_left", refusal.left / unit),
@@ -42,9 +39,32 @@ def reason_for(refusal: Refusal | None, kept: bool = False, leaving: bool = Fals
         ("lends", refusal.more / unit),
         ("most", refusal.most / unit),
     )
-    if counts_gpus(resource):
+    if reason is Reason.QUOTA_EXHAUSTED:
         if refusal.why is Why.EXCEEDS_MAX_QUOTA:
             reason = Reason.EXCEEDS_QUOTA
         elif kept:
             reason = Reason.KEPT_FOR_ANOTHER
     return reason, numbers
+
+
+@cache
+def _short_of(resource: str) -> tuple[Reason, int]:
+    """The reason to wait for more of a resource, and the unit in which people count it."""
+    if counts_gpus(resource):
+        return Reason.QUOTA_EXHAUSTED, MILLI
+    return _SHORT.get(resource, (Reason.NO_MATCHING_FLAVOR, MILLI))
+
+
+class Words:
+    """Puts refusals into words. Thousands of jobs are refused alike, so each refusal is worded once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, bool], tuple[Refusal | None, tuple[Reason, Evidence]]] = {}
+        """By identity, so each is kept with its refusal: as long as that lives nobody else has its id."""
+
+    def of(self, refusal: Refusal | None, kept: bool = False) -> tuple[Reason, Evidence]:
+        key = id(refusal), kept
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = refusal, reason_for(refusal, kept)
+        return known[1]

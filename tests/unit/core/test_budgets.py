@@ -86,3 +86,27 @@ def test_what_limited_a_size_before_is_not_why_the_policy_gives_nothing() -> Non
     assert found.cap is not None
     assert found.cap.tolist() == [4, 0]
     assert found.refused == {}
+
+
+@pytest.mark.parametrize("policy", ["fifo", "srjf", "tiresias", "elastic-fifo", "elastic-srjf", "afs-l"])
+def test_several_budgets_at_once_are_divided_as_each_alone(policy: str) -> None:
+    jobs = [elastic(f"j{k}", 1 + k % 3, 2 + 2 * (k % 4), work_s=100.0 * (9 - k)) for k in range(9)]
+    world = make_world([Node("n0", 64)], {}, jobs)
+    cap = world.jobs.i("max").copy()
+    cap[4] = 0
+    budgets = (
+        Budget(np.array([0, 3, 6]), 7),
+        Budget(np.array([1, 4, 7]), 5),
+        Budget(np.array([2, 5, 8]), 40),
+    )
+    together = within_budgets(world, NOW_S, Admitted(cap=cap, budgets=budgets), load_policy(policy))
+    assert together.cap is not None
+    refused: dict[int, object] = {}
+    for budget in budgets:
+        alone = within_budgets(world, NOW_S, Admitted(cap=cap, budgets=(budget,)), load_policy(policy))
+        assert alone.cap is not None
+        assert together.cap[budget.rows].tolist() == alone.cap[budget.rows].tolist()
+        refused |= alone.refused or {}
+    assert together.refused == refused
+    assert together.cap[[2, 5, 8]].tolist() == cap[[2, 5, 8]].tolist(), "there is room for all of them"
+    assert together.cap[4] == 0

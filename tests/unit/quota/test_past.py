@@ -1,0 +1,116 @@
+"""When what was said to a tree of cohorts still holds, and when it has to be looked at again."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from batuta.core import event as ev
+from batuta.core.quota import ClusterQueue
+from batuta.core.wish import Wish
+from batuta.quota.answers import Answers
+from batuta.quota.census import Census
+from batuta.quota.doors import doors_of
+from batuta.quota.past import Past, Timing
+from tests.support.quota_stories import Cluster
+from tests.support.quotas import gpus, quota_of
+
+PATIENCE_S = 100.0
+HERE, ELSEWHERE = 0, 1
+NUMBER_OF = {"a": HERE, "b": HERE, "c": ELSEWHERE}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Two jobs of each queue; the first of each runs."""
+    made = Cluster(
+        quota_of(
+            ClusterQueue("a", "team", gpus(2)),
+            ClusterQueue("b", "team", gpus(2)),
+            ClusterQueue("c", "others", gpus(2)),
+        ),
+        (16,),
+        patience_s=PATIENCE_S,
+    )
+    for queue in ("c", "a", "b"):
+        work_s = 2000.0 if queue == "b" else 1000.0
+        made.submit(f"{queue}1", queue, 2, min=2, max=4, work_s=work_s)
+    made.cycle()
+    for queue in ("c", "a", "b"):
+        made.submit(f"{queue}2", queue, 2, work_s=1000.0)
+    return made
+
+
+def look(cluster: Cluster) -> Census:
+    doors = doors_of(cluster.world, {})
+    return Census(cluster.world, cluster.now_s, doors, NUMBER_OF, frozenset(), PATIENCE_S)
+
+
+def remembered(census: Census, timing: Timing | None = None) -> Past:
+    rows = census.rows[HERE]
+    answers = Answers(np.zeros(len(rows), dtype=np.int64), [], [], {}, [], {}, contested=False)
+    return Past(census.seen[HERE], census.things(HERE), timing, answers)
+
+
+Happening = Callable[[Cluster], None]
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda cluster: None,
+        lambda cluster: cluster.ends("c1"),
+        lambda cluster: cluster.submit("c3", "c", 1),
+        lambda cluster: cluster.passes(PATIENCE_S / 2),
+    ],
+    ids=["nothing", "somebody ends elsewhere", "somebody comes elsewhere", "time passes"],
+)
+def test_answers_hold_while_nothing_changes_in_the_tree(cluster: Cluster, happens: Happening) -> None:
+    past = remembered(look(cluster))
+    happens(cluster)
+    assert past.holds(look(cluster), HERE)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        lambda cluster: cluster.ends("a2"),
+        lambda cluster: cluster.submit("b3", "b", 1),
+        lambda cluster: cluster.happens(ev.JobWished(cluster.now_s, "b2", Wish.PARK)),
+        lambda cluster: cluster.loses("n0"),
+        lambda cluster: cluster.passes(PATIENCE_S),
+    ],
+    ids=["somebody ends", "somebody comes", "somebody is parked", "nodes are lost", "patience is over"],
+)
+def test_answers_hold_no_more_when_something_changes_in_the_tree(
+    cluster: Cluster, happens: Happening
+) -> None:
+    past = remembered(look(cluster))
+    happens(cluster)
+    assert not past.holds(look(cluster), HERE)
+
+
+def timing(first: list[int], later: bool) -> Timing:
+    """a1 and b1 run, at the places 0 and 1; a2, at place 2, wanted to have ended before the first of them."""
+    until = np.zeros(1, dtype=np.int64)
+    return Timing(np.array([0, 1]), np.array(first), np.array([2]), until, np.array([later]))
+
+
+def test_answers_that_owe_something_to_the_clock_hold_while_the_same_end_first(cluster: Cluster) -> None:
+    # a1 has less to do than b1, and has begun; a2 has as much to do as a1, and has not.
+    past = remembered(look(cluster), timing([0], later=True))
+    cluster.passes(10.0)
+    assert past.holds(look(cluster), HERE)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [timing([1], later=True), timing([0], later=False)],
+    ids=["another one ended first", "it would have ended in time"],
+)
+def test_answers_that_owe_something_to_the_clock_hold_no_more_when_that_differs(
+    cluster: Cluster, before: Timing
+) -> None:
+    past = remembered(look(cluster), before)
+    cluster.passes(10.0)
+    assert not past.holds(look(cluster), HERE)
