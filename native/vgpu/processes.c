@@ -1,0 +1,104 @@
+/* Who uses the devices: a slot for each process, freed when it is gone. */
+#define _GNU_SOURCE
+#include "model.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define REAP_EVERY_NS (100 * VGPU_MILLISECOND_NS)
+
+/* When the process started, in ticks since boot; 0 when it is gone. One that nobody has waited for yet is gone. */
+static uint64_t start_ticks(int pid)
+{
+    char path[32];
+    char text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) {
+        return 0;
+    }
+    ssize_t length = read(descriptor, text, sizeof text - 1);
+    close(descriptor);
+    if (length <= 0) {
+        return 0;
+    }
+    text[length] = '\0';
+    /* The name stands in parentheses and may hold anything, parentheses too: what follows the last one counts. */
+    const char *field = strrchr(text, ')');
+    if (field == NULL || field[1] == '\0' || field[2] == 'Z' || field[2] == 'X') {
+        return 0;
+    }
+    field += 2;
+    for (int skipped = 3; skipped < 22; skipped++) {
+        field = strchr(field, ' ');
+        if (field == NULL) {
+            return 0;
+        }
+        field++;
+    }
+    return strtoull(field, NULL, 10);
+}
+
+static void free_slot(struct vgpu_file *file, uint32_t process)
+{
+    struct vgpu_process *slot = &file->processes[process];
+    uint64_t now_ns = vgpu_now_ns();
+    for (uint32_t d = 0; d < file->devices_count; d++) {
+        struct vgpu_use *use = &slot->use[d];
+        vgpu_drop_runs(file, d, process, now_ns);
+        /* Killed between these two lines, `repair` makes the sum from the slots again. */
+        file->devices[d].used_bytes -= use->used_bytes;
+        use->used_bytes = 0;
+    }
+    slot->taken = 0;
+}
+
+int vgpu_attach(struct vgpu_file *file)
+{
+    int pid = (int)getpid();
+    int found = -1;
+    vgpu_reap(file);
+    for (int p = 0; p < VGPU_PROCESSES; p++) {
+        struct vgpu_process *slot = &file->processes[p];
+        if (slot->taken && slot->pid == pid) {
+            free_slot(file, (uint32_t)p); /* the same process, before it called exec */
+        }
+        if (!slot->taken && found < 0) {
+            found = p;
+        }
+    }
+    if (found >= 0) {
+        struct vgpu_process *slot = &file->processes[found];
+        memset(slot, 0, sizeof *slot);
+        slot->pid = pid;
+        slot->start_ticks = start_ticks(pid);
+        slot->taken = 1;
+    }
+    return found;
+}
+
+void vgpu_detach(struct vgpu_file *file, uint32_t process)
+{
+    free_slot(file, process);
+}
+
+void vgpu_reap(struct vgpu_file *file)
+{
+    for (uint32_t p = 0; p < VGPU_PROCESSES; p++) {
+        struct vgpu_process *slot = &file->processes[p];
+        if (slot->taken && start_ticks(slot->pid) != slot->start_ticks) {
+            free_slot(file, p);
+        }
+    }
+    file->reaped_ns = vgpu_now_ns();
+}
+
+void vgpu_reap_now_and_then(struct vgpu_file *file, uint64_t now_ns)
+{
+    if (now_ns - file->reaped_ns > REAP_EVERY_NS) {
+        vgpu_reap(file);
+    }
+}

@@ -1,0 +1,189 @@
+"""`batuta vgpu`: GPUs for machines that have none. Real programs see them; they compute nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from batuta.cli.options import Output, OutputOption
+
+if TYPE_CHECKING:
+    from batuta.spec.problem import Problem
+
+app = typer.Typer(name="vgpu", no_args_is_help=True, rich_markup_mode=None)
+
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file that the virtual GPUs live in.")]
+
+
+@app.callback()
+def vgpu() -> None:
+    """Make virtual GPUs, look at them, harm them, run programs on them.
+
+    CUDA and NVML programs take them for real: memory, processes, kernels that take time. Nothing is computed.
+
+    Example: batuta vgpu create --gpus 4 --model T4 node.vgpu, then batuta vgpu run node.vgpu -- nvitop
+    """
+
+
+@app.command()
+def create(
+    file: FileArgument,
+    gpus: Annotated[int, typer.Option("--gpus", help="How many.", metavar="N")] = 1,
+    model: Annotated[str, typer.Option("--model", help="What they are: T4, A100, H100 …")] = "T4",
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="Of each, as in 16GiB; default: the model's.")
+    ] = None,
+    numa: Annotated[
+        int, typer.Option("--numa", help="NUMA nodes that they are on, in equal parts.", metavar="N")
+    ] = 1,
+    kernel_us: Annotated[
+        float, typer.Option("--kernel-us", help="Microseconds a launch takes, for each wave of threads.")
+    ] = 20.0,
+    context_memory: Annotated[
+        str | None,
+        typer.Option("--context-memory", help="What a context takes, as in 300MiB; default: nothing."),
+    ] = None,
+    label: Annotated[
+        str, typer.Option("--label", help="The same label gives the same UUIDs; default: new ones.")
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Make a file with virtual GPUs.
+
+    Example: batuta vgpu create --gpus 4 --memory 16GiB --model T4 node.vgpu
+    """
+    from batuta.cli.terminal import say
+    from batuta.gpu.vgpu.device_file import Machine
+    from batuta.gpu.vgpu.device_file import create as make
+    from batuta.gpu.vgpu.models import find_model
+    from batuta.spec.problem import InputError
+
+    problems: list[Problem] = []
+    memory_bytes = _bytes(memory, "--memory", problems)
+    context_bytes = _bytes(context_memory, "--context-memory", problems)
+    try:
+        found = find_model(model)
+    except InputError as error:
+        raise InputError([*problems, *error.problems]) from None
+    machine = Machine(found, gpus, memory_bytes, numa, round(kernel_us * 1000), context_bytes, label)
+    if problems:
+        raise InputError([*problems, *machine.problems()])
+    make(file, machine, overwrite=force)
+    say(f"{gpus} × {found.name} in {file}; batuta vgpu run {file} -- COMMAND uses them")
+
+
+def _bytes(text: str | None, option: str, problems: list[Problem]) -> int:
+    from dataclasses import replace
+
+    from batuta.spec.problem import InputError
+    from batuta.spec.quantity import parse_memory_mib
+
+    try:
+        return 0 if text is None else parse_memory_mib(text) << 20
+    except InputError as error:
+        problems.extend(replace(one, message=f"{option}: {one.message}") for one in error.problems)
+        return 0
+
+
+@app.command()
+def status(file: FileArgument, output: OutputOption = Output.TABLE) -> None:
+    """Show virtual GPUs and the processes on them.
+
+    Example: batuta vgpu status node.vgpu
+    """
+    from dataclasses import asdict
+
+    from batuta.cli.terminal import print_json
+    from batuta.cli.vgpu_view import print_gpus
+    from batuta.gpu.vgpu.snapshot import read
+
+    gpus = read(file)
+    if output is Output.JSON:
+        print_json([asdict(gpu) for gpu in gpus])
+    else:
+        print_gpus(gpus)
+
+
+@app.command()
+def inject(
+    file: FileArgument,
+    gpu: Annotated[int, typer.Option("--gpu", help="Which one, from 0.", metavar="N")],
+    xid: Annotated[
+        int | None,
+        typer.Option("--xid", help="An Xid error; 79 takes the GPU off the bus, 48 and 95 end its contexts."),
+    ] = None,
+    temperature: Annotated[
+        int | None, typer.Option("--temperature", help="In °C, whatever the load; 0: as the load says.")
+    ] = None,
+    ecc_corrected: Annotated[
+        int, typer.Option("--ecc-corrected", help="So many more corrected memory errors.", metavar="N")
+    ] = 0,
+    ecc_uncorrected: Annotated[
+        int, typer.Option("--ecc-uncorrected", help="So many more uncorrected ones.", metavar="N")
+    ] = 0,
+    remapped_rows: Annotated[
+        int, typer.Option("--remapped-rows", help="So many more rows replaced, in effect after a reset.")
+    ] = 0,
+    remap_failed: Annotated[
+        bool, typer.Option("--remap-failed", help="No spare row is left where one is needed.")
+    ] = False,
+    link_down: Annotated[
+        int | None, typer.Option("--link-down", help="An NVLink link fails.", metavar="LINK")
+    ] = None,
+    heal: Annotated[
+        bool,
+        typer.Option("--heal", help="First all is well again, as after a reset; lifetime counters stay."),
+    ] = False,
+) -> None:
+    """Harm a virtual GPU, or heal it.
+
+    Example: batuta vgpu inject node.vgpu --gpu 1 --xid 79
+    """
+    from batuta.gpu.vgpu.inject import Harm
+    from batuta.gpu.vgpu.inject import inject as harm_it
+
+    harm = Harm(
+        xid=xid,
+        temperature_c=temperature,
+        corrected=ecc_corrected,
+        uncorrected=ecc_uncorrected,
+        remapped_rows=remapped_rows,
+        remap_failed=remap_failed,
+        link_down=link_down,
+        heal=heal,
+    )
+    harm_it(file, gpu, harm)
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    file: FileArgument,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="The program and its arguments.")
+    ],
+) -> None:
+    """Run a program that sees the virtual GPUs and no others.
+
+    Example: batuta vgpu run node.vgpu -- python train.py
+    """
+    import os
+    import sys
+
+    from batuta.gpu.vgpu.device_file import opened
+    from batuta.gpu.vgpu.environment import environment
+    from batuta.spec.problem import InputError
+
+    with opened(file):
+        pass  # a file that is none is refused here, and not by the program later
+    if command[0] == "--":
+        command = command[1:]
+    if not command:
+        raise InputError.of("run what?", fix="as in batuta vgpu run node.vgpu -- nvitop")
+    variables = environment(file)
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, variables)
+    except OSError as error:
+        raise InputError.of(f"cannot run {command[0]}: {error.strerror}") from error
