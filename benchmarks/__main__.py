@@ -15,12 +15,28 @@ NAMES = (
     "policies_scale",
     "decide_scale",
     "shares_scale",
+    "quota_scale",
     "pollux_replay",
     "philly_events",
     "local_latency",
+    "duration_calibration",
+    "curve_fits",
+    "rent_scale",
 )
 """Run when no name is given. Each is a module with a `main()` and a docstring that says what it measures."""
-ON_REQUEST = ("store", "store_kinds", "api_latency", "kube_client", "binder_scale", "micro.placement")
+ON_REQUEST = (
+    "store",
+    "store_kinds",
+    "api_latency",
+    "kube_client",
+    "binder_scale",
+    "micro.placement",
+    "published_policies",
+    "eta_calibration",
+    "foresight_latency",
+    "rent_replay",
+    "rent_traces",
+)
 """Run only by name: they take long, or look at one part more closely."""
 
 

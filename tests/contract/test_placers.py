@@ -18,7 +18,7 @@ from batuta.core.placer import Placed, Placer, Target
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
 from batuta.core.world import World
-from batuta.placement import MostFreePlacer, PlacerOptions, TopologyPlacer
+from batuta.placement import MostFreePlacer, PlacerOptions, TopologyPlacer, WholeNodePlacer
 from tests.support.worlds import NOW_S, carry_out, commands_of, make_job, scaling
 
 PLACERS = {
@@ -27,6 +27,7 @@ PLACERS = {
     "topology-no-repack": TopologyPlacer(PlacerOptions(repack="never", moves=0)),
     "most-free": MostFreePlacer(),
     "most-free-by-size": MostFreePlacer(by_size=True),
+    "whole-nodes": WholeNodePlacer(),
 }
 
 # ----------------------------------------------------------------------------------- any world

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.core.policy import Policy, TieredPolicy
+from batuta.core.policy import Policy, TieredPolicy, TypedPolicy
+from batuta.core.typed_view import TypedView
 from batuta.policies.registry import load_policy, policy_names
 from batuta.spec.snapshot_job import SnapshotJob
 from tests.support.reference_policies import legal_sizes
-from tests.support.views import make_view, pools, run
+from tests.support.views import make_view, pools, run, typed_pools
 
 Pool = tuple[int, list[SnapshotJob]]
 
@@ -96,3 +97,24 @@ def test_a_generous_policy_gives_everybody_the_most_when_it_can(name: str, pool:
     jobs = pool[1]
     capacity = sum(job.max for job in jobs) + spare
     assert run(load_policy(name), capacity, jobs) == {job.id: job.max for job in jobs}
+
+
+TYPED = [name for name in policy_names() if isinstance(load_policy(name), TypedPolicy)]
+
+
+@pytest.mark.parametrize("name", TYPED)
+@given(view=typed_pools())
+def test_sizes_are_legal_within_every_type_and_the_same_each_time(name: str, view: TypedView) -> None:
+    policy = load_policy(name)
+    assert isinstance(policy, TypedPolicy)
+    gpus, kinds = policy.allocate_types(view)
+    assert gpus.dtype == kinds.dtype == np.int64
+    assert gpus.shape == kinds.shape == (len(view),)
+    for row in np.flatnonzero(gpus).tolist():
+        assert view.speed[row, kinds[row]] > 0
+        assert gpus[row] <= view.most[row, kinds[row]]
+        assert gpus[row] in view.jobs.sizes.of(row)
+    given_out = np.bincount(kinds, gpus, len(view.types))
+    assert (given_out <= view.capacity).all()
+    again = policy.allocate_types(view)
+    assert (again.gpus.tolist(), again.gpu_type.tolist()) == (gpus.tolist(), kinds.tolist())

@@ -25,6 +25,7 @@ from batuta.core.decide import Rules
 from batuta.engine.loop import Cadence
 from batuta.placement.most_free import MostFreePlacer
 from batuta.placement.placer import TopologyPlacer
+from batuta.placement.whole_nodes import WholeNodePlacer
 from batuta.policies.fifo import Fifo
 from batuta.policies.registry import policy_names
 from batuta.spec.problem import InputError
@@ -117,12 +118,13 @@ def test_a_file_can_be_run_like_any_policy(policy_file: Path) -> None:
 # ---------------------------------------------------------------------------------------- what goes with them
 
 
-def test_the_replays_are_placed_as_their_authors_did_and_all_others_by_topology() -> None:
+def test_the_replays_are_placed_as_their_authors_did_goodput_tight_and_all_others_by_topology() -> None:
     assert placer_for(find_policy("tiresias-replay")) == MostFreePlacer(by_size=False)
     assert placer_for(find_policy("optimus-replay")) == MostFreePlacer(by_size=True)
     for name in policy_names():
         if not name.endswith("-replay"):
-            assert isinstance(placer_for(find_policy(name)), TopologyPlacer)
+            kind = WholeNodePlacer if name in ("rent", "pollux", "sia") else TopologyPlacer
+            assert isinstance(placer_for(find_policy(name)), kind)
 
 
 def test_the_replays_neither_weigh_nor_freeze_and_others_do_unless_told_otherwise() -> None:

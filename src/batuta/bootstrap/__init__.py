@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from batuta.backends.sim.experiment import Experiment
+    from batuta.backends.sim.goodput.backend import Tuning
     from batuta.backends.sim.result import RunResult
     from batuta.backends.sim.run import SimulatedBackend
     from batuta.backends.sim.workload import Workload
@@ -82,8 +83,11 @@ def placer_for(policy: Policy) -> Placer:
     """The placer that a policy is defined with, or the topology-aware one."""
     from batuta.placement.most_free import MostFreePlacer
     from batuta.placement.placer import TopologyPlacer
+    from batuta.placement.whole_nodes import WholeNodePlacer
 
     style = getattr(policy, "placement", "topology")
+    if style == "whole-nodes":
+        return WholeNodePlacer()
     return TopologyPlacer() if style == "topology" else MostFreePlacer(by_size=style == "most-free-by-size")
 
 
@@ -109,10 +113,11 @@ def rules_for(policy_name: str, weigh: bool = True, freeze: bool = True) -> Rule
     policy = find_policy(policy_name)
     if not type(policy).__module__.startswith("batuta.policies."):
         policy = CheckedPolicy(policy)
-    if getattr(policy, "placement", "topology") != "topology":
+    if getattr(policy, "placement", "topology").startswith("most-free"):
         # Published baselines are replayed as their authors ran them.
         weigh = freeze = False
-    costs = Costs(enabled=weigh, freeze_transitions=freeze)
+    growth = not getattr(policy, "weighs", False)
+    costs = Costs(enabled=weigh, growth=growth, freeze_transitions=freeze)
     return Rules(policy, placer_for(policy), QuotaAdmission(), costs)
 
 
@@ -198,6 +203,7 @@ def _goodput_backend(
 ) -> SimulatedBackend:
     from batuta.backends.sim.experiment import profiles_beside
     from batuta.backends.sim.goodput.backend import GoodputBackend
+    from batuta.backends.sim.goodput.lengths import Lengths
     from batuta.spec.problem import InputError
 
     folder = Path(experiment.profiles) if experiment.profiles else profiles_beside(experiment.workload)
@@ -213,7 +219,19 @@ def _goodput_backend(
         round_s=experiment.round_s or GOODPUT_ROUND_S,
         restart_s=30.0 if experiment.restart_s is None else experiment.restart_s,
         knowledge=getattr(policy, "knowledge", experiment.knowledge),
+        tuning=_tuning(policy),
+        lengths=Lengths.parse(experiment.lengths, experiment.seed),
     )
+
+
+def _tuning(policy: Policy) -> Tuning | None:
+    """How jobs tune their batch size under this policy; None: not at all."""
+    from batuta.backends.sim.goodput.backend import Tuning
+    from batuta.backends.sim.goodput.lessons import Exploration
+
+    if not getattr(policy, "adapts_batch", False):
+        return None
+    return Tuning(getattr(policy, "every_size", False), Exploration(*getattr(policy, "explores", ())))
 
 
 def _failures(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> Sequence[Any]:

@@ -18,6 +18,13 @@ _PLAIN = {
     ),
     "ffdl": "First come, first served; sizes are chosen so that all running jobs together are fastest.",
     "afs-l": "GPUs go one by one to the job that gains most by one more; short jobs are preferred.",
+    "optimus": "First come, first served; GPUs then go one by one to the job whose end they bring nearest.",
+    "themis": "Jobs that are slowed down most against a fair share of the cluster go first.",
+    "gavel": (
+        "Everybody gets a fair part of every GPU type's time, weighted by what the type is worth to the job."
+    ),
+    "pollux": "Sizes that keep all jobs near, or above, what a fair share would give them; few restarts.",
+    "sia": "The GPU type and size of which each job makes good use, for all together; few restarts.",
     "tiresias-replay": "Tiresias as its authors ran it, to repeat published experiments.",
     "optimus-replay": "Optimus as its authors ran it, to repeat published experiments.",
 }

@@ -69,9 +69,15 @@ def weigh(
         before, after = jobs.placements[row], changes.after[row]
         if before is None or row in changes.broken or row in changes.moved:
             continue
-        if after is not None and after.size > before.size:
+        exchanged = after is not None and _changes_type(world, before, after)
+        if after is not None and (after.size > before.size or exchanged):
+            if not costs.growth:
+                continue
             worth = _worth(world, now_s, row, before, after, costs)
-            if not worth.pays and _put_back(layout, jobs.jobs[row], before, after):
+            job = jobs.jobs[row]
+            # What somebody asked for, when he lifted its `min`, need not pay.
+            stays = _may_keep(job, before.size, row, admitted)
+            if not worth.pays and stays and _put_back(layout, job, before, after):
                 del changes.after[row]
                 changes.dropped[row] = (
                     ("wanted", after.size),
@@ -87,6 +93,14 @@ def weigh(
             continue
         if _put_back(layout, job, before, after):
             del changes.after[row]
+
+
+def _changes_type(world: World, before: Placement, after: Placement) -> bool:
+    nodes = world.nodes
+    if len(nodes.types) == 1:
+        return False
+    kinds = {nodes.type_of[nodes.index[placement.spans[0].node]] for placement in (before, after)}
+    return len(kinds) > 1
 
 
 def _worth(world: World, now_s: float, row: int, before: Placement, after: Placement, costs: Costs) -> Worth:
@@ -157,7 +171,9 @@ def commands_for(world: World, changes: Changes, admitted: Admitted) -> tuple[Co
         else:
             had, gets = before.size, after.size
             numbers: Evidence = (("before", had), ("gpus", gets))
-            if gets > had:
+            if _changes_type(world, before, after):
+                moves.append(Resize(job, after, Reason.CHANGED_TYPE, numbers))
+            elif gets > had:
                 grows.append(Resize(job, after, Reason.GREW, numbers))
             elif had > (most := jobs.jobs[row].max):
                 shrinks.append(Resize(job, after, Reason.CUT_TO_MAX, (*numbers, ("max", most))))

@@ -120,6 +120,9 @@ def _targets(world: World, now_s: float, allocation: Allocation) -> list[Target]
         rows = sorted(map(jobs.row, jobs.short)) if jobs.short else ()
         return [Target(row, jobs.jobs[row].max, 0) for row in rows]
     differs = allocation.gpus != jobs.i("gpus")
+    if allocation.exchanges:
+        held = jobs.i("gpu_type")
+        differs |= (held >= 0) & (held != allocation.gpu_type) & (allocation.gpus > 0)
     broken = jobs.is_broken()
     if broken is not None and jobs.held_back:
         broken = broken & ~left_alone(jobs, now_s)

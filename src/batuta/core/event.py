@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobId, JobState
+from batuta.core.outlook import Outlook
 from batuta.core.plan import Plan
 from batuta.core.progress import Progress
 from batuta.core.quota import Quota
@@ -66,6 +67,8 @@ class JobProgressed:
     cause: str = "progress"
     progress: Progress | None = None
     """What people want to know of it."""
+    outlook: Outlook | None = field(default=None, metadata={"rare": True})
+    """How its speed will change until its end, where that is known; it holds until another is told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from batuta.core.curve import SpeedCurve, linear_curve
+from batuta.core.expected import ExpectedWork, SizeChoice
 from batuta.core.fit import NodeTerm
 
 JobId: TypeAlias = str
@@ -106,6 +107,10 @@ class Job:
     """Predicted seconds without progress after a start, resize or migration."""
     checkpoint_interval_s: float | None = None
     """Seconds between checkpoints; None means that it checkpoints when asked, so nothing is lost."""
+    expected: ExpectedWork | None = None
+    """What earlier jobs said of its length at its submit; then `work_s` is the P50."""
+    size_choice: SizeChoice | None = None
+    """Why it asks for `size`, where its user left that open."""
 
     def faults(self) -> list[str]:
         """Everything that makes this job impossible, as sentences; empty when it is sound."""

@@ -84,6 +84,8 @@ def _progressed(world: World, event: ev.JobProgressed) -> None:
         world.progress[event.job] = event.progress
     if event.restart_s is not None:
         jobs.f("restart_s")[row] = event.restart_s
+    if event.outlook is not None:
+        jobs.outlooks[event.job] = event.outlook
     if event.curve is not None:
         jobs.set_curve(row, event.curve)
         placement = jobs.placements[row]

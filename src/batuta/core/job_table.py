@@ -19,6 +19,7 @@ from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.cluster import Placement
 from batuta.core.curve import CurvePool, Curves, SpeedCurve
 from batuta.core.job import Job, JobId
+from batuta.core.outlook import Outlook
 from batuta.core.sizes import LegalSizes, SizeSetPool
 from batuta.core.wish import Wish
 
@@ -36,6 +37,7 @@ _FLOATS = (
     "service_gpu_s",
     "restart_s",
     "not_before_s",
+    "done_s",
 )
 _INTS = (
     "gpus",
@@ -80,6 +82,7 @@ _STARTING, _RESIZING, _BROKEN = int(Phase.STARTING), int(Phase.RESIZING), int(Ph
 _MOVES = tuple(int(phase in (Phase.STARTING, Phase.RESIZING)) for phase in Phase)
 _LEFT, _RATE, _ANCHOR = (_FLOATS.index(name) for name in ("remaining_s", "rate", "anchor_s"))
 _ATTAINED, _SERVICE = _FLOATS.index("attained_gpu_s"), _FLOATS.index("service_gpu_s")
+_DONE = _FLOATS.index("done_s")
 _NARROW = _INTS.index("narrow")
 
 
@@ -101,6 +104,7 @@ class JobTable:
         "moving",
         "n",
         "narrow",
+        "outlooks",
         "picky",
         "placements",
         "queues",
@@ -124,6 +128,8 @@ class JobTable:
         """The sort key of a job. A bisection finds its row, so no row number has to be kept up to date."""
         self.curves = CurvePool()
         self.size_sets = SizeSetPool()
+        self.outlooks: dict[JobId, Outlook] = {}
+        """How speeds will change, of the jobs that said so."""
         self.queues: dict[tuple[str, str], int] = {}
         """By namespace and name: the number in the column `queue`."""
         self.picky = 0
@@ -241,7 +247,7 @@ class JobTable:
         self.n += 1
         self._f[:, row] = (
             *(job.submit_s, _NAN, _NAN, _NAN, _NAN, job.submit_s),
-            *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s, 0.0),
+            *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s, 0.0, 0.0),
         )
         self._i[:, row] = (0, 0, *self._request(job), 0, -1, 0, 0, 0, 0)
         self._count(job, 1)
@@ -289,6 +295,7 @@ class JobTable:
         row = self.row(job)
         self._count(self.jobs[row], -1)
         self.short.discard(job)
+        self.outlooks.pop(job, None)
         self.set_phase(row, Phase.WAITING)
         self.set_narrow(row, False)
         self.hold_back(row, Wish.RUN, 0.0)
@@ -310,7 +317,9 @@ class JobTable:
         elapsed_s = now_s - cell(_ANCHOR, row)
         if elapsed_s > 0:
             f[_ANCHOR, row] = now_s
-            f[_LEFT, row] = max(0.0, cell(_LEFT, row) - cell(_RATE, row) * elapsed_s)
+            worked_s = cell(_RATE, row) * elapsed_s
+            f[_LEFT, row] = max(0.0, cell(_LEFT, row) - worked_s)
+            f[_DONE, row] = cell(_DONE, row) + worked_s
             served = self._i.item(0, row) * elapsed_s
             f[_ATTAINED, row] = cell(_ATTAINED, row) + served
             f[_SERVICE, row] = cell(_SERVICE, row) + served
@@ -336,6 +345,7 @@ class JobTable:
         twin.jobs, twin.placements = list(self.jobs), list(self.placements)
         twin.key_of, twin.queues, twin.short = dict(self.key_of), dict(self.queues), set(self.short)
         twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()
+        twin.outlooks = dict(self.outlooks)
         return twin
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from batuta.core.arrays import IntArray
+from batuta.core.typed_view import Choice, TypedView
 from batuta.core.view import PoolView
 
 
@@ -30,3 +31,14 @@ class TieredPolicy(Policy, Protocol):
     """A policy that also moves jobs between queue levels; the World remembers the level."""
 
     def tiers(self, view: PoolView) -> IntArray: ...
+
+
+@runtime_checkable
+class TypedPolicy(Policy, Protocol):
+    """A policy that also chooses the GPU type of each job. It is asked so when there is more than one.
+
+    Every count is 0 or a legal size of at most `most[row, type]`, and the counts of each type are together
+    at most its capacity. A running job may be sent to another type: that is a restart.
+    """
+
+    def allocate_types(self, view: TypedView) -> Choice: ...

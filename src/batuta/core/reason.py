@@ -78,6 +78,7 @@ class Reason(Enum):
     SHARED_OUT = "gives its {before:.0f} GPUs to a queue that has less than its share"
     QUOTA_CUT = "gives its {before:.0f} GPUs up: its queue may use less than before"
     QUEUE_DRAINED = "gives its {before:.0f} GPUs up: its queue is drained"
+    CHANGED_TYPE = "goes from {before:.0f} GPUs of one type to {gpus:.0f} of another"
     CONSOLIDATED = "moves closer together: gains {gain_s:.0f} s, costs {cost_s:.0f} s"
     MADE_ROOM = "moves so that a larger job fits: gains {gain_s:.0f} s, costs {cost_s:.0f} s"
     REPAIRED = "lost {lost:.0f} GPUs and gets others"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from batuta.core.arrays import FloatArray, IntArray
 from batuta.core.curve import Curves
 from batuta.core.job import JobId
+from batuta.core.outlook import SharedOutlook
 from batuta.core.sizes import LegalSizes
 
 
@@ -50,6 +51,17 @@ class PoolView:
     """NaN for never."""
     restart_s: FloatArray
     priority: IntArray
+    restart_left_s: FloatArray | None = None
+    """Seconds until a job that was just started or resized makes progress; None where nobody is."""
+    node_gpus: int = 0
+    """GPUs of the usual node of this type; 0 where that is not known."""
+    restarts: IntArray | None = None
+    """Starts, resizes and moves after the first start; None where that is not known."""
+    done_s: FloatArray | None = None
+    """Work done since the submission, in the same seconds as what is left, whatever was lost or estimated
+    anew since; None where that is not known."""
+    outlooks: tuple[SharedOutlook, ...] = ()
+    """How speeds will change, of the jobs where that is known; for others `speed` holds until the end."""
 
     def __len__(self) -> int:
         return len(self.ids)

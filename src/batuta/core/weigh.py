@@ -18,6 +18,8 @@ class Costs:
     """A change has this many restart times to pay for itself, …"""
     least_horizon_s: float = 600.0
     """… but at least this long."""
+    growth: bool = True
+    """False where the policy itself charges growth its restart; then the sizes that it chose stand."""
     freeze_transitions: bool = True
     """A job that is just starting or resizing is left alone, so that it is not restarted for ever."""
 

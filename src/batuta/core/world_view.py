@@ -11,6 +11,7 @@ from batuta.core.arrays import FloatArray, IntArray, frozen
 from batuta.core.curve import Curves
 from batuta.core.job import JobId
 from batuta.core.job_table import JobTable
+from batuta.core.outlook import SharedOutlook, shared_outlooks
 from batuta.core.sizes import LegalSizes
 from batuta.core.view import PoolView
 from batuta.core.world import World
@@ -110,6 +111,12 @@ def _service_gpu_s(view: WorldView) -> FloatArray:
     return service_gpu_s
 
 
+def _done_s(view: WorldView) -> FloatArray:
+    done_s: FloatArray = view.column("done_s") + view.column("rate") * _elapsed_s(view)
+    world, rows, _, kind = view.source
+    return done_s if kind is None else done_s / _relative_speed(world, rows, kind)
+
+
 def _elapsed_s(view: WorldView) -> FloatArray:
     elapsed_s: FloatArray = view.now_s - view.column("anchor_s")
     return elapsed_s
@@ -121,6 +128,31 @@ def _relative_speed(world: World, rows: IntArray | None, kind: int) -> FloatArra
     return np.array([dict(job.gpu_types).get(name, 1.0) if job.gpu_types else 1.0 for job in chosen])
 
 
+def _restart_left_s(view: WorldView) -> FloatArray | None:
+    """What is left of the predicted restart time; longer than predicted counts as just over."""
+    world, rows, _, _ = view.source
+    moving = world.jobs.in_motion()
+    if moving is None:
+        return None
+    begun_s = np.fmax(view.last_start_s, view.last_resize_s)
+    left_s = np.clip(view.restart_s - (view.now_s - begun_s), 0.0, view.restart_s)
+    return np.where(moving if rows is None else moving[rows], left_s, 0.0)
+
+
+def _node_gpus(view: WorldView) -> int:
+    """The width that most GPUs of this type are in; the smaller one on a tie."""
+    world, _, _, kind = view.source
+    nodes = world.nodes
+    own = nodes.by_type[kind or 0] if nodes.by_type else 0
+    widths = {gpus: (members & own).bit_count() * gpus for gpus, members in nodes.by_size.items()}
+    return max(sorted(widths), key=widths.__getitem__, default=0)
+
+
+def _outlooks(view: WorldView) -> tuple[SharedOutlook, ...]:
+    known = view.source[0].jobs.outlooks
+    return shared_outlooks(view.ids, known) if known else ()
+
+
 _MADE = {
     "ids": _ids,
     "sizes": _sizes,
@@ -130,4 +162,8 @@ _MADE = {
     "remaining_s": _remaining_s,
     "attained_gpu_s": _attained_gpu_s,
     "service_gpu_s": _service_gpu_s,
+    "done_s": _done_s,
+    "restart_left_s": _restart_left_s,
+    "node_gpus": _node_gpus,
+    "outlooks": _outlooks,
 }

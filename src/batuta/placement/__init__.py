@@ -3,5 +3,6 @@
 from batuta.placement.draft import PlacerOptions
 from batuta.placement.most_free import MostFreePlacer
 from batuta.placement.placer import TopologyPlacer
+from batuta.placement.whole_nodes import WholeNodePlacer
 
-__all__ = ["MostFreePlacer", "PlacerOptions", "TopologyPlacer"]
+__all__ = ["MostFreePlacer", "PlacerOptions", "TopologyPlacer", "WholeNodePlacer"]

@@ -150,6 +150,8 @@ def _exchange(draft: Draft, targets: list[Target]) -> None:
         if len(still) == len(waiting):
             break
         waiting = still
+    if len(waiting) > 1 and _swap_all(draft, waiting):
+        return
     for target in waiting:
         job = draft.world.jobs.jobs[target.row]
         fits = most(draft.room, job, draft.room.suited(job, target.gpu_type)) if job.share is None else 0
@@ -166,6 +168,28 @@ def _swap(draft: Draft, target: Target, gpus: int) -> bool:
     draft.room.vacate(held, job)
     draft.placements[target.row] = placement
     return True
+
+
+def _swap_all(draft: Draft, targets: list[Target]) -> bool:
+    """Lets jobs that stand in each other's way leave together, if then all of them find a place."""
+    room, found = draft.room, dict[int, Placement]()
+    for target in targets:
+        job, held = _running(draft, target)
+        room.vacate(held, job)
+    for target in sorted(targets, key=_largest_first):
+        placement = _fresh(room, draft.world.jobs.jobs[target.row], target.gpus, target.gpu_type)
+        if placement is None:
+            break
+        found[target.row] = placement
+    if len(found) == len(targets):
+        draft.placements.update(found)
+        return True
+    for row, placement in found.items():
+        room.vacate(placement, draft.world.jobs.jobs[row])
+    for target in targets:
+        job, held = _running(draft, target)
+        room.occupy(held, job)
+    return False
 
 
 def _fresh(room: Room, job: Job, gpus: int, gpu_type: int) -> Placement | None:

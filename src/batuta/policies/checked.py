@@ -8,6 +8,7 @@ import numpy as np
 
 from batuta.core.arrays import IntArray
 from batuta.core.policy import Policy
+from batuta.core.typed_view import Choice, TypedView
 from batuta.core.view import PoolView
 
 _SHOWN = 3
@@ -40,7 +41,20 @@ class CheckedPolicy:
 
     def __getattr__(self, name: str) -> Any:
         """What else the policy says of itself: tiers, generous, placement, knowledge."""
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        return self._checked_types if name == "allocate_types" else found
+
+    def _checked_types(self, view: TypedView) -> Choice:
+        """The same for a policy that chooses types; one that does not has no `allocate_types`."""
+        inner: Any = self._inner
+        try:
+            gpus, kinds = (np.asarray(part) for part in inner.allocate_types(view))
+        except Exception as error:
+            raise PolicyAnswerError(f"policy {self.name} failed: {type(error).__name__}: {error}") from error
+        faults = _faults(view.jobs, gpus) or _type_faults(view, gpus, kinds)
+        if faults:
+            raise PolicyAnswerError(f"policy {self.name} {'; '.join(faults)}")
+        return Choice(gpus.astype(np.int64, copy=False), kinds.astype(np.int64, copy=False))
 
 
 def _faults(view: PoolView, answer: np.ndarray[Any, Any]) -> list[str]:
@@ -56,6 +70,29 @@ def _faults(view: PoolView, answer: np.ndarray[Any, Any]) -> list[str]:
         found.append(f"gave sizes that jobs may not have: {some}{more}")
     if int(answer.sum()) > view.capacity:
         found.append(f"gave {int(answer.sum())} GPUs, there are {view.capacity}")
+    return found
+
+
+def _type_faults(view: TypedView, gpus: np.ndarray[Any, Any], kinds: np.ndarray[Any, Any]) -> list[str]:
+    served = np.flatnonzero(gpus)
+    if kinds.shape != gpus.shape or not np.issubdtype(kinds.dtype, np.integer):
+        return ["answered types in another shape than counts, or not as whole numbers"]
+    own = kinds[served]
+    if ((own < 0) | (own >= len(view.types))).any():
+        return [f"named a GPU type by a number outside 0..{len(view.types) - 1}"]
+    found = []
+    beyond = served[gpus[served] > view.most[served, own]]
+    if beyond.size:
+        some = ", ".join(
+            f"{int(gpus[row])} {view.types[int(kinds[row])]} for {view.jobs.ids[row]}"
+            for row in beyond[:_SHOWN].tolist()
+        )
+        found.append(f"gave GPUs of a type that jobs may not have so many of: {some}")
+    given = np.bincount(own, gpus[served], len(view.types))
+    found.extend(
+        f"gave {int(given[kind])} GPUs of {view.types[kind]}, there are {view.capacity[kind]}"
+        for kind in np.flatnonzero(given > view.capacity).tolist()
+    )
     return found
 
 

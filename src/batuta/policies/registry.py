@@ -17,8 +17,14 @@ from batuta.policies.elastic_srjf import ElasticSrjf
 from batuta.policies.elastic_tiresias import ElasticTiresias
 from batuta.policies.ffdl import Ffdl
 from batuta.policies.fifo import Fifo
+from batuta.policies.gavel import Gavel
+from batuta.policies.optimus import Optimus
 from batuta.policies.optimus_replay import OptimusReplay
+from batuta.policies.pollux import Pollux
+from batuta.policies.rent import Rent
+from batuta.policies.sia import Sia
 from batuta.policies.srjf import Srjf
+from batuta.policies.themis import Themis
 from batuta.policies.tiresias import Tiresias
 from batuta.policies.tiresias_replay import TiresiasReplay
 
@@ -33,6 +39,12 @@ BUILT_IN: dict[str, Callable[[], Policy]] = {
     "elastic-tiresias": ElasticTiresias,
     "ffdl": Ffdl,
     "afs-l": AfsL,
+    "rent": Rent,
+    "optimus": Optimus,
+    "themis": Themis,
+    "gavel": Gavel,
+    "pollux": Pollux,
+    "sia": Sia,
     "tiresias-replay": TiresiasReplay,
     "optimus-replay": OptimusReplay,
 }

@@ -15,6 +15,7 @@ from batuta.core.job import JobId
 from batuta.core.plan import Decisions, no_decisions
 from batuta.store.decision_columns import pack, unpack
 from batuta.store.errors import CodecError, UnknownEventError
+from batuta.store.phases_form import OUTLOOKS as _OUTLOOKS  # noqa: F401  (events hold some)
 from batuta.store.values import TAG, Form, dumps, form_of, loads, set_form
 
 VERSION = 1

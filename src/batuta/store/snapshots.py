@@ -80,7 +80,7 @@ class Snapshots:
         Raises RecoveryError when there is none and the oldest events have been pruned.
         """
         unusable: list[str] = []
-        for (seq,) in self._database.rows("SELECT seq FROM snapshots ORDER BY seq DESC"):
+        for seq in self.seqs():
             try:
                 return Loaded(self.load(seq), seq, tuple(unusable))
             except CodecError as error:
@@ -92,6 +92,10 @@ class Snapshots:
                 f"{self._journal.first_seq} are no longer there ({'; '.join(unusable) or 'no snapshot'})"
             )
         return Loaded(World(), 0, tuple(unusable))
+
+    def seqs(self) -> list[int]:
+        """The last events of the Worlds that were saved, the newest first."""
+        return [seq for (seq,) in self._database.rows("SELECT seq FROM snapshots ORDER BY seq DESC")]
 
     def load(self, seq: int) -> World:
         """The World of one snapshot."""
@@ -112,7 +116,7 @@ class Snapshots:
         All of them until there are two snapshots whose checksums are right.
         """
         sound: list[int] = []
-        for (seq,) in self._database.rows("SELECT seq FROM snapshots ORDER BY seq DESC"):
+        for seq in self.seqs():
             with suppress(CodecError):
                 first, count, _ = self._sealed(seq)
                 for _ in self._past_bodies(first, count):

@@ -25,6 +25,8 @@ from batuta.store.errors import CodecError
 Convert: TypeAlias = Callable[[Any], Any]
 TAG = "type"
 """The key that says which of several dataclasses an object is."""
+RARE = "rare"
+"""In the metadata of a field that is nearly always None: then nothing is written."""
 
 
 class Form(NamedTuple):
@@ -193,11 +195,15 @@ def _dataclass_form(kind: Any) -> Form:
     names = [name for name, _ in forms]
     values_of = _getter(attrgetter, names)
     writers = [(name, form.write) for name, form in forms if form.write is not None]
+    rare = [field.name for field in fields(kind) if field.metadata.get(RARE)]
 
     def write(value: Any) -> Any:
         data = dict(zip(names, values_of(value), strict=True))
         for name, convert in writers:
             data[name] = convert(data[name])
+        for name in rare:
+            if data[name] is None:
+                del data[name]
         return data
 
     return Form(write, _dataclass_reader(kind, forms))

@@ -22,6 +22,7 @@ from batuta.core.reach import Wishes
 from batuta.core.world import Avoided, Others, World
 from batuta.store.errors import CodecError
 from batuta.store.parcel import unwrap, wrap
+from batuta.store.phases_form import OUTLOOKS
 from batuta.store.values import form_of
 
 VERSION = 2
@@ -43,6 +44,7 @@ def draw(world: World) -> bytes:
         "open_capacity": world._open_capacity,
         "policy": world.policy,
         "progress": _write(_PROGRESS, world.progress),
+        "outlooks": _write(OUTLOOKS, jobs.outlooks),
         "cordoned": hex(world.cordoned),
         "lost": hex(world.lost),
         "ill": [[i, hex(mask)] for i, mask in world.ill.items()],
@@ -116,6 +118,7 @@ def _restore(header: dict[str, Any], arrays: dict[str, Any]) -> World:
     world._open_capacity = header["open_capacity"]
     world.policy = header.get("policy", "")
     world.progress = _read(_PROGRESS, header.get("progress", {}))
+    world.jobs.outlooks = _read(OUTLOOKS, header.get("outlooks", ()))
     return world
 
 

@@ -81,6 +81,13 @@ def test_growth_that_does_not_pay_is_dropped_and_the_numbers_say_why() -> None:
     assert str(decision) == "stays at 1 GPU: a change to 4 gains 135 s and costs 160 s"
 
 
+def test_a_size_that_its_user_asks_for_need_not_pay() -> None:
+    world = growing(work_s=200.0, restart_s=20.0)
+    job = world.jobs.jobs[0]
+    apply(world, ev.JobChanged(50.0, replace(job, size=4, min=4, max=4)))
+    assert told(plan_for(world, rules_that_give(a=4))) == [("Resize", "a", "n0:0123")]
+
+
 def test_without_weighing_it_is_carried_out_all_the_same() -> None:
     plan = plan_for(growing(work_s=200.0, restart_s=20.0), rules_that_give(FREE_OF_CHARGE, a=4))
     assert told(plan) == [("Resize", "a", "n0:0123")]

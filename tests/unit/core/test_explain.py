@@ -238,7 +238,7 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
 
 FOR_COMMANDS = {
     *(Reason.ADMITTED, Reason.GREW, Reason.SHRANK, Reason.PREEMPTED, Reason.CONSOLIDATED, Reason.MADE_ROOM),
-    *(Reason.REPAIRED, Reason.LOST_NODE, Reason.CUT_TO_MAX),
+    *(Reason.REPAIRED, Reason.LOST_NODE, Reason.CUT_TO_MAX, Reason.CHANGED_TYPE),
 }
 
 

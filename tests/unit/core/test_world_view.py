@@ -40,6 +40,26 @@ def test_what_changes_with_time_is_brought_up_to_now(world: World):
     assert view.attained_gpu_s.tolist() == view.service_gpu_s.tolist() == [0.0, 80.0, 0.0]
 
 
+def test_work_done_stays_done_whatever_is_told_of_what_is_left(world: World):
+    apply(world, ev.JobProgressed(80.0, "y", 5000.0))
+    view = pool_view(world, NOW_S, None, 8, None)
+    assert view.done_s is not None
+    assert view.done_s.tolist() == [0.0, 80.0, 0.0]
+    assert view.remaining_s[1] == 5000.0 - 2 * 20
+
+
+def test_work_done_is_counted_in_gpus_of_the_type_like_what_is_left():
+    world = World()
+    apply(world, ev.NodeAdded(0.0, Node("a", 2, "fast")))
+    apply(world, ev.JobSubmitted(0.0, Job("x", 0.0, gpu_types=(("fast", 4.0),), work_s=1000.0)))
+    start = Start("x", Placement((Span("a", (0,)),)), Reason.ADMITTED)
+    apply(world, ev.Planned(0.0, Plan(world.version, 0.0, "test", (start,), (), no_decisions())))
+    apply(world, ev.JobStarted(0.0, "x"))
+    view = pool_view(world, NOW_S, None, 2, None, kind=0)
+    assert view.done_s is not None
+    assert (view.done_s.tolist(), view.remaining_s.tolist()) == ([100.0], [150.0])
+
+
 def test_every_column_is_there_and_as_long_as_the_view(world: World):
     view = pool_view(world, NOW_S, None, 8, None)
     for column in fields(PoolView):

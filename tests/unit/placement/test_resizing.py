@@ -245,7 +245,16 @@ def test_two_jobs_swap_their_gpu_types():
     jobs = [make_job("a", 4), make_job("b", 8, min=4)]
     world = make_world(nodes, {"a": "n0:0123", "b": "n1:0123 n2:0123"}, jobs)
     placed = place(TopologyPlacer(), world, {"a": (4, "A100"), "b": (4, "T4")})
-    assert outcome(world, placed) == {"a": "WAITING_FOR_GPUS", "b": "WAITING_FOR_GPUS"}
+    assert outcome(world, placed) == {"a": "n1:0123", "b": "n0:0123"}
     world = make_world(nodes, {"a": "n0:0123", "b": "n1:0123"}, [jobs[0], make_job("b", 4)])
     placed = place(TopologyPlacer(), world, {"a": (4, "A100"), "b": (4, "T4")})
     assert outcome(world, placed) == {"a": "n2:0123", "b": "n0:0123"}
+
+
+def test_jobs_that_stand_in_each_others_way_stay_when_not_all_of_them_find_a_place():
+    nodes = [Node("n0", 4, "T4"), Node("n1", 2, "A100")]
+    jobs = [make_job("a", 4), make_job("b", 2)]
+    world = make_world(nodes, {"a": "n0:0123", "b": "n1:01"}, jobs)
+    placed = place(TopologyPlacer(), world, {"a": (4, "A100"), "b": (2, "T4")})
+    assert outcome(world, placed) == {"a": "EXCEEDS_CLUSTER", "b": "WAITING_FOR_GPUS"}
+    assert placed.layout.total_free == 0

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batuta.core.policy import Policy
+from batuta.core.policy import Policy, TypedPolicy
 from batuta.policies.checked import CheckedPolicy, PolicyAnswerError
-from tests.support.views import make_view
+from tests.support.views import make_typed, make_view
 
 
 class Mine:
@@ -62,3 +62,43 @@ def test_what_else_it_says_of_itself_is_heard() -> None:
     assert isinstance(checked, Policy)
     assert checked.generous is True
     assert getattr(checked, "tiers", None) is None
+
+
+class MineByType(Mine):
+    """Answers what it is told to, types included."""
+
+    def allocate_types(self, view: Any) -> Any:
+        return self.allocate(view)
+
+
+def ask_types(answer: Any) -> Any:
+    jobs = make_view(6, [{"id": "a", "size": 2, "min": 2, "max": 4}, {"id": "b", "max": 4}])
+    view = make_typed([4, 2], jobs, [[1.0, 1.0], [1.0, 0.0]])
+    checked = CheckedPolicy(MineByType(answer))
+    assert isinstance(checked, TypedPolicy)
+    gpus, kinds = checked.allocate_types(view)
+    return gpus.tolist(), kinds.tolist()
+
+
+def test_a_legal_answer_with_types_is_passed_on() -> None:
+    assert ask_types(([2, 4], [1, 0])) == ([2, 4], [1, 0])
+    assert ask_types(([2, 0], [1, 1])) == ([2, 0], [1, 1]), "without GPUs the type does not matter"
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (([2, 1], [0]), "answered types in another shape"),
+        (([2, 1], [0.0, 0.0]), "answered types in another shape"),
+        (([2, 1], [0, 2]), "a number outside 0..1"),
+        (([1, 1], [0, 0]), "sizes that jobs may not have: 1 for a"),
+        (([2, 1], [0, 1]), "may not have so many of: 1 type1 for b"),
+        (([2, 3], [0, 0]), "gave 5 GPUs of type0, there are 4"),
+        (([2, 1],), "failed: ValueError"),
+        (KeyError("oops"), "failed: KeyError: 'oops'"),
+    ],
+)
+def test_any_other_answer_with_types_is_refused(answer: Any, sentence: str) -> None:
+    with pytest.raises(PolicyAnswerError) as refused:
+        ask_types(answer)
+    assert sentence in str(refused.value)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from batuta.core.curve import SpeedCurve
 from batuta.core.event import Event
+from batuta.core.outlook import Phases
 from batuta.core.plan import Decisions
 from batuta.core.reason import Reason
 
@@ -36,7 +37,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         bool: st.booleans(),
         type(None): st.none(),
     }
-    own |= {Decisions: decisions(), SpeedCurve: curves()}
+    own |= {Decisions: decisions(), SpeedCurve: curves(), Phases: phases()}
     if hint in own:
         return own[hint]
     origin, args = get_origin(hint), get_args(hint)
@@ -60,6 +61,14 @@ def curves() -> st.SearchStrategy[SpeedCurve]:
     speeds = st.lists(st.floats(0, 1e9), min_size=1, max_size=4)
     factors = st.floats(0, 1, exclude_min=True)
     return st.builds(lambda own, a, b: SpeedCurve((0.0, *own), a, b), speeds, factors, factors)
+
+
+@st.composite
+def phases(draw: st.DrawFn) -> Phases:
+    marks = sorted(draw(st.lists(st.integers(0, 10**6), min_size=2, max_size=4, unique=True)))
+    speeds = st.tuples(st.just(0.0), *[st.floats(1e-6, 1e6)] * draw(st.integers(1, 4)))
+    per_s = draw(st.lists(speeds, min_size=len(marks) - 1, max_size=len(marks) - 1))
+    return Phases(np.array(marks, float), np.array(per_s))
 
 
 @st.composite

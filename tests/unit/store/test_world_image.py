@@ -31,7 +31,9 @@ SLOTS = {
         "forgotten": "counts from when somebody took the World up",
     },
     JobTable: {
-        **dict.fromkeys(("_f", "_i", "curves", "jobs", "placements", "queues", "size_sets"), DRAWN),
+        **dict.fromkeys(
+            ("_f", "_i", "curves", "jobs", "outlooks", "placements", "queues", "size_sets"), DRAWN
+        ),
         **dict.fromkeys(("broken", "held_back", "irregular", "moving", "narrow", "picky"), DRAWN),
         **dict.fromkeys(("_keys", "elastic", "ids", "key_of", "n", "short", "total_max"), FOLLOWS),
     },

@@ -31,6 +31,8 @@ class Experiment:
     weigh: bool = True
     profiles: str | None = None
     knowledge: str = "history"
+    lengths: str = "1"
+    """Shares of their epochs that jobs of a goodput replay run for, as `0.2-1`."""
     failures: str | None = None
     queues: str | None = None
     """A file of quota; None: jobs have as much as there is."""

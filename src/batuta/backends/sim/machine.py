@@ -58,6 +58,8 @@ class SimBackend:
     nodes: Sequence[Node]
     options: SimOptions = field(default_factory=SimOptions)
     failures: Sequence[FailureRecord] = ()
+    script: Sequence[ev.Event] = ()
+    """What people and the cluster do from outside, in the order of time; it changes nothing that runs."""
     now_s: float = 0.0
     lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
     """By job: GPU-seconds held without keeping progress."""
@@ -66,6 +68,7 @@ class SimBackend:
     """(time, stamp, whether it is an end, job): a job's start or end, unless its stamp has changed."""
     _arrived: int = 0
     _failed: int = 0
+    _scripted: int = 0
     _slow: dict[NodeName, float] = field(default_factory=dict)
     _by_name: dict[NodeName, Node] = field(default_factory=dict)
     _truth: dict[JobId, SimJob] = field(default_factory=dict)
@@ -77,6 +80,34 @@ class SimBackend:
     def opening(self) -> list[ev.Event]:
         """The events that bring the cluster into being."""
         return [ev.NodeAdded(0.0, node) for node in self.nodes]
+
+    def adopt(
+        self, sim: SimJob, placement: Placement | None = None, *, begun_s: float, ready_s: float | None = None
+    ) -> None:
+        """Takes over a job that lives already: it waits, runs on where it is, or begins at `ready_s`.
+
+        `sim.work_s` is what it has left. With GPUs it was last started or resized at `begun_s`.
+        """
+        now_s, job = self.now_s, sim.job
+        run = _Run(sim, sim.work_s, 0.0, now_s, begun_s, sim.work_s, now_s, placement, starts=1)
+        self._runs[job.id], self._truth[job.id] = run, sim
+        if placement is None:
+            return
+        if ready_s is not None:
+            heapq.heappush(self._timers, (max(ready_s, now_s), run.stamp, False, job.id))
+            return
+        run.rate = self._rate(run)
+        interval_s = job.checkpoint_interval_s
+        if interval_s:
+            written_s = begun_s + (now_s - begun_s) // interval_s * interval_s
+            run.saved_s = min(max(written_s, begun_s + job.restart_s), now_s)
+            run.saved_left_s = run.left_s + run.rate * (now_s - run.saved_s)
+        self._set_end(run)
+
+    def told_left_s(self, job: JobId) -> float:
+        """What a job that runs would report: its true work left, now."""
+        run = self._runs[job]
+        return max(run.left_s - run.rate * (self.now_s - run.since_s), 0.0)
 
     def next_events(self, until_s: float | None) -> list[ev.Event]:
         self._drop_lapsed()
@@ -105,6 +136,9 @@ class SimBackend:
         while self._failed < len(self.failures) and self.failures[self._failed].time_s <= at_s:
             found.extend(self._fail(self.failures[self._failed]))
             self._failed += 1
+        while self._scripted < len(self.script) and self.script[self._scripted].time_s <= at_s:
+            found.append(self.script[self._scripted])
+            self._scripted += 1
         return found
 
     def execute(self, commands: Sequence[Command], now_s: float) -> list[ev.Event]:
@@ -156,6 +190,10 @@ class SimBackend:
             failure_s = self.failures[self._failed].time_s
             if at_s is None or failure_s < at_s:
                 at_s = failure_s
+        if self._scripted < len(self.script):
+            script_s = self.script[self._scripted].time_s
+            if at_s is None or script_s < at_s:
+                at_s = script_s
         return at_s
 
     def _drop_lapsed(self) -> None:

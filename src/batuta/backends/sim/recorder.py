@@ -117,7 +117,7 @@ def job_results(
     everyone: list[Job] = [*(p.job for p in past.values()), *world.jobs.jobs]
     everyone.sort(key=lambda job: (job.submit_s, job.sequence, job.id))
     ends_s = np.array([past[job.id].end_s if job.id in past else _NAN for job in everyone])
-    shares = _Contention(timeline).shares(np.array([job.submit_s for job in everyone]), ends_s)
+    shares = Contention(timeline).shares(np.array([job.submit_s for job in everyone]), ends_s)
     found = []
     for job, end_s, share in zip(everyone, ends_s.tolist(), shares.tolist(), strict=True):
         over = past.get(job.id)
@@ -161,7 +161,7 @@ def _attained_gpu_s(world: World, row: int) -> float:
     return float(jobs.f("attained_gpu_s")[row]) + int(jobs.i("gpus")[row]) * since_s
 
 
-class _Contention:
+class Contention:
     """How many GPUs a fair share of the cluster was, on average over a job's life."""
 
     def __init__(self, timeline: Timeline) -> None:

@@ -8,15 +8,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batuta.backends.sim.goodput.application import Application, load_applications, save_points
+from batuta.backends.sim.goodput.foresight import Foresight, Oracle, foresight
 from batuta.backends.sim.goodput.job import FixedBatch, GoodputJob
 from batuta.backends.sim.goodput.knowledge import Belief, Measured, Observed, beliefs, truth
+from batuta.backends.sim.goodput.lengths import Lengths
+from batuta.backends.sim.goodput.lessons import Exploration
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.command import Command, Preempt, Stop
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobId, JobState
+from batuta.core.node_sizes import node_sizes
 from batuta.spec.problem import InputError, Problem, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How jobs tune their batch size."""
+
+    every_size: bool = False
+    """Whether they may have any number of GPUs; else only sizes that fill nodes."""
+    explores: Exploration = field(default_factory=Exploration)
+    """How far beyond what was tried they may go."""
 
 
 @dataclass(slots=True)
@@ -28,12 +42,15 @@ class GoodputBackend:
     models: dict[JobId, Observed]
     round_s: float
     believe: Callable[[Observed], Belief] | None
+    foresight: Foresight | None = None
+    """Set where jobs tune their batch size."""
     now_s: float = 0.0
     lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
     _index: dict[NodeName, int] = field(default_factory=dict)
     _alive: dict[JobId, Observed] = field(default_factory=dict)
     _told: dict[JobId, SpeedCurve] = field(default_factory=dict)
     _arrived: int = 0
+    _truth: Oracle | None = None
 
     @staticmethod
     def of(
@@ -43,13 +60,20 @@ class GoodputBackend:
         round_s: float,
         restart_s: float,
         knowledge: str,
+        tuning: Tuning | None = None,
+        lengths: Lengths = Lengths(),  # noqa: B008  (frozen)
     ) -> GoodputBackend:
+        """`tuning` says how jobs choose their batch size; None: they keep that of their request."""
         applications = load_applications(profiles)
         gpus = sum(node.gpus for node in nodes)
         jobs: list[Job] = []
         models: dict[JobId, Observed] = {}
         problems: list[Problem] = []
-        believe = beliefs(knowledge)
+        width = max((node.gpus for node in nodes), default=1)
+        sizes = tuple(range(1, gpus + 1)) if tuning and tuning.every_size else node_sizes(gpus, width)
+        ahead = foresight(knowledge, sizes, width, tuning.explores) if tuning else None
+        believe = ahead.belief if ahead else beliefs(knowledge)
+        epochs = lengths.draw([_epochs_of(sim, applications) for sim in sims])
         for sequence, sim in enumerate(sims):
             request = sim.goodput
             application = applications.get(request.application) if request else None
@@ -61,23 +85,24 @@ class GoodputBackend:
                     Problem(f"job {sim.job.id}: batch size {request.batch_size} was never measured")
                 )
                 continue
-            model = GoodputJob(application, FixedBatch(request.batch_size), restart_s)
-            most = max(1, min(application.profile.max_gpus(request.batch_size), gpus))
-            seen = models[sim.job.id] = Observed(sim.job.id, model, request.batch_size, most)
+            batch = application.profile.max_batch if ahead else request.batch_size
+            mode = ahead.mode(application, sim.job.id) if ahead else FixedBatch(batch)
+            model = GoodputJob(application, mode, restart_s, epochs[sequence])
+            most = max(1, min(application.profile.max_gpus(batch), gpus))
+            seen = models[sim.job.id] = Observed(sim.job.id, model, batch, most)
             belief = believe(seen) if believe else Belief(sim.job.curve, sim.job.work_s)
-            jobs.append(
-                replace(
-                    sim.job,
-                    sequence=sequence,
-                    max=max(most, request.num_replicas),
-                    curve=belief.curve,
-                    work_s=belief.remaining_s,
-                    restart_s=restart_s,
-                )
+            job = replace(
+                sim.job,
+                sequence=sequence,
+                max=max(most, request.num_replicas),
+                curve=belief.curve,
+                work_s=belief.remaining_s,
+                restart_s=restart_s,
             )
+            jobs.append(_sized(job, tuple(n for n in sizes if n <= most)) if ahead else job)
         if problems:
             raise InputError(problems)
-        return GoodputBackend(jobs, nodes, models, round_s, believe)
+        return GoodputBackend(jobs, nodes, models, round_s, believe, ahead)
 
     def __post_init__(self) -> None:
         self._index = {node.name: i for i, node in enumerate(self.nodes)}
@@ -93,16 +118,26 @@ class GoodputBackend:
 
     def close(self) -> None:
         """Keeps what had to be interpolated, so that the next run starts faster."""
+        if self.foresight is not None:
+            for seen in {seen.application: seen for seen in self.models.values()}.values():
+                self.alone_s(seen.id, 1.0)  # so that the truth is looked up before it is kept
         save_points({seen.application: seen.model.application for seen in self.models.values()})
 
     def alone_s(self, job: JobId, gpus: float) -> float:
         """Time from start to end on a fair share, from the true model."""
         seen = self.models[job]
-        fresh = Observed(job, GoodputJob(seen.model.application, FixedBatch(seen.batch_size)), *_sizes(seen))
-        belief = truth(fresh)
+        fresh = GoodputJob(seen.model.application, FixedBatch(seen.batch_size), epochs=seen.model.epochs)
+        twin = Observed(job, fresh, seen.batch_size, seen.most_gpus)
+        belief = self._oracle().belief(twin) if self.foresight else truth(twin)
         n = max(1, min(int(gpus), seen.most_gpus))
         speed = max(belief.curve.speeds[1 : n + 1]) * min(gpus, 1.0)
         return belief.remaining_s / speed + seen.model.restart_s
+
+    def _oracle(self) -> Oracle:
+        if self._truth is None:
+            gpus, width = sum(node.gpus for node in self.nodes), max(node.gpus for node in self.nodes)
+            self._truth = Oracle(node_sizes(gpus, width), width)
+        return self._truth
 
     def next_events(self, until_s: float | None) -> list[ev.Event]:
         if not self.waiting() or (until_s is None and self.quiet()):
@@ -115,8 +150,15 @@ class GoodputBackend:
             submit_s = ahead[0].submit_s if ahead and not self._alive else 0.0
             end_s = max(math.ceil(submit_s / self.round_s) * self.round_s, self.now_s + self.round_s)
         found: list[ev.Event] = []
-        for seen in list(self._alive.values()):
+        before = list(self._alive.values())
+        for seen in before:
             self._advance(seen, end_s - self.now_s, found)
+        if self.foresight is not None:
+            # All tell what they measured before anybody is judged by it.
+            alive = [seen for seen in before if seen.id in self._alive]
+            self.foresight.round_over(alive)
+            for seen in alive:
+                self._tell(seen, end_s, found)
         self.now_s = end_s
         while self._arrived < len(self.jobs) and self.jobs[self._arrived].submit_s <= end_s:
             job = self.jobs[self._arrived]
@@ -155,10 +197,11 @@ class GoodputBackend:
             found.append(ev.JobStarted(begun_s + restart_left_s, seen.id))
         if ended_after_s is not None:
             del self._alive[seen.id]
-            if isinstance(self.believe, Measured):
-                self.believe.ended(seen)
+            learner = self.believe if isinstance(self.believe, Measured) else self.foresight
+            if learner is not None:
+                learner.ended(seen)
             found.append(ev.JobEnded(begun_s + ended_after_s, seen.id, JobState.SUCCEEDED))
-        else:
+        elif self.foresight is None:
             self._tell(seen, begun_s + seconds, found)
 
     def _tell(self, seen: Observed, now_s: float, found: list[ev.Event]) -> None:
@@ -169,7 +212,7 @@ class GoodputBackend:
         curve = None if self._told.get(seen.id) == belief.curve else belief.curve
         if curve is not None:
             self._told[seen.id] = curve
-        found.append(ev.JobProgressed(now_s, seen.id, belief.remaining_s, curve))
+        found.append(ev.JobProgressed(now_s, seen.id, belief.remaining_s, curve, outlook=belief.outlook))
 
     def _shape(self, placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """GPUs per node, and the nodes, in the order of the workers."""
@@ -177,8 +220,16 @@ class GoodputBackend:
         return tuple(counts.values()), tuple(self._index[node] for node in counts)
 
 
-def _sizes(seen: Observed) -> tuple[int, int]:
-    return seen.batch_size, seen.most_gpus
+def _sized(job: Job, sizes: tuple[int, ...]) -> Job:
+    """The job with these sizes, whatever its rigid request was."""
+    low, high = sizes[0], sizes[-1]
+    wanted = max(n for n in sizes if n <= max(job.size, low))
+    return replace(job, size=wanted, min=low, max=high, sizes=sizes)
+
+
+def _epochs_of(sim: SimJob, applications: dict[str, Application]) -> int:
+    known = applications.get(sim.goodput.application) if sim.goodput else None
+    return known.efficiency.epochs if known else 1
 
 
 def _unknown(sim: SimJob, applications: dict[str, Application]) -> Problem:

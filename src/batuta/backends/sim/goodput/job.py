@@ -94,7 +94,13 @@ class GoodputJob:
         "starts",
     )
 
-    def __init__(self, application: Application, mode: BatchMode, restart_s: float = RESTART_S) -> None:
+    def __init__(
+        self,
+        application: Application,
+        mode: BatchMode,
+        restart_s: float = RESTART_S,
+        epochs: int | None = None,
+    ) -> None:
         self.application = application
         self.mode = mode
         self.restart_s = restart_s
@@ -109,7 +115,7 @@ class GoodputJob:
         self._plan: EpochPlan | None = None
         self._goodputs: PerEpoch[float] = ()
         self._thresholds = application.efficiency.thresholds
-        self._last = application.efficiency.epochs - 1
+        self._last = (epochs or application.efficiency.epochs) - 1
 
     def set_placement(self, placement: Placement, nodes: tuple[int, ...]) -> bool:
         """Hold `placement[i]` GPUs on `nodes[i]` from now on; True when that is a change.
@@ -172,6 +178,16 @@ class GoodputJob:
             if start + goodput * needed < goal:  # `advance` compares progress, and a product may fall short
                 needed += 1
         return self.restart_left_s + needed
+
+    @property
+    def epochs(self) -> int:
+        """How many it runs for."""
+        return self._last + 1
+
+    @property
+    def end(self) -> float:
+        """Progress at which it is done."""
+        return self._thresholds[self._last + 1]
 
     @property
     def gpus(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from batuta.backends.sim.goodput.job import FixedBatch, GoodputJob
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import JobId
+from batuta.core.outlook import Outlook
 
 UNMEASURED_EXPONENT = 0.7
 """Speed by GPU count where nothing was measured: n to this power."""
@@ -22,6 +23,7 @@ class Belief:
 
     curve: SpeedCurve
     remaining_s: float
+    outlook: Outlook | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ def truth(job: Observed) -> Belief:
     curve = _curve_of_times(application.packed_iteration_s(job.batch_size, job.most_gpus))
     goodputs = FixedBatch(job.batch_size).plan(application, (1,)).goodputs
     limits, at, left_s = application.efficiency.thresholds, job.model.progress, 0.0
-    for epoch in range(job.model.epoch, application.efficiency.epochs):
+    for epoch in range(job.model.epoch, job.model.epochs):
         left_s += (limits[epoch + 1] - at) / goodputs[epoch]
         at = limits[epoch + 1]
     return Belief(curve, max(left_s, 1.0))
@@ -116,7 +118,7 @@ class Measured:
 
     def _total(self, job: Observed, whole: tuple[str, JobId], per_s: float) -> float:
         if self._totals:
-            return job.model.application.efficiency.thresholds[-1]
+            return job.model.end
         if whole in self._ended:
             return self._ended[whole]
         return max(2 * self._furthest[whole], FIRST_GUESS_S * per_s)

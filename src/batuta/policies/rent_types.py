@@ -1,0 +1,113 @@
+"""Rent where there are several GPU types: an option is a type and a size, and each type has its own rent.
+
+The same prices as with one type, counted in GPUs of average speed: a job's work is what is left of it on such
+a GPU, and to hold n GPUs of type t delays the longer jobs by what these are worth to the jobs that are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from batuta.core.arrays import BoolArray, FloatArray, IntArray
+from batuta.core.typed_view import Choice, TypedView
+from batuta.policies.best_of_types import choose_at_prices, choose_exactly_of_types
+from batuta.policies.rent_guard import lateness
+from batuta.policies.rent_options import LEAST_S, MOST_S
+from batuta.policies.type_options import TypeOptions, list_type_options, usual_sizes
+
+CHARGE, HORIZON_CHARGES, LEAST_HORIZON_S = 3.0, 3.0, 1000.0
+"""A job that changes its type is away for longer than one that grows, and has more to gain."""
+EXACT_CELLS = 3_000_000
+"""Options × states (GPUs of each type) up to which the choice is exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What every option means to its job: one entry for each option."""
+
+    options: TypeOptions
+    left_s: FloatArray
+    speed: FloatArray
+    """Relative to one GPU of average speed."""
+    prices: FloatArray
+    """What a unit of work is worth, for each job."""
+
+
+def allocate_types(view: TypedView, own_place: float) -> Choice:
+    """A type and a size for each job so that the work of the next while is worth most."""
+    jobs = len(view)
+    gpus, kinds = np.zeros(jobs, dtype=np.int64), np.maximum(view.gpu_type, 0)
+    options = usual_sizes(view, list_type_options(view))
+    if len(options):
+        terms = _terms(view, options, own_place)
+        steady = _choose(options, terms.prices[options.row] * terms.speed, view.capacity)
+        taken = np.flatnonzero(_choose(options, _values(view, terms, steady), view.capacity))
+        gpus[options.row[taken]], kinds[options.row[taken]] = options.gpus[taken], options.kind[taken]
+    return Choice(gpus, kinds)
+
+
+def _terms(view: TypedView, options: TypeOptions, own_place: float) -> _Terms:
+    jobs, row = view.jobs, options.row
+    left = np.clip(np.nan_to_num(jobs.remaining_s, nan=MOST_S, posinf=MOST_S), LEAST_S, MOST_S)
+    cluster = int(view.capacity.sum())
+    mean = np.maximum(view.speed @ view.capacity / max(cluster, 1), 1e-9)
+    work_s = left / mean
+    left_s = np.clip(left[row] / options.speed, LEAST_S / 1e3, MOST_S)
+    shortest = np.full(len(view), MOST_S)
+    np.minimum.at(shortest, row, left_s)
+    longer = np.empty(len(view))
+    longer[np.argsort(-work_s * shortest, kind="stable")] = np.arange(len(view))
+    # What a GPU of each type is worth to those who are there, as a share of the whole cluster.
+    worth = (view.speed / mean[:, None]).mean(axis=0)
+    rent = worth / max(float(worth @ view.capacity), 1e-9)
+    speed = work_s[row] / left_s
+    price = (1.0 + (longer[row] + own_place) * options.gpus * rent[options.kind]) / speed
+    prices = np.full(len(view), np.inf)
+    np.minimum.at(prices, row, price)
+    fair = _fair_speed(len(view), cluster, options, speed)
+    urgent = lateness(jobs, work_s, shortest, fair, jobs.remaining_s / np.maximum(work_s, LEAST_S))
+    return _Terms(options, left_s, speed, np.where(np.isfinite(prices), prices, 0.0) * urgent)
+
+
+def _fair_speed(jobs: int, cluster: int, options: TypeOptions, speed: FloatArray) -> FloatArray:
+    """How fast each job would be with its share of the cluster; a part of its least size, if that is less."""
+    share = cluster / jobs
+    reached = speed * np.minimum(share / options.gpus, 1.0)
+    fair = np.full(jobs, 1e-9)
+    np.maximum.at(fair, options.row, reached)
+    return fair
+
+
+def _values(view: TypedView, terms: _Terms, steady: BoolArray) -> FloatArray:
+    """Value per second of each option, over the time that a change has to pay for itself."""
+    jobs, options, row = view.jobs, terms.options, terms.options.row
+    charge_s = CHARGE * np.maximum(jobs.restart_s, 0.0)[row]
+    rest_s = 0.0 if jobs.restart_left_s is None else jobs.restart_left_s[row]
+    cost_s = np.where(options.held(view), rest_s, charge_s)
+    horizon_s = np.maximum(HORIZON_CHARGES * charge_s, LEAST_HORIZON_S)
+    span_s = np.minimum(horizon_s, terms.left_s + cost_s)
+    at = _reference(len(view), row, steady)
+    then_left_s, then_speed = terms.left_s[at][row], terms.speed[at][row]
+    run_s = np.maximum(span_s - cost_s, 0.0)
+    gone_s = then_left_s * np.minimum(run_s / terms.left_s, 1.0)
+    value: FloatArray = terms.prices[row] * then_speed * (gone_s + charge_s) / span_s
+    return np.maximum(value, 1e-9)
+
+
+def _reference(jobs: int, row: IntArray, steady: BoolArray) -> IntArray:
+    """The option of each job that its work is counted at: the steady one, or else its first."""
+    at = np.zeros(jobs, dtype=np.int64)
+    first = np.flatnonzero(np.diff(row, prepend=-1))
+    at[row[first]] = first
+    chosen = np.flatnonzero(steady)
+    at[row[chosen]] = chosen
+    return at
+
+
+def _choose(options: TypeOptions, values: FloatArray, capacity: IntArray) -> BoolArray:
+    states = float(np.prod((capacity + 1).astype(np.float64)))
+    if states * len(options) <= EXACT_CELLS:
+        return choose_exactly_of_types(options, values, capacity)
+    return choose_at_prices(options, values, capacity)

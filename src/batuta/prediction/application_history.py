@@ -1,0 +1,174 @@
+"""How fast each application ran at each size, as its jobs reported it: what new jobs of it start from.
+
+Speeds are kept by application, GPU type, the unit that the job counts in and its batch, for only such speeds
+can be compared: samples where the job reports them, else epochs, else steps. Everything is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+from batuta.core.cluster import Placement
+from batuta.core.curve import SpeedCurve
+from batuta.core.event import JobProgressed
+from batuta.core.job import Job, JobId
+from batuta.core.job_table import Phase
+from batuta.core.progress import Progress
+from batuta.core.world import World
+from batuta.prediction.curve_fit import Footprint, fit_curve
+
+MOST_SERIES = 1_000
+MOST_SIZES = 64
+MOST_JOBS = 16
+"""Jobs whose speeds are kept of one size, the last ones."""
+FEWEST_SIZES = 2
+"""Sizes below which nothing is known of how an application scales."""
+
+
+class Series(NamedTuple):
+    """What speeds have in common that can be compared."""
+
+    application: str
+    gpu_type: str
+    unit: str
+    batch: int = 0
+    """Samples in a step; 0 when it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSpeed:
+    """How an application scales, by its earlier jobs."""
+
+    rates: Mapping[Footprint, float]
+    """Units per second."""
+    jobs: int
+    largest: int
+    """The most GPUs that were measured."""
+
+    def curve(self, prior: SpeedCurve, largest: int) -> SpeedCurve:
+        """The speed at each size up to `largest`, relative to one GPU."""
+        fit = fit_curve(prior, largest, self.rates)
+        assert fit is not None  # there are rates
+        return fit.curve
+
+
+class ApplicationHistory:
+    """The speeds of all applications. Fed with every report of progress, after it was applied."""
+
+    def __init__(self) -> None:
+        self._series: dict[Series, dict[Footprint, dict[JobId, float]]] = {}
+        """The series that was heard of last is the last."""
+        self.version = 0
+        """Grows with every change."""
+
+    def saw(self, world: World, event: JobProgressed) -> None:
+        """Takes in how fast a running job says that it is."""
+        jobs = world.jobs
+        if event.progress is None or event.job not in jobs:
+            return
+        row = jobs.row(event.job)
+        job, placement = jobs.jobs[row], jobs.placements[row]
+        found = measured(event.progress)
+        if placement is None or found is None or jobs.phase_of(row) is not Phase.RUNNING or job.share:
+            return
+        unit, batch, rate = found
+        node = world.nodes.nodes[world.nodes.index[placement.spans[0].node]]
+        series = Series(name_of(job), node.gpu_type, unit, batch)
+        if series.application:
+            self.add(series, _footprint(world, placement), event.job, rate)
+
+    def add(self, series: Series, footprint: Footprint, job: JobId, rate: float) -> None:
+        """Notes what a job measured last at a size."""
+        sizes = self._series.pop(series, None) or {}
+        self._series[series] = sizes
+        own = sizes.pop(footprint, None) or {}
+        sizes[footprint] = own
+        own.pop(job, None)
+        own[job] = rate
+        _forget_oldest(self._series, MOST_SERIES)
+        _forget_oldest(sizes, MOST_SIZES)
+        _forget_oldest(own, MOST_JOBS)
+        self.version += 1
+
+    def of(self, job: Job) -> KnownSpeed | None:
+        """What is known of a job's application on GPUs that it accepts; None when too little is.
+
+        Of several series, the one with the most sizes speaks; then the one that was heard of last.
+        """
+        accepted, name = dict(job.gpu_types), name_of(job)
+        best: dict[Footprint, dict[JobId, float]] = {}
+        for series, sizes in self._series.items():
+            fits = series.application == name and (not accepted or series.gpu_type in accepted)
+            if fits and _count(sizes) >= max(_count(best), FEWEST_SIZES):
+                best = sizes
+        if not best:
+            return None
+        return KnownSpeed(
+            rates={footprint: median(own.values()) for footprint, own in best.items()},
+            jobs=len({job for own in best.values() for job in own}),
+            largest=max(footprint.gpus for footprint in best),
+        )
+
+    # ----------------------------------------------------------------------------------- to be kept elsewhere
+
+    def dump(self) -> list[Any]:
+        """Everything, as plain lists for JSON."""
+        return [
+            [*series, [[*footprint, list(own.items())] for footprint, own in sizes.items()]]
+            for series, sizes in self._series.items()
+        ]
+
+    def load(self, data: Any) -> None:
+        """Takes in what `dump` gave, after all that is known already. ValueError for anything else."""
+        try:
+            for series, footprint, job, rate in _parts(data):
+                if not 0 < rate < math.inf:
+                    raise ValueError(f"a rate must be a finite number > 0, found {rate}")
+                self.add(series, footprint, job, rate)
+        except (TypeError, IndexError) as error:
+            raise ValueError(f"not the speeds of applications: {error!r}") from error
+
+
+def name_of(job: Job) -> str:
+    """What jobs have in common that run the same; empty for a job that nobody has given a name."""
+    return job.application
+
+
+def measured(progress: Progress) -> tuple[str, int, float] | None:
+    """Unit, batch and units per second of a report; None when it has no speed."""
+    step_s, samples_per_s, epoch_s = progress.step_s, progress.samples_per_s, progress.epoch_s
+    if samples_per_s is not None and 0 < samples_per_s < math.inf:
+        batch = round(samples_per_s * step_s) if step_s and 0 < samples_per_s * step_s < 1e9 else 0
+        return "samples", batch, samples_per_s
+    if epoch_s is not None and 0 < epoch_s < math.inf:
+        return "epochs", 0, 1.0 / epoch_s
+    if step_s is not None and 0 < step_s < math.inf:
+        return "steps", 0, 1.0 / step_s
+    return None
+
+
+def _footprint(world: World, placement: Placement) -> Footprint:
+    racks = world.nodes.racks(placement) if len(placement.spans) > 1 else 1
+    return Footprint(placement.size, min(len(placement.nodes), 2), min(racks, 2))
+
+
+def _forget_oldest(table: dict[Any, Any], most: int) -> None:
+    if len(table) > most:
+        del table[next(iter(table))]
+
+
+def _count(sizes: Mapping[Footprint, object]) -> int:
+    return len({footprint.gpus for footprint in sizes})
+
+
+def _parts(data: Any) -> Iterator[tuple[Series, Footprint, JobId, float]]:
+    for application, gpu_type, unit, batch, sizes in data:
+        series = Series(str(application), str(gpu_type), str(unit), int(batch))
+        for gpus, nodes, racks, gpu_speed, own in sizes:
+            footprint = Footprint(int(gpus), int(nodes), int(racks), float(gpu_speed))
+            for job, rate in own:
+                yield series, footprint, str(job), float(rate)

@@ -1,0 +1,131 @@
+"""Rent: who gets how many GPUs, and when a change is worth its restart."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta.bootstrap import rules_for
+from batuta.core.cluster import Node
+from batuta.core.command import Start
+from batuta.core.decide import decide
+from batuta.core.outlook import Phases, SharedOutlook
+from batuta.policies.rent import Rent
+from batuta.policies.rent_guard import unrest, urgency
+from batuta.policies.rent_options import list_sizes
+from batuta.spec.snapshot_job import SnapshotJob
+from tests.support.views import make_view, pools, run
+from tests.support.worlds import make_job, make_world
+
+LINEAR = tuple(map(float, range(9)))
+
+
+def elastic(name: str, **given: object) -> dict[str, object]:
+    return {"id": name, "size": 1, "min": 1, "max": 8, "speed": LINEAR} | given
+
+
+# ---------------------------------------------------------------------------------------------- who gets what
+
+
+def test_a_lonely_job_gets_all_that_makes_it_faster() -> None:
+    assert run(Rent(), 8, [elastic("a")]) == {"a": 8}
+    assert run(Rent(), 8, [elastic("a", speed=(0, 1, 1.9, 2, 2.1))]) == {"a": 4}
+    assert run(Rent(), 8, [elastic("a", speed=(0, 1, 1.9, 1.2, 1))]) == {"a": 2}
+
+
+def test_the_shorter_of_two_that_scale_alike_goes_first() -> None:
+    jobs = [elastic("long", remaining_s=100_000), elastic("short", remaining_s=100)]
+    assert run(Rent(), 8, jobs) == {"long": 0, "short": 8}
+
+
+def test_a_short_job_does_not_buy_speed_that_hardly_helps_it() -> None:
+    poor = (0.0, 1.0, 1.05, 1.06, 1.07, 1.08, 1.09, 1.1, 1.11)
+    jobs = [elastic("long", remaining_s=100_000), elastic("short", remaining_s=100, speed=poor)]
+    assert run(Rent(), 9, jobs) == {"long": 8, "short": 1}
+
+
+def test_rigid_jobs_get_their_size_or_nothing() -> None:
+    jobs = [{"id": f"r{k}", "size": 3, "remaining_s": 100.0 * k} for k in range(1, 4)]
+    assert run(Rent(), 7, jobs) == {"r1": 3, "r2": 3, "r3": 0}
+
+
+def test_sizes_that_fill_nodes_are_preferred_and_listed_ones_obeyed() -> None:
+    assert run(Rent(), 64, [elastic("a", max=40, speed=tuple(map(float, range(41))))]) == {"a": 40}
+    listed = elastic("a", min=3, size=3, max=7, sizes=(3, 5, 7))
+    assert run(Rent(), 6, [listed]) == {"a": 5}
+
+
+def test_without_a_curve_more_gpus_are_thought_to_help() -> None:
+    jobs = [elastic("a", speed=(0.0, 1.0)), elastic("b", speed=(0.0, 1.0))]
+    assert sum(run(Rent(), 8, jobs).values()) == 8
+
+
+# ------------------------------------------------------------------------------------------ what changes cost
+
+
+def test_a_change_has_to_earn_its_restart() -> None:
+    slow_restart = elastic("a", gpus=4, restart_s=3600.0, remaining_s=7200.0, last_start_s=0.0)
+    assert run(Rent(), 8, [slow_restart]) == {"a": 4}
+    assert run(Rent(), 8, [slow_restart | {"restart_s": 30.0}]) == {"a": 8}
+
+
+def test_a_job_near_its_end_keeps_its_gpus_and_gets_them_back() -> None:
+    jobs = [
+        elastic("ends", max=1, remaining_s=5.0, restart_s=30.0),
+        elastic("other", max=1, remaining_s=5000.0, restart_s=30.0),
+    ]
+    assert run(Rent(), 1, jobs) == {"ends": 1, "other": 0}
+
+
+def test_who_scales_later_is_given_more_later() -> None:
+    own = Phases(np.array([0.0, 4000.0, 8000.0]), np.array([[0, 1, 1.02, 1.03, 1.04], [0, 1, 2, 3, 4.0]]))
+    view = make_view(8, [elastic("a", max=4, speed=(0, 1, 1.3, 1.5, 1.6), remaining_s=8000.0)])
+    shared = SharedOutlook(np.array([0]), own, np.array([8000.0]))
+    now = list_sizes(replace(view, outlooks=(shared,)))
+    assert now.left_s[now.gpus == 4] == pytest.approx(4000 / 1.04 + 1000)
+
+
+# --------------------------------------------------------------------------------------------------- decency
+
+
+def test_a_job_that_is_late_becomes_dearer_until_it_runs() -> None:
+    jobs = [elastic("old", max=1, remaining_s=50_000.0), elastic("new", max=1, remaining_s=100.0)]
+    before, after = make_view(1, jobs, now_s=0.0), make_view(1, jobs, now_s=1e6)
+    assert dict(zip(before.ids, Rent().allocate(before).tolist(), strict=True)) == {"old": 0, "new": 1}
+    assert dict(zip(after.ids, urgency(after, list_sizes(after)).tolist(), strict=True))["old"] > 1
+    assert (urgency(before, list_sizes(before)) == 1).all()
+
+
+def test_who_was_restarted_too_often_is_left_alone() -> None:
+    view = make_view(8, [elastic("a", gpus=4, restart_s=30.0, remaining_s=1e5, last_start_s=0.0)], now_s=60.0)
+    assert Rent().allocate(replace(view, restarts=np.array([2]))).tolist() == [8]
+    often = replace(view, restarts=np.array([60]))
+    assert (unrest(often) > 5).all()
+    assert Rent().allocate(often).tolist() == [4]
+
+
+@given(pool=pools(most=8), wrong=st.sampled_from([float("nan"), float("inf"), -1.0, 1e300]))
+def test_nonsense_about_the_time_left_does_no_harm(pool: tuple[int, list[SnapshotJob]], wrong: float) -> None:
+    capacity, jobs = pool
+    view = make_view(capacity, jobs)
+    broken = replace(view, remaining_s=np.full(len(jobs), wrong))
+    gpus = Rent().allocate(broken)
+    assert gpus.sum() <= capacity
+    assert (view.sizes.floor(gpus) == gpus).all()
+
+
+# ------------------------------------------------------------------------------------------ several GPU types
+
+
+def test_of_two_types_each_goes_to_whom_it_helps_more() -> None:
+    jobs = [
+        make_job("alike", gpu_types=(("fast", 1.0), ("slow", 0.9)), work_s=4000.0),
+        make_job("needs-fast", gpu_types=(("fast", 1.0), ("slow", 0.1)), work_s=4000.0),
+    ]
+    nodes = [Node("f", 1, gpu_type="fast"), Node("s", 1, gpu_type="slow")]
+    world = make_world(nodes, {}, jobs)
+    plan = decide(world, 0.0, rules_for("rent"))
+    went = {command.job: command.placement.nodes for command in plan.commands if isinstance(command, Start)}
+    assert went == {"alike": ("s",), "needs-fast": ("f",)}
