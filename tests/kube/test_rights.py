@@ -26,7 +26,7 @@ WHERE_JOBS_ARE: dict[str, tuple[str, ...]] = {
     "pods/binding": ("create",),
     "pods/eviction": ("create",),
     "pods/status": ("patch",),
-    "pods/log": (),
+    "pods/log": ("get",),
     "pods/exec": (),
     "pods/ephemeralcontainers": (),
     "services": ("create", "patch", "delete"),

@@ -27,13 +27,18 @@ itself (torchrun) does no harm. In a shell script:
 
     number() { cat "$BATUTA_CONTROL/$1" 2>/dev/null || echo 0; }
     [ "$(number checkpoint-request)" -gt "$(number checkpoint-done)" ] && save_checkpoint
+
+**On Kubernetes** nobody sees the files of a pod, so what the script says goes into its log:
+`$BATUTA_PROGRESS` is `/dev/stderr`, and each report, checkpoint and result is a line `batuta-report {…}`
+there. Only the first process of a replica reports, at most every two seconds. `batuta logs` leaves these
+lines out. The folder of requests is read-only; `checkpoint-done` is in `$BATUTA_ANSWERS` instead.
 """
 
 from __future__ import annotations
 
 import os
 
-from batuta.sdk import _lines, _requests
+from batuta.sdk import _lines, _requests, _stderr
 
 TYPE_CHECKING = False  # importing `typing` to be told so takes longer than all the rest
 if TYPE_CHECKING:
@@ -56,7 +61,8 @@ def report(
 
     `step` and `samples` count what is done since the very beginning, restarts included; `epoch` counts epochs
     that are finished. A loss that is NaN or infinite is reported as such. Numbers of NumPy and tensors of one
-    element are fine. With `$BATUTA_REPORT_EVERY_S` the last of too many reports is kept, the others dropped.
+    element are fine. With `$BATUTA_REPORT_EVERY_S`, and in a log every two seconds, the last of too many
+    reports is kept, the others dropped.
     """
     path = os.environ.get("BATUTA_PROGRESS")
     if path:
@@ -92,8 +98,11 @@ def checkpointed(path: str | os.PathLike[str], *, step: int | None = None) -> No
 def result(value: Any) -> None:
     """Keeps the job's return value for `batuta result`: anything that JSON can say. The last call counts."""
     folder = os.environ.get("BATUTA_CONTROL")
-    if folder:
+    if _stderr.is_meant(os.environ.get("BATUTA_PROGRESS")):
+        _lines.say_result(value)
+    elif folder:
         _lines.write_result(os.path.join(folder, "result.json"), value)
 
 
 _requests.listen()
+_lines.keep_log()

@@ -1,4 +1,4 @@
-"""Lines for `$BATUTA_PROGRESS` and the result file. Nothing here raises into a training loop."""
+"""Lines for `$BATUTA_PROGRESS` and the result. Nothing here raises into a training loop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import atexit
 import os
 import sys
 import time
+
+from batuta.sdk import _stderr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ _at_exit: list[bool] = []
 
 def append_report(path: str, known: dict[str, Any], metrics: dict[str, Any]) -> None:
     try:
+        in_log = _stderr.is_meant(path)
+        if in_log and not _stderr.speaks_for_all():
+            return
         broken: list[str] = []
         record = _origin()
         record.update({key: _number(key, value, broken) for key, value in known.items() if value is not None})
@@ -34,7 +39,7 @@ def append_report(path: str, known: dict[str, Any], metrics: dict[str, Any]) -> 
             record["metrics"] = named
         if broken:
             record["nonfinite"] = broken
-        every_s = float(os.environ.get("BATUTA_REPORT_EVERY_S") or 0)
+        every_s = float(os.environ.get("BATUTA_REPORT_EVERY_S") or (_stderr.EVERY_S if in_log else 0))
         if every_s > 0 and time.monotonic() - _last_s.get(path, -every_s) < every_s:
             if not _at_exit:
                 _at_exit.append(True)
@@ -61,9 +66,22 @@ def append_checkpoint(path: str, where: str | os.PathLike[str], step: int | None
         warn_once(f"a checkpoint could not be reported: {error}")
 
 
-def write_result(path: str, value: Any) -> None:
+def say_result(value: Any) -> None:
+    """The result as a line of the log; the last one counts."""
     try:
         import json  # noqa: PLC0415 - a tenth of the time that importing the SDK may take
+
+        flush()
+        record = {**_origin(), "event": "result", "value": _plain(value, 0)}
+        text = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+        _stderr.write(text, _stderr.LONGEST_RESULT_BYTES)
+    except Exception as error:
+        warn_once(f"the result was not kept: {error}")
+
+
+def write_result(path: str, value: Any) -> None:
+    try:
+        import json  # noqa: PLC0415 - see above
 
         text = json.dumps(_plain(value, 0), allow_nan=False).encode()
         if len(text) > LARGEST_RESULT_BYTES:
@@ -71,6 +89,12 @@ def write_result(path: str, value: Any) -> None:
         replace_file(path, text)
     except Exception as error:
         warn_once(f"the result was not kept: {error}")
+
+
+def keep_log() -> None:
+    """Holds on to the error output while it is what it was, if that is where reports go."""
+    if _stderr.is_meant(os.environ.get("BATUTA_PROGRESS")):
+        _stderr.keep()
 
 
 def flush() -> None:
@@ -125,6 +149,9 @@ def _append(path: str, record: dict[str, Any]) -> None:
     """One write for one line, at the end of the file wherever that is: lines of many processes do not mix."""
     import json  # noqa: PLC0415 - see above
 
+    if _stderr.is_meant(path):
+        _say(record)
+        return
     line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
     if len(line) > LONGEST_LINE_BYTES:
         raise ValueError(f"it is longer than {LONGEST_LINE_BYTES >> 10} KiB")
@@ -139,6 +166,21 @@ def _append(path: str, record: dict[str, Any]) -> None:
     if written < len(line):
         _torn.add(path)
         raise OSError("the disk is full")
+
+
+def _say(record: dict[str, Any]) -> None:
+    """As a line of the log. How far the training is matters more than metrics that there is no room for."""
+    import json  # noqa: PLC0415 - see above
+
+    text = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+    if len(text) + len(_stderr.PREFIX) >= _stderr.LONGEST_LINE_BYTES and "metrics" in record:
+        warn_once("metrics were left out: together they are longer than a line of the log may be")
+        less = {key: value for key, value in record.items() if key != "metrics"}
+        if "nonfinite" in less:
+            less["nonfinite"] = [name for name in less["nonfinite"] if name in less]
+        _say(less)
+    else:
+        _stderr.write(text)
 
 
 def _number(key: str, value: Any, broken: list[str]) -> Any:

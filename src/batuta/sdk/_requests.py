@@ -62,7 +62,7 @@ def pending() -> int:
     wanted = _read_number(os.path.join(folder, REQUEST_FILE))
     if wanted <= _answered:
         return 0
-    return wanted if wanted > _read_number(os.path.join(folder, DONE_FILE)) else 0
+    return wanted if wanted > _read_number(_done_file(folder)) else 0
 
 
 def answer(number: int) -> None:
@@ -74,9 +74,14 @@ def answer(number: int) -> None:
         return
     _answered = max(_answered, number)
     try:
-        _lines.replace_file(os.path.join(folder, DONE_FILE), f"{number}\n".encode())
+        _lines.replace_file(_done_file(folder), f"{number}\n".encode())
     except Exception as error:
         _lines.warn_once(f"a request for a checkpoint could not be answered: {error}")
+
+
+def _done_file(folder: str) -> str:
+    """Beside the requests, unless Batuta names another folder because nobody can write there."""
+    return os.path.join(os.environ.get("BATUTA_ANSWERS") or folder, DONE_FILE)
 
 
 def _read_number(path: str) -> int:

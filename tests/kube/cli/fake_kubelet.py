@@ -4,6 +4,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -24,7 +25,10 @@ class FakeKubelet:
         context.load_cert_chain(pair.certificate, pair.key)
         self._news = threading.Condition()
         self._printed: dict[str, bytes] = {}
+        self._times: dict[str, list[datetime]] = {}
+        """When each line was printed."""
         self._ended: set[str] = set()
+        self._is_closing = False
         self._starts: dict[str, int] = {}
         self._server = ThreadingHTTPServer((ADDRESS, 0), self._handler())
         self._server.daemon_threads = True
@@ -35,6 +39,9 @@ class FakeKubelet:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with self._news:
+            self._is_closing = True  # whoever still follows a log is sent away
+            self._news.notify_all()
         self._server.shutdown()
         self._server.server_close()
 
@@ -48,10 +55,11 @@ class FakeKubelet:
             cluster.api.patch(f"/api/v1/nodes/{node}/status", {"status": status})
 
     def print(self, namespace: str, pod: str, text: str) -> None:
-        """A pod prints something."""
+        """A pod prints some lines."""
         with self._news:
             key = f"{namespace}/{pod}"
             self._printed[key] = self._printed.get(key, b"") + text.encode()
+            self._times.setdefault(key, []).extend(datetime.now(UTC) for _ in range(text.count("\n")))
             self._news.notify_all()
 
     def restart(self, namespace: str, pod: str) -> None:
@@ -60,6 +68,7 @@ class FakeKubelet:
             key = f"{namespace}/{pod}"
             self._starts[key] = self._starts.get(key, 0) + 1
             self._printed.pop(key, None)
+            self._times.pop(key, None)
             self._news.notify_all()
 
     def end(self, namespace: str, pod: str) -> None:
@@ -79,12 +88,26 @@ class FakeKubelet:
             self._news.wait_for(
                 lambda: (
                     self._starts.get(key, 0) != start
+                    or self._is_closing
                     or key in self._ended
                     or len(self._printed.get(key, b"")) > begin
                 ),
                 _LONGEST_S,
             )
             return self._printed.get(key, b"")[begin:] if self._starts.get(key, 0) == start else b""
+
+    def _dressed(self, key: str, begin: int, text: bytes, asked: dict[str, list[str]]) -> bytes:
+        """Text that begins at a position, as it was asked for: since then, with a time before each line."""
+        if "timestamps" not in asked:
+            return text
+        with self._news:
+            first, times = self._printed.get(key, b"")[:begin].count(b"\n"), self._times.get(key, [])
+        since = datetime.fromisoformat(asked["sinceTime"][0]) if "sinceTime" in asked else None
+        return b"".join(
+            f"{time:%Y-%m-%dT%H:%M:%S.%f}000Z ".encode() + line
+            for time, line in zip(times[first:], text.splitlines(keepends=True), strict=False)
+            if since is None or time >= since
+        )
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         kubelet = self
@@ -103,15 +126,16 @@ class FakeKubelet:
                 key, follow = f"{namespace}/{pod}", "follow" in asked
                 start, log = kubelet._now(key)
                 position = len(log)
-                self.wfile.write(_last_lines(log, asked))
+                last = _last_lines(log, asked)
+                self.wfile.write(kubelet._dressed(key, position - len(last), last, asked))
                 self.wfile.flush()
                 give_up = time.monotonic() + _LONGEST_S
                 while follow and time.monotonic() < give_up:
                     more = kubelet._more(key, start, position)
                     if not more:
                         return
+                    self.wfile.write(kubelet._dressed(key, position, more, asked))
                     position += len(more)
-                    self.wfile.write(more)
                     self.wfile.flush()
 
             def log_message(self, format: str, *args: object) -> None:

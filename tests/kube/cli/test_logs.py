@@ -74,3 +74,26 @@ def test_a_log_is_followed_through_a_restart_of_the_job(
         batuta("cancel", "train")
         kubelet.end(namespace, "train-0")
         assert following.wait(60) == 103
+
+
+def test_reports_of_the_sdk_are_not_shown_and_the_result_is(
+    batuta: Batuta,
+    cluster: ControlPlane,
+    namespace: str,
+    add_nodes: AddNodes,
+    kubelet: FakeKubelet,
+    tmp_path: Path,
+) -> None:
+    """Given a script that reports between its lines, people see its lines, its progress and its result."""
+    kubelet.serve(cluster, add_nodes(1, NodeShape(gpus=4)))
+    batuta.launch(tmp_path)
+    batuta.waits_for("train", "RUNNING")
+    said = batuta("result", "train")
+    assert (said.code, "gave no result yet: it is RUNNING" in said.err) == (1, True)
+    lines = ["one", *('batuta-report {"step":3,"total_steps":10}' for _ in range(5)), "two"]
+    lines.append('batuta-report {"event":"result","value":{"accuracy":0.5}}')
+    kubelet.print(namespace, "train-0", "".join(f"{line}\n" for line in lines))
+    assert batuta("logs", "train", "--no-follow").out == "one\ntwo\n"
+    assert batuta("logs", "train", "--no-follow", "--tail", "1").out == "two\n"
+    wait_until(lambda: (batuta.job("train")["progress"] or {}).get("fraction") == 0.3, "progress")
+    assert batuta("result", "train").out.split() == ["{", '"accuracy":', "0.5", "}"]

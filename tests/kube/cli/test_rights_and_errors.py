@@ -117,7 +117,7 @@ def test_a_namespace_that_is_not_there_is_named(batuta: Batuta, tmp_path: Path) 
 
 def test_verbs_that_a_cluster_cannot_serve_say_so(batuta: Batuta, tmp_path: Path) -> None:
     batuta.launch(tmp_path)
-    for words in (["policy"], ["queues"], ["result", "train"], ["nodes", "drain", "node-0"]):
+    for words in (["policy"], ["queues"], ["nodes", "drain", "node-0"]):
         assert is_one_sentence(batuta(*words)), words
     for words in (["up"], ["simulate"], ["operator"]):
         assert is_one_sentence(batuta(*words), code=2), words

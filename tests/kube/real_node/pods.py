@@ -19,6 +19,13 @@ def alone(image: str) -> Json:
     return _pod(image, [PYTHON, TRAIN])
 
 
+def saving_when_asked(image: str) -> Json:
+    """The trainer by itself, which loses all that it has done unless it is asked for a checkpoint."""
+    pod = alone(image)
+    pod["containers"][0]["env"] = [{"name": "SAVES", "value": "when-asked"}]
+    return pod | {"terminationGracePeriodSeconds": 60}
+
+
 def under_agent(image: str) -> Json:
     """The trainer under a stand-in for torchrun, which needs no torch."""
     return _pod(image, [PYTHON, _AGENT, PYTHON, TRAIN])

@@ -1,5 +1,6 @@
 """Elastic jobs that really train: pods are processes on a real node, and are resized while they work."""
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -58,3 +59,29 @@ def test_a_job_that_restarts_at_each_size_makes_room_for_another_and_takes_it_ba
     assert elastic.lives() == [2]
     assert status["failures"] == 0
     assert elastic.is_as_if_uninterrupted()
+
+
+def test_a_training_shows_how_far_it_is_saves_when_it_is_asked_and_leaves_its_result(
+    real_node: RealNode, start_training: StartTraining
+) -> None:
+    """Given a script that reports and saves only when asked, a restart at another size loses no step."""
+    training = start_training(
+        "asked",
+        "Job",
+        pods.saving_when_asked(real_node.image),
+        replicas=(1, 2),
+        replica_spec={"targetReplicas": 2},
+        annotations={names.CHECKPOINT: "on-signal"},
+    )
+    training.job.runs_with(2, WITHIN_S)
+    before = training.reports_more_than(0)
+    training.ends_at(before + 300)
+    training.scale(1)
+    training.job.runs_with(1, WITHIN_S)
+    assert training.went_on_from() >= before
+    training.shows_what_is_left()
+    status = training.job.reaches("SUCCEEDED", within_s=WITHIN_S)
+    assert (status["progress"], status.get("eta")) == ("100%", None)
+    assert status["trainerStatus"]["progressPercentage"] == 100
+    assert json.loads(status["result"])["steps"] == before + 300
+    assert training.is_as_if_uninterrupted()

@@ -60,8 +60,7 @@ class Training:
 
     def lives(self) -> list[int]:
         """How many workers each life had of those that the log of replica 0 tells of."""
-        said = [line for line in self.log().splitlines() if " workers, " in line]
-        return [int(line.split()[0]) for line in said]
+        return [int(line.split()[0]) for line in self._first_words()]
 
     def log(self) -> str:
         """What all its pods have said; nothing while there is one that cannot have said anything."""
@@ -70,6 +69,38 @@ class Training:
             return self._cluster.kubectl(*words, f"--namespace={self._namespace}")
         except CommandFailed:
             return ""
+
+    def reports_more_than(self, step: int) -> int:
+        """Waits until the status of the job tells of a later step; which one."""
+
+        def look() -> int:
+            metrics = self.job.status.get("trainerStatus", {}).get("metrics", ())
+            found = next((int(float(one["value"])) for one in metrics if one["name"] == "step"), 0)
+            return found if found > step else 0
+
+        return wait_until(look, f"{self.name} to report more than step {step}", WITHIN_S)
+
+    def shows_what_is_left(self) -> None:
+        """Waits until the status says how much is done and how long the rest takes."""
+
+        def look() -> bool:
+            status = self.job.status
+            left_s = status.get("trainerStatus", {}).get("estimatedRemainingSeconds")
+            return bool(status.get("progress", "").endswith("%") and status.get("eta") and left_s)
+
+        wait_until(look, f"{self.name} to show what is left", WITHIN_S)
+
+    def went_on_from(self) -> int:
+        """Waits until its present life has begun; from which step."""
+        words = wait_until(self._first_words, f"{self.name} to begin", WITHIN_S)
+        return int(words[0].partition(" from step ")[2].split()[0])
+
+    def _first_words(self) -> list[str]:
+        return [line for line in self.log().splitlines() if " workers, " in line]
+
+    def ends_at(self, steps: int) -> None:
+        """Its next life trains up to this step."""
+        self._set_steps(steps)
 
     def ends_soon(self) -> None:
         """Its next life trains some more steps and is done."""

@@ -129,9 +129,9 @@ class Submitted:
         }
 
     def places(self) -> Places:
-        """By worker that has a node: the node, and the GPUs that it was given."""
+        """By worker that has a node: the node, and the GPUs that it was given; none by somebody else."""
         return {
-            name: (pod["spec"]["nodeName"], pod["metadata"]["annotations"][names.GPUS])
+            name: (pod["spec"]["nodeName"], pod["metadata"].get("annotations", {}).get(names.GPUS, ""))
             for name, pod in self.workers().items()
             if pod["spec"].get("nodeName")
         }

@@ -1,6 +1,7 @@
 {{- /*
 What the operator may do: the least that works. It reads pods of all namespaces even where it may write in a
-few only: pods of others use up nodes too. It may not read Secrets or logs and may not change nodes.
+few only: pods of others use up nodes too. It reads the logs of pods where jobs are, for the progress that
+they report. It may not read Secrets and may not change nodes.
 */ -}}
 {{- define "batuta.clusterRules" -}}
 - apiGroups: [""]
@@ -89,6 +90,9 @@ few only: pods of others use up nodes too. It may not read Secrets or logs and m
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [patch]
+- apiGroups: [""]
+  resources: [pods/log]
+  verbs: [get]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch]

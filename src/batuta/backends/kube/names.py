@@ -62,6 +62,9 @@ EXPECTED_UTILISATION: Final = "batuta.dev/expected-utilisation"
 UTILISATION: Final = "batuta.dev/gpu-utilisation"
 """On a node, written by the agent: how busy each GPU is, as JSON with the time of measurement."""
 
+REPORT_PREFIX: Final = "batuta-report "
+"""A line of a log with these words and a JSON object after them is a report of `batuta.sdk`."""
+
 GPU_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
 """Resources that stand for whole GPUs, in the order in which a node is asked for them."""
 SHARE_MEMORY: Final = "batuta.dev/gpu-memory"

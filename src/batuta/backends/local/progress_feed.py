@@ -13,15 +13,13 @@ from batuta.backends.local.progress_tail import ProgressTail
 from batuta.backends.local.voda_source import VodaSource
 from batuta.core.event import JobProgressed
 from batuta.core.job import Job
-from batuta.core.progress import Progress
-from batuta.prediction import News, Run, Sample, SpeedMeter, replay
+from batuta.engine.report_meter import ReportMeter, sample_of
+from batuta.prediction import Run, Sample, SpeedMeter, replay
 from batuta.spec.progress import ProgressReport, parse_line
 from batuta.spec.task import Task
 
 _MOST_READS = 64
 """Pieces of a long file per poll: a server that starts again catches up bit by bit."""
-_LEAST_LEFT_S = 1.0
-"""Nobody knows how long a job without a total takes, but it is not over."""
 _LONG_BEFORE_S = 60.0
 """What is so much older than a run is of no run: more than a clock may be off."""
 
@@ -30,17 +28,18 @@ class ProgressFeed:
     """Reads one job's reports once each, and measures the job by them."""
 
     def __init__(self, files: JobFiles, task: Task, job: Job) -> None:
-        self.meter = SpeedMeter(job)
-        self._job = job
+        self._reports = ReportMeter(job)
         self._tail = ProgressTail(files.progress)
         self._voda = VodaSource(files, task)
-        self._left = _WorkLeft(job.work_s)
         self._run = 0
-        self._gpus = 0
         self._answered = 0
         """The highest number of a request of this run that was answered."""
         self._unasked = 0
         """Checkpoints without a number that were made since one was asked for."""
+
+    @property
+    def meter(self) -> SpeedMeter:
+        return self._reports.meter
 
     def remember(self, past: Sequence[Run], now_s: float) -> None:
         """Feeds the meter anew with all that was reported so far, after a restart of the server."""
@@ -58,14 +57,12 @@ class ProgressFeed:
 
     def began(self, time_s: float, number: int, gpus: int, nodes: int) -> None:
         """A run begins, or has been going on since then."""
-        self._run, self._gpus = number, gpus
+        self._run = number
         self._answered = self._unasked = 0
-        self.meter.began(time_s, gpus, nodes)
-        self._left.go_on(time_s, self._job.curve.at(gpus))
+        self._reports.began(time_s, gpus, nodes)
 
     def ended(self, time_s: float) -> None:
-        self.meter.ended(time_s)
-        self._left.go_on(time_s, 0.0)
+        self._reports.ended(time_s)
 
     def asked(self, time_s: float) -> None:
         """A checkpoint was asked for; what is made from now on counts."""
@@ -80,29 +77,8 @@ class ProgressFeed:
         """Reads what is new; an event when it is worth one."""
         samples = [_sample(report, now_s) for report in self._read(now_s, at_end=at_end)]
         if samples:
-            self.meter.add(samples)
-        news = self.meter.news(now_s)
-        return None if news is None else self._event(now_s, news)
-
-    def _event(self, now_s: float, news: News) -> JobProgressed:
-        if news.curve is not None:
-            self._left.go_on(now_s, news.curve.at(self._gpus))
-        remaining_s = news.remaining_s
-        if remaining_s is None:
-            remaining_s = max(self._left.at(now_s), _LEAST_LEFT_S)
-        else:
-            self._left.set(now_s, remaining_s)
-        progress = Progress(
-            fraction=news.fraction,
-            step=news.step,
-            total_steps=news.total_steps,
-            epoch=news.epoch,
-            loss=news.loss,
-            step_s=news.step_s,
-            samples_per_s=news.samples_per_s,
-            epoch_s=news.epoch_s,
-        )
-        return JobProgressed(now_s, self._job.id, remaining_s, news.curve, news.restart_s, progress=progress)
+            self._reports.add(samples)
+        return self._reports.news(now_s)
 
     def _read(self, now_s: float, *, at_end: bool) -> Iterator[ProgressReport]:
         for _ in range(_MOST_READS):
@@ -125,33 +101,6 @@ class ProgressFeed:
             self._answered = max(self._answered, report.request)
 
 
-class _WorkLeft:
-    """What the World believes to be left, for jobs that do not say: an event has to name a number."""
-
-    def __init__(self, left_s: float) -> None:
-        self._left_s = left_s
-        self._since_s = 0.0
-        self._speed = 0.0
-
-    def at(self, now_s: float) -> float:
-        return self._left_s - self._speed * (now_s - self._since_s)
-
-    def set(self, now_s: float, left_s: float) -> None:
-        self._left_s, self._since_s = left_s, now_s
-
-    def go_on(self, now_s: float, speed: float) -> None:
-        self.set(now_s, self.at(now_s))
-        self._speed = speed
-
-
 def _sample(report: ProgressReport, now_s: float) -> Sample:
-    return Sample(
-        now_s if report.time_s is None else report.time_s,
-        report.step,
-        report.total_steps,
-        report.epoch,
-        report.total_epochs,
-        report.samples,
-        report.loss,
-        report.rank,
-    )
+    """Made when the report says, or when it was read where it does not."""
+    return sample_of(report, now_s if report.time_s is None else report.time_s)

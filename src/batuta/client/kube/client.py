@@ -20,7 +20,7 @@ from batuta.client import answers as a
 from batuta.client.errors import ClientError, WaitTimeoutError
 from batuta.client.kube import reading, writing
 from batuta.client.kube.events import KubeEvent, event_view, story_of, wanted
-from batuta.client.kube.job_view import job_view
+from batuta.client.kube.job_view import job_view, result_of
 from batuta.client.kube.launching import Sender, manifests_of
 from batuta.client.kube.log import follow_log, read_log
 from batuta.client.kube.node_view import node_view
@@ -148,8 +148,10 @@ class KubeClient:
         ahead = sum(1 for one in waiting if (one.metadata.creation_timestamp, one.id) < mine)
         return {"waiting longer in its queue": ahead, "waiting in its queue": len(waiting)}
 
-    def result(self, job: AskedJob) -> NoReturn:
-        self._cannot("keep what a script gave to batuta.sdk.result: let it print it, and use batuta logs")
+    def result(self, job: AskedJob) -> Any:
+        """What the script gave to `batuta.sdk.result`. Raises ApiError (404) when it gave nothing."""
+        uj = self._session.run(lambda api: self._find(api, job))
+        return result_of(uj)
 
     def wait(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
 from datetime import datetime
@@ -15,6 +16,7 @@ from batuta.backends.kube.unified_job.node_wishes import node_wishes
 from batuta.backends.kube.unified_job.quantity import parse_quantity
 from batuta.backends.kube.unified_job.to_job import pinned_replicas
 from batuta.client import answers as a
+from batuta.client.errors import AnswerError, ApiError
 
 UNSEEN = "no operator has looked at it yet"
 _MIB = 2**20
@@ -40,7 +42,7 @@ def job_view(uj: UnifiedJob, now_s: float, pods: Iterable[objects.Pod] = (), pri
         gpus=_gpus(uj),
         placement=_places(uj, pods),
         progress=_progress(status.trainer_status),
-        eta_s=_eta_s(status.trainer_status),
+        eta_s=_eta_s(status.trainer_status, now_s),
         submitted_s=submitted_s,
         started_s=started_s,
         ended_s=ended_s if over else None,
@@ -50,6 +52,16 @@ def job_view(uj: UnifiedJob, now_s: float, pods: Iterable[objects.Pod] = (), pri
         detail=status.message if over else "",
         reason=None if over else _reason(uj),
     )
+
+
+def result_of(uj: UnifiedJob) -> Any:
+    """What its script gave to `batuta.sdk.result`, or an ApiError (404)."""
+    if uj.status.result is None:
+        raise ApiError(404, f"job {uj.id} has not given a result")
+    try:
+        return json.loads(uj.status.result)
+    except ValueError:
+        raise AnswerError(f"the result of job {uj.id} is no JSON: somebody else has written it") from None
 
 
 def wish_of(uj: UnifiedJob) -> str:
@@ -118,14 +130,18 @@ def _progress(said: TrainerStatus | None) -> a.Progress | None:
     return a.Progress(
         fraction=None if percent is None else percent / 100,
         step=None if step is None else int(step),
+        epoch=metrics.get("epoch"),
         loss=metrics.get("loss"),
         samples_per_s=metrics.get("samples_per_second"),
     )
 
 
-def _eta_s(said: TrainerStatus | None) -> float | None:
-    left = said.estimated_remaining_seconds if said is not None else None
-    return None if left is None else float(left)
+def _eta_s(said: TrainerStatus | None, now_s: float) -> float | None:
+    """What is left now, if it goes on as it did when that was last said."""
+    if said is None or said.estimated_remaining_seconds is None:
+        return None
+    since_s = max(0.0, now_s - (seconds(said.last_updated_time) or now_s))
+    return max(0.0, said.estimated_remaining_seconds - since_s)
 
 
 def _number(text: Any) -> float | None:

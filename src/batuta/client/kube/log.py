@@ -1,4 +1,4 @@
-"""What the pods of a job print: one replica's output, across restarts of the job."""
+"""What the pods of a job print: one replica's output, across restarts, without the reports of the SDK."""
 
 from __future__ import annotations
 
@@ -16,9 +16,13 @@ from batuta.backends.kube.operator.watched import UNIFIED_JOB
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.client.answers import OVER
 from batuta.client.errors import ClientError, UnknownJobError
+from batuta.client.kube.readable_log import ReadableLog, last_lines
 
 _BEGUN: Final = frozenset({"Running", "Succeeded", "Failed"})
 _PAUSE_S: Final = 1.0
+_MORE_LINES: Final = 100
+_MORE_TIMES: Final = 4
+"""Reports of the SDK are not shown: to show some lines, more have to be read."""
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
 
@@ -55,8 +59,15 @@ async def read_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None) -> Asy
     if not pods:
         _refuse_rank(uj, rank)
         return
-    async for piece in _pieces(api, pods[-1], tail, follow=False):
-        yield piece
+    readable, tail_lines = ReadableLog(), None if tail is None else _MORE_LINES + _MORE_TIMES * tail
+    shown = b""
+    async for piece in _pieces(api, pods[-1], tail_lines, follow=False):
+        text = readable.take(piece)
+        if tail is None:
+            yield text
+        else:
+            shown += text
+    yield readable.rest() if tail is None else last_lines(shown + readable.rest(), tail)
 
 
 async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None) -> AsyncIterator[bytes]:
@@ -77,6 +88,7 @@ async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None) -> A
         await asyncio.gather(pods.synced.wait(), jobs.synced.wait())
         given: dict[str, int] = {}  # how many bytes of each pod were passed on
         ended: set[str] = set()
+        readable: dict[str, ReadableLog] = {}
         while True:
             news.clear()
             known = jobs.objects.get(uj.id)
@@ -87,11 +99,13 @@ async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None) -> A
                 pod = unread[0]
                 uid = pod.metadata.uid
                 is_last = pod.status.phase != "Running"
+                log = readable.setdefault(uid, ReadableLog())
                 async for piece in _resumed(api, pod, tail if uid not in given else None, given):
-                    yield piece
+                    yield log.take(piece)
                 tail = None if tail is None else 0
                 if is_last:
                     ended.add(uid)
+                    yield log.rest()
                 else:
                     await _pause(news)
             elif known is None or known.status.state in OVER:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kube.cli.fake_kubelet import FakeKubelet
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape
 from tests.support.kube.operator_process import OperatorProcess, grant
@@ -95,3 +96,29 @@ def test_a_growth_that_was_cut_short_leaves_old_members_alone(jobs, killed, keep
     restart(killed, keeps_journal)
     assert before.items() <= job.runs_with(8).items()
     assert job.starts() == {"0"}
+
+
+@KEPT
+def test_what_a_job_reports_while_nobody_listens_is_heard_by_the_next_operator(
+    jobs, killed, broken, tmp_path, keeps_journal
+):
+    """Given reports from before, from meanwhile and from after, the status has the last of them."""
+
+    def report(step: int) -> None:
+        kubelet.print(jobs.namespace, "train-0", f'batuta-report {{"step":{step},"total_steps":100}}\n')
+
+    def shows(step: int) -> None:
+        wait_until(lambda: job.status.get("progress") == f"{step}%", f"{step}%: {job.status}")
+
+    with FakeKubelet(tmp_path / "kubelet") as kubelet:
+        own = (node["metadata"]["name"] for node in broken.api.items("/api/v1/nodes"))
+        kubelet.serve(broken, [name for name in own if name.startswith(jobs.namespace)])
+        report(10)
+        job = jobs.submit("train", "Pods", pod={"runs_for": "3600s"})
+        shows(10)
+        killed.kill()
+        report(20)
+        restart(killed, keeps_journal)
+        shows(20)
+        report(30)
+        shows(30)

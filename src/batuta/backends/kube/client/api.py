@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -140,16 +140,23 @@ class Api:
         container: str = "",
         follow: bool = False,
         tail: int | None = None,
-        previous: bool = False,
-    ) -> AsyncIterator[bytes]:
-        """What a container wrote, in pieces as they come."""
+        since: str = "",
+        timestamps: bool = False,
+        silence_s: float | None = None,
+    ) -> AsyncGenerator[bytes, None]:
+        """What a container wrote, in pieces as they come.
+
+        `since` is a time, of which the API server takes whole seconds. With `timestamps` each line begins
+        with its own. Ends with `Unavailable` after `silence_s` without a byte.
+        """
         path = POD.path(namespace, pod, "log") + query(
             container=container,
             follow="true" if follow else "",
             tailLines="" if tail is None else tail,
-            previous="true" if previous else "",
+            sinceTime=since,
+            timestamps="true" if timestamps else "",
         )
-        async with self.transport.stream("logs", path) as stream:
+        async with self.transport.stream("logs", path, silence_s) as stream:
             async for piece in stream.iter_any():
                 yield piece
 

@@ -118,6 +118,8 @@ class Exchanges:
             if connection.open:
                 connection.used_at_s = time.monotonic()
                 self._idle.append(connection)
+            else:
+                connection.abort()  # the server takes its leave, and waits for ours
             return answer
 
     async def close(self) -> None:
@@ -137,10 +139,23 @@ class Exchanges:
         return None
 
     async def _connect(self) -> _Connection:
-        async with asyncio.timeout(self._connect_s):
-            _, connection = await asyncio.get_running_loop().create_connection(
-                _Connection, self._host, self._port, ssl=self._tls, server_hostname=self._tls_name
-            )
+        """Makes the socket's transport first and adds TLS to it: so it is in our hands at any moment.
+
+        asyncio's own way loses sight of it when it is cancelled between the two, or takes leave politely of
+        a server that need not answer; nobody closes the socket then.
+        """
+        loop, connection = asyncio.get_running_loop(), _Connection()
+        try:
+            async with asyncio.timeout(self._connect_s):
+                plain, _ = await loop.create_connection(lambda: connection, self._host, self._port)
+                if self._tls is not None:
+                    secure = await loop.start_tls(
+                        plain, connection, self._tls, server_hostname=self._tls_name
+                    )
+                    connection.transport = secure
+        except BaseException:
+            connection.abort()
+            raise
         return connection
 
 

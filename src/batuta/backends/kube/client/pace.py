@@ -24,12 +24,15 @@ class RateLimit:
         self._left = burst
         self._counted_at_s = time.monotonic()
 
-    async def take(self) -> None:
-        """Returns when the next request may be sent; requests are served in the order in which they ask."""
+    async def take(self, count: float = 1.0) -> None:
+        """Returns when the next request may be sent; requests are served in the order in which they ask.
+
+        `count`: how much is taken, where not requests are counted but bytes, say.
+        """
         now_s = time.monotonic()
         self._left = min(self.burst, self._left + (now_s - self._counted_at_s) * self.per_s)
         self._counted_at_s = now_s
-        self._left -= 1.0
+        self._left -= count
         if self._left < 0.0:
             wait_s = -self._left / self.per_s
             self.waited_s += wait_s

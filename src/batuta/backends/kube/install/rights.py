@@ -1,7 +1,8 @@
 """What the operator may do, and what people may do with UnifiedJobs: the least that works.
 
 The operator reads pods of all namespaces even where it may write in a few only: pods of others use up nodes
-too. It may not read Secrets or logs and may not change nodes. No rule has a wildcard.
+too. It reads the logs of pods where jobs are, for the progress that they report. It may not read Secrets and
+may not change nodes. No rule has a wildcard.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ JOB_RULES = (
     _rule("", ("pods", "services", "configmaps"), WRITE),
     _rule("", ("pods/binding", "pods/eviction"), ("create",)),
     _rule("", ("pods/status",), ("patch",)),
+    _rule("", ("pods/log",), ("get",)),
     _rule("", ("persistentvolumeclaims",), READ),
     _rule("batch", ("jobs",), (*READ, *WRITE)),
     _rule("kubeflow.org", ("mpijobs",), (*READ, *WRITE)),

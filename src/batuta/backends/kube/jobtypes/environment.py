@@ -19,7 +19,8 @@ LONGEST_HOST_LIST: Final = 16_384
 """Every pod of the job has it, and the API server keeps them all."""
 SHARED_DIR: Final = "/batuta"
 """An emptyDir of the pod."""
-PROGRESS_FILE: Final = f"{SHARED_DIR}/progress.jsonl"
+PROGRESS_FILE: Final = "/dev/stderr"
+"""Nobody sees the files of a pod, but the operator reads its log."""
 CONTROL_DIR: Final = f"{SHARED_DIR}/control"
 CHECKPOINT_VOLUME: Final = "checkpoints"
 """The volume of a template that survives restarts is told by this name."""
@@ -61,6 +62,7 @@ def run_env(job: UnifiedJob, run: Run) -> dict[str, str]:
         "BATUTA_RESTART": str(run.start),
         "BATUTA_PROGRESS": PROGRESS_FILE,
         "BATUTA_CONTROL": CONTROL_DIR,
+        "BATUTA_ANSWERS": SHARED_DIR,
     }
 
 

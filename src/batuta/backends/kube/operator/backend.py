@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from batuta.backends.kube.operator.floor import Floor
 from batuta.backends.kube.operator.inbox import Changed, Inbox, Written
 from batuta.backends.kube.operator.watched import ALWAYS, IF_SERVED, QUOTA
+from batuta.backends.kube.progress.heard import Heard
 from batuta.core.command import Command, Preempt, Stop
 from batuta.core.event import Event
 from batuta.engine.said import Said
@@ -85,4 +86,6 @@ class KubeBackend:
                     self.floor.take(message, now_s)
                 case Written():
                     self.floor.heard(message, now_s)
+                case Heard():
+                    self.floor.listened(message, now_s)
         return woken

@@ -37,8 +37,9 @@ class Crew:
     # --------------------------------------------------------------------------------------------- members
 
     def workers(self, kind: JobType | None) -> dict[int, objects.Pod]:
-        """Worker pods that are not over and stay, of whatever start, by replica."""
-        return dict(sorted((index, pod) for index, pod in self._staying(kind) if not is_over(pod)))
+        """Worker pods that are not over and stay, of whatever start, by replica; of two the newer one."""
+        found = ((index, pod) for index, pod in self._staying(kind) if not is_over(pod))
+        return dict(sorted(found, key=lambda one: (one[0], _age(one[1]))))
 
     def members(self, kind: JobType | None, start: int) -> dict[int, objects.Pod]:
         """Worker pods of one start by replica, those that are over included: they have done their part."""
@@ -68,6 +69,10 @@ class Crew:
             index = kind.replica_of(pod) if kind is not None else None
             if index is not None and not pod.metadata.deletion_timestamp:
                 yield index, pod
+
+
+def _age(pod: objects.Pod) -> tuple[str, str]:
+    return pod.metadata.creation_timestamp or "", pod.metadata.uid
 
 
 def place_of(pod: objects.Pod) -> Span | None:

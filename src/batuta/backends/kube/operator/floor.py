@@ -21,6 +21,7 @@ from batuta.backends.kube.operator.run import Known, Run, Site
 from batuta.backends.kube.operator.unified_run import UnifiedRun
 from batuta.backends.kube.operator.usher import BIND, Turned, Usher
 from batuta.backends.kube.operator.watched import UNIFIED_JOB, WORKLOAD_GROUP
+from batuta.backends.kube.progress.heard import Heard
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName
@@ -109,6 +110,12 @@ class Floor:
         for desk in self.desks:
             desk.heard(written, now_s)
 
+    def listened(self, heard: Heard, now_s: float) -> None:
+        """Takes in what a job has said in its log."""
+        run = self.runs.get(heard.job)
+        if isinstance(run, UnifiedRun) and run.hear(heard, now_s):
+            self.touch(heard.job)
+
     def touch(self, job: JobId) -> None:
         """Something else is wanted of a job, or has happened to it."""
         self._dirty[job] = None
@@ -149,6 +156,7 @@ class Floor:
         for desk in self.desks:
             desk.drive(now_s)
         self._site.writes.send()
+        self._site.listening.send()
 
     def _drive(self, run: Run, now_s: float) -> None:
         was_booked = run.is_booked
@@ -303,6 +311,7 @@ class Floor:
         del self.runs[run.id]
         self._due.pop(run.id, None)
         self._usher.forget(run.id)
+        self._site.listening.to(run.id, None)
         for key in run.pods():
             self._run_of.pop(key, None)
             node = self._cluster.node_of(key)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from batuta.backends.kube.client.errors import ApiError
 from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.client.known import Change
+from batuta.backends.kube.progress.heard import Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Written:
     error: ApiError | None
 
 
-Message: TypeAlias = Changed | Written | None
+Message: TypeAlias = Changed | Written | Heard | None
 """None: wake up, there is something else to do."""
 
 GATHER_S = 0.005

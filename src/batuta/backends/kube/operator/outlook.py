@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -63,15 +64,21 @@ class OutlookWatch:
             if decision is not None and run.waits(str(decision)):
                 self._floor.touch(job)
         elif isinstance(run, UnifiedRun):
+            is_news = run.outlook.progresses(world.progress.get(job), _left_s(world, row), world.now_s)
             decision = _decision(plan, row, job)
-            if decision is not None and run.outlook.changes(
-                world.state_of(row),
-                decision.reason,
-                str(decision),
-                int(world.jobs.i("restarts")[row]),
-                world.progress.get(job),
-            ):
+            if decision is not None:
+                restarts = int(world.jobs.i("restarts")[row])
+                state = world.state_of(row)
+                is_news |= run.outlook.changes(state, decision.reason, str(decision), restarts)
+            if is_news:
                 self._floor.touch(job)
+
+
+def _left_s(world: World, row: int) -> float | None:
+    """How long a job runs on at the size that it has; None where nobody knows, or where it does not run."""
+    rate, remaining_s = float(world.jobs.f("rate")[row]), float(world.jobs.f("remaining_s")[row])
+    left_s = remaining_s / rate if rate > 0 else math.inf
+    return left_s if math.isfinite(left_s) else None
 
 
 def _decision(plan: Plan, row: int, job: JobId) -> Decision | None:

@@ -12,6 +12,7 @@ from batuta.backends.kube.jobtypes.registry import JobTypes, load_job_types
 from batuta.backends.kube.operator.gangs import Owners
 from batuta.backends.kube.operator.gate import Gate, open_gate
 from batuta.backends.kube.operator.writes import Writes
+from batuta.backends.kube.progress.listening import Listening
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.event import Event
 from batuta.core.job import Job, JobId
@@ -79,6 +80,8 @@ class Site:
     """Who else decides whether a UnifiedJob may run."""
     tolerations: Callable[[JobId], tuple[dict[str, Any], ...]] = lambda job: ()
     """What the quota that a job uses lets its pods tolerate."""
+    listening: Listening = field(default_factory=Listening)
+    """Whose logs are read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from batuta.backends.kube.operator.pod_job import seconds
 from batuta.backends.kube.operator.request import Asked, read_request
 from batuta.backends.kube.operator.run import Known, Party, Seat, Site
 from batuta.backends.kube.operator.unified_status import Outlook, StatusWriter, ending_of, is_finished
+from batuta.backends.kube.progress.heard import Heard
+from batuta.backends.kube.progress.talk import Talk
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.backends.kube.unified_job.tolerating import tolerating
 from batuta.core import event as ev
@@ -74,6 +76,7 @@ class UnifiedRun:
         self._children = Children(site, observed)
         self._status = StatusWriter(site)
         self._herald = Herald(site)
+        self._talk = Talk(site, job.id)
 
     # --------------------------------------------------------------------------------------- what is told
 
@@ -101,6 +104,16 @@ class UnifiedRun:
         """A write did not work, and is tried again when it may be."""
         self._children.failed(write, why)
         self._status.failed(write)
+        self._talk.failed(write)
+
+    def hear(self, heard: Heard, now_s: float) -> bool:
+        """Its script has said something in the log; whether it shall be driven for that."""
+        return self._talk.hear(heard, now_s, is_alive=self.is_booked)
+
+    @property
+    def result(self) -> str | None:
+        """What its script has given as its result, as JSON."""
+        return self._talk.result or self.uj.status.result
 
     @property
     def due_s(self) -> float:
@@ -113,7 +126,7 @@ class UnifiedRun:
 
     def leaves(self, pod: objects.Pod) -> bool:
         """Whether a pod of it gives its place back soon."""
-        if self.wanted is None or self.run is None or pod.metadata.deletion_timestamp:
+        if self.wanted is None or self.run is None or pod.metadata.deletion_timestamp or self._talk.is_asking:
             return True
         kind = self._kind
         index = None if kind is None else kind.replica_of(pod)
@@ -175,6 +188,7 @@ class UnifiedRun:
             self._rest(now_s)
         elif self._hear(now_s):
             self._work(now_s)
+        self._talk.listen(self._kind, self._crew.pods.values())
         if not self._has_vanished and not self._is_silent:
             self._status.write(self, now_s)
             self._due_s = min(self._due_s, self._status.due_s)
@@ -215,6 +229,7 @@ class UnifiedRun:
         self._site.say(ev.JobSubmitted(now_s, asked.job, cause="kubernetes"))
         if asked.wish is not Wish.RUN:
             self._site.say(ev.JobWished(now_s, self.id, asked.wish, cause="kubernetes"))
+        self._asked = asked
         self._be_found(now_s)
 
     def _tell_changes(self, before: Asked, asked: Asked, now_s: float) -> None:
@@ -229,6 +244,7 @@ class UnifiedRun:
             return
         if asked.job != before.job:
             self._site.say(ev.JobChanged(now_s, asked.job, cause="kubernetes"))
+            self._talk.changed(asked.job)
         if asked.wish is not before.wish:
             self._site.say(ev.JobWished(now_s, self.id, asked.wish, cause="kubernetes"))
 
@@ -244,6 +260,8 @@ class UnifiedRun:
         self.has_started = found.stood == found.places and all(one.status.phase in _BEGUN for one in members)
         self._ran = self._places if self.has_started else ()
         self._last_size = len(found.stood)
+        if self.has_started:
+            self._tell_of_start(now_s)
         if self.has_started or self.wanted != placement:
             self._site.say(ev.JobFound(now_s, self.id, placement, self.has_started, cause="kubernetes"))
         self.wanted = placement
@@ -259,11 +277,15 @@ class UnifiedRun:
         kind = self._kind
         if kind is None:
             return
+        workers = () if self.wanted is None else self.wanted.workers(self._asked.job.gpus_per_replica)
+        if self._keeps_members(workers, kind):
+            self._talk.stays()
+        elif not self._may_leave(kind, now_s):
+            return
         if self.wanted is None:
             self._stop(now_s)
             return
-        workers = self.wanted.workers(self._asked.job.gpus_per_replica)
-        self._aim(workers, kind)
+        self._aim(workers, kind, now_s)
         assert self.run is not None
         seen = self._seen()
         status = kind.status(self.uj, self.run, seen)
@@ -279,7 +301,32 @@ class UnifiedRun:
         self._due_s = min(self._due_s, self._children.due_s)
         self._take_seats(kind, workers, now_s)
 
-    def _aim(self, workers: tuple[Span, ...], kind: JobType) -> None:
+    def _keeps_members(self, workers: tuple[Span, ...], kind: JobType) -> bool:
+        """Whether those that run now go on when the job has these places."""
+        if self.run is None or self._is_spent or not workers:
+            return False
+        places, common = self._places, min(len(self._places), len(workers))
+        if places == workers or self._can_go_back_to(workers, kind):
+            return True
+        return places[:common] == workers[:common] and self._changes_in_place(kind, len(workers))
+
+    def _may_leave(self, kind: JobType, now_s: float) -> bool:
+        """Whether its members may be ended. Those that save when asked are asked first, and waited for."""
+        if self.run is None or not self._ran or self._is_spent or self.is_ending:
+            return True
+        start = str(self.run.start)
+        pods = [pod for pod in self._crew.pods.values() if pod.metadata.labels.get(names.START) == start]
+        status = kind.status(self.uj, self.run, self._seen())
+        if status.outcome is Outcome.SUCCEEDED and self._talk.is_asking:
+            self._judge(status, now_s)  # it came to its end instead
+            return False
+        if status.outcome is not Outcome.RUNNING:
+            return True
+        settled = self._talk.may_go(self.uj, pods, now_s)
+        self._due_s = min(self._due_s, self._talk.due_s)
+        return settled
+
+    def _aim(self, workers: tuple[Span, ...], kind: JobType, now_s: float) -> None:
         """Makes the run the one that is wanted: resized in place if its type can, else started anew."""
         run, places = self.run, self._places
         target = len(workers)
@@ -299,6 +346,7 @@ class UnifiedRun:
             start = max(self._crew.last_start(), last, self._known_start()) + 1
             self.run = Run(target, start, target, self.uj.spec.replica_spec.largest)
             self._stood = self._ran = ()
+            self._talk.ended(now_s)
         self._places, self.has_started = workers, False
 
     def _changes_in_place(self, kind: JobType, target: int) -> bool:
@@ -358,9 +406,18 @@ class UnifiedRun:
             return
         self.has_started, self._refusals = True, 0
         self._ran, self.outlook.cause = self._places, ""
+        self._tell_of_start(now_s)
         self._site.say(ev.JobStarted(now_s, self.id, cause="kubernetes"))
         self._herald.tell(self.uj, *self._news_of_start(), now_s)
         self._last_size = self.run.target
+
+    def _tell_of_start(self, now_s: float) -> None:
+        """From now on it is listened to what the run reports, which began when its last pod was started."""
+        assert self.run is not None
+        members = self._crew.members(self._kind, self.run.start).values()
+        begun_s = max((seconds(pod.status.start_time) for pod in members), default=0.0) or now_s
+        if self._asked is not None and self._asked.job is not None:
+            self._talk.began(self._asked.job, self.run.start, self._places, min(begun_s, now_s))
 
     def _news_of_start(self) -> tuple[News, str]:
         assert self.run is not None
@@ -375,6 +432,8 @@ class UnifiedRun:
 
     def _judge(self, status: JobStatus, now_s: float) -> None:
         if status.outcome is Outcome.SUCCEEDED:
+            if self._has_last_words(now_s):
+                return
             self._end(JobState.SUCCEEDED, status.message, now_s, status.exit_code)
             return
         self.wanted = None
@@ -396,6 +455,18 @@ class UnifiedRun:
         self._stood = ()
         self._stop(now_s)
 
+    def _has_last_words(self, now_s: float) -> bool:
+        """Whether it is over, and the end of what it has said is still to be heard: its result, say."""
+        kind = self._kind
+        if kind is None or self.run is None:
+            return False
+        if not self._ran:
+            self._ran = self._places
+            self._tell_of_start(now_s)  # it was done before anybody saw it run
+        has_more = self._talk.has_more_to_say(kind, self._crew.pods.values(), now_s)
+        self._due_s = min(self._due_s, self._talk.due_s)
+        return has_more
+
     def _stop(self, now_s: float) -> None:
         """Gives its places back. A job that is being ended is over when its pods are gone."""
         if self._stood and not self.is_ending:
@@ -404,6 +475,7 @@ class UnifiedRun:
             self._herald.tell(self.uj, news, f"gave {_count(gpus, 'GPU')} back, and waits", now_s)
         self.has_started, self._last_size = False, 0
         self._stood = self._ran = ()
+        self._talk.ended(now_s)
         has_places = self._crew.has_places(self._kind)
         if self.run is not None and not has_places and not self.is_ending and self._refusals:
             return  # its pods wait without a place; they serve for the next try
@@ -429,6 +501,7 @@ class UnifiedRun:
 
     def _end(self, state: JobState, detail: str, now_s: float, exit_code: int | None = None) -> None:
         self.outlook.ended(state, detail, now_s)
+        self.outlook.progresses(self._talk.progress, None, now_s)  # the World forgets it with the job
         self._site.say(ev.JobEnded(now_s, self.id, state, "kubernetes", exit_code, detail))
         self._site.past.add(self.id)
         self.wanted = None

@@ -15,7 +15,8 @@ from batuta.backends.kube.jobtypes.pod_status import is_ready
 from batuta.backends.kube.operator.gate import Waiting
 from batuta.backends.kube.operator.run import Site
 from batuta.backends.kube.operator.watched import UNIFIED_JOB
-from batuta.backends.kube.unified_job.model import TrainerStatus, UnifiedJob
+from batuta.backends.kube.progress import trainer_status
+from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.job import JobState
 from batuta.core.progress import Progress
 from batuta.core.reason import Reason
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
 BACKOFF = (Reason.RESIZE_BACKOFF, Reason.RESTART_BACKOFF)
 INVALID = "Invalid"
 CANNOT_WRITE = "CannotWrite"
+_REWORDED = ("message", "conditions")
 _ACTED_ON = ("state", "reason", "replicas", "readyReplicas", "gpus", "nodes", "restarts", "failures", "run")
 REWORD_S = 15.0
 """A status is not written sooner than this for other numbers alone, …"""
 REPAIR_S = 5.0
-"""… nor sooner than this when somebody else has written it over."""
+"""… nor sooner than this when somebody else has written it over, …"""
+PROGRESS_S = 5.0
+"""… nor sooner than this for progress alone: less often if there are many jobs (`Listening.show_every_s`)."""
 
 
 @dataclass(slots=True)
@@ -43,6 +47,10 @@ class Outlook:
     message: str = ""
     restarts: int = 0
     progress: Progress | None = None
+    left_s: float | None = None
+    """How long it was thought to run on when that was heard."""
+    heard_s: float = 0.0
+    """When its progress was another one last."""
     faults: tuple[str, ...] = ()
     cause: str = ""
     """Why it could not start or change its size when that was tried last; empty since it could."""
@@ -52,14 +60,19 @@ class Outlook:
     """Why it is kept out, when somebody else has a say in whether it runs."""
     end: tuple[JobState, str, float] | None = field(default=None)
 
-    def changes(
-        self, state: JobState, reason: Reason, message: str, restarts: int, progress: Progress | None
-    ) -> bool:
+    def changes(self, state: JobState, reason: Reason, message: str, restarts: int) -> bool:
         """Notes what the World thinks now; whether it thought otherwise before."""
-        before = self.state, self.reason, self.message, self.restarts, self.progress
-        after = state, reason, message, restarts, progress
-        self.state, self.reason, self.message, self.restarts, self.progress = after
+        before = self.state, self.reason, self.message, self.restarts
+        after = state, reason, message, restarts
+        self.state, self.reason, self.message, self.restarts = after
         return before != after
+
+    def progresses(self, progress: Progress | None, left_s: float | None, now_s: float) -> bool:
+        """Notes how far it is; whether it was elsewhere before. What is left is as of when that was heard."""
+        if progress is None or progress == self.progress:
+            return False
+        self.progress, self.left_s, self.heard_s = progress, left_s, now_s
+        return True
 
     def ended(self, state: JobState, detail: str, now_s: float) -> None:
         self.end = state, detail, now_s
@@ -86,8 +99,8 @@ class StatusWriter:
             self.due_s = self._written_s + REPAIR_S
         if self._written is None and is_shown:
             self._written = status  # by the operator before this one
-        elif status != self._written and not self._may_write(status, now_s):
-            self.due_s = self._written_s + REWORD_S
+        elif status != self._written and now_s < (may_s := self._may_write_s(status)):
+            self.due_s = may_s
         elif status != self._written or now_s >= self.due_s:
             self.due_s = math.inf
             do = partial(_patch_status, uj.metadata.name, uj.metadata.namespace, status)
@@ -95,16 +108,20 @@ class StatusWriter:
                 self._written, self._written_s = status, now_s
         self._write_target(run, now_s)
 
-    def _may_write(self, status: dict[str, Any], now_s: float) -> bool:
-        """News at once; other numbers in the same sentence only from time to time."""
-        if self._written is None or now_s >= self._written_s + REWORD_S:
-            return True
-        before, after = ({**one, "message": "", "conditions": ""} for one in (self._written, status))
+    def _may_write_s(self, status: dict[str, Any]) -> float:
+        """When: news at once; progress, and other numbers in the same sentence, only from time to time."""
+        if self._written is None:
+            return -math.inf
         truths = [
             [(one["type"], one["status"], one["reason"]) for one in own["conditions"]]
             for own in (self._written, status)
         ]
-        return before != after or truths[0] != truths[1]
+        if truths[0] != truths[1] or _without(_REWORDED + trainer_status.KEYS, self._written, status):
+            return -math.inf
+        show_s = self._written_s + self._site.listening.show_every_s(PROGRESS_S)
+        if _without(_REWORDED, self._written, status):
+            return show_s
+        return max(show_s, self._written_s + REWORD_S)
 
     def failed(self, write: str) -> None:
         """What was thought to be written is not."""
@@ -129,6 +146,11 @@ class StatusWriter:
                 self._target = wanted
         elif said == wanted:
             self._target = None
+
+
+def _without(keys: tuple[str, ...], one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two differ beside these keys."""
+    return any(one.get(key) != other.get(key) for key in {*one, *other} - {*keys})
 
 
 def is_finished(uj: UnifiedJob) -> bool:
@@ -195,7 +217,10 @@ def status_of(run: UnifiedRun, now_s: float) -> dict[str, Any]:
         }
     if outlook.end is not None:
         status["completionTime"] = before.completion_time or _time(outlook.end[2])
-    status.update(_trainer(outlook.progress, before.trainer_status, now_s))
+    if run.result is not None:
+        status["result"] = run.result
+    left_s = outlook.left_s if state is JobState.RUNNING else None
+    status.update(trainer_status.trainer_status(outlook.progress, left_s, outlook.heard_s))
     return status
 
 
@@ -254,25 +279,6 @@ def _conditions(
             }
         )
     return found
-
-
-def _trainer(progress: Progress | None, before: TrainerStatus | None, now_s: float) -> dict[str, Any]:
-    """How far training is, as Kubeflow Trainer says it."""
-    if progress is None or progress.fraction is None:
-        return {}
-    percent = round(100 * progress.fraction)
-    is_news = before is None or before.progress_percentage != percent
-    metrics = {"loss": progress.loss, "samples_per_second": progress.samples_per_s, "step": progress.step}
-    return {
-        "progress": f"{percent}%",
-        "trainerStatus": {
-            "progressPercentage": percent,
-            "metrics": [
-                {"name": name, "value": str(value)} for name, value in metrics.items() if value is not None
-            ],
-            "lastUpdatedTime": _time(now_s) if is_news or before is None else before.last_updated_time,
-        },
-    }
 
 
 def _time(now_s: float) -> str:

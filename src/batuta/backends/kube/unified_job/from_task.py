@@ -115,13 +115,15 @@ def _problems(task: Task, name: str, workdir_in_image: str) -> list[Problem]:
 
 def _spec(task: Task, template: Manifest) -> Manifest:
     elastic = task.elastic
+    # A size that is left open, of a task that cannot be resized: the smallest, until somebody chooses here.
+    is_fixed = task.auto_nodes and elastic.checkpoint is Checkpoint.NONE
     replicas: Manifest = {
         "minReplicas": elastic.min_nodes,
-        "maxReplicas": elastic.max_nodes,
+        "maxReplicas": elastic.min_nodes if is_fixed else elastic.max_nodes,
         "gpusPerReplica": max(1, task.gpus_per_node),
         "template": template,
     }
-    if elastic.legal_sizes:
+    if elastic.legal_sizes and not is_fixed:
         replicas["sizes"] = list(elastic.legal_sizes)
     spec: Manifest = {
         "jobType": _TYPES[elastic.kind or find_kind(task.run)],
@@ -202,6 +204,10 @@ def _notes(task: Task) -> tuple[str, ...]:
     if len({one.count for one in task.accelerators}) > 1:
         notes.append(
             f"of the alternative accelerators, those with {task.accelerators[0].count:g} are asked for"
+        )
+    if task.auto_nodes:
+        notes.append(
+            "num_nodes: auto is not chosen by history on a cluster yet: it asks for the smallest size"
         )
     return tuple(notes)
 

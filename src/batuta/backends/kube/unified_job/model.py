@@ -296,6 +296,12 @@ class Status(_Part, frozen=True):
     trainer_status: TrainerStatus | None = None
     progress: Annotated[str, Meta(description="Progress in percent, for kubectl get.")] = ""
     eta: Annotated[str, Meta(description="The time that is left, for kubectl get.")] = ""
+    result: (
+        Annotated[
+            str, Meta(max_length=16_384, description="What the script gave to batuta.sdk.result, as JSON.")
+        ]
+        | None
+    ) = None
 
 
 class UnifiedJob(msgspec.Struct, kw_only=True, dict=True):

@@ -1,11 +1,21 @@
 """Answers are read as they come, in any pieces; a connection is used again, and never by two at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import gc
+import random
+import shutil
+import socket
+import ssl
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from batuta.backends.kube.client.exchange import BrokenAnswer, Exchanges, read_answer
+from tests.support.kube.certificates import Authority
 
 WITH_LENGTH = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nhello"
 IN_CHUNKS = (
@@ -179,3 +189,56 @@ def test_a_path_cannot_smuggle_anything(path: str) -> None:
             await exchanges.send("POST", path, b"", b"")
 
     tell(Echo(), story)
+
+
+@contextmanager
+def secure_server(folder: Path) -> Iterator[str]:
+    """Shakes hands and says nothing, in threads of its own; its address."""
+    pair = Authority(folder).server("server", ["127.0.0.1"], [])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+
+    def listen_to(plain: socket.socket) -> None:
+        with suppress(OSError), context.wrap_socket(plain, server_side=True) as secure:
+            while secure.recv(4096):
+                pass
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                plain, _ = listener.accept()
+                threading.Thread(target=listen_to, args=(plain,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        accepting.join(10.0)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on PATH")
+def test_a_secure_connection_is_closed_whenever_it_is_given_up(tmp_path: Path) -> None:
+    """Given requests that are cancelled at any moment, and a loop that ends then, nothing stays open."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+
+    async def give_up(exchanges: Exchanges, after_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(after_s):
+                await exchanges.send("POST", "/x", b"", b"")
+
+    async def run(address: str, chance: random.Random) -> None:
+        exchanges = Exchanges(address, trusting, None, most=64, connect_s=5.0)
+        await asyncio.gather(*(give_up(exchanges, chance.uniform(0.0, 0.06)) for _ in range(12)))
+        await exchanges.close()
+
+    with (
+        warnings.catch_warnings(record=True) as left_open,
+        secure_server(tmp_path / "certificates") as address,
+    ):
+        warnings.simplefilter("always")
+        for seed in range(14):
+            asyncio.run(run(address, random.Random(seed)))
+            gc.collect()
+    assert [str(one.message) for one in left_open if one.category is ResourceWarning] == []

@@ -130,7 +130,7 @@ def test_the_environment_is_that_of_every_other_place(job_type: str) -> None:
     assert (env["SKYPILOT_NUM_GPUS_PER_NODE"], env["PET_NPROC_PER_NODE"]) == ("4", "4")
     assert env["MASTER_ADDR"] == "resnet-0.resnet.team-a.svc"
     assert env["SKYPILOT_NODE_IPS"] == "resnet-0.resnet.team-a.svc\nresnet-1.resnet.team-a.svc"
-    assert env["BATUTA_PROGRESS"] == "/batuta/progress.jsonl"
+    assert env["BATUTA_PROGRESS"] == "/dev/stderr"
 
 
 def test_a_volume_named_checkpoints_is_where_checkpoints_go() -> None:

@@ -1,0 +1,112 @@
+"""Reports among the lines of a log, found in whatever pieces it comes: each once, and never too much at once.
+
+Each line begins with the time that its node has written down for it, as a log with timestamps has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from batuta.backends.kube.names import REPORT_PREFIX
+
+LONGEST_REPORT_BYTES: Final = 2**14
+"""As long as the SDK writes one; what is longer is none."""
+_PREFIX: Final = REPORT_PREFIX.encode()
+_MARK: Final = _PREFIX + b"{"
+_LONGEST_STAMP: Final = 40
+_LONGEST_REST: Final = 2 * LONGEST_REPORT_BYTES
+
+
+class ReportLine(NamedTuple):
+    """One line that claims to be a report."""
+
+    time_s: float | None
+    """When it was written, by the clock of the node; None where that cannot be read."""
+    text: bytes
+
+
+class LogLines:
+    """Cuts the reports out of one log, through any number of connections.
+
+    Whatever else is printed is skipped without being looked at, and of a line that does not end only its end
+    is kept. `refused` counts reports that were too long.
+    """
+
+    def __init__(self) -> None:
+        self.refused = 0
+        self._last = b""
+        """The time of the last line that was read whole."""
+        self._resumed = b""
+        """Lines up to this time have been read on an earlier connection."""
+        self._rest = b""
+        """What came last, without an end yet."""
+
+    @property
+    def since(self) -> str:
+        """From when on the log is to be read again; empty for one of which nothing was read."""
+        return self._last.decode("ascii")
+
+    def reconnect(self) -> None:
+        """The next piece is the beginning of a new answer, from `since` on."""
+        self._rest, self._resumed = b"", self._last
+
+    def take(self, piece: bytes) -> list[ReportLine]:
+        """The reports in one more piece of the log."""
+        data = self._rest + piece if self._rest else piece
+        end = data.rfind(b"\n") + 1
+        self._rest = self._shortened(data[end:])
+        if not end:
+            return []
+        begin = self._begin_of_new(data, end)
+        last = _stamp(data, data.rfind(b"\n", 0, end - 1) + 1)
+        if last > self._last and _seconds(last) is not None:  # a node that explains itself gives no time
+            self._last = last
+        return list(self._reports(data, begin, end))
+
+    def _begin_of_new(self, data: bytes, end: int) -> int:
+        """Where the lines begin that were not read before."""
+        if not self._resumed:
+            return 0
+        begin = 0
+        while begin < end:
+            if _stamp(data, begin) > self._resumed:
+                self._resumed = b""
+                break
+            begin = data.find(b"\n", begin) + 1
+        return begin
+
+    def _reports(self, data: bytes, begin: int, end: int) -> Iterator[ReportLine]:
+        at = data.find(_MARK, begin, end)
+        while at >= 0:
+            line_end = data.find(b"\n", at)
+            # Two of them in one line: only the last can be whole.
+            at = data.rfind(_MARK, at, line_end)
+            text = data[at + len(_PREFIX) : line_end]
+            if len(text) > LONGEST_REPORT_BYTES:
+                self.refused += 1
+            else:
+                stamp = _stamp(data, data.rfind(b"\n", 0, at) + 1)
+                yield ReportLine(_seconds(stamp), text)
+            at = data.find(_MARK, line_end, end)
+
+    def _shortened(self, rest: bytes) -> bytes:
+        """A line without an end: a bar that moves for hours must not fill the memory."""
+        if len(rest) <= _LONGEST_REST:
+            return rest
+        head, tail = rest[:_LONGEST_STAMP].partition(b" ")[0] + b" ", rest[-LONGEST_REPORT_BYTES:]
+        self.refused += _MARK in rest and _MARK not in tail
+        return head + tail
+
+
+def _stamp(data: bytes, begin: int) -> bytes:
+    """The time at the beginning of a line, as it is written: times of one node are in the order of texts."""
+    return data[begin : begin + _LONGEST_STAMP].partition(b" ")[0]
+
+
+def _seconds(stamp: bytes) -> float | None:
+    try:
+        return datetime.fromisoformat(stamp.decode("ascii")).timestamp()
+    except (ValueError, OverflowError):
+        return None
