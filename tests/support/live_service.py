@@ -14,6 +14,7 @@ from batuta.api.app import create_app
 from batuta.api.cycle_watch import CycleWatch
 from batuta.api.parts import NodeFacts, NoFacts, ServerParts
 from batuta.bootstrap import find_policy, rules_for
+from batuta.bootstrap.waste import account
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
@@ -84,6 +85,9 @@ def live_service(
             "virtual": True,
             "static": folder / "no-dashboard",
             "paths": PathRules(None, folder),
+            "account": lambda from_s, to_s: account(
+                store.journal, store.snapshots, from_s, to_s, time.time()
+            ).plain(),
         }
         made = ServerParts(
             *(service, store, files, policy, POLICIES, find_policy, rules_for, shutdowns.append),

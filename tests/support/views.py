@@ -6,9 +6,12 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
+from batuta.core.arrays import frozen
 from batuta.core.policy import Policy
+from batuta.core.typed_view import TypedView
 from batuta.core.view import PoolView
 from batuta.spec.snapshot import build_view
 from batuta.spec.snapshot_job import SnapshotJob
@@ -99,3 +102,34 @@ def pools(draw: st.DrawFn, *, most: int = 14, exact: bool = False) -> tuple[int,
     """A capacity and jobs; they are not in the order of their submission."""
     jobs = [draw(snapshot_jobs(k, exact=exact)) for k in range(draw(st.integers(0, most)))]
     return draw(st.integers(0, 40)), jobs
+
+
+def make_typed(
+    capacity: Sequence[int], view: PoolView, speed: Sequence[Sequence[float]], node_gpus: int = 4
+) -> TypedView:
+    """The jobs of a view with so many GPUs of each type, and their relative speeds; 0 for a type they refuse.
+
+    Who has GPUs has them of the first type that it accepts.
+    """
+    rows = len(view)
+    speeds = np.array(speed, dtype=np.float64).reshape(rows, len(capacity))
+    first = np.where((speeds > 0).any(axis=1), (speeds > 0).argmax(axis=1), -1)
+    return TypedView(
+        jobs=view,
+        types=tuple(f"type{kind}" for kind in range(len(capacity))),
+        capacity=frozen(np.array(capacity, dtype=np.int64)),
+        speed=frozen(speeds),
+        most=frozen(np.where(speeds > 0, view.max[:, None], 0)),
+        gpu_type=frozen(np.where(view.gpus > 0, first, -1)),
+        node_gpus=(node_gpus,) * len(capacity),
+    )
+
+
+@st.composite
+def typed_pools(draw: st.DrawFn, *, most: int = 8) -> TypedView:
+    """Jobs and two or three GPU types; some jobs refuse some of them."""
+    jobs = [draw(snapshot_jobs(k)) for k in range(draw(st.integers(0, most)))]
+    capacity = draw(st.lists(st.integers(0, 16), min_size=2, max_size=3))
+    random = Random(draw(st.integers(0, 2**16)))
+    speeds = [[random.choice([0.0, 0.25, 1.0, 1.0, 3.0]) for _ in capacity] for _ in jobs]
+    return make_typed(capacity, build_view(sum(capacity), jobs), speeds)

@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from batuta.api import (
     cluster,
     events,
+    foresight,
     health,
     jobs,
     logs,
@@ -21,7 +22,9 @@ from batuta.api import (
     problems,
     queues,
     quota_changes,
+    report,
     session,
+    shadow,
     submit,
     tokens,
 )
@@ -33,7 +36,22 @@ from batuta.api.pages import serve_dashboard
 from batuta.api.parts import ServerParts
 
 PREFIX = "/api/v1"
-_MODULES = (submit, jobs, logs, cluster, nodes, queues, quota_changes, policy, events, tokens, session)
+_MODULES = (
+    submit,
+    jobs,
+    logs,
+    cluster,
+    nodes,
+    queues,
+    quota_changes,
+    policy,
+    shadow,
+    foresight,
+    report,
+    events,
+    tokens,
+    session,
+)
 _PUBLIC = frozenset(("/healthz", "/readyz"))
 
 

@@ -30,7 +30,7 @@ class AskedOverrides(Asked):
 
     name: str | None = None
     gpus: str | None = None
-    num_nodes: int | None = None
+    num_nodes: int | str | None = None
     min_nodes: int | None = None
     max_nodes: int | None = None
     queue: str | None = None

@@ -18,6 +18,7 @@ from batuta.api.auth import Bearers, Guard
 from batuta.api.event_counts import EventCounts
 from batuta.api.event_text import Told
 from batuta.api.feed import Feed
+from batuta.api.foreseen import Foreseen
 from batuta.api.operations import Operations
 from batuta.api.parts import PolicyInfo, ServerParts
 from batuta.api.picture import Picture, Pictures
@@ -26,6 +27,7 @@ from batuta.api.sessions import Sessions
 from batuta.api.story import Stories
 from batuta.api.task_view import ShownTasks
 from batuta.api.timeline import TimelineRecord
+from batuta.core.world import World
 from batuta.engine.ports import JournalUnavailable
 from batuta.engine.requests import Make
 from batuta.store.errors import StoreError
@@ -49,8 +51,9 @@ class Desk:
         self.sessions = Sessions(parts.store.settings, parts.clock)
         self.bearers = Bearers(parts.store.tokens)
         self.guard = Guard(self.bearers, self.sessions)
-        self.operations = Operations(parts.store, parts.clock)
+        self.operations = Operations(parts.store, parts.clock, parts.experience)
         self.stories = Stories(self.journal)
+        self.foreseen = None if parts.foresight is None else Foreseen(parts.foresight, self.fork)
         self.tasks = ShownTasks(parts.store.database)
         self.timeline = TimelineRecord()
         self.counts = EventCounts()
@@ -64,6 +67,11 @@ class Desk:
 
     def now_s(self) -> float:
         return self.parts.clock()
+
+    def fork(self) -> World:
+        """The World of this moment, for a thread that goes on with it by itself."""
+        with self.service.reading() as (world, _):
+            return world.fork()
 
     async def look(self) -> Picture:
         return await self.pictures.newest()

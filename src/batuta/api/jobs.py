@@ -111,6 +111,8 @@ async def explain_job(desk: AtDesk, who: Viewer, job: JobIdPath) -> Response:
                 "quota_reserved": view_reserved(picture, job),
                 "ahead": ahead_of(picture, job),
                 "story": desk.stories.of(job),
+                "expected": shown["expected"],
+                "size_choice": shown["size_choice"],
             }
         )
 

@@ -15,10 +15,12 @@ from prometheus_client.registry import Collector
 from batuta.api import cycle_watch, event_counts
 from batuta.api.auth import check_viewer
 from batuta.api.desk import AtDesk, Desk
+from batuta.api.duration_metrics import duration_metrics
 from batuta.api.metric_families import buckets, counter, gauge
 from batuta.api.picture import Picture
 from batuta.api.queue_metrics import queue_metrics
 from batuta.api.routes import problems
+from batuta.api.shadow_metrics import shadow_metrics
 from batuta.api.views import count_gpus
 from batuta.core.job import JobState
 
@@ -61,6 +63,9 @@ class _Scrape(Collector):
         yield from self._engine()
         yield from self._events()
         yield from _jobs(self._picture)
+        yield from duration_metrics(self._desk.parts.experience.calibration())
+        shadow = self._desk.parts.shadow
+        yield from shadow_metrics(None if shadow is None else shadow.report)
 
     def _world(self) -> Iterator[Metric]:
         picture = self._picture

@@ -79,6 +79,31 @@ class ReasonGiven(BaseModel):
     evidence: dict[str, float]
 
 
+class ExpectedWork(BaseModel):
+    """How long earlier jobs say that it takes, in seconds on one GPU of the reference type."""
+
+    p10_s: float
+    p50_s: float
+    p90_s: float
+    source: str
+    """Whose history it is."""
+    jobs: int
+    """How many earlier jobs it rests upon."""
+
+
+class SizeChoice(BaseModel):
+    """Why it asks for as many GPUs as it does, where its user left that open."""
+
+    gpus: int
+    best_gpus: int
+    """The fastest size that it may have; 0 when nothing is known of its speed."""
+    speed_share: float
+    """Its speed at `gpus`, as a share of that at `best_gpus`."""
+    jobs: int
+    """How many earlier jobs were measured."""
+    sentence: str
+
+
 class Job(BaseModel):
     """A job, alive or over."""
 
@@ -103,6 +128,10 @@ class Job(BaseModel):
     exit_code: int | None
     detail: str
     reason: ReasonGiven | None
+    expected: ExpectedWork | None
+    """What was believed of its length at its submit; null when nothing was known."""
+    size_choice: SizeChoice | None
+    """Null when its user said a size."""
 
 
 class QuotaReserved(BaseModel):
@@ -155,6 +184,8 @@ class Explanation(BaseModel):
     ahead: int | None
     """How many of its queue are ahead of it; null when it does not wait."""
     story: list[Sentence]
+    expected: ExpectedWork | None
+    size_choice: SizeChoice | None
 
 
 class SuggestedChange(BaseModel):

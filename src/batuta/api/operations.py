@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batuta.api.asked import JobPatch
 from batuta.api.auth import Who
+from batuta.api.experience import Experience, NoExperience
 from batuta.api.job_numbers import JobNumbers
 from batuta.api.problems import Refusal, not_found
 from batuta.api.quota_fit import check_quota
@@ -17,8 +19,10 @@ from batuta.core.job import Job, JobId, JobState
 from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.engine.requests import Make
+from batuta.prediction.initial_size import legal_sizes
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
+from batuta.spec.task_elastic import Checkpoint
 from batuta.spec.task_fit import check_fits
 from batuta.spec.task_job import task_to_job
 from batuta.spec.task_priority import with_class_priority
@@ -47,10 +51,13 @@ class Submission:
 class Operations:
     """Makes the requests. Each `Make` runs in the engine's thread, so it is quick and waits for nothing."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, store: Store, clock: Callable[[], float], experience: Experience | None = None
+    ) -> None:
         self._keys: IdempotencyKeys = store.idempotency
         self._numbers = JobNumbers(store)
         self._clock = clock
+        self._experience = experience or NoExperience()
 
     def submit(self, submission: Submission) -> Make:
         """A new job; with a key that has made one already, that one."""
@@ -59,7 +66,7 @@ class Operations:
             if submission.key and self._known(submission):
                 return ()
             number, now_s = self._numbers.next(world), self._now_s(world)
-            job = fitting_job(world, submission.task, submission.user, number, now_s)
+            job = self.fitting_job(world, submission.task, submission.user, number, now_s)
             if submission.key:
                 # Last of all: what is claimed becomes durable together with the event.
                 self._keys.claim(submission.key, job.id, now_s, submission.digest)
@@ -67,6 +74,18 @@ class Operations:
             return (ev.JobSubmitted(now_s, job, task=submission.text),)
 
         return make
+
+    def fitting_job(self, world: World, task: Task, user: str, number: int, now_s: float) -> Job:
+        """The job of a task, if it could ever run here; else all that is in the way."""
+        name = str(number) if number else "dryrun"
+        task = with_class_priority(task, world.quota.priority_classes)
+        job = task_to_job(task, name, now_s, user=user, sequence=number, nodes=world.nodes.nodes)
+        # A task that cannot save what it has done is not resized: its size is chosen once.
+        for_good = task.elastic.checkpoint is Checkpoint.NONE
+        most = _most_that_fit(world, job) if task.auto_nodes else None
+        job = self._experience.advise(job, open_up_to=most, for_good=for_good)
+        _check(world, job)
+        return job
 
     def _known(self, submission: Submission) -> bool:
         claim = self._keys.find(submission.key)
@@ -158,13 +177,14 @@ class Operations:
         return max(self._clock(), world.now_s)
 
 
-def fitting_job(world: World, task: Task, user: str, number: int, now_s: float) -> Job:
-    """The job of a task, if it could ever run here; else all that is in the way."""
-    name = str(number) if number else "dryrun"
-    task = with_class_priority(task, world.quota.priority_classes)
-    job = task_to_job(task, name, now_s, user=user, sequence=number, nodes=world.nodes.nodes)
-    _check(world, job)
-    return job
+def _most_that_fit(world: World, job: Job) -> int:
+    """The largest size of a job that the nodes could ever give to it; its smallest if there is none."""
+    sizes, nodes = legal_sizes(job), world.nodes.nodes
+
+    def is_too_large(gpus: int) -> bool:
+        return bool(check_fits(replace(job, size=gpus, min=gpus, max=gpus, sizes=None), nodes))
+
+    return sizes[max(bisect_left(sizes, True, key=is_too_large) - 1, 0)]
 
 
 def _check(world: World, job: Job) -> None:

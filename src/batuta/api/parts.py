@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from batuta.api.cycle_watch import CycleWatch
+from batuta.api.experience import Experience, NoExperience
+from batuta.api.foreseen import Foresight
 from batuta.core.cluster import NodeName
 from batuta.core.decide import Rules
 from batuta.core.job import JobId
 from batuta.engine.service import Service
+from batuta.engine.shadow import Shadow
 from batuta.spec.task_paths import PathRules
 from batuta.store.store import Store
 
@@ -91,5 +94,12 @@ class ServerParts:
     open_metrics: bool = False
     paths: PathRules = field(default_factory=lambda: PathRules(None, Path.home()))
     """How paths of submitted tasks are understood; relative ones start where the client says."""
+    account: Callable[[float | None, float | None], dict[str, Any]] | None = None
+    """Where the GPU time went between two times; None where nobody keeps account."""
+    experience: Experience = field(default_factory=NoExperience)
+    shadow: Shadow | None = None
+    """A second policy that may watch; None where there is no room for one."""
+    foresight: Foresight | None = None
+    """Who looks ahead, beside the engine; None where nobody does."""
     hosts: tuple[str, ...] = ()
     """Names of this server beside those of loopback; 0.0.0.0 or :: stands for all its addresses."""

@@ -31,6 +31,7 @@ _REASONS = {
     421: "the request is meant for another server",
     422: "bad input, all problems at once",
     500: "a fault of the server",
+    501: "this server cannot do that",
     503: "the server is shutting down, or not ready",
     504: "the engine did not answer in time",
     507: "nothing can be stored now",

@@ -16,7 +16,7 @@ from batuta.api.asked import Submit
 from batuta.api.auth import User, Who
 from batuta.api.desk import AtDesk, Desk
 from batuta.api.models import Submitted
-from batuta.api.operations import Submission, fitting_job
+from batuta.api.operations import Submission
 from batuta.api.plain_json import answer
 from batuta.api.problems import Refusal, refused_input
 from batuta.api.routes import CHANGES, problems
@@ -87,7 +87,7 @@ async def submit_job(
 async def _dry_run(desk: Desk, task: Task, who: Who) -> Response:
     def look() -> Response:
         with desk.service.reading() as (world, _):
-            job = fitting_job(world, task, who.user, 0, max(desk.now_s(), world.now_s))
+            job = desk.operations.fitting_job(world, task, who.user, 0, max(desk.now_s(), world.now_s))
         return answer({"job": view_unborn(job), "notes": _notes(desk, task)})
 
     return await anyio.to_thread.run_sync(look)

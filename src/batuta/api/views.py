@@ -12,6 +12,7 @@ import numpy as np
 from batuta.api.parts import NodeFacts
 from batuta.api.picture import Picture
 from batuta.core.cluster import Placement
+from batuta.core.expected import ExpectedWork, SizeChoice
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import JobTable
 from batuta.core.plan import Decision
@@ -130,6 +131,32 @@ def _request(job: Job, state: JobState, wish: str) -> Shown:
         "priority": job.priority,
         "state": state.value,
         "wish": wish,
+        "expected": _expected(job.expected),
+        "size_choice": _size_choice(job.size_choice),
+    }
+
+
+def _expected(expected: ExpectedWork | None) -> Shown | None:
+    if expected is None:
+        return None
+    return {
+        "p10_s": expected.p10_s,
+        "p50_s": expected.p50_s,
+        "p90_s": expected.p90_s,
+        "source": expected.source,
+        "jobs": expected.jobs,
+    }
+
+
+def _size_choice(choice: SizeChoice | None) -> Shown | None:
+    if choice is None:
+        return None
+    return {
+        "gpus": choice.gpus,
+        "best_gpus": choice.best_gpus,
+        "speed_share": choice.speed_share,
+        "jobs": choice.jobs,
+        "sentence": choice.sentence,
     }
 
 

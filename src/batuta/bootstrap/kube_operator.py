@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,10 @@ from batuta.backends.kube.operator.usher import Usher
 from batuta.backends.kube.operator.watching import Watching
 from batuta.backends.kube.operator.writes import Clerks, Writes
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, Admission, OperatorConfig
+from batuta.backends.kube.progress.heard import Heard
+from batuta.backends.kube.progress.listening import Listeners, Listening
 from batuta.bootstrap import live_cadence, rules_for
+from batuta.bootstrap.experience import Experience
 from batuta.bootstrap.operator_front import Front, FrontServer, front_server
 from batuta.core.bitsets import bits
 from batuta.core.cluster import NodeName
@@ -76,9 +80,11 @@ class Leader:
     backend: KubeBackend
     usher: Usher
     upkeep: Upkeep
+    experience: Experience
     store: Store
     world: World
     cycles: CycleWatch
+    listening: Listening
 
     def metrics(self) -> list[str]:
         """What Prometheus reads."""
@@ -92,6 +98,9 @@ class Leader:
             ("cycles_total", "counter", "Decisions made.", self.cycles.count),
             ("cycle_seconds_total", "counter", "Time spent on them.", f"{self.cycles.total_s:.6f}"),
             ("pods_bound_total", "counter", "Pods bound.", self.usher.bound),
+            ("logs_wanted", "gauge", "Logs of jobs that are listened to.", self.listening.logs),
+            ("reports_total", "counter", "Reports heard in logs.", self.listening.reports),
+            ("reports_refused_total", "counter", "Reports refused.", self.listening.refused),
             ("engine_cpu_seconds_total", "counter", "CPU time of the engine.", f"{self.service.cpu_s:.3f}"),
         )
         lines = []
@@ -104,6 +113,7 @@ class Leader:
         """Ends the engine. Jobs go on: what matters is in the cluster."""
         if self.service.stop() and self.service.failure is None:
             self.upkeep.finish(self.world)
+        self.experience.finish()
         self.store.close()
 
 
@@ -205,10 +215,12 @@ class Operator:
     async def _lead(self, api: Api) -> None:
         inbox = Inbox()
         clerks = Clerks(api, inbox)
+        listeners = Listeners(api, partial(_put, inbox))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(clerks.run())
+            tasks.create_task(listeners.run())
             await self._watching(api, inbox, tasks).start()
-            leader = await asyncio.to_thread(_build, self.options, inbox, clerks)
+            leader = await asyncio.to_thread(_build, self.options, inbox, clerks, listeners)
             self.leader = leader
             loop = asyncio.get_running_loop()
 
@@ -248,7 +260,11 @@ class Operator:
             loop.add_signal_handler(number, self.end)
 
 
-def _build(options: OperatorOptions, inbox: Inbox, clerks: Clerks) -> Leader:
+def _put(inbox: Inbox, heard: Heard) -> None:
+    inbox.put(heard, urgent=heard.is_urgent)
+
+
+def _build(options: OperatorOptions, inbox: Inbox, clerks: Clerks, listeners: Listeners) -> Leader:
     """The World from the journal, brought up to date with what the cluster shows."""
     config = options.config
     state = options.state_dir or Path(config.state_dir)
@@ -256,8 +272,11 @@ def _build(options: OperatorOptions, inbox: Inbox, clerks: Clerks) -> Leader:
     recovered = store.recover()
     world = recovered.world
     clock = SteadyClock(time.time, world.now_s)
-    backend, usher, desks = kube_backend(world, inbox, clerks, config, clock)
-    outlook = desks.watch(OutlookWatch(backend.floor))
+    listening = Listening(listeners.post)
+    experience = Experience(store.settings)
+    experience.recall(world)
+    backend, usher, desks = kube_backend(world, inbox, clerks, config, clock, listening, experience)
+    outlook = experience.watching(desks.watch(OutlookWatch(backend.floor)))
     guard, journal, cycles = threading.RLock(), PatientJournal(store.journal), CycleWatch(outlook)
     requests = Requests(backend.wake)
     engine = Engine(
@@ -270,8 +289,13 @@ def _build(options: OperatorOptions, inbox: Inbox, clerks: Clerks) -> Leader:
         live=Live(requests, rules_for, guard),
     )
     upkeep = Upkeep(store, recovered.snapshot_seq, tell=_log.warning)
-    service = Service(engine, requests, journal, guard, backend.wake, upkeep.after_step)
-    return Leader(service, backend, usher, upkeep, store, world, cycles)
+
+    def after_step(world: World) -> None:
+        upkeep.after_step(world)
+        experience.after_step(world)
+
+    service = Service(engine, requests, journal, guard, backend.wake, after_step)
+    return Leader(service, backend, usher, upkeep, experience, store, world, cycles, listening)
 
 
 def _journal_in(state: Path) -> Path:
@@ -280,9 +304,19 @@ def _journal_in(state: Path) -> Path:
 
 
 def kube_backend(
-    world: World, inbox: Inbox, clerks: Clerks, config: OperatorConfig, clock: Callable[[], float]
+    world: World,
+    inbox: Inbox,
+    clerks: Clerks,
+    config: OperatorConfig,
+    clock: Callable[[], float],
+    listening: Listening | None = None,
+    experience: Experience | None = None,
 ) -> tuple[KubeBackend, Usher, QuotaDesks]:
-    """What carries decisions out on a cluster, once it has looked at all that is there."""
+    """What carries decisions out on a cluster, once it has looked at all that is there.
+
+    `listening`: by whom the logs of jobs are read; without it they are not. `experience`: what is known of
+    new jobs; without it nothing is.
+    """
     said = Said()
     observed = Observed()
     writes = Writes(clerks.post)
@@ -295,11 +329,12 @@ def kube_backend(
         binder.cluster,
         writes,
         observed.owners(),
-        said.append,
+        said.append if experience is None else experience.advising(said.append),
         usher.seat,
         has_node=observed.nodes.__contains__,
         timing=timing,
         past=set(world.past),
+        listening=listening or Listening(),
     )
     jobs = world.jobs
     known = {

@@ -18,6 +18,8 @@ from batuta.backends.local.backend import LocalBackend, held_in
 from batuta.backends.local.hosts import node_address
 from batuta.backends.local.passed_env import passed_env
 from batuta.bootstrap import find_policy, live_cadence, policy_summaries, rules_for, version
+from batuta.bootstrap.experience import Experience
+from batuta.bootstrap.foresight import ForesightProcess
 from batuta.bootstrap.local_nodes import (
     VIRTUAL,
     LocalNodes,
@@ -27,6 +29,7 @@ from batuta.bootstrap.local_nodes import (
     virtual_nodes,
 )
 from batuta.bootstrap.server_log import open_log
+from batuta.bootstrap.waste import account
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import NodeName
@@ -37,6 +40,7 @@ from batuta.engine.loop import Engine, Live
 from batuta.engine.requests import Requests
 from batuta.engine.retention import Keep, Retention
 from batuta.engine.service import PatientJournal, Service
+from batuta.engine.shadow import Shadow
 from batuta.spec.task import Task
 from batuta.spec.task_json import task_from_json
 from batuta.store.records import Role
@@ -66,6 +70,8 @@ class UpOptions:
     listen: str = LOOPBACK
     policy: str = ""
     """Empty: the one that was chosen last."""
+    shadow: str = ""
+    """A second policy, which only watches."""
     open_metrics: bool = False
     pass_env: tuple[str, ...] = ()
     """Variables of the server's environment that jobs inherit beside the harmless ones."""
@@ -84,6 +90,9 @@ class Server:
     backend: LocalBackend
     service: Service
     upkeep: Upkeep
+    experience: Experience
+    foresight: ForesightProcess
+    shadow: Shadow
     parts: ServerParts
     token: str
     log: FilteringBoundLogger
@@ -100,6 +109,9 @@ class Server:
         # An engine that died within an event, or still is in one, leaves a World that never was.
         if has_stopped and self.service.failure is None:
             self.upkeep.finish(self.world)
+        self.experience.finish()
+        self.foresight.close()
+        self.shadow.close()
         self.store.close()
 
 
@@ -107,8 +119,8 @@ class Server:
 def built(options: UpOptions) -> Iterator[Server]:
     """A server on its state directory, which nobody else has meanwhile."""
     check_counts(options.nodes, options.gpus)
-    if options.policy:
-        find_policy(options.policy)
+    for policy in filter(None, (options.policy, options.shadow)):
+        find_policy(policy)
     local = (
         virtual_nodes(options.nodes, options.gpus, options.gpu_type)
         if options.virtual
@@ -146,10 +158,13 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         since_s=world.now_s,
     )
     backend.resume(held_in(world))
+    experience = Experience(store.settings)
+    experience.recall(world)
+    shadow = Shadow(world, rules_for, experience.watching(_TellsBackend(backend)), options.shadow)
     guard, journal, cycles = (
         threading.RLock(),
         PatientJournal(store.journal),
-        CycleWatch(_TellsBackend(backend)),
+        CycleWatch(shadow),
     )
     requests = Requests(backend.wake)
     policy = world.policy or DEFAULT_POLICY
@@ -162,8 +177,10 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
     def after_step(world: World) -> None:
         upkeep.after_step(world)
         retention.after_step(world)
+        experience.after_step(world)
 
     service = Service(engine, requests, journal, guard, backend.wake, after_step)
+    foresight = ForesightProcess()
     server: Server
     parts = ServerParts(
         service,
@@ -179,10 +196,17 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         virtual=options.virtual,
         version=version(),
         open_metrics=options.open_metrics,
+        experience=experience,
+        account=lambda from_s, to_s: account(
+            store.journal, store.snapshots, from_s, to_s, time.time()
+        ).plain(),
+        shadow=shadow,
+        foresight=foresight,
         hosts=() if options.listen == LOOPBACK else (options.listen,),
     )
     token = _admin_token(state, store)
-    server = Server(options, state, store, world, backend, service, upkeep, parts, token, log)
+    beside = (upkeep, experience, foresight, shadow)
+    server = Server(options, state, store, world, backend, service, *beside, parts, token, log)
     return server
 
 

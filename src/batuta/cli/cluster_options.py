@@ -19,6 +19,7 @@ NO_CLUSTER = frozenset(
     (
         *("up", "down", "doctor", "dashboard", "token", "completion"),
         *("simulate", "compare", "allocate", "policies", "trace"),
+        *("eta", "whatif", "replay", "shadow", "report"),
     )
 )
 """Verbs that have nothing to do with a cluster."""

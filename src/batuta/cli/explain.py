@@ -14,7 +14,7 @@ from batuta.cli.server_options import HomeOption, JobArgument, connect
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from batuta.client.answers import Chapter, Suggestion
+    from batuta.client.answers import Chapter, Explanation, Suggestion
 
 _WAITING = ("PENDING", "PREEMPTED")
 
@@ -47,6 +47,8 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
         show(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
     if told.quota_reserved is not None and not told.quota_reserved.status:
         show(Text(f"QuotaReserved=False, {told.quota_reserved.reason}{_ahead(told.ahead)}", style="dim"))
+    for sentence in _beliefs(told):
+        show(Text(sentence, style="dim"))
     if told.suggestions:
         typer.echo("\nIt would start now")
         for one in told.suggestions:
@@ -54,6 +56,21 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
     if told.story:
         typer.echo()
         show(_story(told.story))
+
+
+def _beliefs(told: Explanation) -> list[str]:
+    """What was known of the job when it was submitted."""
+    from batuta.cli.terminal import show_seconds
+
+    found = [f"its size was left open: {told.size_choice.sentence}"] if told.size_choice is not None else []
+    own = told.expected
+    if own is not None:
+        found.append(
+            f"expected to take {show_seconds(own.p50_s)} on one GPU, {show_seconds(own.p10_s)} to "
+            f"{show_seconds(own.p90_s)}, by {own.jobs} earlier {'job' if own.jobs == 1 else 'jobs'} "
+            f"({own.source})"
+        )
+    return found
 
 
 def _price(one: Suggestion) -> str:

@@ -40,7 +40,9 @@ def launch(
     gpus: Annotated[
         str | None, typer.Option("--gpus", help="GPUs for each node, as in H100:4, 2 or H100:0.5.")
     ] = None,
-    num_nodes: Annotated[int | None, typer.Option("--num-nodes", help="How many nodes.", metavar="N")] = None,
+    num_nodes: Annotated[
+        str | None, typer.Option("--num-nodes", help="How many nodes; auto leaves it open.", metavar="N")
+    ] = None,
     min_nodes: Annotated[
         int | None, typer.Option("--min-nodes", help="It can run on as few.", metavar="N")
     ] = None,
@@ -110,7 +112,7 @@ def launch(
     overrides = {
         "name": name,
         "gpus": gpus,
-        "num_nodes": num_nodes,
+        "num_nodes": _count(num_nodes),
         "min_nodes": min_nodes,
         "max_nodes": max_nodes,
         "queue": queue,
@@ -156,6 +158,11 @@ def _what(task: str | None, command: Sequence[str] | None) -> tuple[Path | None,
     if task is None and command is None:
         raise InputError.of("what shall run?", fix="batuta launch TASK.yaml, or batuta launch -- COMMAND")
     return (Path(task) if task is not None else None), command
+
+
+def _count(text: str | None) -> int | str | None:
+    """A number as such; whoever reads the task says what else may stand there."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 9 else text
 
 
 def _variables(env: Sequence[str], env_files: Sequence[Path], secret: Sequence[str]) -> dict[str, Any]:
@@ -229,6 +236,8 @@ def _submit(client: Connection, submission: Submission, output: Output, *, follo
         return code
     for note in submitted.notes:
         say(f"note: {note}")
+    if job.size_choice is not None:
+        say(f"size: {job.size_choice.sentence}")
     (say if follow or wait else typer.echo)(f"job {job.label} is submitted")
     if wait:
         return wait_for_end(client, job)

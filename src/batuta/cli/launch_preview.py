@@ -46,7 +46,8 @@ def preview_here(submission: Submission) -> Submitted:
         state="PENDING",
         gpus=request,
     )
-    return Submitted(seen, parsed.notes)
+    notes = ("num_nodes: auto: the server chooses the size",) if parsed.auto_nodes else ()
+    return Submitted(seen, (*parsed.notes, *notes))
 
 
 def summary_of(found: Submitted) -> str:
@@ -107,6 +108,7 @@ def _details(found: Submitted, submission: Submission) -> list[tuple[str, str]]:
     details = [
         ("kind", job.kind),
         ("priority", str(job.priority)),
+        ("size", job.size_choice.sentence if job.size_choice is not None else ""),
         ("runs", _first_line(submission.task)),
         ("env", variables),
         ("secrets", f"{secrets} (values hidden)" if secrets else ""),

@@ -82,6 +82,14 @@ ProfilesOption = Annotated[
 KnowledgeOption = Annotated[
     Knowledge, typer.Option("--knowledge", help="What a policy may know in the goodput replay.")
 ]
+LengthsOption = Annotated[
+    str,
+    typer.Option(
+        "--lengths",
+        help="Shares of their epochs that jobs of the goodput replay run for.",
+        metavar="LEAST-MOST",
+    ),
+]
 FailuresOption = Annotated[
     str | None,
     typer.Option("--failures", help="Failures: mtbf=30d,mttr=2h or a script file.", metavar="SPEC|FILE"),

@@ -57,6 +57,29 @@ def set_policy(
         _tell(client.set_policy(name), output)
 
 
+@app.command()
+def shadow(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="See batuta policy list; off ends it.")],
+    output: OutputOption = Output.TABLE,
+    home: HomeOption = None,
+) -> None:
+    """Let a second policy watch, and note what it would have done. It touches nothing.
+
+    Example: batuta policy shadow afs-l
+    """
+    from batuta.cli.server_options import connect_to_server
+    from batuta.cli.terminal import print_json
+
+    with connect_to_server(home) as client:
+        report = client.set_shadow("" if name == "off" else name)
+    if output is Output.JSON:
+        print_json(report)
+    elif report.policy:
+        typer.echo(f"{report.policy} watches: batuta shadow tells what it would have done")
+    else:
+        typer.echo("no policy watches any more")
+
+
 @app.command(name="list")
 def list_policies(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     """List the policies that the server knows; a star marks the one that decides.

@@ -54,6 +54,12 @@ def up(
     policy: Annotated[
         str, typer.Option("--policy", "-p", help="Who decides; default: the last one, else elastic-fifo.")
     ] = "",
+    shadow: Annotated[
+        str,
+        typer.Option(
+            "--shadow", help="A second policy that only watches: see batuta shadow.", metavar="NAME"
+        ),
+    ] = "",
     demo: Annotated[
         bool, typer.Option("--demo", help="Virtual GPUs, and some elastic jobs that arrive by themselves.")
     ] = False,
@@ -126,6 +132,7 @@ def up(
         port=port,
         listen=listen,
         policy=policy,
+        shadow=shadow,
         open_metrics=open_metrics,
         pass_env=tuple(pass_env or ()),
         keep=Keep(retain_jobs, retain_days * 86_400.0),

@@ -54,6 +54,7 @@ VERBS = (
     Verb("status", JOBS, "Show the cluster at a glance, or everything about one job.", "status"),
     Verb("logs", JOBS, "Print what a job prints, and follow it until it ends.", "logs"),
     Verb("explain", JOBS, "Tell why a job waits, or has the size that it has.", "explain"),
+    Verb("eta", JOBS, "Tell when jobs will start and finish.", "eta"),
     Verb("result", JOBS, "Print what a job returned.", "explain"),
     Verb("cancel", JOBS, "End jobs for good.", "change"),
     Verb("stop", JOBS, "Park jobs until `batuta start`.", "change"),
@@ -65,6 +66,10 @@ VERBS = (
     Verb("gpus", CLUSTER, "Show every GPU, and which job has it.", "nodes"),
     Verb("queues", CLUSTER, "List queues, describe one; try out quota, and apply it.", "queues", "app"),
     Verb("policy", CLUSTER, "Show or change the policy that decides.", "policy", "app"),
+    Verb("shadow", CLUSTER, "Tell what the policy that only watches would have done.", "shadow"),
+    Verb("whatif", CLUSTER, "Tell what a change would do to every job.", "whatif"),
+    Verb("replay", CLUSTER, "Run the journal's past again under other policies.", "replay"),
+    Verb("report", CLUSTER, "Tell where the GPU time went, by queue and by day.", "report"),
     Verb("events", CLUSTER, "Print what happened, and with --follow what happens.", "events"),
     Verb("up", SERVER, "Turn this machine into a cluster.", "up"),
     Verb("down", SERVER, "Stop the server.", "up"),
@@ -91,6 +96,9 @@ VERBS = (
         "Look at workloads, convert them, generate new ones.",
         "trace",
         "app",
+    ),
+    Verb(
+        "vgpu", RESEARCH, "Make virtual GPUs, look at them, harm them, run programs on them.", "vgpu", "app"
     ),
     Verb("create", VODA, "The same as batuta launch -d FILE.", "launch"),
     Verb("get", VODA, "batuta get jobs: the same as batuta queue -a.", "queue", "get"),

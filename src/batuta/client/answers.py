@@ -71,6 +71,28 @@ class QuotaReserved:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedWork:
+    """How long earlier jobs say that one takes, in seconds on one GPU of the reference type."""
+
+    p10_s: float
+    p50_s: float
+    p90_s: float
+    source: str = ""
+    jobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SizeChoice:
+    """Why a job asks for as many GPUs as it does, where its user left that open."""
+
+    gpus: int
+    best_gpus: int = 0
+    speed_share: float = 1.0
+    jobs: int = 0
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """A job as it was when the server was asked."""
 
@@ -95,6 +117,10 @@ class Job:
     exit_code: int | None = None
     detail: str = ""
     reason: Reason | None = None
+    expected: ExpectedWork | None = None
+    """What was believed of its length at its submit; None when nothing was known."""
+    size_choice: SizeChoice | None = None
+    """None when its user said a size."""
     quota_reserved: QuotaReserved | None = None
     """Only where one job is asked for, and it is not over."""
     task: dict[str, Any] | None = None
@@ -249,6 +275,8 @@ class Explanation:
     """How many of its queue are ahead of it; None when it does not wait."""
     suggestions: tuple[Suggestion, ...] = ()
     """What would start it, as far as somebody asked."""
+    expected: ExpectedWork | None = None
+    size_choice: SizeChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from urllib.parse import quote
 from batuta.client import answers as a
 from batuta.client import queue_answers as q
 from batuta.client.decoding import decode, decode_list
+from batuta.client.foresight_calls import ForesightCalls
 from batuta.client.quota_calls import QuotaCalls
+from batuta.client.report_calls import ReportCalls
 from batuta.client.transport import Transport
 from batuta.client.watching import follow_events, read_past
 
@@ -17,7 +19,7 @@ FARTHEST = 20_000
 """How many events are looked through for recent ones."""
 
 
-class ClusterCalls(QuotaCalls):
+class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls):
     """The half of `Client` that is not about one job."""
 
     def __init__(self, transport: Transport) -> None:

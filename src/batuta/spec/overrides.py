@@ -19,7 +19,8 @@ class Overrides:
 
     name: str | None = None
     gpus: str | None = None
-    num_nodes: int | None = None
+    num_nodes: int | str | None = None
+    """A number, or `auto`."""
     min_nodes: int | None = None
     max_nodes: int | None = None
     queue: str | None = None

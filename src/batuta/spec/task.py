@@ -2,7 +2,7 @@
 
     name: resnet                     # default: the job's id
     workdir: .                       # a local folder; relative to the task file
-    num_nodes: 4                     # default 1, or elastic.min_nodes
+    num_nodes: 4                     # default 1, or elastic.min_nodes; auto: chosen by what is known
     resources:
       accelerators: H100:8           # per node; H100 (one), {H100: 8}, [H100:8, A100:8], H100:0.5, 8 (any)
       cpus: 16+                      # per node; 16 and 16+ are placed alike
@@ -85,6 +85,8 @@ class Task:
     name: str = ""
     workdir: str = ""
     num_nodes: int = 1
+    auto_nodes: bool = False
+    """The count is to be chosen, among the sizes of `elastic`; `num_nodes` is the smallest of them."""
     needs: Needs = NO_NEEDS
     any_of: tuple[Needs, ...] = ()
     """Candidates, each complete; empty: `needs` is the only one."""
@@ -200,14 +202,15 @@ def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathR
     resources = read_resources(reader, values.get("resources"))
     if overrides.gpus is not None:
         resources = override_gpus(reader, resources, overrides.gpus)
-    num_nodes, elastic = read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
+    size, elastic = read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
     gpu = read_gpu(reader, values.get("gpu"))
     exec_time = resources.label(EXEC_TIME_LABEL)
     priority, priority_class = _priority(reader, resources, overrides.priority)
     task = Task(
         name=_read_name(reader, values.get("name"), overrides.name),
         workdir=workdir,
-        num_nodes=num_nodes,
+        num_nodes=size.nodes,
+        auto_nodes=size.auto,
         needs=resources.needs,
         any_of=resources.any_of,
         labels=resources.labels,
@@ -247,7 +250,7 @@ def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task) ->
             "a share is of one GPU, but accelerators asks for more",
             "ask for one GPU, or drop the share",
         )
-    if (task.num_nodes, task.elastic.max_nodes) != (1, 1):
+    if (task.num_nodes, task.elastic.max_nodes, task.auto_nodes) != (1, 1, False):
         reader.blame(place, "a task with a share of a GPU has one node", "num_nodes: 1, and no elastic sizes")
 
 

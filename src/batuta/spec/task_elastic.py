@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+import yaml
+
 from batuta.core.job import ANYWHERE, JobKind, Spread, Topology
 from batuta.spec.duration import parse_duration_s
 from batuta.spec.overrides import Overrides
@@ -14,6 +16,9 @@ from batuta.spec.task_yaml import TaskReader
 from batuta.spec.yaml_nodes import YamlNode
 
 MOST_NODES = 100_000
+AUTO = "auto"
+AUTO_MOST_NODES = 8
+"""Up to so many nodes a size that is left open may have, unless `elastic.max_nodes` says something else."""
 MOST_SIZES = 1024
 GRACE_S = 60.0
 LONGEST_GRACE_S = 86_400.0
@@ -76,17 +81,25 @@ class GpuWishes:
         return bool(self.memory_mib or self.compute_percent)
 
 
+@dataclass(frozen=True, slots=True)
+class AskedSize:
+    """How many nodes a task asks for; `auto` where that is left open, with the smallest for now."""
+
+    nodes: int = 1
+    auto: bool = False
+
+
 RIGID = Elastic()
 NO_WISHES = GpuWishes()
 
 
 def read_elastic(
     reader: TaskReader, node: YamlNode | None, num_nodes: YamlNode | None, overrides: Overrides
-) -> tuple[int, Elastic]:
+) -> tuple[AskedSize, Elastic]:
     """How many nodes the task asks for, and its sizes."""
     before = len(reader.problems)
     values = reader.section(node, "elastic", _KEYS)
-    asked = _count(reader, num_nodes, "num_nodes", overrides.num_nodes)
+    auto, asked = _asked(reader, num_nodes, overrides.num_nodes)
     low = _count(reader, values.get("min_nodes"), "min_nodes", overrides.min_nodes)
     high = _count(reader, values.get("max_nodes"), "max_nodes", overrides.max_nodes)
     step = _count(reader, values.get("step"), "step", None)
@@ -99,7 +112,7 @@ def read_elastic(
         place = values.get("min_nodes", values.get("max_nodes"))
         reader.blame(place, f"min_nodes {low} is above max_nodes {high}")
     if len(reader.problems) > before:
-        return 1, RIGID
+        return AskedSize(), RIGID
     if sizes is not None:
         sizes = _within(reader, values, sizes, low, high, cut=cut)
         low, high = (sizes[0], sizes[-1]) if sizes else (low, high)
@@ -108,7 +121,10 @@ def read_elastic(
         asked = min(max(asked, low or 1), high or MOST_NODES)
     asked = asked or low or 1
     low = low or asked
-    high = high or max(asked, low)
+    if high is None:
+        high = max(asked, low)
+        if auto and low < AUTO_MOST_NODES:
+            high = AUTO_MOST_NODES - (AUTO_MOST_NODES - low) % (step or 1)
     elastic = Elastic(
         low,
         high,
@@ -120,7 +136,7 @@ def read_elastic(
         _KINDS[kind or "auto"],
     )
     _check_range(reader, values, num_nodes, asked, elastic)
-    return asked, elastic
+    return AskedSize(asked, auto), elastic
 
 
 def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuWishes:
@@ -139,16 +155,26 @@ def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuWishes:
     return GpuWishes(memory or 0, compute or 0, Topology(within, required, numa == "single"))
 
 
-def _count(reader: TaskReader, node: YamlNode | None, what: str, given: int | None) -> int | None:
+def _asked(reader: TaskReader, node: YamlNode | None, given: int | str | None) -> tuple[bool, int | None]:
+    """Whether the size is left open; if not, what is asked for. The file is checked in any case."""
+    open_in_file = node is not None and isinstance(node, yaml.ScalarNode) and node.value == AUTO
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 9:
+        given = int(given)
+    asked = _count(reader, None if open_in_file else node, "num_nodes", None if given == AUTO else given)
+    if given == AUTO:
+        return True, None
+    return open_in_file and given is None, asked
+
+
+def _count(reader: TaskReader, node: YamlNode | None, what: str, given: int | str | None) -> int | None:
     """What the command line says, else what the file says. The file is checked in any case."""
     written = reader.whole(node, what, 1, MOST_NODES) if node is not None else None
     if given is None:
         return written
-    if isinstance(given, bool) or not 1 <= given <= MOST_NODES:
-        flag = "--" + what.replace("_", "-")
-        reader.problems.append(
-            Problem(f"{flag} must be a whole number within 1..{MOST_NODES}, found {given}")
-        )
+    if isinstance(given, bool | str) or not 1 <= given <= MOST_NODES:
+        flag, found = "--" + what.replace("_", "-"), shown(given) if isinstance(given, str) else given
+        wanted = f"a whole number within 1..{MOST_NODES}{f' or {AUTO}' if what == 'num_nodes' else ''}"
+        reader.problems.append(Problem(f"{flag} must be {wanted}, found {found}"))
         return None
     return given
 

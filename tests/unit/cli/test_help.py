@@ -14,7 +14,19 @@ from batuta.cli.verbs import VERBS
 
 OF_THE_SPEC = frozenset(
     (
-        *("launch", "queue", "status", "logs", "explain", "result", "cancel", "stop", "start", "resize"),
+        *(
+            "launch",
+            "queue",
+            "status",
+            "logs",
+            "explain",
+            "eta",
+            "result",
+            "cancel",
+            "stop",
+            "start",
+            "resize",
+        ),
         *(
             "history",
             "top",
@@ -22,6 +34,9 @@ OF_THE_SPEC = frozenset(
             "gpus",
             "queues",
             "policy",
+            "shadow",
+            "whatif",
+            "replay",
             "events",
             "up",
             "down",
@@ -29,8 +44,9 @@ OF_THE_SPEC = frozenset(
             "operator",
             "doctor",
             "dashboard",
+            "report",
         ),
-        *("token", "completion", "simulate", "compare", "allocate", "policies", "trace"),
+        *("token", "completion", "simulate", "compare", "allocate", "policies", "trace", "vgpu"),
         *("create", "get", "delete"),
     )
 )
@@ -52,10 +68,11 @@ def test_all_verbs_of_the_spec_are_there():
     families = {
         "nodes": {"list", "cordon", "uncordon", "drain"},
         "queues": {"list", "apply", "describe", "try", "delete", "export"},
-        "policy": {"show", "set", "list"},
+        "policy": {"show", "set", "shadow", "list"},
         "token": {"create", "list", "revoke"},
         "completion": {"bash", "zsh", "fish", "install"},
         "get": {"jobs"},
+        "vgpu": {"create", "status", "inject", "run"},
     }
     for family, members in families.items():
         assert {path[1] for path in all_commands() if path[0] == family and len(path) == 2} == members
@@ -84,6 +101,7 @@ def test_verbs_that_talk_to_a_server_have_home_and_those_that_print_have_json():
         "allocate",
         "policies",
         "trace",
+        "vgpu",
         "completion",
         "get",
         "install",
@@ -94,6 +112,7 @@ def test_verbs_that_talk_to_a_server_have_home_and_those_that_print_have_json():
         "logs",
         "up",
         "trace",
+        "vgpu",
         "completion",
         "create",
         "delete",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.sdk import _lines, _requests
+from batuta.sdk import _lines, _requests, _stderr
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +17,7 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name)
     for name, value in (("_answered", 0), ("_signalled", False), ("_listening", False)):
         monkeypatch.setattr(_requests, name, value)
+    monkeypatch.setattr(_stderr, "_kept", [])
     for name, empty in (("_warned", set()), ("_torn", set()), ("_held", {}), ("_last_s", {})):
         monkeypatch.setattr(_lines, name, empty)
     before = signal.getsignal(signal.SIGUSR1)

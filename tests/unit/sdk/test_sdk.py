@@ -37,6 +37,7 @@ def test_importing_it_loads_next_to_nothing():
         "batuta.sdk",
         "batuta.sdk._lines",
         "batuta.sdk._requests",
+        "batuta.sdk._stderr",
         "atexit",
         "__future__",
     }

@@ -153,3 +153,47 @@ def test_topology_is_a_word(text, topology):
 def test_a_share_of_a_gpu_has_memory_and_compute():
     gpu = parse_task("run: x\ngpu: {memory: 8GiB, compute: 50%}").gpu
     assert (gpu.memory_mib, gpu.compute_percent, gpu.is_share) == (8192, 50, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "sizes"),
+    [
+        ("num_nodes: auto", {}, (1, 1, 8, None)),
+        ("num_nodes: auto\nelastic: {max_nodes: 4}", {}, (1, 1, 4, None)),
+        ("num_nodes: auto\nelastic: {min_nodes: 2}", {}, (2, 2, 8, None)),
+        ("num_nodes: auto\nelastic: {min_nodes: 16}", {}, (16, 16, 16, None)),
+        ("num_nodes: auto\nelastic: {step: 2}", {}, (1, 1, 7, (1, 3, 5, 7))),
+        ("num_nodes: auto\nelastic: {sizes: [2, 4]}", {}, (2, 2, 4, (2, 4))),
+        ("", {"num_nodes": "auto"}, (1, 1, 8, None)),
+        ("num_nodes: 4", {"num_nodes": "auto", "max_nodes": 2}, (1, 1, 2, None)),
+    ],
+)
+def test_a_size_that_is_left_open_begins_with_the_smallest(text, given, sizes):
+    assert parse_task(f"run: x\n{text}", overrides=Overrides(**given)).auto_nodes
+    assert sizes_of(text, **given) == sizes
+
+
+def test_a_number_on_the_command_line_stands_in_for_auto():
+    task = parse_task("run: x\nnum_nodes: auto", overrides=Overrides(num_nodes="3"))
+    assert (task.num_nodes, task.auto_nodes) == (3, False)
+    assert task.elastic == Elastic(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "message"),
+    [
+        ("num_nodes: automatic", {}, "num_nodes"),
+        (
+            "num_nodes: 4",
+            {"num_nodes": "some"},
+            "--num-nodes must be a whole number within 1..100000 or auto, found 'some'",
+        ),
+        ("num_nodes: 4", {"num_nodes": "0"}, "--num-nodes must be a whole number"),
+        ("num_nodes: no", {"num_nodes": "auto"}, "num_nodes"),
+        ("num_nodes: auto\ngpu: {memory: 8GiB}", {}, "a share of a GPU has one node"),
+    ],
+)
+def test_a_size_that_is_neither_a_number_nor_open_is_refused(text, given, message):
+    with pytest.raises(InputError) as refused:
+        parse_task(f"run: x\n{text}", overrides=Overrides(**given))
+    assert message in str(refused.value)

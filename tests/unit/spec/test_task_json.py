@@ -44,6 +44,7 @@ def test_the_shape_of_a_stored_task_changes_with_its_schema_only():
             "name": "",
             "workdir": "",
             "num_nodes": 1,
+            "auto_nodes": False,
             "needs": {"accelerators": [{"type": "T4", "count": 1.0}], "cpus": None, "memory_gib": None},
             "any_of": [],
             "labels": [],

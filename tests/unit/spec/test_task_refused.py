@@ -17,7 +17,7 @@ def problems_of(text: str, overrides: Overrides | None = None, **options) -> lis
     ("overrides", "said"),
     [
         (Overrides(gpus="H100:x"), "--gpus: 'x' is not a count of GPUs (a whole number within 1..1024, or"),
-        (Overrides(num_nodes=0), "--num-nodes must be a whole number within 1..100000, found 0"),
+        (Overrides(num_nodes=0), "--num-nodes must be a whole number within 1..100000 or auto, found 0"),
         (Overrides(priority=2000), "--priority must be a whole number within -1000..1000, or the name of a"),
         (Overrides(queue="a b"), "--queue: 'a b' is not the name of a queue"),
         (Overrides(name="-x"), "--name: '-x' is not a name"),

@@ -1,0 +1,182 @@
+"""The account of GPU time as one HTML page that needs nothing but a browser: no network and no script."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any, NamedTuple
+
+from batuta.report import palette
+from batuta.report.markup import escape, join, leaf, tag
+from batuta.report.units import UNKNOWN, percent, significant
+
+_HOUR_S = 3600.0
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 1100.0, 260.0, 60.0, 40.0
+_WIDEST_BAR = 64.0
+
+
+class Kind(NamedTuple):
+    """One of the parts that make up the capacity."""
+
+    key: str
+    name: str
+    style: str
+    meaning: str
+
+
+KINDS = (
+    Kind("used_gpu_s", "Used", "p1", "jobs made progress and kept it"),
+    Kind("restarting_gpu_s", "Restarts", "p2", "jobs held GPUs while they started or were resized"),
+    Kind("lost_gpu_s", "Lost work", "p5", "progress after the last checkpoint, thrown away"),
+    Kind("fragmented_gpu_s", "Fragmented", "p6", "free, but of no use to the smallest job that waited"),
+    Kind("idle_gpu_s", "Idle", "p0", "free, and nobody waited for it"),
+    Kind("unavailable_gpu_s", "Out of service", "p4", "ill, cordoned or used by others"),
+)
+WAITING = Kind("waiting_gpu_s", "Waited for", "p3", "asked for and not had; no part of the capacity")
+_HELD = KINDS[:3]
+
+
+def render_waste(report: Mapping[str, Any]) -> str:
+    """The page of an answer of the API; the same answer gives the same bytes."""
+    title = _title(report["total"])
+    style = join((palette.css(), resources.files("batuta.report").joinpath("style.css").read_text("utf-8")))
+    head = tag(
+        "head",
+        '<meta charset="utf-8">',
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        tag("title", escape(f"{title} – Batuta")),
+        tag("style", style),
+    )
+    body = tag(
+        "body",
+        tag(
+            "header",
+            tag("p", tag("b", "Batuta"), escape(f" · {_span(report)}"), class_="kicker"),
+            tag("h1", escape(title)),
+            *(tag("p", escape(note), class_="warning", role="note") for note in report["notes"]),
+        ),
+        tag("main", _tiles(report["total"]), _days(report), _queues(report["queues"])),
+    )
+    return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def _title(total: Mapping[str, float]) -> str:
+    capacity = total["capacity_gpu_s"]
+    if not capacity:
+        return "There were no GPUs"
+    return f"{percent(total['used_gpu_s'] / capacity)} of {_hours(capacity)} GPU-hours were used"
+
+
+def _span(report: Mapping[str, Any]) -> str:
+    return " to ".join(
+        f"{datetime.fromtimestamp(report[key], UTC):%Y-%m-%d %H:%M}" for key in ("from_s", "to_s")
+    )
+
+
+def _tiles(total: Mapping[str, float]) -> str:
+    """Each part as hours and as a share."""
+    capacity = total["capacity_gpu_s"]
+    tiles = [
+        tag(
+            "div",
+            tag("span", tag("span", class_=f"swatch {kind.style}"), escape(kind.name), class_="tile-name"),
+            tag("b", escape(_hours(total[kind.key]))),
+            tag("span", escape(f"GPU-hours{_of(total[kind.key], capacity, kind)}")),
+            class_="tile",
+            title=kind.meaning,
+        )
+        for kind in (*KINDS, WAITING)
+    ]
+    return tag("div", *tiles, class_="tiles")
+
+
+def _of(part: float, capacity: float, kind: Kind) -> str:
+    return f", {percent(part / capacity, 1)}" if capacity and kind is not WAITING else ""
+
+
+# ------------------------------------------------------------------------------------------------------ days
+
+
+def _days(report: Mapping[str, Any]) -> str:
+    days = report["days"]
+    if not days:
+        return tag("p", "Nothing was there in this time.")
+    head = ("Day (UTC)", "GPU-hours", *(kind.name for kind in (*KINDS, WAITING)))
+    rows = [(day["day"], *_day_cells(day)) for day in days]
+    rows.append(("All", *_day_cells(report["total"])))
+    caption = "Shares of all GPU-hours of the day; what jobs waited for in GPU-hours."
+    return tag("h2", "By day") + tag("figure", _bars(days)) + _table(caption, head, rows)
+
+
+def _day_cells(day: Mapping[str, float]) -> Sequence[str]:
+    capacity = day["capacity_gpu_s"]
+    shares = [percent(day[kind.key] / capacity, 1) if capacity else UNKNOWN for kind in KINDS]
+    return (_hours(capacity), *shares, _hours(day[WAITING.key]))
+
+
+def _bars(days: Sequence[Mapping[str, Any]]) -> str:
+    """A bar for each day, stacked from what was used up to what was left."""
+    most = max(float(day["capacity_gpu_s"]) for day in days) or 1.0
+    step = (_WIDTH - _LEFT) / len(days)
+    width, room = min(_WIDEST_BAR, 0.8 * step), _HEIGHT - _BOTTOM - 10.0
+    every = max(1, -(-len(days) // 12))
+    parts = [
+        leaf("line", x1=_LEFT, x2=_WIDTH, y1=_HEIGHT - _BOTTOM, y2=_HEIGHT - _BOTTOM, stroke="currentColor")
+    ]
+    for number, day in enumerate(days):
+        x, y = _LEFT + step * (number + 0.5) - width / 2, _HEIGHT - _BOTTOM
+        for kind in KINDS:
+            height = room * float(day[kind.key]) / most
+            if height < 0.05:
+                continue
+            y -= height
+            told = f"{day['day']}: {kind.name} {_hours(day[kind.key])} GPU-hours"
+            bar = {"x": x, "y": y, "width": width, "height": height, "class_": kind.style}
+            parts.append(tag("rect", tag("title", escape(told)), fill="currentColor", **bar))
+        if number % every == 0:
+            middle = {"x": x + width / 2, "y": _HEIGHT - _BOTTOM + 18.0, "text_anchor": "middle"}
+            parts.append(tag("text", escape(day["day"][5:]), fill="currentColor", font_size=12, **middle))
+    top = {"x": _LEFT - 8.0, "y": 20.0, "text_anchor": "end", "fill": "currentColor"}
+    parts.append(tag("text", escape(_hours(most)), font_size=12, **top))
+    return tag(
+        "svg",
+        tag("title", "GPU-hours by day and by what became of them"),
+        *parts,
+        viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}",
+        role="img",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- queues
+
+
+def _queues(queues: Sequence[Mapping[str, Any]]) -> str:
+    if not queues:
+        return ""
+    head = ("Queue", *(kind.name for kind in (*_HELD, WAITING)))
+    rows = [(own["queue"], *(_hours(own[kind.key]) for kind in (*_HELD, WAITING))) for own in queues]
+    return tag("h2", "By queue") + _table("GPU-hours of the jobs of each queue.", head, rows)
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    titles = [
+        tag("th", escape(name), scope="col", class_=None if k else "name") for k, name in enumerate(head)
+    ]
+    body = [
+        tag("tr", tag("th", escape(first), scope="row", class_="name"), *(tag("td", escape(c)) for c in rest))
+        for first, *rest in rows
+    ]
+    table = tag(
+        "table",
+        tag("caption", tag("span", escape(caption))),
+        tag("thead", tag("tr", *titles)),
+        tag("tbody", *body),
+    )
+    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="table")
+
+
+def _hours(gpu_s: float) -> str:
+    return significant(gpu_s / _HOUR_S)
