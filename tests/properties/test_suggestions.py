@@ -30,7 +30,7 @@ def test_a_suggestion_that_is_followed_starts_the_job(seed):
 
 
 def test_the_walks_lead_to_suggestions_of_many_kinds():
-    kinds = set()
+    kinds: set[Remedy] = set()
     for seed in range(12):
         walk = Walk(seed, "fifo").go(80)
         for job, placed in zip(walk.world.jobs.ids, walk.world.jobs.placements, strict=True):

@@ -64,7 +64,7 @@ def test_all_that_is_wrong_with_a_question_is_told_at_once(cli):
     for arguments, words in BAD:
         with pytest.raises((InputError, ApiError)) as refused:
             cli.ok(*arguments)
-        told = " ".join(map(str, refused.value.problems))
+        told = " ".join(map(str, refused.value.problems))  # type: ignore[attr-defined]
         for word in words:
             assert word in told, arguments
 

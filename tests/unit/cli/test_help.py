@@ -130,7 +130,7 @@ def test_verbs_that_talk_to_a_server_have_home_and_those_that_print_have_json():
 
 
 def test_the_list_of_verbs_says_what_each_verb_says_of_itself():
-    for name, command in get_command(app).commands.items():
+    for name, command in get_command(app).commands.items():  # type: ignore[attr-defined]
         (verb,) = (verb for verb in VERBS if verb.name == name)
         assert command.get_short_help_str(200) == verb.sentence
 

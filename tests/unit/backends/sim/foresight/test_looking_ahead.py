@@ -38,7 +38,9 @@ def test_a_running_job_ends_when_its_work_is_done_and_the_next_one_follows() -> 
     jobs = [make_job("a", 4, work_s=400.0), make_job("b", 4, work_s=800.0, restart_s=20.0)]
     told = looked(make_world(make_nodes(4), {"a": "n0:0123"}, jobs))
     assert finishes(told) == {"a": 100.0, "b": 100.0 + 20.0 + 200.0}
-    assert told.of("b").start_p50_s == 100.0
+    following = told.of("b")
+    assert following is not None
+    assert following.start_p50_s == 100.0
 
 
 def test_a_start_that_is_under_way_takes_the_rest_of_its_time() -> None:

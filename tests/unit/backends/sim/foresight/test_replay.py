@@ -1,5 +1,7 @@
 """A span of a journal under the same and under other policies."""
 
+from functools import partial
+
 import pytest
 
 from batuta.backends.sim.foresight.forecast import Rulebook
@@ -82,9 +84,7 @@ def test_a_job_that_is_not_over_is_believed() -> None:
 
 def test_another_policy_is_held_against_what_really_happened() -> None:
     span = span_of(lived(), -1.0, 1e6)
-    futures = [
-        (name, replay_span(span, Rulebook(lambda name=name: rules_for(name)))) for name in ("fifo", "srjf")
-    ]
+    futures = [(name, replay_span(span, Rulebook(partial(rules_for, name)))) for name in ("fifo", "srjf")]
     really, again, other = tell(span, futures)
     assert (really.policy, really.jobs, really.missing) == ("", 4, 0)
     assert again.jct_s == pytest.approx(really.jct_s)
