@@ -67,7 +67,7 @@ def _terms(view: TypedView, options: TypeOptions, own_place: float) -> _Terms:
     prices = np.full(len(view), np.inf)
     np.minimum.at(prices, row, price)
     fair = _fair_speed(len(view), cluster, options, speed)
-    urgent = lateness(jobs, work_s, shortest, fair, jobs.remaining_s / np.maximum(work_s, LEAST_S))
+    urgent = lateness(jobs, work_s, shortest, fair, mean)
     return _Terms(options, left_s, speed, np.where(np.isfinite(prices), prices, 0.0) * urgent)
 
 

@@ -12,11 +12,12 @@ from batuta.core.cluster import Node
 from batuta.core.command import Start
 from batuta.core.decide import decide
 from batuta.core.outlook import Phases, SharedOutlook
+from batuta.core.typed_view import TypedView
 from batuta.policies.rent import Rent
 from batuta.policies.rent_guard import unrest, urgency
 from batuta.policies.rent_options import list_sizes
 from batuta.spec.snapshot_job import SnapshotJob
-from tests.support.views import make_view, pools, run
+from tests.support.views import make_view, pools, run, typed_pools
 from tests.support.worlds import make_job, make_world
 
 LINEAR = tuple(map(float, range(9)))
@@ -129,3 +130,12 @@ def test_of_two_types_each_goes_to_whom_it_helps_more() -> None:
     plan = decide(world, 0.0, rules_for("rent"))
     went = {command.job: command.placement.nodes for command in plan.commands if isinstance(command, Start)}
     assert went == {"alike": ("s",), "needs-fast": ("f",)}
+
+
+@given(view=typed_pools(), wrong=st.sampled_from([0.0, float("nan"), float("inf"), -1.0]))
+def test_nonsense_about_the_time_left_does_no_harm_with_types_either(view: TypedView, wrong: float) -> None:
+    rows = len(view.jobs)
+    jobs = replace(view.jobs, remaining_s=np.full(rows, wrong), done_s=np.zeros(rows))
+    chosen = Rent().allocate_types(replace(view, jobs=jobs))
+    for kind, capacity in enumerate(view.capacity.tolist()):
+        assert chosen.gpus[chosen.gpu_type == kind].sum() <= capacity
