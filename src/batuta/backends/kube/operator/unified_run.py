@@ -26,7 +26,7 @@ from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.backends.kube.unified_job.tolerating import tolerating
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Span
-from batuta.core.job import Job, JobId, JobState
+from batuta.core.job import JobId, JobState
 from batuta.core.wish import Wish
 
 _BEGUN = ("Running", "Succeeded", "Failed")
@@ -234,14 +234,6 @@ class UnifiedRun:
 
     def _tell_changes(self, before: Asked, asked: Asked, now_s: float) -> None:
         assert asked.job is not None
-        is_idle = self.run is None and self.wanted is None
-        if is_idle and before.job is not None and _nodes_of(before.job) != _nodes_of(asked.job):
-            # The World keeps the nodes of a job that it knows; this one holds nothing, and may have others.
-            detail = "it comes again: other nodes are meant for it now"
-            self._site.say(ev.JobEnded(now_s, self.id, JobState.CANCELLED, "kubernetes", detail=detail))
-            self._site.past.add(self.id)
-            self._come(asked, now_s)
-            return
         if asked.job != before.job:
             self._site.say(ev.JobChanged(now_s, asked.job, cause="kubernetes"))
             self._talk.changed(asked.job)
@@ -595,8 +587,3 @@ def _count(n: int, what: str) -> str:
 
 def _asked_before(known: Known) -> Asked:
     return Asked(known.job, Wish.PARK if known.is_parked else Wish.RUN)
-
-
-def _nodes_of(job: Job) -> tuple[object, ...]:
-    """Which nodes a job may have."""
-    return job.node_labels, job.node_terms, job.tolerations
