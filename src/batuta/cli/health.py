@@ -1,0 +1,107 @@
+"""`batuta health`: the rules about errors of GPUs, and what they would do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from batuta.cli.options import Output, OutputOption
+
+if TYPE_CHECKING:
+    from batuta.gpu.health.dry_run import Tried
+
+app = typer.Typer(
+    name="health",
+    help="Show the rules about errors of GPUs, and try them on a log.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    epilog="Example: batuta health check-rules --log /var/log/kern.log",
+)
+
+RulesOption = Annotated[
+    Path | None,
+    typer.Option("--rules", metavar="FILE", help="An edited copy of the rules; default: Batuta's."),
+]
+LogOption = Annotated[
+    str | None,
+    typer.Option(
+        "--log", metavar="FILE", help="A kernel log, or what a job printed; - reads standard input."
+    ),
+]
+
+
+@app.command()
+def rules() -> None:
+    """Print the rules that come with Batuta, to keep a copy and change it.
+
+    Example: batuta health rules > my-rules.yaml
+    """
+    from batuta.gpu.health.rules_file import own_rules_text
+
+    typer.echo(own_rules_text(), nl=False)
+
+
+@app.command(name="check-rules")
+def check_rules(
+    log: LogOption = None, rules: RulesOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Check a file of rules, and tell for each line of a log what would be done. Nothing is done.
+
+    Examples:
+
+      batuta health check-rules --rules my-rules.yaml
+
+      batuta health check-rules --log /var/log/kern.log
+
+      dmesg | batuta health check-rules --rules my-rules.yaml --log -
+    """
+    from batuta.cli.terminal import print_json
+    from batuta.gpu.health.dry_run import try_rules
+    from batuta.gpu.health.rules_file import read_rules
+
+    found = read_rules(rules)
+    if log is None:
+        typer.echo(f"{rules or 'the rules of Batuta'}: {len(found.rules)} rules, nothing wrong", err=True)
+        tried = []
+    else:
+        with _opened(log) as lines:
+            tried = list(try_rules(found, lines))
+    if output is Output.JSON:
+        print_json(tried)
+    elif log is not None:
+        _show(tried)
+
+
+@contextmanager
+def _opened(log: str) -> Iterator[Iterable[str]]:
+    """The lines of a file, or of standard input."""
+    from batuta.spec.problem import InputError
+
+    if log == "-":
+        yield sys.stdin
+        return
+    try:
+        with Path(log).open(encoding="utf-8", errors="replace") as file:
+            yield file
+    except OSError as error:
+        raise InputError.of(f"cannot be read: {error.strerror or error}", file=log) from None
+
+
+def _show(tried: list[Tried]) -> None:
+    from batuta.cli.table import Column, print_table
+    from batuta.cli.terminal import NOTHING
+
+    columns = (
+        Column("LINE", right=True),
+        Column("WHAT"),
+        Column("WHERE", drop=1),
+        Column("MEANS", least=12),
+        Column("WOULD BE DONE", least=16),
+    )
+    rows = [(str(one.line), one.what, one.where or NOTHING, one.means, one.done) for one in tried]
+    print_table(columns, rows, "no line of this log tells of an error of a GPU")

@@ -1,0 +1,129 @@
+"""What a finding means and what is done about it: rules as values."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from batuta.core.cluster import NodeName
+from batuta.core.job import JobId
+
+
+class Action(StrEnum):
+    """What is done about a finding, from nothing to the most."""
+
+    IGNORE = "ignore"
+    RESTART_JOB = "restart job"
+    RESET_GPU = "reset GPU"
+    REBOOT = "reboot"
+    REPLACE = "replace"
+    """Out of service until somebody has looked: new hardware, new firmware, a cable."""
+
+    @property
+    def takes_out(self) -> bool:
+        """Whether it is about hardware, which goes out of service for it."""
+        return self in REMEDIES
+
+
+REMEDIES: Final = (Action.RESET_GPU, Action.REBOOT, Action.REPLACE)
+"""Each is tried when the one before it did not help."""
+
+
+class Source(StrEnum):
+    """Where findings come from."""
+
+    XID = "xid"
+    """The GPU's driver, in the kernel log."""
+    SXID = "sxid"
+    """The driver of NVLink switches, in the kernel log."""
+    LOG = "log"
+    """What a job prints."""
+
+
+class Scope(StrEnum):
+    """What is out of service for it."""
+
+    GPU = "gpu"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of the table: these codes, with such a text, mean this."""
+
+    source: Source
+    means: str
+    action: Action
+    scope: Scope = Scope.GPU
+    first: int = 0
+    """The codes from `first` to `last`; of the source `log` there are none."""
+    last: int = 0
+    pattern: re.Pattern[str] | None = None
+    """What must be found in the text besides; None: nothing."""
+    at_idle: bool = False
+    """Not at once: when no job has the GPU."""
+    follows: bool = False
+    """It is told after other errors, as their consequence: then it says nothing new."""
+    counts: bool = True
+    """Whether the same error in several jobs is held against the hardware: many meet what one has caused."""
+
+    def fits(self, source: Source, code: int, text: str) -> bool:
+        if source is not self.source or not self.first <= code <= self.last:
+            return False
+        return self.pattern is None or self.pattern.search(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthLimits:
+    """How much it takes to act, and how far acting may go."""
+
+    jobs: int = 3
+    """An application error that so many different jobs met on one GPU is the GPU's fault."""
+    within_s: float = 86_400.0
+    """Errors longer ago than this are forgotten."""
+    incident_s: float = 60.0
+    """The same error again within this time is still the same incident."""
+    probation_s: float = 1_800.0
+    longest_probation_s: float = 86_400.0
+    calm_s: float = 604_800.0
+    """Who falls ill again within this time after a return flaps: the next probation is twice as long."""
+    share: float = 0.25
+    """The part of a pool's GPUs that may be out of service automatically; 0: nothing is taken out."""
+
+    def probation_after_s(self, flaps: int) -> float:
+        """How long the next probation is; doubled for each return that did not last."""
+        return min(self.probation_s * 2.0 ** min(flaps, 64), self.longest_probation_s)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRules:
+    """The whole table; of several rules that fit the first one counts."""
+
+    rules: tuple[Rule, ...]
+    limits: HealthLimits = field(default_factory=HealthLimits)
+    version: int = 1
+
+    def find(self, source: Source, code: int, text: str) -> Rule | None:
+        return next((rule for rule in self.rules if rule.fits(source, code, text)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that was noticed on a node, by whoever looks."""
+
+    time_s: float
+    node: NodeName
+    source: Source
+    code: int = 0
+    text: str = ""
+    gpu: int | None = None
+    """None: not about a GPU, or nobody knows about which."""
+    jobs: tuple[JobId, ...] = ()
+    """Whose work was hit."""
+
+    @property
+    def name(self) -> str:
+        """What people call it: `Xid 79`."""
+        return {Source.XID: f"Xid {self.code}", Source.SXID: f"SXid {self.code}"}.get(self.source, "log")

@@ -1,0 +1,1 @@
+"""Where findings about the health of a node come from, and the rules to judge them by."""

@@ -1,0 +1,178 @@
+"""The file of health rules: the one that comes with Batuta, or an edited copy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from batuta.core.health_rules import Action, HealthLimits, HealthRules, Rule, Scope, Source
+from batuta.spec.duration import parse_duration_s
+from batuta.spec.problem import InputError, in_order
+from batuta.spec.sound_yaml import SoundReader
+from batuta.spec.text_file import read_text
+from batuta.spec.yaml_nodes import YamlNode
+
+VERSION: Final = 1
+_TOP: Final = ("version", "limits", *Source)
+_RULE: Final = ("code", "means", "action", "if", "scope", "at", "follows", "counts", "vendor")
+_LIMITS: Final = ("jobs", "within", "incident", "probation", "longest-probation", "calm", "share")
+_HIGHEST: Final = 999_999
+_RANGE: Final = re.compile(r"([0-9]{1,6})(?:\s*-\s*([0-9]{1,6}))?")
+
+
+def own_rules_text() -> str:
+    """The file that comes with Batuta."""
+    return resources.files("batuta").joinpath("data", "health-rules.yaml").read_text(encoding="utf-8")
+
+
+def read_rules(path: Path | None = None) -> HealthRules:
+    """The rules of a file, or Batuta's own; or all problems of the file with line, column and fix."""
+    if path is None:
+        return parse_rules(own_rules_text(), "health-rules.yaml")
+    return parse_rules(read_text(path), str(path))
+
+
+def parse_rules(text: str, file: str) -> HealthRules:
+    """The rules of a text; an InputError holds all that is wrong with it."""
+    reader = _RulesReader(file)
+    roots = reader.compose_sound(text)
+    rules = reader.rules(roots[0]) if len(roots) == 1 else None
+    if len(roots) > 1:
+        reader.fault(roots[1], "holds a second document", "put all rules into one")
+    if reader.problems or rules is None:
+        raise InputError(in_order(reader.problems))
+    return rules
+
+
+class _RulesReader(SoundReader):
+    """Reads rules node by node and collects what is wrong."""
+
+    def rules(self, root: YamlNode) -> HealthRules:
+        top = self.section(root, "the health rules", _TOP)
+        if "version" not in top:
+            self.fault(root, "says no version", f"begin with version: {VERSION}")
+        elif self.text(top["version"], "version") != str(VERSION):
+            self.fault(top["version"], "is of a version that is not known", f"write version: {VERSION}")
+        limits = self._limits(top.get("limits"))
+        rules: list[Rule] = []
+        for source in Source:
+            if source in top:
+                rules += self._table(top[source], source)
+        if not rules and not self.problems:
+            self.fault(root, "holds no rules", "list some under xid, sxid or log")
+        return HealthRules(tuple(rules), limits)
+
+    def _table(self, node: YamlNode, source: Source) -> list[Rule]:
+        rules: list[Rule] = []
+        settled: list[tuple[int, int, int]] = []
+        for item in self.sequence(node, source):
+            read = self._rule(item, source)
+            line = item.start_mark.line + 1
+            for rule in read:
+                before = [was for first, last, was in settled if first <= rule.first and rule.last <= last]
+                if before and source is not Source.LOG:
+                    what = f"{rule.first}" if rule.first == rule.last else f"{rule.first}-{rule.last}"
+                    self.fault(item, f"the rule for {source} {what} is never used: line {before[0]} decides")
+                if rule.pattern is None:
+                    settled.append((rule.first, rule.last, line))
+            rules += read
+        return rules
+
+    def _rule(self, item: YamlNode, source: Source) -> list[Rule]:
+        """One rule for each range of codes; none when something is wrong."""
+        count = len(self.problems)
+        values = self.section(item, f"a rule of {source}", _RULE)
+        for key in ("means", "action", "if" if source is Source.LOG else "code"):
+            if key not in values:
+                self.fault(item, f"a rule of {source} needs {key}", f"known: {', '.join(_RULE)}")
+        if source is Source.LOG and "code" in values:
+            self.fault(values["code"], "lines of logs have no code", "say what to look for with if")
+        means = self.text(values["means"], "means") if "means" in values else ""
+        word = self.word(values["action"], "action", [*Action]) if "action" in values else None
+        action = Action(word) if word else Action.IGNORE
+        codes = self._codes(values["code"]) if "code" in values and source is not Source.LOG else [(0, 0)]
+        rule = Rule(
+            source,
+            means or "",
+            action,
+            self._scope(values.get("scope"), source, action),
+            pattern=self._pattern(values.get("if")),
+            at_idle=self._at_idle(values.get("at"), action),
+            follows=self._flag(values.get("follows"), "follows", default=False),
+            counts=self._flag(values.get("counts"), "counts", default=True),
+        )
+        if len(self.problems) > count:
+            return []
+        return [replace(rule, first=first, last=last) for first, last in codes]
+
+    def _codes(self, node: YamlNode) -> list[tuple[int, int]]:
+        if isinstance(node, yaml.SequenceNode):
+            items = self.sequence(node, "code")
+            if not items:
+                self.fault(node, "code needs at least one", "write 79, 144-150, [13, 31] or any")
+            return [pair for item in items for pair in self._codes(item)]
+        text = self.text(node, "code")
+        if text is None:
+            return []
+        if text == "any":
+            return [(0, _HIGHEST)]
+        match = _RANGE.fullmatch(text)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
+            self.fault(node, f"code cannot be {text[:60]!r}", "write 79, 144-150, [13, 31] or any")
+            return []
+        return [(first, last)]
+
+    def _pattern(self, node: YamlNode | None) -> re.Pattern[str] | None:
+        text = self.text(node, "if") if node is not None else None
+        if node is None or text is None:
+            return None
+        try:
+            return re.compile(text)
+        except re.error as error:
+            self.fault(node, f"if is not a regular expression: {error}", "put it between single quotes")
+            return None
+
+    def _scope(self, node: YamlNode | None, source: Source, action: Action) -> Scope:
+        word = self.word(node, "scope", [*Scope]) if node is not None else None
+        if word is not None:
+            return Scope(word)
+        return Scope.GPU if source is Source.XID and action is not Action.REBOOT else Scope.NODE
+
+    def _at_idle(self, node: YamlNode | None, action: Action) -> bool:
+        word = self.word(node, "at", ["now", "idle"]) if node is not None else None
+        if node is not None and word == "idle" and not action.takes_out:
+            self.fault(node, f"{action} cannot wait", "at: idle is for reset GPU, reboot and replace")
+        return word == "idle"
+
+    def _flag(self, node: YamlNode | None, what: str, *, default: bool) -> bool:
+        word = self.word(node, what, ["true", "false"]) if node is not None else None
+        return default if word is None else word == "true"
+
+    def _limits(self, node: YamlNode | None) -> HealthLimits:
+        values, usual = self.section(node, "limits", _LIMITS), HealthLimits()
+
+        def seconds(key: str, default_s: float) -> float:
+            found_s = self.parsed(values[key], key, parse_duration_s) if key in values else None
+            return default_s if found_s is None else found_s
+
+        jobs = self.whole(values["jobs"], "jobs", 2, 1000) if "jobs" in values else None
+        share = self.number(values["share"], "share", 0.0, 1.0) if "share" in values else None
+        limits = HealthLimits(
+            jobs=usual.jobs if jobs is None else jobs,
+            within_s=seconds("within", usual.within_s),
+            incident_s=seconds("incident", usual.incident_s),
+            probation_s=seconds("probation", usual.probation_s),
+            longest_probation_s=seconds("longest-probation", usual.longest_probation_s),
+            calm_s=seconds("calm", usual.calm_s),
+            share=usual.share if share is None else share,
+        )
+        if limits.longest_probation_s < limits.probation_s:
+            at = values.get("longest-probation", values.get("probation"))
+            self.blame(at, "longest-probation is shorter than probation", "make it at least as long")
+        return limits
