@@ -66,6 +66,8 @@ CUresult driver_health(uint32_t index);
 CUresult driver_stream(CUstream handle, struct CUstream_st **stream);
 
 enum memory_kind { MEMORY_DEVICE, MEMORY_MANAGED, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_RESERVED };
+/* Device memory with an address of 32 bits: only to ask for it; it is then like any other. */
+enum { MEMORY_LOW = MEMORY_RESERVED + 1 };
 
 struct range {
     CUdeviceptr start;

@@ -6,6 +6,9 @@
 #include <sys/mman.h>
 
 enum { CHARGE_UNIT = 512, PITCH_UNIT = 512 };
+#ifndef MAP_32BIT
+#define MAP_32BIT 0
+#endif
 
 static size_t round_up(size_t size, size_t unit)
 {
@@ -27,9 +30,10 @@ void memory_uncharge(uint32_t device, size_t bytes)
     vgpu_unlock(driver.file);
 }
 
-static CUresult place(struct range *range)
+static CUresult place(struct range *range, int low)
 {
-    void *pages = mmap(NULL, range->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | low;
+    void *pages = mmap(NULL, range->size, PROT_READ | PROT_WRITE, flags, -1, 0);
     if (pages == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -53,7 +57,8 @@ CUresult memory_allocate(CUcontext context, CUdeviceptr *address, size_t size, e
     if (address == NULL || size == 0 || size > SIZE_MAX / 2) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    struct range range = {.size = size, .kind = kind, .context = context, .pool = pool};
+    int low = (int)kind == MEMORY_LOW ? MAP_32BIT : 0;
+    struct range range = {.size = size, .kind = low ? MEMORY_DEVICE : kind, .context = context, .pool = pool};
     CUresult result = CUDA_SUCCESS;
     if (kind != MEMORY_HOST) {
         range.charged_bytes = round_up(size, CHARGE_UNIT);
@@ -62,7 +67,7 @@ CUresult memory_allocate(CUcontext context, CUdeviceptr *address, size_t size, e
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = place(&range);
+    result = place(&range, low);
     if (result == CUDA_SUCCESS) {
         *address = range.start;
     } else if (range.charged_bytes != 0) {

@@ -35,11 +35,9 @@ def sources() -> Path:
 
 def build() -> Path:
     """The folder with the libraries; compiles them if nobody has yet."""
-    if not sys.platform.startswith("linux"):
-        raise InputError.of(f"virtual GPUs need Linux, this is {sys.platform}")
-    compiler = _find_compiler()
+    compiler = find_compiler()
     native = sources()
-    folder = _cache() / "vgpu" / _digest(native, compiler)
+    folder = cache_folder() / "vgpu" / _digest(native, compiler)
     if not all((folder / name).is_file() for name in LIBRARIES):
         compile_into(folder, native, compiler)
     return folder
@@ -68,7 +66,10 @@ def compile_into(folder: Path, native: Path, compiler: str, extra: Sequence[str]
             made.replace(folder / name)
 
 
-def _find_compiler() -> str:
+def find_compiler() -> str:
+    """The C compiler; InputError where virtual GPUs cannot be had."""
+    if not sys.platform.startswith("linux"):
+        raise InputError.of(f"virtual GPUs need Linux, this is {sys.platform}")
     named = os.environ.get("CC", "")
     for word in (named, "cc", "gcc", "clang"):
         found = shutil.which(word) if word else None
@@ -84,6 +85,7 @@ def _digest(native: Path, compiler: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Where compiled libraries are kept."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(named) if named else Path.home() / ".cache") / "batuta"

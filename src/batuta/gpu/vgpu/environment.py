@@ -11,10 +11,15 @@ from batuta.gpu.vgpu.build import build
 VARIABLE = "BATUTA_VGPU"
 
 
-def environment(path: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`base`, by default this process's own, with our libraries found before all others."""
+def environment(
+    path: Path, base: Mapping[str, str] | None = None, libraries: Path | None = None
+) -> dict[str, str]:
+    """`base`, by default this process's own, with our libraries found before all others.
+
+    `libraries` is what `build` said: who asks often need not have the sources looked at each time.
+    """
     variables = dict(os.environ if base is None else base)
     found = variables.get("LD_LIBRARY_PATH", "")
-    variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(build()), found)))
+    variables["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(libraries or build()), found)))
     variables[VARIABLE] = str(path.resolve())
     return variables

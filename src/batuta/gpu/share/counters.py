@@ -1,0 +1,116 @@
+"""What a container has of its GPUs, read out of its region: for the profiler and for `batuta share status`.
+
+Nothing is locked and nothing is changed: figures of one moment may be a call apart from each other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from batuta.gpu.share.layout import LAYOUT, REGION_MAGIC, UNLIMITED, Process, Region
+from batuta.gpu.vgpu.snapshot import is_alive
+from batuta.spec.problem import InputError
+
+_WHOLE = 1000
+"""Permille."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessShare:
+    """A process of the container, and what it has of one GPU."""
+
+    pid: int
+    """In the container's own numbers."""
+    used_bytes: int
+    peak_bytes: int
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a container may have and has of one GPU. Counters only grow; they begin with the region."""
+
+    uuid: str
+    limit_bytes: int | None
+    used_bytes: int
+    peak_bytes: int
+    refusals: int
+    """Allocations that would have exceeded the limit."""
+    hard_percent: float | None
+    soft_percent: float | None
+    weight: int
+    rate_percent: float
+    """The device time that it may have now."""
+    launches: int
+    charged_s: float
+    """Device time, as estimated and corrected."""
+    waited_s: float
+    """What launches waited for their turn, all threads together."""
+    correction: float
+    """What estimates are multiplied with, so that they agree with NVML."""
+    processes: tuple[ProcessShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerShare:
+    """One container's region."""
+
+    container: str
+    repairs: int
+    """How often a process was killed in the middle of a change."""
+    devices: tuple[DeviceShare, ...]
+
+
+def read_region(path: Path) -> ContainerShare:
+    """The region as it is now. Processes that are gone do not count, where that can be seen from here."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError.of(f"cannot read {path}: {error.strerror}") from error
+    if not any(data[:8]):
+        return ContainerShare("", 0, ())  # it is being made this very moment
+    if len(data) != ctypes.sizeof(Region) or int.from_bytes(data[:8], "little") != REGION_MAGIC:
+        raise InputError.of(f"{path} is not the region of a container")
+    region = Region.from_buffer_copy(data)
+    if region.layout != LAYOUT:
+        raise InputError.of(f"{path} has layout {region.layout}, this version reads {LAYOUT}")
+    # Pids of another namespace mean nothing here: then all that have a slot are taken to live.
+    foreign = region.pid_namespace != os.stat("/proc/self/ns/pid").st_ino
+    living = [
+        process
+        for process in region.processes
+        if process.taken and (foreign or is_alive(process.pid, process.start_ticks))
+    ]
+    return ContainerShare(
+        region.container.decode(errors="replace"),
+        region.repairs,
+        tuple(_device(region, index, living) for index in range(region.devices_count)),
+    )
+
+
+def _device(region: Region, index: int, living: list[Process]) -> DeviceShare:
+    device = region.devices[index]
+    processes = tuple(
+        ProcessShare(one.pid, one.use[index].used_bytes, one.use[index].peak_bytes, one.use[index].launches)
+        for one in living
+        if one.use[index].peak_bytes or one.use[index].launches
+    )
+    return DeviceShare(
+        uuid=device.uuid.decode(errors="replace"),
+        limit_bytes=None if device.limit_bytes == UNLIMITED else device.limit_bytes,
+        used_bytes=sum(one.used_bytes for one in processes),
+        peak_bytes=device.peak_bytes,
+        refusals=device.refusals,
+        hard_percent=device.hard_permille / 10 if device.hard_permille < _WHOLE else None,
+        soft_percent=device.soft_permille / 10 or None,
+        weight=device.weight,
+        rate_percent=device.rate_permille / 10,
+        launches=device.launches,
+        charged_s=device.charged_ns / 1e9,
+        waited_s=device.waited_ns / 1e9,
+        correction=device.factor_permille / _WHOLE,
+        processes=processes,
+    )

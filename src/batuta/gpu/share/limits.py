@@ -1,0 +1,219 @@
+"""The file that says how much of each GPU a container may have; `native/share` reads it, Batuta writes it.
+
+A line is a word and its value. The first names the format: a library of another version refuses the file.
+
+    batuta-share 1
+    container train-7
+    region /run/batuta/share/train-7/region
+    cards /run/batuta/share/cards
+    device GPU-8f6… memory_mib=4096 compute_percent=50 soft_compute_percent=30 weight=100
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from batuta.spec.problem import InputError, Problem, did_you_mean
+
+LIMITS_PATH = Path("/etc/batuta/share/limits")
+"""Where the library looks first. A file here is the only one that counts."""
+LIMITS_VARIABLE = "BATUTA_SHARE_LIMITS"
+"""Names the file for jobs of a user who is not root, on machines that have none at `LIMITS_PATH`."""
+
+FORMAT = "batuta-share 1"
+MOST_DEVICES = 16
+_MOST_MIB = 1 << 30
+_MOST_WEIGHT = 10_000
+_LONGEST_NAME, _LONGEST_PATH, _LONGEST_UUID = 63, 1023, 47
+"""What the library has room for."""
+_NUMBERS = ("memory_mib", "compute_percent", "soft_compute_percent", "weight")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimit:
+    """What a container may have of one GPU.
+
+    Memory is always a hard limit: nobody can take it back. Compute is device time, in percent of the card.
+    """
+
+    uuid: str
+    memory_mib: int | None = None
+    """None: all there is."""
+    compute_percent: int | None = None
+    """Hard: never more than this, however idle the card is. None: no fixed limit."""
+    soft_compute_percent: int | None = None
+    """Always to be had; more while the card is idle, up to `compute_percent`."""
+    weight: int = 100
+    """How what is left of a card is divided among containers that want it."""
+
+    def problems(self) -> Iterator[Problem]:
+        """All that is wrong with it."""
+        soft, hard = self.soft_compute_percent, self.compute_percent
+        checks = (
+            (
+                0 < len(self.uuid) <= _LONGEST_UUID and not set(self.uuid) & set(" \t\r\n"),
+                f"{self.uuid!r} is no UUID of a GPU",
+            ),
+            (
+                self.memory_mib is None or 0 <= self.memory_mib <= _MOST_MIB,
+                f"memory_mib: from 0 to {_MOST_MIB}, not {self.memory_mib}",
+            ),
+            (hard is None or 1 <= hard <= 100, f"compute_percent: from 1 to 100, not {hard}"),
+            (soft is None or 1 <= soft <= 100, f"soft_compute_percent: from 1 to 100, not {soft}"),
+            (
+                soft is None or hard is None or soft <= hard,
+                f"soft_compute_percent: at most the hard limit of {hard}, not {soft}",
+            ),
+            (1 <= self.weight <= _MOST_WEIGHT, f"weight: from 1 to {_MOST_WEIGHT}, not {self.weight}"),
+        )
+        return (Problem(message) for holds, message in checks if not holds)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLimits:
+    """The limits of one container, and where its processes keep their accounts."""
+
+    container: str
+    region: Path
+    """A file that the container's processes share; the library makes it. One for each container."""
+    devices: tuple[DeviceLimit, ...] = field(default=())
+    """A GPU that is not named here gives no memory."""
+    cards: Path | None = None
+    """A folder that all containers of the node share: soft limits and weights need it."""
+
+    def problems(self) -> list[Problem]:
+        """All that is wrong with them."""
+        found = [problem for device in self.devices for problem in device.problems()]
+        if not 0 < len(self.container) <= _LONGEST_NAME or set(self.container) & set(" \t\r\n"):
+            found.append(
+                Problem(f"container: a word of 1 to {_LONGEST_NAME} letters, not {self.container!r}")
+            )
+        for word, path in (("region", self.region), ("cards", self.cards)):
+            if path is not None and not _is_usable(path):
+                found.append(Problem(f"{word}: an absolute path in one line, not {str(path)!r}"))
+        uuids = [device.uuid for device in self.devices]
+        found += [
+            Problem(f"device {uuid} is named twice") for uuid in {u for u in uuids if uuids.count(u) > 1}
+        ]
+        if len(self.devices) > MOST_DEVICES:
+            found.append(Problem(f"{len(self.devices)} devices, and there is room for {MOST_DEVICES}"))
+        if self.cards is None:
+            found += [
+                Problem(
+                    f"device {device.uuid} has a soft limit", fix="name the folder `cards`, which it needs"
+                )
+                for device in self.devices
+                if device.soft_compute_percent is not None
+            ]
+        return found
+
+
+def write_limits(path: Path, limits: ShareLimits) -> None:
+    """Writes the file whole or not at all. Processes that run already heed it within a second."""
+    if problems := limits.problems():
+        raise InputError(problems)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(to_text(limits))
+            # The library refuses a file that others than its owner may write.
+            os.chmod(unfinished, 0o644)
+            os.replace(unfinished, path)
+        except BaseException:
+            Path(unfinished).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError.of(f"cannot write {path}: {error.strerror}") from error
+
+
+def to_text(limits: ShareLimits) -> str:
+    """The file's contents."""
+    lines = [FORMAT, f"container {limits.container}", f"region {limits.region}"]
+    if limits.cards is not None:
+        lines.append(f"cards {limits.cards}")
+    for device in limits.devices:
+        numbers = {name: getattr(device, name) for name in _NUMBERS}
+        given = (f"{name}={value}" for name, value in numbers.items() if value is not None)
+        lines.append(" ".join(("device", device.uuid, *given)))
+    return "\n".join(lines) + "\n"
+
+
+def read_limits(path: Path) -> ShareLimits:
+    """What the file says; all that is wrong with it at once."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError.of(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+    return from_text(text, str(path))
+
+
+def from_text(text: str, file: str = "") -> ShareLimits:
+    """Limits out of the contents of a file."""
+    problems: list[Problem] = []
+    values: dict[str, str] = {}
+    devices: list[DeviceLimit] = []
+    first, *rest = text.splitlines() or [""]
+    if first != FORMAT:
+        raise InputError.of(f"the first line is not {FORMAT!r}", file=file, line=1)
+    for number, line in enumerate(rest, start=2):
+        word, _, value = line.partition(" ")
+        if word == "device":
+            devices.append(_device(value, file, number, problems))
+        elif word in ("container", "region", "cards") and word not in values:
+            values[word] = value
+        elif word:
+            problems.append(_unknown(word, file, number))
+    problems += [
+        Problem(f"no line {word!r}", file=file) for word in ("container", "region") if word not in values
+    ]
+    if problems:
+        raise InputError(problems)
+    cards = values.get("cards")
+    limits = ShareLimits(
+        values["container"], Path(values["region"]), tuple(devices), Path(cards) if cards else None
+    )
+    if problems := [Problem(one.message, file=file, fix=one.fix) for one in limits.problems()]:
+        raise InputError(problems)
+    return limits
+
+
+def _device(text: str, file: str, line: int, problems: list[Problem]) -> DeviceLimit:
+    uuid, *words = text.split() or [""]
+    numbers: dict[str, int] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in _NUMBERS:
+            problems.append(Problem(f"unknown: {word!r}", file, line, fix=did_you_mean(name, _NUMBERS)))
+        elif not (value.isascii() and value.isdigit()):
+            problems.append(Problem(f"{name}: a whole number, not {value!r}", file, line))
+        else:
+            numbers[name] = int(value)
+    return _limit(uuid, numbers)
+
+
+def _limit(uuid: str, numbers: Mapping[str, int]) -> DeviceLimit:
+    return DeviceLimit(
+        uuid,
+        numbers.get("memory_mib"),
+        numbers.get("compute_percent"),
+        numbers.get("soft_compute_percent"),
+        numbers.get("weight", DeviceLimit("").weight),
+    )
+
+
+def _unknown(word: str, file: str, line: int) -> Problem:
+    known: Sequence[str] = ("container", "region", "cards", "device")
+    if word in known:
+        return Problem(f"{word!r} a second time", file, line)
+    return Problem(f"unknown: {word!r}", file, line, fix=did_you_mean(word, known))
+
+
+def _is_usable(path: Path) -> bool:
+    text = str(path)
+    return path.is_absolute() and len(text) <= _LONGEST_PATH and text == text.strip() and "\n" not in text

@@ -1,0 +1,7 @@
+/* Says one thing. */
+#include <stdio.h>
+
+int main(void)
+{
+    return puts("said") < 0;
+}
