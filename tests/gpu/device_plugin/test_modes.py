@@ -1,0 +1,215 @@
+"""Shares held by MPS and by the kernel: what a node can do, and what the control program is told.
+
+There is no NVIDIA driver here. A stand-in for its control program writes down what it is told, and what the
+kernel has as files are plain files. So this shows what Batuta says to them, not what they do.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batuta.gpu.device_plugin.decision import Grant
+from batuta.gpu.device_plugin.mps_outfit import MpsOutfit
+from batuta.gpu.device_plugin.outfit import Basics
+from batuta.gpu.device_plugin.pods import ContainerShare
+from batuta.gpu.mps.capability import CONTROL, Capability, Mode, detect
+from batuta.gpu.mps.daemon import MpsDaemon
+from batuta.gpu.mps.dmem import NoCgroup, pod_cgroup
+from batuta.spec.problem import InputError
+from tests.gpu.device_plugin.books import card, pod
+
+REGION = "nvidia/0000:3b:00.0/vidmem"
+MIB = 1 << 20
+STAND_IN = """#!/bin/sh
+# Writes down its words, what is typed into it, and which daemon is meant; says what a control program would.
+said=$(cat)
+printf '{"words": "%s", "said": "%s", "pipe": "%s", "devices": "%s"}\\n' \
+    "$*" "$said" "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_VISIBLE_DEVICES" >> "$RECORD"
+case "$*" in
+    "-p 3 -h") echo "$HELP" ;;
+    -d*) touch "$CUDA_MPS_PIPE_DIRECTORY/control" ;;
+    *) [ -e "$CUDA_MPS_PIPE_DIRECTORY/control" ] || { echo "no daemon" >&2; exit 1; } ;;
+esac
+"""
+OLD_HELP, NEW_HELP = "unknown option", "usage: server namespace client"
+
+Recorded = Callable[[], list[dict[str, str]]]
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """The stand-in on PATH; what it was told."""
+    program, record = tmp_path / "bin" / CONTROL, tmp_path / "record"
+    program.parent.mkdir()
+    program.write_text(STAND_IN)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setenv("RECORD", str(record))
+    monkeypatch.setenv("HELP", OLD_HELP)
+
+    def told() -> list[dict[str, str]]:
+        lines = record.read_text().splitlines() if record.exists() else []
+        record.unlink(missing_ok=True)
+        return [json.loads(line) for line in lines]
+
+    return told
+
+
+def cgroups(folder: Path, controllers: str = "cpu dmem", capacity: str = f"{REGION} 17179869184\n") -> Path:
+    """A cgroup tree of version 2 with one pod, as the kubelet makes it under systemd."""
+    pod_folder = folder / "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poduid_a.slice"
+    pod_folder.mkdir(parents=True)
+    (folder / "cgroup.controllers").write_text(controllers)
+    (folder / "dmem.capacity").write_text(capacity)
+    for each in (folder, folder / "kubepods.slice", pod_folder.parent):
+        (each / "cgroup.subtree_control").write_text("cpu memory")
+    return folder
+
+
+class TestWhatANodeCanDo:
+    @pytest.mark.parametrize(
+        ("regions", "protocol", "mode"),
+        [
+            ({"0000:3b:00.0": REGION}, 3, Mode.DMEM),
+            ({"0000:3b:00.0": REGION}, 2, Mode.MPS),
+            ({}, 3, Mode.MPS),
+            ({}, 2, Mode.MPS),
+            ({"0000:3b:00.0": REGION}, 0, Mode.PRELOAD),
+            ({}, 0, Mode.PRELOAD),
+        ],
+    )
+    def test_auto_is_the_strictest_that_works(
+        self, regions: dict[str, str], protocol: int, mode: Mode
+    ) -> None:
+        assert Capability(regions, protocol).choose(Mode.AUTO) is mode
+
+    def test_a_wish_that_cannot_be_had_says_all_that_is_missing(self) -> None:
+        with pytest.raises(InputError, match=r"dmem .* and MPS v3 .*--mode preload works here"):
+            Capability().choose(Mode.DMEM)
+        assert Capability({"0000:3b:00.0": REGION}, 3).choose(Mode.PRELOAD) is Mode.PRELOAD
+
+    def test_the_kernel_and_the_control_program_are_asked(
+        self, tmp_path: Path, control: Recorded, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tree = cgroups(tmp_path / "cgroups")
+        assert detect(tree) == Capability({"0000:3b:00.0": REGION}, 2)
+        monkeypatch.setenv("HELP", NEW_HELP)
+        assert detect(tree).mps_protocol == 3
+        assert detect(tree, "no-such-program").mps_protocol == 0
+        assert [one["words"] for one in control()] == ["-p 3 -h"] * 2
+
+    @pytest.mark.parametrize(
+        ("controllers", "capacity"),
+        [("cpu memory", REGION), ("dmem", "drm/0000:03:00.0/vram0 1\n"), ("dmem", "")],
+    )
+    def test_a_controller_without_regions_of_the_driver_is_none(
+        self, tmp_path: Path, controllers: str, capacity: str
+    ) -> None:
+        assert detect(cgroups(tmp_path / "c", controllers, capacity), "no-such-program") == Capability()
+        assert detect(tmp_path / "version-1", "no-such-program") == Capability()
+
+
+class TestDaemons:
+    def test_a_daemon_of_the_second_protocol_is_started_once_and_told_by_uuid(
+        self, tmp_path: Path, control: Recorded
+    ) -> None:
+        daemon = MpsDaemon("GPU-0", 16384, tmp_path / "mps")
+        daemon.ensure()
+        told = control()
+        assert [one["words"] or one["said"] for one in told] == [
+            "get_default_active_thread_percentage",
+            "-d",
+            "set_default_device_pinned_mem_limit GPU-0 16384M",
+            "set_default_active_thread_percentage 100",
+        ]
+        assert {(one["pipe"], one["devices"]) for one in told} == {(str(tmp_path / "mps/pipe"), "GPU-0")}
+        daemon.ensure()
+        assert [one["said"] for one in control()] == ["get_default_active_thread_percentage"]
+
+    def test_a_daemon_of_the_third_protocol_gets_a_file(self, tmp_path: Path, control: Recorded) -> None:
+        import tomllib
+
+        MpsDaemon("GPU-0", 16384, tmp_path, protocol=3).ensure()
+        path = tmp_path / "mps.toml"
+        assert [one["words"] for one in control()] == ["server list", f"-d -p 3 -a {path}"]
+        assert tomllib.loads(path.read_text()) == {
+            "schema_version": "1.0",
+            "servers": {
+                "batuta": {
+                    "allowed_devices": "GPU-0",
+                    "pinned_memory_limit": "16384M",
+                    "active_thread_percentage": "100",
+                }
+            },
+            "features": {"memacct": {"enabled": True}},
+        }
+
+    def test_without_the_control_program_there_is_a_way_out(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="--mode preload needs none"):
+            MpsDaemon("GPU-0", 1, tmp_path, control="no-such-program").ensure()
+
+
+def grant(**more: Any) -> Grant:
+    asked = replace(
+        pod("a", 8, 30), containers=(ContainerShare("main", 8, 30), ContainerShare("side", 4)), **more
+    )
+    return Grant(asked, asked.containers[0], replace(card(0), pci="0000:3b:00.0"))
+
+
+class TestContainers:
+    def test_a_client_of_mps_is_told_its_limits(self, tmp_path: Path, control: Recorded) -> None:
+        outfit = MpsOutfit({"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path)}, Basics())
+        answer = outfit.dress(grant())
+        assert not outfit.asks_before_start
+        assert answer.envs == {
+            "NVIDIA_VISIBLE_DEVICES": "GPU-0",
+            "CUDA_VISIBLE_DEVICES": "GPU-0",
+            "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "pipe"),
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M",
+        }
+        assert {mount.container_path for mount in answer.mounts} == {str(tmp_path / "pipe"), "/dev/shm"}
+        soft = outfit.dress(grant(is_soft=True))
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in soft.envs
+
+    def test_the_kernel_holds_the_memory_of_a_pod_before_its_containers_start(
+        self, tmp_path: Path, control: Recorded
+    ) -> None:
+        tree = cgroups(tmp_path / "cgroups")
+        daemons = {"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path / "mps", 3)}
+        outfit = MpsOutfit(daemons, Basics(), {"0000:3b:00.0": REGION}, tree)
+        assert outfit.asks_before_start
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in outfit.dress(grant(uid="uid-a")).envs
+        outfit.before_start(grant(uid="uid-a"))
+        folder = pod_cgroup("uid-a", tree)
+        assert (folder / "dmem.max").read_text() == f"{REGION} {12 * 256 * MIB}\n"
+        assert (folder.parent / "cgroup.subtree_control").read_text() == "+dmem"
+
+    def test_a_pod_that_cannot_be_held_does_not_start(self, tmp_path: Path, control: Recorded) -> None:
+        tree = cgroups(tmp_path / "cgroups")
+        daemons = {"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path / "mps", 3)}
+        with pytest.raises(NoCgroup, match="no cgroup of pod uid-gone"):
+            MpsOutfit(daemons, Basics(), {"0000:3b:00.0": REGION}, tree).before_start(grant(uid="uid-gone"))
+        with pytest.raises(NoCgroup, match=r"no region of GPU 0 at 0000:3b:00\.0"):
+            MpsOutfit(daemons, Basics(), {}, tree).before_start(grant(uid="uid-a"))
+
+    @pytest.mark.parametrize(
+        "path", ["kubepods/pod{uid}", "kubepods/besteffort/pod{uid}", "root/kubepods/pod{uid}"]
+    )
+    def test_the_cgroup_of_a_pod_is_found_under_the_other_driver_too(self, tmp_path: Path, path: str) -> None:
+        folder = tmp_path / path.format(uid="0f1c-22")
+        folder.mkdir(parents=True)
+        assert pod_cgroup("0f1c-22", tmp_path) == folder
+
+
+def test_device_files_are_passed_on_where_no_runtime_does(tmp_path: Path) -> None:
+    for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"):
+        (tmp_path / name).touch()
+    asked = grant()
+    passed = Basics(tmp_path).dress(replace(asked, card=replace(asked.card, minor=1))).devices
+    assert [one.container_path for one in passed] == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia1"]
+    assert Basics().dress(asked).devices == ()
