@@ -1,0 +1,239 @@
+"""`batuta agent`: looks at the GPUs of a node, and tells the cluster, Prometheus, or whoever asks once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batuta.gpu.agent.exposition import exposition
+from batuta.gpu.agent.metrics_server import MetricsServer
+from batuta.gpu.agent.sampling import Sampling
+from batuta.gpu.attribution.local_owners import LocalOwners
+from batuta.gpu.attribution.owner import Owners
+from batuta.gpu.attribution.pod_owners import PodOwners
+from batuta.gpu.attribution.podresources import SOCKET
+from batuta.gpu.attribution.processes import PROC, read_work
+from batuta.gpu.attribution.progress_files import ProgressFiles
+from batuta.gpu.profiler.dcgm import DcgmReading, NoDcgm, enriched, fetch
+from batuta.gpu.profiler.nvml import NoNvml, NvmlSource
+from batuta.gpu.profiler.profiler import Profiler, Timing
+from batuta.gpu.profiler.progress import StepReport
+from batuta.gpu.profiler.sample import NodeSample
+from batuta.gpu.profiler.usage import NodeUsage
+from batuta.spec.problem import InputError, Problem
+
+if TYPE_CHECKING:
+    from batuta.bootstrap.agent_cluster import ClusterDesk
+
+_log = logging.getLogger("batuta.agent")
+_FIRST_REPORT_S = 5.0
+_STUCK_S = 30.0
+"""A sampler that has not looked for so long is not healthy."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What `batuta agent` was told."""
+
+    node: str = ""
+    interval_s: float = 1.0
+    report_every_s: float = 30.0
+    listen: str = "0.0.0.0"
+    metrics_port: int | None = None
+    kubeconfig: Path | None = None
+    context: str | None = None
+    dcgm_url: str = ""
+    kubelet_socket: Path = SOCKET
+    proc: Path = PROC
+
+    def problems(self) -> list[Problem]:
+        """All that is wrong with them."""
+        found = []
+        if not 0.1 <= self.interval_s <= 60:
+            found.append(Problem(f"--interval {self.interval_s:g} is out of range", fix="0.1 to 60 seconds"))
+        if not self.interval_s <= self.report_every_s <= 3600:
+            found.append(
+                Problem(
+                    f"--report-every {self.report_every_s:g} is out of range",
+                    fix="from the interval to 3600 seconds; the scheduler forgets reports after 90",
+                )
+            )
+        if self.metrics_port is not None and not 0 < self.metrics_port < 65536:
+            found.append(Problem(f"--metrics-port {self.metrics_port} is no port", fix="1 to 65535"))
+        return found
+
+    @property
+    def name(self) -> str:
+        return self.node or socket.gethostname()
+
+    @property
+    def is_in_cluster(self) -> bool:
+        """Whether there is somebody to report to."""
+        named = self.kubeconfig is not None or self.context is not None
+        return named or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
+
+
+def look_once(options: AgentOptions) -> NodeUsage:
+    """Two looks, an interval apart: how much of a GPU a process uses is a difference."""
+    _check(options)
+    with opened_nvml() as source:
+        profiler = Profiler(
+            source,
+            LocalOwners(options.proc),
+            node=options.name,
+            timing=Timing(options.interval_s),
+            read_work=lambda pid: read_work(pid, options.proc),
+        )
+        profiler.sample()
+        time.sleep(options.interval_s)
+        profiler.sample()
+        return profiler.usage()
+
+
+def run_agent(options: AgentOptions) -> int:
+    """Runs until it is told to end; returns the exit code."""
+    _check(options)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
+    with opened_nvml() as source:
+        return asyncio.run(Agent(options, source).run())
+
+
+@contextmanager
+def opened_nvml() -> Iterator[NvmlSource]:
+    """NVML, or an error that says how to get along without."""
+    try:
+        with NvmlSource() as source:
+            yield source
+    except NoNvml as error:
+        raise InputError.of(
+            f"no NVML on this machine: {error}",
+            fix="install NVIDIA's driver, or use virtual GPUs: batuta vgpu create node.vgpu, then "
+            "batuta vgpu run node.vgpu -- batuta agent",
+        ) from None
+
+
+def _check(options: AgentOptions) -> None:
+    if problems := options.problems():
+        raise InputError(problems)
+
+
+@dataclass(slots=True)
+class Agent:
+    """One node's agent."""
+
+    options: AgentOptions
+    source: NvmlSource
+    reports: int = 0
+    _ended: asyncio.Event = field(default_factory=asyncio.Event)
+    _dcgm: DcgmReading | None = None
+    _progress: ProgressFiles = field(default_factory=ProgressFiles)
+    _local: LocalOwners = field(init=False)
+    _looked_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._local = LocalOwners(self.options.proc)
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._ended.set)
+        async with AsyncExitStack() as stack:
+            desk = await self._desk(stack)
+            sampling = stack.enter_context(Sampling(self._profiler(desk), self._looked))
+            if self.options.metrics_port is not None:
+                stack.enter_context(self._server(sampling, self.options.metrics_port))
+            _log.info("looking at the GPUs of %s every %g s", self.options.name, self.options.interval_s)
+            await self._report(sampling, desk)
+        _log.info("ended after %d reports", self.reports)
+        return 0
+
+    async def _desk(self, stack: AsyncExitStack) -> ClusterDesk | None:
+        if not self.options.is_in_cluster:
+            return None
+        from batuta.bootstrap.agent_cluster import open_desk
+
+        options = self.options
+        owners = PodOwners(options.proc)
+        return await open_desk(
+            stack, options.kubeconfig, options.context, options.name, owners, options.kubelet_socket
+        )
+
+    def _profiler(self, desk: ClusterDesk | None) -> Profiler:
+        options = self.options
+        owners: Owners = self._local if desk is None else desk.owners
+        timing = Timing(options.interval_s, recent_s=max(options.report_every_s, 2 * options.interval_s))
+        return Profiler(
+            self._look,
+            owners,
+            node=options.name,
+            timing=timing,
+            read_work=lambda pid: read_work(pid, options.proc),
+        )
+
+    def _look(self) -> NodeSample:
+        return enriched(self.source(), self._dcgm)
+
+    def _looked(self) -> None:
+        self._looked_s = time.monotonic()
+
+    def _server(self, sampling: Sampling, port: int) -> MetricsServer:
+        """Metrics and probes."""
+
+        def metrics() -> str:
+            return exposition(sampling.usage(), sampling.samples, sampling.failures)
+
+        try:
+            return MetricsServer(self.options.listen, port, metrics, self._trouble)
+        except OSError as error:
+            raise InputError.of(
+                f"cannot listen at {self.options.listen}:{port}: {error.strerror}",
+                fix="choose another --metrics-port",
+            ) from None
+
+    def _trouble(self) -> str:
+        late_s = time.monotonic() - self._looked_s - self.options.interval_s
+        return "NVML does not answer" if late_s > _STUCK_S else ""
+
+    async def _report(self, sampling: Sampling, desk: ClusterDesk | None) -> None:
+        pause_s = min(_FIRST_REPORT_S, self.options.report_every_s)
+        while not await self._ends_within(pause_s):
+            await self._ask_dcgm()
+            usage = await asyncio.to_thread(sampling.usage)
+            if desk is not None:
+                await desk.report(usage)
+            await asyncio.to_thread(self._hear_jobs, sampling, {job.job for job in usage.jobs})
+            self.reports += 1
+            pause_s = self.options.report_every_s
+
+    def _hear_jobs(self, sampling: Sampling, running: Collection[str]) -> None:
+        """What jobs of this machine say of their progress; in a cluster the operator listens to them."""
+        known = dict(self._local.progress_files)
+        for said in self._progress.heard({job: path for job, path in known.items() if job in running}):
+            sampling.told(said.job, StepReport(said.time_s, said.step, said.total_steps))
+
+    async def _ask_dcgm(self) -> None:
+        if not self.options.dcgm_url:
+            return
+        try:
+            self._dcgm = await asyncio.to_thread(fetch, self.options.dcgm_url, time.time())
+        except NoDcgm as error:
+            _log.warning("%s", error)
+
+    async def _ends_within(self, time_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._ended.wait(), time_s)
+        except TimeoutError:
+            return False
+        return True
