@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from batuta.core.arrays import IntArray
 from batuta.core.bitsets import mask_of
 from batuta.core.fit import tolerates
 from batuta.core.job import Job
@@ -23,11 +26,21 @@ _ALL = (Toleration(operator="Exists"),)
 """Labels and taints are looked at here, on the nodes that there are, and not a second time."""
 
 
+Menu = tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+"""What there is to choose from in a queue: by group the resources and the flavors, without the amounts."""
+
+
+def menu_of(queue: ClusterQueue) -> Menu:
+    return tuple((group.resources, tuple([one.flavor for one in group.flavors])) for group in queue.groups)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Ask:
-    """What jobs that are alike ask for: quota for their `min`, in a flavor whose nodes could hold it."""
+    """What jobs that are alike ask for, in any queue with the same menu.
 
-    queue: str
+    That is quota for their `min`, in a flavor whose nodes could hold it.
+    """
+
     pod_sets: tuple[PodSet, ...]
     kinds: Mapping[str, frozenset[int]]
     """By flavor that would do: the GPU types of its nodes that the job accepts."""
@@ -69,23 +82,39 @@ class Asks:
         self._narrowed: dict[tuple[Flavors, Wishes], Wishes | None] = {}
         self._usage: dict[tuple[object, ...], Amounts] = {}
 
-    def of(self, row: int, queue: str) -> Ask:
+    def of_all(self, rows: IntArray, menus: Sequence[Menu], menu: IntArray) -> tuple[list[Ask], IntArray]:
+        """What these rows ask for: all that is different, and by row which of that it is.
+
+        `menu` is the number of each row's menu. All that tells jobs apart is compared as numbers.
+        """
+        world, jobs, listed = self._world, self._world.jobs, rows.tolist()
+        # Jobs with equal wishes share the list of what they could have, so it tells them apart as well.
+        reach = list(map(world.most.get, map(jobs.ids.__getitem__, listed)))
+        if None in reach:
+            reach = list(map(world.most_for, listed))
+        key = _combined(menu, jobs.i("min")[rows].tolist())
+        key = _combined(key, map(id, reach))
+        if jobs.picky:
+            key = _combined(key, (_likes(jobs.jobs[row]) for row in listed))
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        return [self._of(listed[at], menus[menu[at]]) for at in first.tolist()], which
+
+    def _of(self, row: int, menu: Menu) -> Ask:
         job = self._world.jobs.jobs[row]
-        # Jobs with equal wishes share the list of what they could have.
-        key = (queue, id(self._world.most_for(row)), job.min, job.gpu_types, job.share)
+        key = (menu, id(self._world.most_for(row)), job.min, _likes(job))
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = self._make(row, self._world.quota.queue_of[queue])
+            found = self._known[key] = self._make(row, menu)
         return found
 
-    def _make(self, row: int, queue: ClusterQueue) -> Ask:
+    def _make(self, row: int, menu: Menu) -> Ask:
         world, job = self._world, self._world.jobs.jobs[row]
-        covered = [resource for group in queue.groups for resource in group.resources]
+        covered = [resource for resources, _ in menu for resource in resources]
         asked = {resource: demand(job, resource, job.min) for resource in covered}
         requests = {resource: amount for resource, amount in asked.items() if amount}
-        named = dict.fromkeys(one.flavor for group in queue.groups for one in group.flavors)
-        kinds = {name: found for name in named if (found := self._kinds(job, name, queue))}
-        flavors = self._first_choice(queue, requests, kinds)
+        named = dict.fromkeys(name for _, flavors in menu for name in flavors)
+        kinds = {name: found for name in named if (found := self._kinds(job, name, menu))}
+        flavors = _first_choice(menu, requests, kinds)
         if len(flavors) < len(requests) or not any(map(counts_gpus, covered)):
             # There is no quota for something that it needs: for GPUs, or in any flavor with nodes for it.
             kinds = {}
@@ -97,19 +126,9 @@ class Asks:
         if len(kinds) == len(usage) == 1:
             [(resource, name)], [(cell, amount)] = flavors, usage.items()
             way = Way(resource, name, cell, amount)
-        return Ask(queue.name, (pods,), kinds, ever, flavors, usage, frozenset(kinds), way)
+        return Ask((pods,), kinds, ever, flavors, usage, frozenset(kinds), way)
 
-    def _first_choice(
-        self, queue: ClusterQueue, requests: Mapping[str, int], kinds: Mapping[str, frozenset[int]]
-    ) -> Flavors:
-        found: list[tuple[str, str]] = []
-        for group in queue.groups:
-            first = next((one.flavor for one in group.flavors if one.flavor in kinds), None)
-            found.extend((name, first) for name in group.resources if name in requests and first is not None)
-        # In the order in which a search would find them.
-        return tuple(sorted(found))
-
-    def _kinds(self, job: Job, name: str, queue: ClusterQueue) -> frozenset[int]:
+    def _kinds(self, job: Job, name: str, menu: Menu) -> frozenset[int]:
         flavor = self._world.quota.flavor_of.get(name)
         if flavor is None:
             return frozenset()
@@ -119,21 +138,21 @@ class Asks:
         ):
             return frozenset()
         most = self._most_for(_narrow(wishes_of(job), (flavor,)))
-        named = self._named(queue) if REST in flavor.node_labels else ()
+        named = self._named(menu) if REST in flavor.node_labels else ()
         types = self._world.nodes.types
         return frozenset(
             kind for kind in self._accepted(job) if most[kind] >= job.min and types[kind] not in named
         )
 
-    def _named(self, queue: ClusterQueue) -> set[str]:
+    def _named(self, menu: Menu) -> set[str]:
         """The GPU types that a queue has flavors of their own for."""
         known = self._world.quota.flavor_of
         return {
             value
-            for group in queue.groups
-            for one in group.flavors
-            if one.flavor in known
-            for key, value in known[one.flavor].node_labels
+            for _, flavors in menu
+            for name in flavors
+            if name in known
+            for key, value in known[name].node_labels
             if key == TYPE_LABEL
         }
 
@@ -149,10 +168,9 @@ class Asks:
             self._most[wishes] = most_gpus(self._world, wishes)
         return self._most[wishes]
 
-    def usage(self, job: Job, queue: str, flavors: Flavors, gpus: int) -> Amounts:
+    def usage(self, job: Job, flavors: Flavors, gpus: int) -> Amounts:
         """What a job with so many GPUs takes."""
         key = (
-            queue,
             flavors,
             gpus,
             job.cpus_milli_per_gpu,
@@ -216,6 +234,27 @@ class Asks:
         nodes = self._world.nodes
         before, after = nodes.matching(wishes), nodes.matching(narrowed)
         return all(after & own in (0, before & own) for own in nodes.by_type) and not after & ~before
+
+
+def _likes(job: Job) -> tuple[object, ...]:
+    """What a job wants of GPUs."""
+    return job.gpu_types, job.share
+
+
+def _combined(key: IntArray, values: Iterable[Hashable]) -> IntArray:
+    """Numbers that are equal where both the key and the values are."""
+    listed = list(values)
+    number = {value: k for k, value in enumerate(dict.fromkeys(listed))}
+    return key * len(number) + np.fromiter(map(number.__getitem__, listed), np.int64, len(listed))
+
+
+def _first_choice(menu: Menu, requests: Mapping[str, int], kinds: Mapping[str, frozenset[int]]) -> Flavors:
+    found: list[tuple[str, str]] = []
+    for resources, flavors in menu:
+        first = next((name for name in flavors if name in kinds), None)
+        found.extend((name, first) for name in resources if name in requests and first is not None)
+    # In the order in which a search would find them.
+    return tuple(sorted(found))
 
 
 def _narrow(wishes: Wishes, flavors: tuple[Flavor, ...]) -> Wishes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,10 @@ class Census:
     def things(self, tree: int) -> list[Any]:
         """The values that are seen by their identity: while they live nothing else has it."""
         rows = self.rows[tree].tolist()
-        return [*map(self._world.jobs.jobs.__getitem__, rows), *map(self._held.get, rows)]
+        held = self._held
+        # The first is asked for twice because a single one would not come as a tuple.
+        jobs = itemgetter(rows[0], *rows)(self._world.jobs.jobs)
+        return [jobs, [held[row] for row in rows if row in held]]
 
     @cached_property
     def ends_s(self) -> FloatArray:

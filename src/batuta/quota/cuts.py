@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from batuta.quota.claim import Claim
 from batuta.quota.ledger import Ledger
@@ -10,10 +10,10 @@ from batuta.quota.tree import Node
 from batuta.quota.victims import harm
 
 
-def cut(ledger: Ledger, may_go: Callable[[Claim], bool]) -> list[Claim]:
-    """Releases claims until all limits hold, least harm first; those that need not go stay."""
+def cut(ledger: Ledger, queues: Iterable[str], may_go: Callable[[Claim], bool]) -> list[Claim]:
+    """Releases claims until the limits of these queues hold, least harm first; who need not go stays."""
     gone: list[Claim] = []
-    for node in ledger.tree.queues.values():
+    for node in map(ledger.tree.queues.__getitem__, queues):
         for cell in [cell for cell, used in node.usage.items() if used]:
             if node.left(cell) < 0:
                 gone.extend(_bring_down(ledger, node, cell, may_go))

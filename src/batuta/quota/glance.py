@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from batuta.core.quota import Within
 from batuta.quota.ledger import Ledger
 from batuta.quota.refusal import Refusal
 from batuta.quota.reservation import Keeper
@@ -59,14 +58,12 @@ class Glance:
         queue, part = self.queue, self._part
         own = queue.subtree.get(cell, 0) - queue.usage.get(cell, 0)
         # What is kept for another one might still be had, by a job that is short.
-        aside = self._keeper.kept_in(queue).get(cell, 0)
-        if part.within is not Within.NEVER:
-            equals = part.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY
-            aside += self._roll.spare(part, priority + equals).get(cell, 0)
+        aside = self._keeper.kept_in(queue).get(cell, 0) + self._roll.could_go(part, priority).get(cell, 0)
         return max(queue.left(cell), own) + aside
 
     def _refusal(self, cell: int, amount: int) -> Refusal:
         known = self._short.get(cell)
-        if known is None:
-            known = self._short[cell] = self._ledger.why(self.queue, cell, amount)
-        return known.for_needs(amount)
+        if known is not None:
+            return known.for_needs(amount)
+        known = self._short[cell] = self._ledger.why(self.queue, cell, amount)
+        return known

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -32,14 +33,16 @@ class Growers(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """Jobs of one queue that grow in the same cells."""
+    """Jobs of one queue that grow in the same cells, the oldest first."""
 
     queue: Node
-    rows: list[int]
+    rows: IntArray
     wants: int
-    granted: int
+    low: int
+    """What they have together without growth."""
     per_gpu: Amounts
     """On average, rounded up."""
+    granted: int = 0
 
     def room(self, may_borrow: bool) -> int:
         """How many more GPUs quota leaves to it."""
@@ -63,39 +66,63 @@ def grow(
 
     The books are changed.
     """
-    wants: list[int] = (cap - world.jobs.i("min")).tolist()
-    groups = [group for one in growers for group in _grouped(world, ledger, one, wants)]
+    low = world.jobs.i("min")
+    groups = _grouped(world, ledger, growers, cap - low, low)
     # 1. What belongs to a queue is its own to grow into, …
     for group in groups:
-        group.take(group.room(may_borrow=False))
+        if own := group.room(may_borrow=False):
+            group.take(own)
     # 2. … and what is idle goes to whoever borrows the least for its weight.
     _lend(ledger, [group for group in groups if group.granted < group.wants])
-    low: list[int] = world.jobs.i("min").tolist()
+    return [(group.queue, _budget(world, ledger, group)) for group in groups if group.granted < group.wants]
+
+
+def _grouped(
+    world: World, ledger: Ledger, growers: Iterable[Growers], wants: IntArray, low: IntArray
+) -> list[_Group]:
+    """Those who want more than their `min`, by queue and flavors. All are summed up at once."""
+    alike = [(one.queue, flavors, rows) for one in growers for flavors, rows in _alike(one.flavors).items()]
+    row = np.fromiter((row for _, _, rows in alike for row in rows), np.int64)
+    number = np.repeat(np.arange(len(alike)), [len(rows) for _, _, rows in alike])
+    wanting = wants[row] > 0
+    row, number = row[wanting], number[wanting]
+    order = np.lexsort((row, number))
+    row, number = row[order], number[order]
+    bounds = np.searchsorted(number, np.arange(len(alike) + 1)).tolist()
+    known = {flavors: _of_gpus(ledger, flavors) for flavors in dict.fromkeys(own for _, own, _ in alike)}
+    wanted, least = ([0, *np.cumsum(column[row]).tolist()] for column in (wants, low))
     return [
-        (group.queue, _budget(world, ledger, group, low)) for group in groups if group.granted < group.wants
+        _Group(
+            queue,
+            row[start:end],
+            wanted[end] - wanted[start],
+            least[end] - least[start],
+            known[flavors] or _average(world, ledger, row[start:end], wants, flavors),
+        )
+        for (queue, flavors, _), start, end in zip(alike, bounds, bounds[1:], strict=False)
+        if end > start
     ]
 
 
-def _grouped(world: World, ledger: Ledger, growers: Growers, wants: Sequence[int]) -> Iterator[_Group]:
-    """Those of a queue that want more than their `min`, by flavors."""
-    rows_of: dict[Flavors, list[int]] = {}
-    last: Flavors | None = None
-    alike: list[int] = []
-    for row, flavors in growers.flavors.items():
-        if flavors is not last:
-            # Those that are alike mostly have the very same, which is seen sooner than that it is equal.
-            alike, last = rows_of.setdefault(flavors, []), flavors
-        if wants[row] > 0:
-            alike.append(row)
-    for flavors, rows in rows_of.items():
-        if rows:
-            total = sum(wants[row] for row in rows)
-            yield _Group(growers.queue, rows, total, 0, _average(world, ledger, rows, wants, flavors))
+def _alike(flavors_of: Mapping[int, Flavors]) -> dict[Flavors, list[int]]:
+    """Rows by flavors."""
+    if len(set(map(id, flavors_of.values()))) == 1:
+        # Mostly all have the very same, which is seen sooner than that it is equal.
+        return {next(iter(flavors_of.values())): list(flavors_of)}
+    found: dict[Flavors, list[int]] = {}
+    for row, flavors in flavors_of.items():
+        found.setdefault(flavors, []).append(row)
+    return found
 
 
-def _average(
-    world: World, ledger: Ledger, rows: list[int], wants: Sequence[int], flavors: Flavors
-) -> Amounts:
+def _of_gpus(ledger: Ledger, flavors: Flavors) -> Amounts | None:
+    """What a GPU more takes, where nothing but GPUs is counted: that is the same for all jobs."""
+    if not all(counts_gpus(resource) for resource, _ in flavors):
+        return None
+    return {ledger.tree.number(Cell(flavor, resource)): MILLI for resource, flavor in flavors}
+
+
+def _average(world: World, ledger: Ledger, rows: IntArray, wants: IntArray, flavors: Flavors) -> Amounts:
     """What a GPU more takes of each cell, on average over all that are wanted, rounded up."""
     jobs, found = world.jobs.jobs, Amounts()
     for resource, flavor in flavors:
@@ -103,8 +130,9 @@ def _average(
         if counts_gpus(resource):
             found[cell] = MILLI
             continue
-        total = sum(wants[row] for row in rows)
-        amount = -(-sum(per_gpu(jobs[row], resource) * wants[row] for row in rows) // total)
+        each = [per_gpu(jobs[row], resource) for row in rows.tolist()]
+        wanted = wants[rows].tolist()
+        amount = -(-sum(map(mul, each, wanted)) // sum(wanted))
         if amount:
             found[cell] = amount
     return found
@@ -150,15 +178,15 @@ def _lend_in_turns(ledger: Ledger, competing: list[_Group]) -> None:
             heapq.heappush(heap, key(at))
 
 
-def _budget(world: World, ledger: Ledger, group: _Group, low: Sequence[int]) -> Budget:
-    jobs, rows = world.jobs.jobs, sorted(group.rows)
+def _budget(world: World, ledger: Ledger, group: _Group) -> Budget:
+    jobs, rows = world.jobs.jobs, group.rows
     beside = []
     for cell, average in group.per_gpu.items():
         resource = ledger.tree.cells[cell].resource
         if counts_gpus(resource):
             continue
-        each = [per_gpu(jobs[row], resource) for row in rows]
-        needed = sum(one * low[row] for one, row in zip(each, rows, strict=True))
+        own = [jobs[row] for row in rows.tolist()]
+        each = [per_gpu(job, resource) for job in own]
+        needed = sum(one * job.min for one, job in zip(each, own, strict=True))
         beside.append((np.array(each, dtype=np.int64), needed + average * group.granted))
-    gpus = sum(low[row] for row in rows) + group.granted
-    return Budget(np.array(rows, dtype=np.int64), gpus, tuple(beside))
+    return Budget(rows, group.low + group.granted, tuple(beside))

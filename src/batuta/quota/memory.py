@@ -7,7 +7,7 @@ from operator import is_
 from batuta.core.job import Job, JobId
 from batuta.core.quota import Flavors, Quota
 from batuta.core.world import World
-from batuta.quota.asks import Ask
+from batuta.quota.asks import Ask, Menu, menu_of
 from batuta.quota.doors import Door
 from batuta.quota.past import Past
 from batuta.quota.tree import Amounts, Tree
@@ -24,8 +24,10 @@ class Memory:
         self._tree: tuple[Quota, Tree] | None = None
         self.doors: dict[tuple[str, str], Door | None] = {}
         """By namespace and name of a queue; None for jobs that quota does not concern."""
-        self.asks: dict[JobId, tuple[Job, list[int], Ask]] = {}
-        """By job that waited: what it asks for, given this request and what nodes could give to it."""
+        self.menus: list[Menu] = []
+        """What there is to choose from in queues: mostly the same in many of them."""
+        self.menu_of: dict[str, int] = {}
+        """By queue: the number of its menu."""
         self.alike: dict[tuple[object, ...], Ask] = {}
         """What jobs that are alike ask for: the very same, whenever they came, for as long as nodes stay."""
         self.uses: dict[JobId, tuple[Job, Flavors, int, Amounts]] = {}
@@ -41,7 +43,11 @@ class Memory:
         if self._tree is None or self._tree[0] is not quota:
             tree = Tree(quota)
             self._tree = quota, tree
-            self.doors, self.asks, self.alike, self.uses, self.past = {}, {}, {}, {}, {}
+            self.doors, self.menu_of, self.alike, self.uses, self.past = {}, {}, {}, {}, {}
+            number: dict[Menu, int] = {}
+            for queue in quota.cluster_queues:
+                self.menu_of[queue.name] = number.setdefault(menu_of(queue), len(number))
+            self.menus = list(number)
             roots = dict.fromkeys(node.root for node in tree.queues.values())
             numbers = {root: number for number, root in enumerate(roots)}
             self.number_of = {name: numbers[node.root] for name, node in tree.queues.items()}
@@ -58,6 +64,5 @@ class Memory:
     def forget_the_gone(self, world: World) -> None:
         """Jobs that are over are forgotten when they are as many as those that live."""
         living = world.jobs.key_of
-        if len(self.asks) + len(self.uses) > 2 * len(living):
-            self.asks = {job: known for job, known in self.asks.items() if job in living}
+        if len(self.uses) > 2 * len(living):
             self.uses = {job: known for job, known in self.uses.items() if job in living}

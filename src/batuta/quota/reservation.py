@@ -37,19 +37,22 @@ class Asked(NamedTuple):
     later: bool
 
 
-class _Moment(NamedTuple):
+class Moment(NamedTuple):
     """When enough will have been given back, and by the how manieth; -1 if it cannot be said."""
 
     from_s: float
     number: int
 
 
-class _Kept(NamedTuple):
+UNKNOWN = Moment(-math.inf, -1)
+
+
+class Kept(NamedTuple):
     """What is set aside for the first of a queue, and from when on it is needed."""
 
     queue: Node
     amounts: Amounts
-    needed: _Moment
+    needed: Moment
 
 
 class Keeper:
@@ -65,9 +68,9 @@ class Keeper:
         the soonest first.
         """
         self._ledger, self._ends_s, self._releases = ledger, ends_s, releases
-        self._kept: dict[Node, _Kept | None] = {}
+        self.kept: dict[Node, Kept | None] = {}
         """By queue; None where nothing is left to keep."""
-        self._too_long: dict[tuple[Node, Hashable], tuple[_Moment, Hashable]] = {}
+        self._too_long: dict[tuple[Node, Hashable], tuple[Moment, Hashable]] = {}
         """By queue and shape: who ends later than this would delay others, and somebody who was told so."""
         self.denied: dict[Hashable, Refusal] = {}
         """Those who would have quota if nothing were kept for others, by key."""
@@ -79,33 +82,52 @@ class Keeper:
 
         That should have waited long enough, and fit at some time.
         """
-        if queue in self._kept:
+        if queue in self.kept:
             return
         subtree, usage = queue.subtree, queue.usage
         amounts = {
             cell: max(0, min(amount, subtree.get(cell, 0) - usage.get(cell, 0), queue.left(cell)))
             for cell, amount in needs.items()
         }
-        self._kept[queue] = None
         if any(amounts.values()):
-            needed = self._earliest(queue, needs)
-            queue.add(amounts)
-            self._kept[queue] = _Kept(queue, amounts, needed)
+            self.set_aside(queue, amounts, self._earliest(queue, needs))
+        else:
+            self.kept[queue] = None
+
+    def set_aside(self, queue: Node, amounts: Amounts, needed: Moment) -> None:
+        """Keeps so much for somebody of a queue who needs it from that moment on; it may be nothing."""
+        queue.add(amounts)
+        self.kept[queue] = Kept(queue, amounts, needed) if amounts else None
 
     def give_up(self, queue: Node) -> None:
         """Keeps nothing for this queue's first claim any more."""
-        kept = self._kept.pop(queue, None)
+        kept = self.kept.pop(queue, None)
         if kept is not None:
             queue.remove(kept.amounts)
 
     def kept_in(self, queue: Node) -> Amounts:
         """What is set aside of a queue's quota."""
-        kept = self._kept.get(queue)
+        kept = self.kept.get(queue)
         return {} if kept is None else kept.amounts
+
+    def left_without(self, kept: Kept, cell: int) -> int:
+        """What a queue would have left if nothing were kept for its first claim."""
+        queue = kept.queue
+        if not queue.local:
+            return queue.left(cell) + kept.amounts.get(cell, 0)
+        with _without(kept):
+            return queue.left(cell)
+
+    def note(self, queue: Node, key: Hashable) -> None:
+        """Somebody was found to end too late to have what is kept for another of its queue."""
+        kept = self.kept[queue]
+        assert kept is not None
+        if kept.needed.number >= 0:
+            self.asked.append(Asked(queue, key, kept.needed.number, later=True))
 
     def lets_in(self, claim: Claim) -> bool:
         """Gives a claim quota that is set aside for another of its queue, if it does not delay that one."""
-        kept = self._kept.get(claim.queue)
+        kept = self.kept.get(claim.queue)
         if kept is None:
             return False
         with _without(kept):
@@ -133,12 +155,12 @@ class Keeper:
 
     def forget(self) -> None:
         """Nothing is set aside any more: growth may have it, for that can be taken back at any time."""
-        for kept in self._kept.values():
+        for kept in self.kept.values():
             if kept is not None:
                 kept.queue.remove(kept.amounts)
-        self._kept.clear()
+        self.kept.clear()
 
-    def _ends_later(self, queue: Node, key: Hashable, moment: _Moment) -> bool:
+    def _ends_later(self, queue: Node, key: Hashable, moment: Moment) -> bool:
         later = self._ends_s(key) > moment.from_s
         if moment.number >= 0:
             self.asked.append(Asked(queue, key, moment.number, later))
@@ -151,18 +173,18 @@ class Keeper:
         left = claim.queue.left(cell)
         return Refusal(Why.WAITING_FOR_QUOTA, "", cells[cell], usage[cell], left)
 
-    def _earliest(self, queue: Node, needs: Amounts) -> _Moment:
+    def _earliest(self, queue: Node, needs: Amounts) -> Moment:
         """When so many of those who have quota will have ended that so much fits.
 
         At any moment, if it cannot be said: then nobody may have what is kept for it.
         """
         gone: list[Release] = []
-        found = _Moment(-math.inf, -1)
+        found = UNKNOWN
         for one in self._releases(queue.root):
             one.queue.remove(one.usage)
             gone.append(one)
             if queue.fits(needs):
-                found = _Moment(one.ends_s, len(gone) - 1)
+                found = Moment(one.ends_s, len(gone) - 1)
                 break
         for one in gone:
             one.queue.add(one.usage)
@@ -170,7 +192,7 @@ class Keeper:
 
 
 @contextmanager
-def _without(kept: _Kept) -> Iterator[None]:
+def _without(kept: Kept) -> Iterator[None]:
     """As if nothing were kept."""
     kept.queue.remove(kept.amounts)
     try:

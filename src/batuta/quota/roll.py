@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ class Part:
     waiting: list[int] = field(default_factory=list)
     """Rows, the one whose turn it is first."""
     spare: dict[int, Amounts] = field(default_factory=dict)
-    """What has been worked out of `Roll.spare`."""
+    """What has been worked out of who could go, by priority."""
 
 
 class Called(NamedTuple):
@@ -59,7 +59,11 @@ class Roll:
         }
         self.priorities: list[int] = jobs.i("priority").tolist()
         self.ask_of: dict[int, Ask] = {}
-        """By row of those in line."""
+        """By row of those who came to stand in line."""
+        self.cell = np.full(jobs.n, -1, dtype=np.int64)
+        """By row of these: the one cell that it asks for; -1 if it has a choice or asks for several, …"""
+        self.amount = np.zeros(jobs.n, dtype=np.int64)
+        """… and how much of it."""
         self.quiet: list[int] = []
         """Rows of jobs that shall not run now, whatever quota says."""
         self.still: dict[int, int] = {}
@@ -134,7 +138,7 @@ class Roll:
                 size = self.still[row] = max(int(jobs.i("gpus")[row]), job.min)
             known = uses.get(job.id)
             if known is None or known[0] is not job or known[1] != flavors or known[2] != size:
-                known = uses[job.id] = job, flavors, size, self.asks.usage(job, door.queue, flavors, size)
+                known = uses[job.id] = job, flavors, size, self.asks.usage(job, flavors, size)
             part.running[row] = flavors, known[3]
 
     def _merged(self, line: list[int], more: list[int]) -> list[int]:
@@ -146,25 +150,22 @@ class Roll:
 
     def _ask(self) -> None:
         """Notes what everybody in line asks for. Those leave it who can have nothing, whatever is free."""
-        world, asked = self._world, self._memory.asks
-        jobs, ids, most_of, ask_of = world.jobs.jobs, world.jobs.ids, world.most, self.ask_of
-        for name, part in self.parts.items():
-            out = set[int]()
-            for row in part.waiting:
-                job, own_id = jobs[row], ids[row]
-                known = asked.get(own_id)
-                if known is None or known[0] is not job or known[1] is not most_of.get(own_id):
-                    known = asked[own_id] = job, world.most_for(row), self.asks.of(row, name)
-                ask = known[2]
-                if ask.kinds:
-                    ask_of[row] = ask
-                    continue
-                out.add(row)
-                if ask.ever:
-                    self.no_flavor.append(row)
-                # Without nodes for it at all the next step says why, in its own words.
-            if out:
-                part.waiting = [row for row in part.waiting if row not in out]
+        lines = [part.waiting for part in self.parts.values()]
+        rows = np.fromiter(chain.from_iterable(lines), np.int64)
+        if not rows.size:
+            return
+        menu = np.repeat([self._memory.menu_of[name] for name in self.parts], [len(line) for line in lines])
+        asks, which = self.asks.of_all(rows, self._memory.menus, menu)
+        self.ask_of = dict(zip(rows.tolist(), map(asks.__getitem__, which.tolist()), strict=True))
+        ways = np.array([(-1, 0) if ask.way is None else (ask.way.cell, ask.way.amount) for ask in asks])
+        self.cell[rows], self.amount[rows] = ways[which].T
+        if all(ask.kinds for ask in asks):
+            return
+        for part in self.parts.values():
+            own = [(row, self.ask_of[row]) for row in part.waiting]
+            # Without nodes for it at all the next step says why, in its own words.
+            self.no_flavor += [row for row, ask in own if not ask.kinds and ask.ever]
+            part.waiting = [row for row, ask in own if ask.kinds]
 
     def _enter(self, name: str, part: Part) -> None:
         """Books what runs in a queue."""
@@ -174,7 +175,13 @@ class Roll:
                 total[cell] = total.get(cell, 0) + amount
         self._tree.queues[name].add(total)
 
-    def spare(self, part: Part, below: int) -> Amounts:
+    def could_go(self, part: Part, priority: int) -> Amounts:
+        """What those of a queue have whom a job of this priority could push aside there."""
+        if part.within is Within.NEVER:
+            return {}
+        return self._spare(part, priority + (part.within is Within.LOWER_OR_NEWER_EQUAL_PRIORITY))
+
+    def _spare(self, part: Part, below: int) -> Amounts:
         """What jobs of a queue with a lower priority than this have, as far as they could be pushed aside.
 
         Those that are just being served count for nothing: they are served in the order of their priority.

@@ -9,6 +9,7 @@ from itertools import chain
 
 import numpy as np
 
+from batuta.core.arrays import BoolArray, FloatArray
 from batuta.core.quota import Flavors
 from batuta.core.world import World
 from batuta.quota.claim import Claim
@@ -26,7 +27,9 @@ class RowClaims:
         self, world: World, now_s: float, tree: Tree, roll: Roll, without: Set[int], patience_s: float
     ) -> None:
         self._world, self._now_s, self._tree, self._roll = world, now_s, tree, roll
-        self._due_before_s = now_s - patience_s
+        self.due: BoolArray = world.jobs.f("submit_s") <= now_s - patience_s
+        """By row: who has waited so long that nobody may delay it any more."""
+        self._due: list[bool] = self.due.tolist()
         self._releases_of: dict[Node, list[Release]] = {}
         self.without = without
         """Rows for which there is no place now: they get no quota."""
@@ -37,14 +40,18 @@ class RowClaims:
 
     def is_due(self, row: int) -> bool:
         """Whether a job has waited so long that nobody may delay it any more."""
-        return self._world.jobs.jobs[row].submit_s <= self._due_before_s
+        return self._due[row]
 
-    def waiting(self, row: int) -> Claim:
-        """Somebody who waits."""
+    def blocks(self, row: int) -> bool:
+        """Whether a job lets nobody of its queue pass who would delay it."""
+        return self._due[row] and row not in self.without
+
+    def waiting(self, row: int, queue: Node) -> Claim:
+        """Somebody who waits for quota of a queue."""
         job, ask = self._world.jobs.jobs[row], self._roll.ask_of[row]
         return Claim(
             row,
-            self._tree.queues[ask.queue],
+            queue,
             ask.pod_sets,
             job.priority,
             (job.submit_s, row),
@@ -78,19 +85,25 @@ class RowClaims:
     def fresh(self, name: str) -> dict[Hashable, Claim]:
         """Those of a queue that got their quota in this round."""
         found: dict[Hashable, Claim] = {}
+        queue = self._tree.queues[name]
         for row, flavors in self.new[name].items():
-            claim = found[row] = self.waiting(row)
+            claim = found[row] = self.waiting(row, queue)
             claim.flavors, claim.usage, claim.since = flavors, self._roll.ask_of[row].usage, self._now_s
         return found
 
     def ends_s(self, row: Hashable) -> float:
         """When a job will have ended, if it had its `min` from now on."""
         assert isinstance(row, int)
-        return self._all_ends_s[row]
+        return self._listed_ends_s[row]
 
     @cached_property
-    def _all_ends_s(self) -> list[float]:
-        ends_s: list[float] = predicted_ends_s(self._world, self._now_s).tolist()
+    def ends_by_row_s(self) -> FloatArray:
+        """The same for all rows."""
+        return predicted_ends_s(self._world, self._now_s)
+
+    @cached_property
+    def _listed_ends_s(self) -> list[float]:
+        ends_s: list[float] = self.ends_by_row_s.tolist()
         return ends_s
 
     def releases(self, root: Node) -> list[Release]:
@@ -98,7 +111,7 @@ class RowClaims:
         known = self._releases_of.get(root)
         if known is None:
             known = self._releases_of[root] = [
-                Release(self._all_ends_s[row], node, usage, row)
+                Release(self._listed_ends_s[row], node, usage, row)
                 for node in root.queues()
                 for row, (_, usage) in self._roll.parts[node.name].running.items()
             ]

@@ -9,6 +9,7 @@ from batuta.quota.claim import Claim
 from batuta.quota.glance import Glance
 from batuta.quota.lines import Line
 from batuta.quota.refusal import Refusal
+from batuta.quota.tree import Node
 
 
 class RowLine(Line):
@@ -22,7 +23,7 @@ class RowLine(Line):
         rows: list[int],
         asks: Mapping[int, Ask],
         priorities: Sequence[int],
-        claim: Callable[[int], Claim],
+        claim: Callable[[int, Node], Claim],
         glance: Glance,
     ) -> None:
         """`glance` says who cannot be served now, as far as that takes no search."""
@@ -49,7 +50,7 @@ class RowLine(Line):
                 return super().pop()
             self._at += 1
             if self.strict or not self._glance.delays(row):
-                return self._claim(row)
+                return self._claim(row, self._glance.queue)
             self._denied.append(row)
 
     def _first_put_back(self) -> tuple[int, int]:
@@ -91,7 +92,7 @@ class RowLine(Line):
         super().wake()
         self._asked.clear()
         for row in self._denied:
-            self.put(self._claim(row))
+            self.put(self._claim(row, self._glance.queue))
         self._denied = []
         if self._passed:
             rest = self._passed + self._rows[self._at :]

@@ -110,9 +110,10 @@ class Node:
     def _add(self, cell: int, amount: int) -> None:
         node: Node | None = self
         while node is not None and amount:
-            left = node.local_left(cell)
-            node.usage[cell] = node.usage.get(cell, 0) + amount
-            amount = max(0, amount - left)
+            used = node.usage.get(cell, 0)
+            node.usage[cell] = used + amount
+            if node.local:
+                amount = max(0, amount - max(0, node.local.get(cell, 0) - used))
             node = node.parent
 
     def remove(self, amounts: Amounts) -> None:

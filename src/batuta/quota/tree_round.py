@@ -5,7 +5,7 @@ No tree's answers depend on another's.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from itertools import chain
 
 import numpy as np
@@ -32,6 +32,7 @@ from batuta.quota.roll import Called, Roll
 from batuta.quota.row_claims import RowClaims, RowHolders
 from batuta.quota.row_line import RowLine
 from batuta.quota.serving import Serving
+from batuta.quota.standstill import Standstill, Stuck
 from batuta.quota.tree import Tree
 from batuta.quota.victims import Cause
 from batuta.quota.world_reasons import Words, reason_for
@@ -66,6 +67,7 @@ class TreeRound:
         self._ledger = Ledger(world.quota, tree, RowHolders(self._claims))
         self._keeper = Keeper(self._ledger, self._claims.ends_s, self._claims.releases)
         self._serving = Serving(self._roll, self._ledger, self._keeper, self._claims)
+        self._standstill = Standstill(world, self._roll, self._ledger, self._keeper, self._claims)
         self._cap: IntArray = world.jobs.i("max").copy()
         self._refused: dict[int, tuple[Reason, Evidence]] = {}
         self._losers: dict[int, Reason] = {}
@@ -75,16 +77,20 @@ class TreeRound:
     def serve(self) -> dict[int, Answers]:
         """Who gets quota and who waits, by tree."""
         self._heed_doors()
-        for claim in cut(self._ledger, self._may_be_cut):
+        # Of the queues of these trees only: others may have been served before, and stand above their limits.
+        for claim in cut(self._ledger, self._roll.parts, self._may_be_cut):
             self._lose(claim, Reason.QUOTA_CUT)
+        self._serving.serve()
+        stuck = self._standstill.find(self._number_of)
+        self._tell(stuck)
         refusals: dict[Hashable, Refusal] = {}
-        for waiting in self._by_tree(self._serving.serve()):
+        for waiting in self._lines(stuck.trees):
             lines = Lines(self._ledger, self._keeper, waiting)
             lines.settle(self._serving.let_in, self._push)
             refusals.update(lines.refusals)
             for line in waiting.values():
                 refusals.update(line.why_passed())
-        self._refuse_the_rest(refusals)
+        self._refuse_the_rest(refusals, stuck.trees)
         self._keeper.forget()
         return self._answers()
 
@@ -141,10 +147,13 @@ class TreeRound:
             np.array([one.later for one in asked], dtype=bool),
         )
 
-    def _by_tree(self, lines: Mapping[str, RowLine]) -> list[dict[str, RowLine]]:
+    def _lines(self, stuck: Set[int]) -> list[dict[str, RowLine]]:
+        """Those who wait in all trees but the ones where nothing moves, tree by tree."""
         found: dict[int, dict[str, RowLine]] = {}
-        for name, line in lines.items():
-            found.setdefault(self._number_of[name], {})[name] = line
+        for name, part in self._roll.parts.items():
+            number = self._number_of[name]
+            if part.waiting and number not in stuck:
+                found.setdefault(number, {})[name] = self._serving.line(name)
         return list(found.values())
 
     def _may_be_cut(self, claim: Claim) -> bool:
@@ -182,7 +191,7 @@ class TreeRound:
         if own > job.min and door.queue in self._roll.parts and row not in self._roll.still:
             claim = self._ledger.holders[door.queue][row]
             self._ledger.release(claim)
-            usage = self._roll.asks.usage(job, door.queue, claim.flavors, own)
+            usage = self._roll.asks.usage(job, claim.flavors, own)
             self._ledger.book(claim, usage, claim.since)
             self._roll.still[row] = own
 
@@ -190,15 +199,27 @@ class TreeRound:
         self._cap[row] = 0
         self._refused[row] = (reason, evidence)
 
-    def _refuse_the_rest(self, refusals: Mapping[Hashable, Refusal]) -> None:
-        """Tells everybody who got nothing why."""
+    def _tell(self, stuck: Stuck) -> None:
+        """Tells everybody of trees in which nothing moves why that is so."""
+        self._cap[stuck.rows] = 0
+        rows = stuck.rows.tolist()
+        self._refused.update(zip(rows, stuck.reasons, strict=True))
+        self._contested |= stuck.trees
+        for row in set(self._serving.told).intersection(stuck.rows[~stuck.kept].tolist()):
+            self._refused[row] = reason_for(self._serving.told[row])
+
+    def _refuse_the_rest(self, refusals: Mapping[Hashable, Refusal], stuck: Set[int]) -> None:
+        """Tells everybody else who got nothing why."""
         found: list[list[int]] = []
         for name, part in self._roll.parts.items():
+            number = self._number_of[name]
+            if number in stuck:
+                continue
             new = self._claims.new[name]
             rows = [row for row in part.waiting if row not in new]
             if rows:
                 found.append(rows)
-                self._contested.add(self._number_of[name])
+                self._contested.add(number)
         everybody = list(chain.from_iterable(found))
         self._cap[everybody] = 0
         denied, told, words = self._keeper.denied, self._serving.told, Words()
@@ -248,12 +269,14 @@ class TreeRound:
             own.reasons.append(why)
         for row, reason in self._losers.items():
             found[numbers[row]].losers[place[row]] = reason
-        ask_of = self._roll.ask_of
+        everybody = [place[row] for new in self._claims.new.values() for row in new]
+        end = 0
         for name, new in self._claims.new.items():
             own = found[self._number_of[name]]
             if new:
-                places = [place[row] for row in new]
-                own.new[name] = New(places, list(new.values()), [ask_of[row] for row in new])
+                start, end = end, end + len(new)
+                asks = list(map(self._roll.ask_of.__getitem__, new))
+                own.new[name] = New(everybody[start:end], list(new.values()), asks)
             running = self._roll.parts[name].running.items()
             own.holding.extend((place[row], flavors) for row, (flavors, _) in running)
         return found

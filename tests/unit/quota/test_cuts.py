@@ -17,7 +17,7 @@ def after_cut(
         claim = Claim(name, ledger.tree.queues[queue], (), lost_s=lost_s.get(name, 0.0))
         usage: Amounts = {ledger.tree.number(CELL): size * MILLI}
         ledger.book(claim, usage, float(since))
-    gone = cut(ledger, lambda claim: claim.key not in stay)
+    gone = cut(ledger, ledger.tree.queues, lambda claim: claim.key not in stay)
     return sorted(str(claim.key) for claim in gone), ledger
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 
 from batuta.core.quota import MILLI, Cell, ClusterQueue, Quota
 from batuta.quota.asks import Ask
 from batuta.quota.claim import PodSet, Way
-from batuta.quota.own_quota import Served, serve_own
+from batuta.quota.own_quota import NOBODY, Filled, Served, fill, serve_own
 from batuta.quota.tree import Tree
 from tests.support.quotas import CELL, FLAVOR, GPU, gpus, quota_of
 
@@ -32,7 +33,7 @@ class Line:
             usage[self.tree.number(CPUS)] = cpus * MILLI
             flavors += (("cpu", FLAVOR),)
         pods = (PodSet(((GPU, size * MILLI),)),)
-        return Ask("a", pods, {FLAVOR: frozenset({0})}, True, flavors, usage, way=None if cpus else way)
+        return Ask(pods, {FLAVOR: frozenset({0})}, True, flavors, usage, way=None if cpus else way)
 
     def serve(
         self,
@@ -40,9 +41,10 @@ class Line:
         without: frozenset[int] = frozenset(),
         stops: Callable[[int], bool] = lambda row: False,
         least: int | None = None,
+        filled: Filled = NOBODY,
     ) -> Served:
         own = priorities or [0] * len(self.asks)
-        return serve_own(self.queue, list(self.asks), self.asks, own, without, stops, least)
+        return serve_own(self.queue, list(self.asks), self.asks, own, without, stops, least, filled)
 
     def used(self) -> int:
         return self.queue.usage.get(self.tree.number(CELL), 0) // MILLI
@@ -100,6 +102,35 @@ def test_a_line_that_asks_for_several_things_is_served_alike(cpus: tuple[int, ..
     served = Line(8, 2, 3, 3, cpus=cpus).serve()
     assert served.left == [row for row, own in enumerate(cpus) if own]
     assert served.rows == [row for row, own in enumerate(cpus) if not own]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cpus", "filled"),
+    [
+        ((2, 3, 3, 1), (), Filled(3, 0, 8 * MILLI)),
+        ((2, 7, 1), (), Filled(1, 0, 2 * MILLI)),
+        ((9, 1), (), Filled(0, 0, 0)),
+        ((2, 2, 2), (0, 1, 0), Filled(1, 0, 2 * MILLI)),
+        ((2, 2), (1, 0), Filled(0, -1, 0)),
+    ],
+)
+def test_lines_are_filled_from_the_first_on_up_to_one_that_does_not_fit_or_asks_for_something_else(
+    sizes: tuple[int, ...], cpus: tuple[int, ...], filled: Filled
+) -> None:
+    """Two queues at once, one of them just like the other."""
+    line, other = Line(8, *sizes, cpus=cpus), Line(8, *sizes, cpus=cpus)
+    ways = [(-1, 0) if ask.way is None else (ask.way.cell, ask.way.amount) for ask in line.asks.values()]
+    cells, amounts = np.array(ways).T
+    rows = list(line.asks)
+    assert fill([line.queue, other.queue], [rows, rows], cells, amounts) == [filled, filled]
+
+
+def test_those_who_were_filled_in_are_served_unless_others_have_borrowed_what_they_would_take() -> None:
+    filled = Filled(2, 0, 3 * MILLI)
+    assert Line(4, 2, 1, 2, cohort="team").serve(filled=filled) == Served([0, 1], [2])
+    line = Line(4, 2, 1, 2, cohort="team")
+    line.tree.queues["b"].add({line.tree.number(CELL): 10 * MILLI})
+    assert line.serve(filled=filled) == Served([0], [1, 2])
 
 
 def test_nobody_waits_so_nothing_is_served() -> None:
