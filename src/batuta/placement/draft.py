@@ -21,6 +21,8 @@ class PlacerOptions:
 
     repack: Literal["when-needed", "never"] = "when-needed"
     """Whether many jobs may be moved at once for one that fits nowhere."""
+    shares: Literal["bin-pack", "spread"] = "bin-pack"
+    """Whether shares of GPUs go to the fullest card with room, or to the emptiest."""
     moves: int = 8
     """Running jobs that are brought closer together in one cycle."""
     tries: int = 32

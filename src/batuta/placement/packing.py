@@ -14,6 +14,8 @@ from batuta.placement.room import Part, Room
 NOWHERE = -1
 SNUG_TRIES = 8
 """How many equally full nodes are compared for the one where the job stays within an NVLink group."""
+COMPARED = 16
+"""How many equally full nodes are compared for the one where the fewest GPUs are stranded."""
 PROFILES_KEPT = 64
 """For how many sets of nodes it is remembered how full the racks are."""
 
@@ -44,24 +46,41 @@ def pack(room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) 
 
 
 def fullest(room: Room, job: Job, gpus: int, nodes: int) -> int:
-    """The fullest node on which the whole job fits, the lowest number on ties; NOWHERE without one."""
-    levels = room.levels(job)
-    exact = levels is room.layout.buckets
-    for k in range(gpus, len(levels)):
-        fit = levels[k] & nodes
-        while fit:
-            low = fit & -fit
-            i = low.bit_length() - 1
-            if exact:
-                return _snuggest(room, gpus, fit, i) if gpus > 1 and room.table.nodes[i].nvlink else i
-            capacity = room.capacity(i, job)
-            if capacity < k:
-                levels[k] ^= low
-                levels[capacity] |= low
-            if capacity >= gpus:
-                return i
-            fit ^= low
+    """The fullest node on which the whole job fits; NOWHERE without one.
+
+    Among equally full ones the one where it strands the fewest GPUs, then the lowest number.
+    """
+    if room.levels(job) is room.layout.buckets:
+        for k in range(gpus, len(room.layout.buckets)):
+            if fit := room.layout.buckets[k] & nodes:
+                first = (fit & -fit).bit_length() - 1
+                return (
+                    _snuggest(room, gpus, fit, first)
+                    if gpus > 1 and room.table.nodes[first].nvlink
+                    else first
+                )
+        return NOWHERE
+    for k in range(gpus, len(room.layout.buckets)):
+        if found := fitting_at(room, job, gpus, nodes, k):
+            return found[0] if len(found) == 1 else room.stranding.least(found, gpus, job)
     return NOWHERE
+
+
+def fitting_at(room: Room, job: Job, gpus: int, nodes: int, k: int) -> list[int]:
+    """The first few nodes of level `k` on which the whole job fits, with what it wants beside its GPUs."""
+    levels, found = room.levels(job), list[int]()
+    fit = levels[k] & nodes
+    while fit and len(found) < COMPARED:
+        low = fit & -fit
+        i = low.bit_length() - 1
+        capacity = room.capacity(i, job)
+        if capacity < k and levels is not room.layout.buckets:
+            levels[k] ^= low
+            levels[capacity] |= low
+        if capacity >= gpus:
+            found.append(i)
+        fit ^= low
+    return found
 
 
 def _snuggest(room: Room, gpus: int, fit: int, first: int) -> int:

@@ -40,7 +40,9 @@ class TopologyPlacer:
         costs: Costs,
         within: Mapping[JobId, int] = EVERYWHERE,
     ) -> Placed:
-        draft = Draft(world, now_s, costs, self.options, Room.of(world, within), targets)
+        room = Room.of(world, within)
+        room.spreads = self.options.shares == "spread"
+        draft = Draft(world, now_s, costs, self.options, room, targets)
         work = _Work.sorted_from(world, targets)
         # 1. GPUs are given back before any is taken.
         _release(draft, work.stops, work.shrinks)

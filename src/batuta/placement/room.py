@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from batuta.core.bitsets import bits, mask_of
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, JobId
+from batuta.core.job_table import Beside
 from batuta.core.layout import Layout
+from batuta.core.load import expected_load
 from batuta.core.placer import EVERYWHERE
 from batuta.core.world import Avoided, World
+from batuta.placement.busy_cards import BusyCards
 from batuta.placement.choose_gpus import choose_gpus, numa_part
+from batuta.placement.stranding import Stranding
 
 if TYPE_CHECKING:
     from batuta.placement.racks import RackProfiles
     from batuta.placement.sharing import CardLevels
 
+NOTHING_ASKED = Beside(0, 0, 0)
+NOTHING_KNOWN = BusyCards({}, {}, 0.0, 0)
 NOTHING_AVOIDED: Mapping[JobId, Avoided] = {}
 Part = tuple[int, int]
 """A node, and how many of its GPUs."""
@@ -26,15 +32,20 @@ class Room:
     """A working copy of the layout. What it remembers are upper bounds: true while GPUs are only taken."""
 
     __slots__ = (
+        "_asked",
         "_avoided",
         "_levels",
         "_missing",
+        "_stranding",
         "_suited",
         "_widest",
         "_within",
+        "busy",
         "cards",
         "layout",
+        "loads",
         "racks",
+        "spreads",
         "table",
     )
 
@@ -44,6 +55,7 @@ class Room:
         missing: Mapping[int, int],
         avoided: Mapping[JobId, Avoided] = NOTHING_AVOIDED,
         within: Mapping[JobId, int] = EVERYWHERE,
+        asked: Beside = NOTHING_ASKED,
     ) -> None:
         self.layout = layout
         self.table = layout.table
@@ -53,6 +65,14 @@ class Room:
         self._widest: dict[int, int] = {}
         self._suited: dict[tuple[object, ...], int] = {}
         self._levels: dict[tuple[int, int, int, bool], list[int]] = {}
+        self._asked = asked
+        self._stranding: Stranding | None = None
+        self.busy = NOTHING_KNOWN
+        """How busy GPUs really are, …"""
+        self.loads: Callable[[Job], float] = _unknown
+        """… and how busy a job will keep one."""
+        self.spreads = False
+        """Whether shares go to empty cards first, and not to full ones."""
         self.cards: CardLevels | None = None
         """Made when the first job that shares a card is placed."""
         self.racks: dict[int, RackProfiles] = {}
@@ -61,13 +81,25 @@ class Room:
     @staticmethod
     def of(world: World, within: Mapping[JobId, int] = EVERYWHERE) -> Room:
         """A copy of what the World has, to place on for as long as it does not change."""
-        return Room(world.layout.sketch(), world.missing(), world.avoided, within)
+        room = Room(world.layout.sketch(), world.missing(), world.avoided, within, world.jobs.beside)
+        if world.usage and world.jobs.picky:
+            room.busy = BusyCards.of_world(world)
+            room.loads = lambda job: expected_load(world, job)
+        return room
 
     def fork(self) -> Room:
         """A copy to try something out on."""
-        twin = Room(self.layout.fork(), self._missing, self._avoided, self._within)
+        twin = Room(self.layout.fork(), self._missing, self._avoided, self._within, self._asked)
         twin._suited, twin._widest = self._suited, self._widest
+        twin.busy, twin.loads, twin.spreads = self.busy, self.loads, self.spreads
         return twin
+
+    @property
+    def stranding(self) -> Stranding:
+        """How many GPUs a choice would leave without CPU and memory; made when somebody asks."""
+        if self._stranding is None:
+            self._stranding = Stranding(self.layout, self._asked)
+        return self._stranding
 
     def suited(self, job: Job, gpu_type: int) -> int:
         """Nodes of this type that may get new replicas of the job."""
@@ -183,3 +215,7 @@ class Room:
             i = index[name]
             found[i] = found.get(i, 0) | mask_of(gpus)
         return found
+
+
+def _unknown(job: Job) -> float:
+    return 0.0

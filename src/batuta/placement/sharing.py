@@ -1,4 +1,8 @@
-"""Jobs that take a part of a GPU: onto the fullest card with room, else onto a fresh one. Never onto two."""
+"""Jobs that take a part of a GPU: onto the fullest card with room, else onto a fresh one. Never onto two.
+
+Or the other way round, where shares are spread. A card that is really busy gets no further sharer while there
+is another place, and of cards that are equal otherwise the one that is really less busy is taken.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from batuta.core.bitsets import bits
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.layout import EMPTY_CARD, Card, Layout
-from batuta.placement.packing import fullest
+from batuta.placement.packing import COMPARED, fitting_at, fullest
 from batuta.placement.room import Room
 
 WHOLE = 100
@@ -87,23 +91,41 @@ class CardLevels:
                 nodes |= own
         return nodes
 
-    def fullest(self, layout: Layout, job: Job, share: Share, nodes: int) -> tuple[int, int] | None:
-        """The fullest card on these nodes with room for a share, the lowest number on ties."""
+    def best(
+        self, room: Room, job: Job, share: Share, nodes: int, without: int = 0
+    ) -> tuple[int, int] | None:
+        """The fullest card on these nodes with room for a share; the emptiest, where shares are spread.
+
+        Among equally full ones the one where it strands the fewest GPUs, then the least busy, then the lowest
+        number. `without` are cards that will not do.
+        """
+        layout = room.layout
         beside = job.cpus_milli_per_gpu, job.memory_mib_per_gpu
-        left = self._about_fitting(share) & self._cards_on(nodes) & ~self._starved.get(beside, 0)
-        for level in sorted(self.levels, reverse=True) if left else ():
-            here = self.levels[level] & left
-            while here:
+        left = self._about_fitting(share) & self._cards_on(nodes) & ~self._starved.get(beside, 0) & ~without
+        counts, busy = room.levels(job) is not layout.buckets, room.busy
+        for level in sorted(self.levels, reverse=not room.spreads) if left else ():
+            here, found = self.levels[level] & left, list[tuple[int, int]]()
+            while here and len(found) < COMPARED:
                 low = here & -here
                 i, gpu = divmod(low.bit_length() - 1, self._width)
                 if layout.has_beside(i, 1, job):
                     if layout.fits_card(i, gpu, share):
-                        return i, gpu
+                        if not counts and not busy:
+                            return i, gpu
+                        found.append((i, gpu))
                     here ^= low
                 else:
                     node = self._cards_on(1 << i)
                     self._starved[beside] = self._starved.get(beside, 0) | node
                     left, here = left & ~node, here & ~node
+            if found:
+                return min(
+                    found,
+                    key=lambda card: (
+                        room.stranding.added(card[0], 1, job) if counts else 0,
+                        busy.of(*card),
+                    ),
+                )
         return None
 
     def _about_fitting(self, share: Share) -> int:
@@ -127,7 +149,7 @@ def place_share(room: Room, job: Job, share: Share, nodes: int) -> Placement | N
     layout = room.layout
     if room.cards is None:
         room.cards = CardLevels(layout)
-    found = room.cards.fullest(layout, job, share, nodes) or _fresh_card(room, room.cards, job, share, nodes)
+    found = _choose(room, room.cards, job, share, nodes)
     if found is None:
         return None
     i, gpu = found
@@ -137,7 +159,40 @@ def place_share(room: Room, job: Job, share: Share, nodes: int) -> Placement | N
     return Placement((Span(room.table.nodes[i].name, (gpu,)),))
 
 
+def _choose(room: Room, cards: CardLevels, job: Job, share: Share, nodes: int) -> tuple[int, int] | None:
+    """Beside others that leave it in peace, or alone; if there is no other place, beside any."""
+    crowded = room.busy.crowded(room.loads(job))
+    fresh = _fresh_card(room, cards, job, share, nodes) if room.spreads else None
+    return (
+        fresh
+        or cards.best(room, job, share, nodes, without=crowded)
+        or _fresh_card(room, cards, job, share, nodes)
+        or (cards.best(room, job, share, nodes) if crowded else None)
+    )
+
+
 def _fresh_card(room: Room, cards: CardLevels, job: Job, share: Share, nodes: int) -> tuple[int, int] | None:
-    """A free GPU on the fullest node that has one, in the NVLink group with the fewest free."""
-    i = fullest(room, job, 1, nodes & cards.roomy(share))
-    return None if i < 0 else (i, room.first_gpu(i))
+    """A free GPU of a full node on which few are stranded, in the NVLink group with the fewest free."""
+    nodes &= cards.roomy(share)
+    if room.levels(job) is room.layout.buckets:
+        i = fullest(room, job, 1, nodes)
+        return None if i < 0 else (i, _least_busy(room, i))
+    found = [(i, k) for k in range(1, len(room.layout.buckets)) for i in fitting_at(room, job, 1, nodes, k)]
+    if not found:
+        return None
+    # A fuller node is worth as much as a percent of a GPU that is not stranded.
+    i, _ = min(found, key=lambda place: place[1] + room.stranding.added(place[0], 1, job))
+    return i, _least_busy(room, i)
+
+
+def _least_busy(room: Room, i: int) -> int:
+    """The free GPU of a node that leaves the others closest together; of its equals the least busy."""
+    first, node, busy = room.first_gpu(i), room.table.nodes[i], room.busy
+    if not busy:
+        return first
+    alike = [
+        gpu
+        for gpu in bits(room.layout.free[i])
+        if all(not groups or groups[gpu] == groups[first] for groups in (node.nvlink, node.numa))
+    ]
+    return min(alike, key=lambda gpu: (busy.of(i, gpu), gpu))

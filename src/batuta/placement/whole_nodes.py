@@ -188,7 +188,8 @@ class _Tight:
                 continue
             if self.fixed is not None and self.fixed[row]:
                 continue
-            if restart_s[row] < NO_RESTART_S and _is_plain(jobs.jobs[row], self.width):
+            job = jobs.jobs[row]
+            if restart_s[row] < NO_RESTART_S and not job.is_lost_by_a_stop and _is_plain(job, self.width):
                 yield row, index[held.spans[0].node]
 
 

@@ -1,17 +1,23 @@
 """Shares of a GPU: full cards first, never two cards, never more than a card has."""
 
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from batuta.core import event as ev
+from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.job import Job, Share
+from batuta.core.command import Start
+from batuta.core.idle import STALE_S
+from batuta.core.job import Job, JobState, Share
 from batuta.core.layout import Layout
+from batuta.core.reason import Reason
 from batuta.placement import TopologyPlacer
+from batuta.placement.draft import PlacerOptions
 from batuta.placement.room import Room
 from batuta.placement.sharing import place_share
-from tests.support.worlds import at, make_job, make_nodes, make_world, outcome, place
+from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world, outcome, place
 
 GPU: dict[str, Any] = {"gpu_memory_mib": 1000}
 
@@ -150,3 +156,81 @@ def test_nobody_joins_a_card_of_which_more_is_taken_than_it_has() -> None:
     small = Share(0, 10)
 
     assert place_share(room, make_job("new", share=small), small, room.layout.usable) == at("n0:1")
+
+
+# ---------------------------------------------------------------------------------- how busy cards really are
+
+
+def report(world, *gpus: float | None, node: str = "n0", time_s: float = NOW_S):
+    apply(world, ev.GpusUsed(time_s, node, gpus))
+    return world
+
+
+def placed(world, shares: Literal["bin-pack", "spread"] = "bin-pack") -> str:
+    return outcome(world, place(TopologyPlacer(PlacerOptions(shares=shares)), world, {"j": 1}))["j"]
+
+
+def shared(*percents: int):
+    """A card with a sharer of each of these percents, one node; job `j` wants 20 percent and waits."""
+    running = {f"s{k}": f"n0:{k}" for k in range(len(percents))}
+    jobs = [make_job(f"s{k}", share=Share(100, percent)) for k, percent in enumerate(percents)]
+    return make_world(make_nodes(4, **GPU), running, [*jobs, make_job("j", share=Share(100, 20))])
+
+
+def test_of_cards_that_are_equal_otherwise_the_less_busy_one_is_taken():
+    assert placed(shared(40, 40)) == "n0:0"
+    assert placed(report(shared(40, 40), 0.6, 0.1, 0.0, 0.0)) == "n0:1"
+    assert placed(report(shared(40, 30), 0.6, 0.1, 0.0, 0.0)) == "n0:0"
+
+
+def test_of_free_cards_too():
+    assert placed(report(shared(), 0.3, 0.6, 0.0, 0.0)) == "n0:2"
+
+
+def test_nobody_joins_on_a_card_that_is_too_busy_while_there_is_room():
+    assert placed(report(shared(40, 30), 0.71, 0.2, 0.0, 0.0)) == "n0:1"
+    assert placed(report(shared(40, 30), 0.71, 0.9, 0.0, 0.0)) == "n0:2"
+
+
+def test_what_jobs_of_its_name_used_counts_too():
+    # given that earlier jobs of its name kept half of a GPU busy
+    world = report(shared(40, 30), 0.3, 0.1, 0.0, 0.0)
+    world.loads["heavy"] = 0.5
+    heavy = make_job("h", application="heavy", submit_s=1.0, share=Share(100, 50))
+    apply(world, ev.JobSubmitted(NOW_S, heavy))
+    found = outcome(world, place(TopologyPlacer(), world, {"h": 1}))
+    # then it does not go where that would be too much, though the card is fuller
+    assert found["h"] == "n0:1"
+
+
+def test_what_sharers_are_expected_to_use_counts_before_it_is_measured():
+    world = report(shared(40, 30), 0.0, 0.0, 0.0, 0.0)
+    assert placed(world) == "n0:0"
+    world.loads["busy"] = 0.9
+    apply(world, ev.JobEnded(NOW_S, "s0", JobState.SUCCEEDED))
+    busy = make_job("b", application="busy", submit_s=1.0, share=Share(100, 80))
+    apply(world, ev.JobSubmitted(NOW_S, busy))
+    carry_out(world, [Start("b", at("n0:0"), Reason.ADMITTED)], NOW_S)
+    assert placed(world) == "n0:1"
+
+
+def test_if_there_is_no_other_place_a_busy_card_will_do():
+    world = report(shared(90, 90, 40, 90), 0.9, 0.9, 0.9, 0.9)
+    assert placed(world) == "n0:2"
+
+
+def test_what_was_told_too_long_ago_counts_as_unknown():
+    world = report(shared(40, 40), 0.9, 0.0, 0.0, 0.0, time_s=NOW_S - STALE_S - 1)
+    apply(world, ev.TimePassed(NOW_S))
+    assert placed(world) == "n0:0"
+
+
+def test_a_card_of_which_nothing_is_known_is_neither_idle_nor_busy():
+    assert placed(report(shared(40, 40, 40), 0.6, None, 0.4)) == "n0:2"
+    assert placed(report(shared(40, 40), 0.6, None)) == "n0:1"
+
+
+def test_shares_can_be_spread():
+    assert placed(shared(40, 20), "spread") == "n0:2"
+    assert placed(shared(40, 20, 50, 60), "spread") == "n0:1"
+    assert placed(report(shared(40, 20, 50, 60), 0.0, 0.9, 0.0, 0.0), "spread") == "n0:0"
