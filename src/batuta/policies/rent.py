@@ -23,8 +23,8 @@ from batuta.core.typed_view import Choice, TypedView
 from batuta.core.view import PoolView
 from batuta.policies import rent_types
 from batuta.policies.rent_choice import choose_sizes
-from batuta.policies.rent_guard import hold_still, unrest, urgency
-from batuta.policies.rent_options import SizeOptions, list_sizes
+from batuta.policies.rent_guard import hold_still, is_tired, unrest, urgency
+from batuta.policies.rent_options import SizeOptions, count_longer, list_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Rent:
     weighs: ClassVar[bool] = True
     adapts_batch: ClassVar[bool] = True
     placement: ClassVar[str] = "whole-nodes"
+    look_again_s: ClassVar[float] = 300.0
+    """Somebody becomes late by waiting alone: so often it is looked at again while jobs wait."""
 
     def allocate(self, view: PoolView) -> IntArray:
         if not len(view) or view.capacity <= 0:
@@ -62,9 +64,7 @@ class Rent:
         """What a unit of each job's work is worth."""
         if not self.by_rank:
             return np.ones(len(options.alone_s))
-        key = options.alone_s * options.left_s.min(axis=0)
-        longer = np.empty(len(key))
-        longer[np.argsort(-key, kind="stable")] = np.arange(len(key))
+        longer = count_longer(options.alone_s * options.left_s.min(axis=0))
         rent = (longer + self.own_place) / capacity
         with np.errstate(divide="ignore", invalid="ignore"):
             price = (1.0 + rent * options.gpus) / options.speed
@@ -97,4 +97,4 @@ class Rent:
         kept_s = np.where(stays, reluctant_s, charge_s)
         value = prices * then_speed * (then_left_s - later_s + kept_s) / span_s
         value = np.where(options.legal, np.maximum(value, 1e-9), 0.0)
-        return hold_still(view, value, stays, often)
+        return hold_still(value, stays, is_tired(view, often))

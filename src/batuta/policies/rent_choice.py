@@ -18,6 +18,8 @@ NEARLY = 1e-3
 CELLS = 4_000_000
 """Jobs × options × GPUs up to which the choice is exact."""
 NOISE, TINY = 1e-12, 1e-300
+WORTH_LESS = 0.7
+"""Part of the jobs below which it pays to go on with them alone."""
 
 
 def choose_sizes(gpus: IntArray, values: FloatArray, capacity: int) -> IntArray:
@@ -38,19 +40,47 @@ def choose_sizes(gpus: IntArray, values: FloatArray, capacity: int) -> IntArray:
 
 
 def _price(gpus: IntArray, values: FloatArray, capacity: int) -> float:
-    """The lowest price at which no more is wanted than there is."""
-    low, high = 0.0, float((values / gpus).max()) * (1 + 1e-9)
+    """The lowest price at which no more is wanted than there is.
+
+    What a job wants only falls with the price. So whoever wants the same at both ends of the range wants that
+    everywhere in it, and need not be asked again: after a few steps hardly anybody is.
+    """
+    low, high = _price_range(gpus, values, capacity)
+    cheap, dear = _at_price(gpus, values, low)[0], _at_price(gpus, values, high)[0]
+    settled = 0
     while high - low > NEARLY * high:
+        unsure = np.flatnonzero(cheap != dear)
+        if len(unsure) < WORTH_LESS * len(cheap):
+            settled += int(cheap.sum()) - int(cheap[unsure].sum())
+            gpus, values, cheap, dear = gpus[:, unsure], values[:, unsure], cheap[unsure], dear[unsure]
         # Prices differ by orders of magnitude: close in on the order first.
         middle = math.sqrt(low * high) if low > 0 else high / 8
-        wanted = int(_at_price(gpus, values, middle)[0].sum())
+        taken = _at_price(gpus, values, middle)[0]
+        wanted = settled + int(taken.sum())
         if wanted > capacity:
-            low = middle
+            low, cheap = middle, taken
         else:
-            high = middle
+            high, dear = middle, taken
         if wanted == capacity or high < TINY:
             break
     return high
+
+
+def _price_range(gpus: IntArray, values: FloatArray, capacity: int) -> tuple[float, float]:
+    """A price at which more is wanted than there is, or 0, and one at which no more is.
+
+    A job wants something as long as a GPU is worth more to it than the price: then between its least size
+    and its largest.
+    """
+    open_ = values > 0
+    worth = (values / gpus).max(axis=0)
+    order = np.argsort(-worth, kind="stable")
+    least = np.where(open_, gpus, capacity + 1).min(axis=0)[order].cumsum()
+    most = np.where(open_, gpus, 0).max(axis=0)[order].cumsum()
+    over, within = int(least.searchsorted(capacity, side="right")), int(most.searchsorted(capacity, "right"))
+    low = float(worth[order[over]]) * (1 - 1e-9) if over < len(order) else 0.0
+    high = float(worth[order[min(within, len(order) - 1)]]) * (1 + 1e-9)
+    return max(low, 0.0), high
 
 
 def _at_price(gpus: IntArray, values: FloatArray, price: float) -> tuple[IntArray, FloatArray]:

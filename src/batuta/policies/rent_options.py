@@ -54,6 +54,15 @@ def list_sizes(view: PoolView) -> SizeOptions:
     return SizeOptions(gpus, legal, left_s, speed, alone_s)
 
 
+def count_longer(length: FloatArray) -> FloatArray:
+    """How many jobs are longer than each; of equal ones the later counts as longer, as it came."""
+    # Lengths are products: whoever differs by the last digit alone is not longer.
+    order = np.argsort(np.round(np.log(length), 9), kind="stable")
+    longer = np.empty(len(length))
+    longer[order] = np.arange(len(length) - 1, -1, -1)
+    return longer
+
+
 def _legal_sizes(view: PoolView) -> tuple[IntArray, BoolArray]:
     high = np.minimum(view.max, max(view.capacity, 1))
     most = int(high.max(initial=1))

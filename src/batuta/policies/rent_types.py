@@ -13,8 +13,8 @@ import numpy as np
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.typed_view import Choice, TypedView
 from batuta.policies.best_of_types import choose_at_prices, choose_exactly_of_types
-from batuta.policies.rent_guard import lateness
-from batuta.policies.rent_options import LEAST_S, MOST_S
+from batuta.policies.rent_guard import fair_share, hold_still, is_tired, lateness, unrest
+from batuta.policies.rent_options import LEAST_S, MOST_S, count_longer
 from batuta.policies.type_options import TypeOptions, list_type_options, usual_sizes
 
 CHARGE, HORIZON_CHARGES, LEAST_HORIZON_S = 3.0, 3.0, 1000.0
@@ -39,7 +39,8 @@ def allocate_types(view: TypedView, own_place: float) -> Choice:
     """A type and a size for each job so that the work of the next while is worth most."""
     jobs = len(view)
     gpus, kinds = np.zeros(jobs, dtype=np.int64), np.maximum(view.gpu_type, 0)
-    options = usual_sizes(view, list_type_options(view))
+    # What a job has is an option even if it says that it gets nowhere with it: so it can be held still.
+    options = usual_sizes(view, list_type_options(view, least=1e-9))
     if len(options):
         terms = _terms(view, options, own_place)
         steady = _choose(options, terms.prices[options.row] * terms.speed, view.capacity)
@@ -57,8 +58,7 @@ def _terms(view: TypedView, options: TypeOptions, own_place: float) -> _Terms:
     left_s = np.clip(left[row] / options.speed, LEAST_S / 1e3, MOST_S)
     shortest = np.full(len(view), MOST_S)
     np.minimum.at(shortest, row, left_s)
-    longer = np.empty(len(view))
-    longer[np.argsort(-work_s * shortest, kind="stable")] = np.arange(len(view))
+    longer = count_longer(work_s * shortest)
     # What a GPU of each type is worth to those who are there, as a share of the whole cluster.
     worth = (view.speed / mean[:, None]).mean(axis=0)
     rent = worth / max(float(worth @ view.capacity), 1e-9)
@@ -66,16 +66,15 @@ def _terms(view: TypedView, options: TypeOptions, own_place: float) -> _Terms:
     price = (1.0 + (longer[row] + own_place) * options.gpus * rent[options.kind]) / speed
     prices = np.full(len(view), np.inf)
     np.minimum.at(prices, row, price)
-    fair = _fair_speed(len(view), cluster, options, speed)
+    fair = _fair_speed(fair_share(jobs, cluster, shortest), options, speed)
     urgent = lateness(jobs, work_s, shortest, fair, mean)
     return _Terms(options, left_s, speed, np.where(np.isfinite(prices), prices, 0.0) * urgent)
 
 
-def _fair_speed(jobs: int, cluster: int, options: TypeOptions, speed: FloatArray) -> FloatArray:
+def _fair_speed(share: FloatArray, options: TypeOptions, speed: FloatArray) -> FloatArray:
     """How fast each job would be with its share of the cluster; a part of its least size, if that is less."""
-    share = cluster / jobs
-    reached = speed * np.minimum(share / options.gpus, 1.0)
-    fair = np.full(jobs, 1e-9)
+    reached = speed * np.minimum(share[options.row] / options.gpus, 1.0)
+    fair = np.full(len(share), 1e-9)
     np.maximum.at(fair, options.row, reached)
     return fair
 
@@ -85,15 +84,18 @@ def _values(view: TypedView, terms: _Terms, steady: BoolArray) -> FloatArray:
     jobs, options, row = view.jobs, terms.options, terms.options.row
     charge_s = CHARGE * np.maximum(jobs.restart_s, 0.0)[row]
     rest_s = 0.0 if jobs.restart_left_s is None else jobs.restart_left_s[row]
-    cost_s = np.where(options.held(view), rest_s, charge_s)
+    stays, often = options.held(view), unrest(jobs)
+    reluctant_s = charge_s * (often**2)[row]
+    cost_s = np.where(stays, rest_s, np.where((jobs.gpus > 0)[row], reluctant_s, charge_s))
     horizon_s = np.maximum(HORIZON_CHARGES * charge_s, LEAST_HORIZON_S)
     span_s = np.minimum(horizon_s, terms.left_s + cost_s)
     at = _reference(len(view), row, steady)
     then_left_s, then_speed = terms.left_s[at][row], terms.speed[at][row]
     run_s = np.maximum(span_s - cost_s, 0.0)
     gone_s = then_left_s * np.minimum(run_s / terms.left_s, 1.0)
-    value: FloatArray = terms.prices[row] * then_speed * (gone_s + charge_s) / span_s
-    return np.maximum(value, 1e-9)
+    kept_s = np.where(stays, reluctant_s, charge_s)
+    value: FloatArray = terms.prices[row] * then_speed * (gone_s + kept_s) / span_s
+    return hold_still(np.maximum(value, 1e-9), stays, is_tired(jobs, often)[row])
 
 
 def _reference(jobs: int, row: IntArray, steady: BoolArray) -> IntArray:

@@ -48,8 +48,11 @@ def one_type(view: PoolView) -> TypedView:
     )
 
 
-def list_type_options(view: TypedView, rows: IntArray | None = None) -> TypeOptions:
-    """The legal sizes within what is there, of every type that a job may have; of no speed at all, none."""
+def list_type_options(view: TypedView, rows: IntArray | None = None, least: float = 0.0) -> TypeOptions:
+    """The legal sizes within what is there, of every type that a job may have; of no speed at all, none.
+
+    `least` is the speed that a job is thought to have at any size, whatever its curve says.
+    """
     jobs, parts = view.jobs, list[TypeOptions]()
     for kind, capacity in enumerate(view.capacity.tolist()):
         able = view.speed[:, kind] > 0
@@ -59,7 +62,7 @@ def list_type_options(view: TypedView, rows: IntArray | None = None) -> TypeOpti
             steps.row,
             np.full(len(steps.row), kind, dtype=np.int64),
             steps.after,
-            steps.fast * view.speed[steps.row, kind],
+            np.maximum(steps.fast, least) * view.speed[steps.row, kind],
         )
         parts.append(found.keep((found.speed > 0) & (found.gpus <= view.most[found.row, kind])))
     if len(parts) == 1:

@@ -1,17 +1,19 @@
 """How fast each application ran at each size, as its jobs reported it: what new jobs of it start from.
 
-Speeds are kept by application, GPU type, the unit that the job counts in and its batch, for only such speeds
-can be compared: samples where the job reports them, else epochs, else steps. Everything is bounded.
+Speeds are kept by application, GPU type, the unit that the job counts in (samples where it reports them, else
+epochs, else steps) and its batch. Those can be compared that have the same batch in all, or the same batch on
+each GPU. Everything is bounded.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
+from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Placement
 from batuta.core.curve import SpeedCurve
 from batuta.core.event import JobProgressed
@@ -19,7 +21,9 @@ from batuta.core.job import Job, JobId
 from batuta.core.job_table import Phase
 from batuta.core.progress import Progress
 from batuta.core.world import World
-from batuta.prediction.curve_fit import Footprint, fit_curve
+from batuta.prediction.footprint import Footprint
+from batuta.prediction.measured import Measured
+from batuta.prediction.scaling import Forms
 
 MOST_SERIES = 1_000
 MOST_SIZES = 64
@@ -27,6 +31,10 @@ MOST_JOBS = 16
 """Jobs whose speeds are kept of one size, the last ones."""
 FEWEST_SIZES = 2
 """Sizes below which nothing is known of how an application scales."""
+MOST_FORMS = 256
+"""Fits that are kept for jobs that come again."""
+
+_Sizes = dict[Footprint, dict[JobId, float]]
 
 
 class Series(NamedTuple):
@@ -48,20 +56,31 @@ class KnownSpeed:
     jobs: int
     largest: int
     """The most GPUs that were measured."""
+    step_units: Mapping[int, float] = field(default_factory=dict)
+    """Samples in a step by GPUs, where that is known."""
+    forms: Forms = field(default_factory=Forms, compare=False)
 
     def curve(self, prior: SpeedCurve, largest: int) -> SpeedCurve:
         """The speed at each size up to `largest`, relative to one GPU."""
-        fit = fit_curve(prior, largest, self.rates)
-        assert fit is not None  # there are rates
-        return fit.curve
+        scaling = self.forms.scaling(self._measured(prior, largest))
+        assert scaling is not None  # there are rates
+        return scaling.curve
+
+    def doubt(self, prior: SpeedCurve, largest: int) -> FloatArray:
+        """How unsure the speeds with 1, 2, … GPUs are: the standard deviation of their logs."""
+        return self.forms.doubt(self._measured(prior, largest))
+
+    def _measured(self, prior: SpeedCurve, largest: int) -> Measured:
+        return Measured(prior, largest, self.rates, self.step_units)
 
 
 class ApplicationHistory:
     """The speeds of all applications. Fed with every report of progress, after it was applied."""
 
     def __init__(self) -> None:
-        self._series: dict[Series, dict[Footprint, dict[JobId, float]]] = {}
+        self._series: dict[Series, _Sizes] = {}
         """The series that was heard of last is the last."""
+        self._forms = Forms(MOST_FORMS)
         self.version = 0
         """Grows with every change."""
 
@@ -97,20 +116,26 @@ class ApplicationHistory:
     def of(self, job: Job) -> KnownSpeed | None:
         """What is known of a job's application on GPUs that it accepts; None when too little is.
 
-        Of several series, the one with the most sizes speaks; then the one that was heard of last.
+        Of what can be compared, the most sizes speak; then what was heard of last.
         """
         accepted, name = dict(job.gpu_types), name_of(job)
-        best: dict[Footprint, dict[JobId, float]] = {}
-        for series, sizes in self._series.items():
-            fits = series.application == name and (not accepted or series.gpu_type in accepted)
-            if fits and _count(sizes) >= max(_count(best), FEWEST_SIZES):
-                best = sizes
-        if not best:
+        own = {
+            series: sizes
+            for series, sizes in self._series.items()
+            if series.application == name and (not accepted or series.gpu_type in accepted)
+        }
+        best = _Comparable()
+        for found in _comparable(own):
+            if _count(found.sizes) >= max(_count(best.sizes), FEWEST_SIZES):
+                best = found
+        if not best.sizes:
             return None
         return KnownSpeed(
-            rates={footprint: median(own.values()) for footprint, own in best.items()},
-            jobs=len({job for own in best.values() for job in own}),
-            largest=max(footprint.gpus for footprint in best),
+            rates={footprint: median(own.values()) for footprint, own in best.sizes.items()},
+            jobs=len({job for own in best.sizes.values() for job in own}),
+            largest=max(footprint.gpus for footprint in best.sizes),
+            step_units=best.batches,
+            forms=self._forms,
         )
 
     # ----------------------------------------------------------------------------------- to be kept elsewhere
@@ -131,6 +156,27 @@ class ApplicationHistory:
                 self.add(series, footprint, job, rate)
         except (TypeError, IndexError) as error:
             raise ValueError(f"not the speeds of applications: {error!r}") from error
+
+
+@dataclass(slots=True)
+class _Comparable:
+    """Speeds that can be compared, and the samples of a step at each number of GPUs."""
+
+    sizes: _Sizes = field(default_factory=dict)
+    batches: dict[int, float] = field(default_factory=dict)
+
+
+def _comparable(series: Mapping[Series, _Sizes]) -> Iterator[_Comparable]:
+    """All that has the same batch in a step; then what has the same on each GPU, where it grows with them."""
+    by_gpu: dict[tuple[str, str, int], _Comparable] = {}
+    for one, sizes in series.items():
+        yield _Comparable(sizes, {size.gpus: float(one.batch) for size in sizes if one.batch})
+        for size, own in sizes.items():
+            each, rest = divmod(one.batch, size.gpus)
+            if each and not rest:
+                found = by_gpu.setdefault((one.gpu_type, one.unit, each), _Comparable())
+                found.sizes[size], found.batches[size.gpus] = own, float(one.batch)
+    yield from (found for found in by_gpu.values() if len(set(found.batches.values())) > 1)
 
 
 def name_of(job: Job) -> str:

@@ -111,7 +111,7 @@ class RunningJobs:
         for row in np.flatnonzero(self.attained_gpu_s > 0).tolist():
             job, held_s = self.jobs[row], self.now_s - float(self.first_start_s[row])
             work_s = work_done_s(job, float(self.attained_gpu_s[row]), held_s)
-            if work_s is not None:
+            if work_s is not None and job.trial_of is None:
                 yield Outcome(Facts.of(job), job.submit_s, self.now_s, work_s, ended=False)
 
 

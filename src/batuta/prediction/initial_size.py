@@ -24,7 +24,9 @@ class SizeRule:
     least_efficiency: float = 0.5
     """Speed for each GPU, relative to that at the smallest size; sizes below it are not the best."""
     beyond_measured: float = 2.0
-    """Sizes up to so many times the largest that was measured."""
+    """Sizes up to so many times the largest that was measured, …"""
+    most_doubt: float = 0.25
+    """… whose speed is known as exactly as this: the standard deviation of its log."""
 
     def __post_init__(self) -> None:
         if not 0 < self.enough_speed <= 1 or not 0 <= self.least_efficiency <= 1:
@@ -42,7 +44,9 @@ def choose_size(job: Job, known: KnownSpeed | None, most: int, rule: SizeRule = 
     if known is None:
         return SizeChoice(sizes[0], application=name_of(job))
     curve = known.curve(job.curve, sizes[-1])
-    within = _worthwhile(sizes, curve, known.largest, rule)
+    doubt = known.doubt(job.curve, sizes[-1]).tolist()
+    sure = [n for n in sizes if n == sizes[0] or doubt[min(n, len(doubt)) - 1] <= rule.most_doubt]
+    within = _worthwhile(sure, curve, known.largest, rule)
     best = max(within, key=lambda n: (curve.at(n), -n))
     enough = rule.enough_speed * curve.at(best)
     chosen = next(n for n in within if curve.at(n) >= enough)

@@ -25,6 +25,8 @@ class Sample(NamedTuple):
     samples: float | None = None
     loss: float | None = None
     rank: int | None = None
+    noise_scale: float | None = None
+    """Samples in a step from which on more of them bring little: the gradient noise scale."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,14 @@ class SizeRecord:
             epoch / rate if epoch else None,
         )
 
+    def units_per_step(self) -> float | None:
+        """How much work a step is; None where the job does not count them."""
+        steps = self._steps.value()
+        return 1 / steps if steps is not None else None
+
+    def samples_per_unit(self) -> float | None:
+        return self._samples.value()
+
     def rescale(self, factor: float) -> None:
         """Counts all work in another measure, of which `factor` make one of the old."""
         self.version += 1

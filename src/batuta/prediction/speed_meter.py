@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job
-from batuta.prediction.curve_fit import LONGEST_CURVE, Fit, Footprint, fit_curve
+from batuta.prediction.footprint import Footprint
+from batuta.prediction.learned_scaling import LearnedScaling
 from batuta.prediction.run_track import SKEW_S, RunTrack, Seen
 from batuta.prediction.sample import News, Sample
+from batuta.prediction.scaling import LONGEST_CURVE, Scaling, prepare
 from batuta.prediction.size_record import SizeRecord, SizeSpeed
 from batuta.prediction.telling import Telling
 from batuta.prediction.transition_meter import TransitionMeter
@@ -32,11 +34,8 @@ class SpeedMeter:
     __slots__ = (
         "_ahead",
         "_before",
-        "_fit",
-        "_fit_of",
         "_footprint",
-        "_largest",
-        "_prior",
+        "_learned",
         "_records",
         "_run",
         "_said",
@@ -51,8 +50,7 @@ class SpeedMeter:
     def __init__(self, job: Job) -> None:
         self.transitions = TransitionMeter()
         """To be told when a checkpoint is asked for and made; all else it hears from here."""
-        self._prior = job.curve
-        self._largest = min(job.max, LONGEST_CURVE)
+        self._learned = LearnedScaling(job.curve, job.max)
         self._work_s = job.work_s
         self._records: dict[Footprint, SizeRecord] = {}
         self._footprint: Footprint | None = None
@@ -67,8 +65,6 @@ class SpeedMeter:
         """How far the job is by them."""
         self._unit: Unit | None = None
         self._said = LastSaid()
-        self._fit: Fit | None = None
-        self._fit_of = (0, 0)
         self._telling = Telling(job.curve, job.restart_s)
 
     # ------------------------------------------------------------------------------------------ what happens
@@ -117,10 +113,10 @@ class SpeedMeter:
     def changed(self, job: Job) -> None:
         """The user changed the request: the curve has another end."""
         largest = min(job.max, LONGEST_CURVE)
-        if largest != self._largest:
-            self._largest = largest
+        if largest != self._learned.largest:
+            self._learned.largest = largest
             # The World may have gone back to the prior, where that is longer.
-            self._telling.curve = self._prior
+            self._telling.curve = self._learned.prior
 
     # ------------------------------------------------------------------------------------------ what is known
 
@@ -139,9 +135,9 @@ class SpeedMeter:
         return None if total is None or units is None else min(1.0, units / total)
 
     def curve(self) -> SpeedCurve:
-        """Speed by GPU count: measured, interpolated, or the prior's shape."""
-        fit = self._fitted()
-        return fit.curve if fit else self._prior
+        """Speed by GPU count: measured, fitted, or the prior's shape."""
+        scaling = self._scaling()
+        return scaling.curve if scaling else self._learned.prior
 
     def speed(self) -> SizeSpeed | None:
         """Speed of the current run's size, or the last one's; None until measured."""
@@ -242,7 +238,8 @@ class SpeedMeter:
             return
         self._unit = better
         if known is not None and known.field != better.field:
-            self._before, self._ahead, self._fit_of = None, None, (-1, 0)
+            self._before = self._ahead = None
+            self._learned.forget()
             self._records = {footprint: SizeRecord() for footprint in self._records}
             if self._run is not None and self._footprint is not None:
                 self._run = RunTrack(self._run.began_s, self._records[self._footprint])
@@ -277,23 +274,22 @@ class SpeedMeter:
         waiting, self._waiting, self._ahead, self._run = self._waiting, [], None, None
         return waiting
 
-    def _fitted(self) -> Fit | None:
-        """The fit to all that was measured, made anew only when there is more."""
-        key = (sum(record.version for record in self._records.values()), self._largest)
-        if key != self._fit_of:
-            rates = {footprint: record.rate() for footprint, record in self._records.items()}
-            known = {footprint: rate for footprint, rate in rates.items() if rate is not None}
-            self._fit, self._fit_of = fit_curve(self._prior, self._largest, known), key
-        return self._fit
+    def _scaling(self) -> Scaling | None:
+        return self._learned.of(self._records, self._said.noise_scale)
 
     def _one_gpu_rate(self, curve: SpeedCurve) -> float | None:
         """Units per second on one GPU of the reference type, such that the curve is right for this size."""
         footprint = self._footprint
         rate = self._records[footprint].rate() if footprint else None
         if footprint is None or rate is None:
-            fit = self._fitted()
-            return fit.units_per_s if fit else None
+            scaling = self._scaling()
+            return scaling.units_per_s if scaling else None
         speed = (
             curve.at(footprint.gpus) * curve.spread(footprint.nodes, footprint.racks) * footprint.gpu_speed
         )
         return rate / speed if speed > 0 else None
+
+
+def fit_together(meters: Iterable[SpeedMeter]) -> None:
+    """Fits the curves of many jobs side by side, before each is asked for its news: it is much faster."""
+    prepare(one for meter in meters for one in meter._learned.to_fit(meter._records, meter._said.noise_scale))

@@ -20,6 +20,8 @@ ERROR = 0.05
 OUTLIER = 3.0
 """From so many errors on a point counts linearly, not squared."""
 COLD_STEPS, WARM_STEPS = 20, 8
+ENOUGH = 1e-5
+"""A step that brings no larger part of the loss than this is the last."""
 _EASY, _HARD = 1e-6, 1e8
 
 _FIXED, _BATCH, _WIDE, _WIDE_N, _NEAR, _NEAR_N, _OVERLAP = range(PARAMETERS)
@@ -44,6 +46,8 @@ class Points:
     shapes: Shapes
     pass_s: FloatArray
     step_s: FloatArray
+    error: FloatArray | float = ERROR
+    """Relative error of each: one that is only believed has a larger one than one that was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +163,15 @@ class _Problem:
         self.shapes = points.shapes
         self.target, self.precision = target, precision
         self.has_pass, self.has_step = _usable(points.pass_s), _usable(points.step_s)
+        self.error = points.error
         self.log_pass = np.log(np.where(self.has_pass, points.pass_s, 1.0))
         self.log_step = np.log(np.where(self.has_step, points.step_s, 1.0))
 
     def solve(self, parameters: FloatArray, steps: int) -> FloatArray:
         damping = np.full(len(parameters), 1e-3)
         loss = self.loss(parameters)
+        # Each stops by itself, so that what comes out does not depend on who is fitted beside it.
+        is_done = np.zeros(len(parameters), dtype=bool)
         for _ in range(steps):
             hessian, gradient = self.normal(parameters)
             diagonal = np.einsum("bii->bi", hessian)
@@ -172,12 +179,13 @@ class _Problem:
             np.einsum("bii->bi", damped)[...] = diagonal * (1.0 + damping[:, None])
             trial = parameters - np.linalg.solve(damped, gradient[..., None])[..., 0]
             tried = self.loss(trial)
-            better = tried < loss
-            gained = float(((loss - tried)[better] / (loss[better] + 1e-9)).max(initial=0.0))
+            better = (tried < loss) & ~is_done
+            with np.errstate(invalid="ignore"):
+                is_done |= better & (loss - tried < ENOUGH * (loss + 1e-9))
             parameters = np.where(better[:, None], trial, parameters)
             loss = np.where(better, tried, loss)
             damping = np.clip(np.where(better, damping / 5, damping * 4), _EASY, _HARD)
-            if better.any() and gained < 1e-5:
+            if is_done.all():
                 break
         return parameters
 
@@ -186,10 +194,10 @@ class _Problem:
         return self._scaled(log_pass, log_step)
 
     def _scaled(self, log_pass: FloatArray, log_step: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Errors in units of `ERROR`; 0 where nothing was measured."""
+        """Errors in units of what is nothing special; 0 where nothing was measured."""
         return (
-            np.where(self.has_pass, log_pass - self.log_pass, 0.0) / ERROR,
-            np.where(self.has_step, log_step - self.log_step, 0.0) / ERROR,
+            np.where(self.has_pass, log_pass - self.log_pass, 0.0) / self.error,
+            np.where(self.has_step, log_step - self.log_step, 0.0) / self.error,
         )
 
     def loss(self, parameters: FloatArray) -> FloatArray:
@@ -210,10 +218,10 @@ class _Problem:
         for error, slope, there in zip(
             errors, (of_pass, of_step), (self.has_pass, self.has_step), strict=True
         ):
-            weight = there / np.maximum(np.abs(error) / OUTLIER, 1.0)
+            weight = there / np.maximum(np.abs(error) / OUTLIER, 1.0) / self.error**2
             weighted = np.swapaxes(slope * weight[..., None], 1, 2)
-            hessian += weighted @ slope / ERROR**2
-            gradient += (weighted @ error[..., None])[..., 0] / ERROR
+            hessian += weighted @ slope
+            gradient += (weighted @ (error * self.error)[..., None])[..., 0]
         return hessian, gradient
 
     def judged(self, parameters: FloatArray) -> Fits:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray
-from batuta.prediction.step_fit import USUAL, Expectation, Fits, Points, fit, log_deviation
+from batuta.prediction.step_fit import ERROR, USUAL, Expectation, Fits, Points, fit, log_deviation
 from batuta.prediction.step_time import PARAMETERS, Shapes, log_times
 
 MOST_POINTS = 250
@@ -21,6 +21,8 @@ GROWTH = 1.3
 _NEAR_GPUS, _NEAR_BATCH, _BORDER = 0.5, 1.0, 2.0
 _DOUBT = 0.3
 """How much of nothing is mixed into the corrections: far from all points the fit stands alone."""
+BELIEF_ERROR = 0.2
+"""Relative error of a step time that is only believed."""
 
 
 class Point(NamedTuple):
@@ -35,6 +37,7 @@ class StepModel:
     """What is known of step times. Points come in one by one; `refit` fits many models at once."""
 
     __slots__ = (
+        "_believed",
         "_fits",
         "_fitted",
         "_measured",
@@ -50,6 +53,7 @@ class StepModel:
         self.expected = expected
         """What it expects of synchronising before that was measured."""
         self._measured: dict[Point, tuple[float, float]] = {}
+        self._believed: dict[Point, tuple[float, float]] = {}
         self._fits: Fits | None = None
         self._place = 0
         self._fitted = 0
@@ -83,6 +87,11 @@ class StepModel:
         self._misses = None
         self.version += 1
 
+    def believe(self, steps_s: Mapping[Point, float]) -> None:
+        """Step times that others have told and nobody has measured: they bend the fit a little."""
+        self._believed = {point: (math.nan, step_s) for point, step_s in steps_s.items()}
+        self.stale = True
+
     def _is_off(self, point: Point, step_s: float) -> bool:
         assert self._fits is not None
         _, log_step = log_times(self._fits.parameters[self._place], shapes_of([point]))
@@ -107,6 +116,10 @@ class StepModel:
                 if math.isfinite(measured_pass_s):
                     pass_s.flat[at] = measured_pass_s
         return pass_s, step_s
+
+    def fitted_s(self, shapes: Shapes) -> FloatArray:
+        """Seconds of a step by the fit alone, whatever was measured there."""
+        return np.exp(self._fit_at(shapes)[1])
 
     def log_deviation(self, shapes: Shapes) -> FloatArray:
         """How sure the step times are: the standard deviation of their logs, at each point of a row."""
@@ -143,22 +156,26 @@ def refit(models: Iterable[StepModel]) -> None:
     stale = [model for model in models if model.stale]
     if not stale:
         return
-    rows = [(list(model._measured), list(model._measured.values())) for model in stale]
+    rows = [
+        ([*model._measured, *model._believed], [*model._measured.values(), *model._believed.values()])
+        for model in stale
+    ]
     width = max(len(points) for points, _ in rows)
     gpus, batch = np.ones((len(rows), width)), np.ones((len(rows), width))
     wide = np.zeros((len(rows), width), dtype=bool)
-    times = np.full((len(rows), width, 2), np.nan)
+    times, error = np.full((len(rows), width, 2), np.nan), np.full((len(rows), width), ERROR)
     for row, (points, measured) in enumerate(rows):
         own = shapes_of(points)
         n = len(points)
         gpus[row, :n], batch[row, :n], wide[row, :n] = own.gpus, own.batch, own.wide
         times[row, :n] = measured
+        error[row, len(stale[row]._measured) : n] = BELIEF_ERROR
     start = np.full((len(rows), PARAMETERS), np.nan)
     for row, model in enumerate(stale):
         if model._fits is not None:
             start[row] = model._fits.parameters[model._place]
     fits = fit(
-        Points(Shapes(gpus, batch, wide), times[..., 0], times[..., 1]),
+        Points(Shapes(gpus, batch, wide), times[..., 0], times[..., 1], error),
         start,
         expected=[model.expected for model in stale],
     )

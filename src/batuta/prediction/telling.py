@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from batuta.core.curve import SpeedCurve
-from batuta.prediction.curve_fit import differs
 
 EVERY_S = 5.0
 LEAST_FRACTION = 0.01
 LEAST_CURVE = 0.02
 LEAST_RESTART = 0.05
+
+
+def differs(a: SpeedCurve, b: SpeedCurve, tolerance: float) -> bool:
+    """Whether any speed of the two differs by more than this share."""
+    if len(a.speeds) != len(b.speeds):
+        return True
+    left = np.array((*a.speeds[1:], a.across_nodes))
+    right = np.array((*b.speeds[1:], b.across_nodes))
+    return bool(np.any(np.abs(left - right) > tolerance * np.maximum(left, right)))
 
 
 class Telling:

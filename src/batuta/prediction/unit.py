@@ -11,6 +11,8 @@ from batuta.prediction.sample import Sample
 
 BEYOND_ALL = 1e18
 """No job counts this far; a larger number is a mistake."""
+LEAST_NOISE = 1e-6
+"""Nor is a gradient without any noise to be believed."""
 
 
 class Unit(Enum):
@@ -41,7 +43,7 @@ class Unit(Enum):
 class LastSaid:
     """The last value of each kind: a script need not repeat in every report what it has said once."""
 
-    __slots__ = ("epoch", "is_news", "loss", "step", "time_s", "total_epochs", "total_steps")
+    __slots__ = ("epoch", "is_news", "loss", "noise_scale", "step", "time_s", "total_epochs", "total_steps")
 
     def __init__(self) -> None:
         self.time_s = -math.inf
@@ -50,12 +52,13 @@ class LastSaid:
         self.epoch: float | None = None
         self.total_epochs: float | None = None
         self.loss: float | None = None
+        self.noise_scale: float | None = None
         self.is_news = False
         """Set when something was said, for whoever passes it on to reset."""
 
     def note(self, sample: Sample) -> None:
         """Takes over what the sample says."""
-        time_s, step, total_steps, epoch, total_epochs, _, loss, _ = sample
+        time_s, step, total_steps, epoch, total_epochs, _, loss, _, noise_scale = sample
         if time_s != self.time_s:
             self.time_s, self.is_news = time_s, True
         if step is not None and 0 <= step < BEYOND_ALL:
@@ -68,6 +71,8 @@ class LastSaid:
             self.total_steps = total_steps
         if is_total(total_epochs):
             self.total_epochs = total_epochs
+        if noise_scale is not None and LEAST_NOISE < noise_scale < BEYOND_ALL:
+            self.noise_scale = noise_scale
 
     def total(self, unit: Unit | None) -> float | None:
         """How much there is to do in this unit."""

@@ -55,14 +55,16 @@ def report(
     total_epochs: float | None = None,
     samples: float | None = None,
     loss: Any = None,
+    noise_scale: Any = None,
     **metrics: Any,
 ) -> None:
     """Says how far the training is. Any thread and any rank may call it, as often as it likes.
 
     `step` and `samples` count what is done since the very beginning, restarts included; `epoch` counts epochs
     that are finished. A loss that is NaN or infinite is reported as such. Numbers of NumPy and tensors of one
-    element are fine. With `$BATUTA_REPORT_EVERY_S`, and in a log every two seconds, the last of too many
-    reports is kept, the others dropped.
+    element are fine. `noise_scale` is the gradient noise scale in samples, smoothed over some steps: with it,
+    GPUs that only make the batch larger than is useful count for less. With `$BATUTA_REPORT_EVERY_S`, and in
+    a log every two seconds, the last of too many reports is kept, the others dropped.
     """
     path = os.environ.get("BATUTA_PROGRESS")
     if path:
@@ -73,6 +75,7 @@ def report(
             "total_epochs": total_epochs,
             "samples": samples,
             "loss": loss,
+            "noise_scale": noise_scale,
         }
         _lines.append_report(path, known, metrics)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from batuta.bootstrap import rules_for
 from batuta.core.cluster import Node
 from batuta.core.command import Start
+from batuta.core.curve import power_curve
 from batuta.core.decide import decide
 from batuta.core.outlook import Phases, SharedOutlook
 from batuta.core.typed_view import TypedView
@@ -17,7 +18,8 @@ from batuta.policies.rent import Rent
 from batuta.policies.rent_guard import unrest, urgency
 from batuta.policies.rent_options import list_sizes
 from batuta.spec.snapshot_job import SnapshotJob
-from tests.support.views import make_view, pools, run, typed_pools
+from batuta.spec.task_job import PRIOR_EXPONENT, PRIOR_RESTART_S, prior_work_s
+from tests.support.views import make_typed, make_view, pools, run, typed_pools
 from tests.support.worlds import make_job, make_world
 
 LINEAR = tuple(map(float, range(9)))
@@ -39,6 +41,32 @@ def test_a_lonely_job_gets_all_that_makes_it_faster() -> None:
 def test_the_shorter_of_two_that_scale_alike_goes_first() -> None:
     jobs = [elastic("long", remaining_s=100_000), elastic("short", remaining_s=100)]
     assert run(Rent(), 8, jobs) == {"long": 0, "short": 8}
+
+
+def test_of_jobs_that_are_alike_those_that_came_first_go_first() -> None:
+    came = {"second": 2.0, "first": 1.0, "third": 3.0}
+    jobs = [elastic(name, min=4, size=4, max=4, submit_s=submit_s) for name, submit_s in came.items()]
+    assert run(Rent(), 8, jobs) == {"first": 4, "second": 4, "third": 0}
+    typed = make_typed((4, 4), make_view(8, jobs), [(1.0, 1.0)] * 3)
+    assert Rent().allocate_types(typed).gpus.tolist() == [4, 4, 0]
+
+
+@pytest.mark.parametrize("came_s", [0.0, 1.0])
+def test_who_runs_is_not_stopped_for_a_newcomer_of_another_width_of_which_as_little_is_known(
+    came_s: float,
+) -> None:
+    """Given jobs of unknown length, each with what is believed of its size, then the first go first."""
+
+    def unknown(name: str, width: int, gpus: int = 0) -> dict[str, object]:
+        curve = power_curve(width, PRIOR_EXPONENT)
+        believed = {"remaining_s": prior_work_s(curve), "restart_s": PRIOR_RESTART_S, "speed": curve.speeds}
+        runs = {"gpus": gpus, "last_start_s": 0.0, "submit_s": 0.0} if gpus else {"submit_s": came_s}
+        return elastic(name, size=width, min=width, max=width) | believed | runs
+
+    small = [unknown(name, 2, gpus=2) for name in ("a", "b", "c")]
+    assert run(Rent(), 8, [*small, unknown("wide", 8)]) == {"a": 2, "b": 2, "c": 2, "wide": 0}
+    new = [unknown(name, 1) for name in ("x", "y", "z")]
+    assert run(Rent(), 8, [unknown("wide", 8, gpus=8), *new]) == {"wide": 8, "x": 0, "y": 0, "z": 0}
 
 
 def test_a_short_job_does_not_buy_speed_that_hardly_helps_it() -> None:
@@ -97,6 +125,16 @@ def test_a_job_that_is_late_becomes_dearer_until_it_runs() -> None:
     assert dict(zip(before.ids, Rent().allocate(before).tolist(), strict=True)) == {"old": 0, "new": 1}
     assert dict(zip(after.ids, urgency(after, list_sizes(after)).tolist(), strict=True))["old"] > 1
     assert (urgency(before, list_sizes(before)) == 1).all()
+
+
+def test_who_waited_in_a_rush_is_not_late_because_of_the_rush() -> None:
+    jobs = [elastic("a", max=1, remaining_s=1000.0), elastic("b", max=1, remaining_s=1000.0)]
+    view = make_view(2, jobs, now_s=9000.0)
+    assert (urgency(view, list_sizes(view)) > 1).all()
+    crowded = replace(view, crowd=np.array([10.0, 1.0]))
+    late = dict(zip(crowded.ids, urgency(crowded, list_sizes(crowded)).tolist(), strict=True))
+    assert late["a"] == 1
+    assert late["b"] > 1
 
 
 def test_who_was_restarted_too_often_is_left_alone() -> None:

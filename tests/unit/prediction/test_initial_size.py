@@ -10,7 +10,7 @@ from batuta.core.job import Job
 from batuta.core.progress import Progress
 from batuta.prediction import application_history as history
 from batuta.prediction.application_history import ApplicationHistory, Series
-from batuta.prediction.curve_fit import Footprint
+from batuta.prediction.footprint import Footprint
 from batuta.prediction.initial_size import SizeRule, choose_size, settle
 from tests.support.worlds import make_job, make_nodes, make_world
 
@@ -92,6 +92,13 @@ def test_the_rule_has_parameters_that_are_checked() -> None:
             SizeRule(**bad)
 
 
+def test_sizes_that_nobody_can_foretell_are_not_chosen() -> None:
+    job = open_job()
+    known = measured({1: 10.0, 4: 38.0}).of(job)
+    assert choose_size(job, known, 8).best_gpus == 8
+    assert choose_size(job, known, 8, SizeRule(most_doubt=0.0)).gpus == 1
+
+
 def test_a_job_that_cannot_be_resized_keeps_the_size_for_good() -> None:
     job = open_job(sizes=(1, 2, 4, 8))
     choice = choose_size(job, measured({1: 10.0, 4: 30.0, 8: 32.0}).of(job), 8)
@@ -123,6 +130,19 @@ def test_reports_of_running_jobs_are_kept_by_application_type_and_batch() -> Non
     assert (known.jobs, known.largest) == (2, 4)
     assert found.of(make_job("d", 8, application="resnet", gpu_types=(("H100", 1.0),))) is None
     assert found.of(make_job("d", 8, application="bert")) is None
+
+
+def test_jobs_with_the_same_batch_on_each_gpu_are_compared_too() -> None:
+    found = ApplicationHistory()
+    for gpus, rate in ((1, 100.0), (2, 195.0), (4, 380.0)):
+        found.add(Series("resnet", "gpu", "samples", 32 * gpus), Footprint(gpus), f"job-{gpus}", rate)
+    known = found.of(open_job())
+    assert known is not None
+    assert known.rates == {Footprint(1): 100.0, Footprint(2): 195.0, Footprint(4): 380.0}
+    assert known.step_units == {1: 32.0, 2: 64.0, 4: 128.0}
+    curve = known.curve(power_curve(8, 0.9), 8)
+    assert curve.at(4) == pytest.approx(3.8)
+    assert 6.0 < curve.at(8) < 8.0
 
 
 @pytest.mark.parametrize(

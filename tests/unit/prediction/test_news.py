@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from batuta.prediction import News, Sample, SpeedMeter
+from batuta.prediction import News, Sample, SpeedMeter, fit_together
 from tests.unit.prediction.made_runs import PRIOR, job, steps, sure
 
 
@@ -121,7 +121,19 @@ def test_after_a_change_of_the_range_the_curve_is_told_again() -> None:
     new.add(steps(301, 302, start_s=200.0, step_s=0.5, total=10**6))
     curve = sure(sure(new.news(201.0)).curve)
     assert len(curve.speeds) == 17
-    assert curve.at(16) == pytest.approx(4.0)
+    assert 2.0 < curve.at(16) < 4.0
+
+
+def test_news_is_the_same_whether_curves_were_fitted_together_or_one_by_one() -> None:
+    together, alone = ([meter() for _ in range(3)] for _ in range(2))
+    for k, new in ((k, new) for meters in (together, alone) for k, new in enumerate(meters)):
+        new.add(steps(1, 100, start_s=0.0, step_s=1.0, total=10**6))
+        new.began(100.0, 4)
+        new.add(steps(101, 300, start_s=100.0, step_s=0.4 + 0.1 * k, total=10**6))
+    fit_together(together)
+    for one, other in zip(together, alone, strict=True):
+        found, expected = sure(sure(one.news(200.0)).curve), sure(sure(other.news(200.0)).curve)
+        assert found.speeds == pytest.approx(expected.speeds, rel=1e-9)
 
 
 def test_until_something_is_measured_the_prior_stands() -> None:

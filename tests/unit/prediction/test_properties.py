@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from batuta.core.curve import SpeedCurve
 from batuta.prediction import Footprint, News, Run, Sample, SpeedMeter, replay
-from batuta.prediction.curve_fit import fit_curve
+from batuta.prediction.measured import Measured
+from batuta.prediction.scaling import Forms
 from batuta.prediction.size_record import MOST_WINDOWS, SizeRecord, Window
 from tests.unit.prediction.made_runs import PRIOR, job
 
@@ -24,6 +25,7 @@ odd_samples = st.builds(
     samples=numbers,
     loss=numbers,
     rank=st.sampled_from([None, 0, 1]),
+    noise_scale=numbers,
 )
 
 
@@ -134,19 +136,22 @@ footprints = st.builds(
 
 @given(st.dictionaries(footprints, st.floats(1e-12, 1e12), min_size=1, max_size=6), st.integers(1, 16))
 def test_a_fitted_curve_is_sane(rates: dict[Footprint, float], largest: int) -> None:
-    fit = fit_curve(PRIOR, largest, rates)
-    assert fit is not None
-    assert len(fit.curve.speeds) == largest + 1
-    check_sane(fit.curve)
-    assert 0 < fit.units_per_s < float("inf")
+    found = Forms().scaling(Measured(PRIOR, largest, rates))
+    assert found is not None
+    assert len(found.curve.speeds) == largest + 1
+    check_sane(found.curve)
+    assert 0 < found.units_per_s < float("inf")
 
 
 @given(st.dictionaries(st.integers(1, 20), st.floats(0.1, 1e3), min_size=1, max_size=6))
-def test_a_curve_grows_where_what_was_measured_grows(measured: dict[int, float]) -> None:
-    rates = dict(zip(sorted(measured), sorted(measured.values()), strict=True))
-    fit = fit_curve(PRIOR, 20, {Footprint(n): rate for n, rate in rates.items()})
-    assert fit is not None
-    assert all(a <= b * (1 + 1e-9) for a, b in pairwise(fit.curve.speeds))
+def test_a_curve_keeps_between_what_was_measured(measured: dict[int, float]) -> None:
+    rates = {Footprint(n): rate for n, rate in measured.items()}
+    found = Forms().scaling(Measured(PRIOR, 20, rates))
+    assert found is not None
+    speeds = found.curve.speeds
+    for a, b in pairwise(sorted(measured)):
+        ends = sorted((speeds[a], speeds[b]))
+        assert all(ends[0] * 0.999999 <= speed <= ends[1] * 1.000001 for speed in speeds[a:b])
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(2, 100), st.booleans()), min_size=1, max_size=400))
