@@ -22,6 +22,8 @@ Conform = Callable[[str], subprocess.CompletedProcess[str]]
 
 PROMETHEUS_OPERATOR = ("github.com/prometheus-operator/prometheus-operator", "v0.85.0")
 MONITORING = ("servicemonitors", "prometheusrules")
+ON_NODES = "chart-on-nodes"
+"""A namespace that allows what agents and device plugins need."""
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +78,17 @@ def conform(
 @pytest.fixture(scope="module")
 def home(cluster: ControlPlane) -> Iterator[str]:
     """A restricted namespace for the release, and those that a set of values names."""
-    names = ("chart-home", "chart-team-a", "chart-team-b")
+    names = ("chart-home", "chart-team-a", "chart-team-b", ON_NODES)
     for name in names:
         cluster.new_namespace(name)
     cluster.kubectl("label", "namespace", names[0], "pod-security.kubernetes.io/enforce=restricted")
     yield names[0]
     for name in names:
         cluster.delete_namespace(name)
+
+
+def runs_on_nodes(values: Json) -> bool:
+    return any(values.get(part, {}).get("enabled") for part in ("agent", "devicePlugin"))
 
 
 @pytest.mark.parametrize("variant", ["defaults", "observed", "every field of a pod"])
@@ -139,7 +145,11 @@ def test_bad_values_are_refused_by_both(helm: Helm, case: str):
 
 def test_the_api_server_takes_every_object(helm: Helm, cluster_with_crds: ControlPlane, home: str):
     """All sets of values in one go: kubectl learns all kinds anew each time that it is run."""
-    objects = [one for values in VARIANTS.values() for one in helm.objects(values, "batuta", home)]
+    objects = [
+        one
+        for values in VARIANTS.values()
+        for one in helm.objects(values, "batuta", ON_NODES if runs_on_nodes(values) else home)
+    ]
     said = cluster_with_crds.apply(objects, "--dry-run=server", "--validate=strict", "--warnings-as-errors")
     assert said.count("(server dry run)") == len(objects)
 

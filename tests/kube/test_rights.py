@@ -57,6 +57,8 @@ WHOLE_CLUSTER: dict[str, tuple[str, ...]] = {
     "priorityclasses.scheduling.k8s.io": READ,
     "noderesourcetopologies.topology.node.k8s.io": READ,
     "customresourcedefinitions.apiextensions.k8s.io": (),
+    "tokenreviews.authentication.k8s.io": ("create",),
+    "subjectaccessreviews.authorization.k8s.io": ("create",),
     "clusterroles.rbac.authorization.k8s.io": (),
     "clusterrolebindings.rbac.authorization.k8s.io": (),
     "mutatingwebhookconfigurations.admissionregistration.k8s.io": (),

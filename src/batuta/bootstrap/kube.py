@@ -40,7 +40,8 @@ def operate(
     gc.set_threshold(*_COLLECT_AFTER)
     from batuta.backends.kube.client.errors import AccessError
     from batuta.backends.kube.operator_config import OperatorConfig, read_operator_config
-    from batuta.bootstrap.kube_operator import OperatorOptions, binder_profile, run_operator
+    from batuta.bootstrap.kube_operator import OperatorOptions, run_operator
+    from batuta.bootstrap.operator_leader import binder_profile
 
     found = OperatorConfig() if config is None else read_operator_config(config)
     binder_profile(found)

@@ -1,4 +1,4 @@
-"""The port of an operator: probes and metrics from the first moment on."""
+"""The port of an operator: probes and metrics from the first moment on, and the API once it leads."""
 
 from __future__ import annotations
 
@@ -8,38 +8,51 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from batuta.api.problems import Refusal, response_of
+
+_GRACE_S = 3
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Front:
-    """Answers probes itself, metrics by a function; everything else is not here."""
+    """Answers probes itself, metrics by a function; everything else is for the API."""
 
-    def __init__(self, healthy: Callable[[], str], metrics: Callable[[], str]) -> None:
-        """`healthy` says what is wrong; empty when nothing is."""
+    def __init__(
+        self,
+        healthy: Callable[[], str],
+        metrics: Callable[[Scope], Awaitable[str]],
+        find_app: Callable[[], Awaitable[ASGIApp]],
+    ) -> None:
+        """`healthy` says what is wrong; empty when nothing is. The others may refuse."""
         self._healthy = healthy
         self._metrics = metrics
+        self._find_app = find_app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        match scope["path"]:
-            case "/healthz":
-                trouble = self._healthy()
-                await _answer(send, 503 if trouble else 200, trouble or "ok")
-            case "/readyz":
-                await _answer(send, 200, "ok")
-            case "/metrics":
-                await _answer(send, 200, self._metrics(), "text/plain; version=0.0.4; charset=utf-8")
-            case _:
-                await _answer(send, 404, "not found")
+        try:
+            match scope["path"]:
+                case "/healthz":
+                    trouble = self._healthy()
+                    await _answer(send, 503 if trouble else 200, trouble or "ok")
+                case "/readyz":
+                    await _answer(send, 200, "ok")
+                case "/metrics":
+                    await _answer(send, 200, await self._metrics(scope), _METRICS)
+                case _:
+                    app = await self._find_app()
+                    await app(scope, receive, send)
+        except Refusal as refusal:
+            await response_of(refusal)(scope, receive, send)
 
 
 async def _answer(send: Send, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
     headers = [(b"content-type", kind.encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    start: MutableMapping[str, Any] = {"type": "http.response.start", "status": status, "headers": headers}
+    await send(start)
     await send({"type": "http.response.body", "body": f"{text}\n".encode()})
 
 
@@ -62,5 +75,12 @@ def front_server(front: Front, host: str, port: int) -> tuple[FrontServer, socke
         listener.close()
         raise
     listener.listen(128)
-    config = uvicorn.Config(front, log_config=None, access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        front,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
     return FrontServer(config), listener

@@ -4,6 +4,7 @@ import { EVENT_TYPES, parseEvents, type LiveEvent } from "./feed.ts";
 import type {
   Cluster,
   ClusterNode,
+  EtaAnswer,
   Explanation,
   Job,
   JobPage,
@@ -100,6 +101,7 @@ export const cluster = (): Promise<Cluster> => json("/cluster");
 export const nodes = async (): Promise<ClusterNode[]> => (await json<{ nodes: ClusterNode[] }>("/nodes")).nodes;
 export const queues = (): Promise<QueueTree> => json("/queues");
 export const queue = (name: string, limit: number): Promise<QueueDetail> => json(`/queues/${encodeURIComponent(name)}${query({ limit })}`);
+export const eta = (): Promise<EtaAnswer> => json("/eta");
 export const policies = (): Promise<Policies> => json("/policy");
 export const jobs = (filter: JobQuery): Promise<JobPage> => json(`/jobs${query({ ...filter })}`);
 export const job = (id: string): Promise<Job> => json(one(id));

@@ -16,7 +16,9 @@ export const DESCENDING_FIRST: ReadonlySet<SortKey> = new Set(["id", "gpus", "pr
 
 const order = new Map(STATES.map((state, at) => [state, at]));
 
-function value(job: Job, key: SortKey): number | string | null {
+type Left = (job: Job) => number | null;
+
+function value(job: Job, key: SortKey, left_s: Left): number | string | null {
   switch (key) {
     case "id":
       return Number(job.id) || job.id;
@@ -27,7 +29,7 @@ function value(job: Job, key: SortKey): number | string | null {
     case "progress":
       return fraction(job);
     case "eta":
-      return job.eta_s;
+      return left_s(job);
     case "submitted":
       return job.submitted_s;
     case "duration":
@@ -42,12 +44,15 @@ function compare(a: number | string, b: number | string): number {
   return String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
-/** Unknown values come last whichever way it is sorted; equal ones stay in the order of their numbers. */
-export function sorted(jobs: readonly Job[], sort: Sort): Job[] {
+/**
+ * Unknown values come last whichever way it is sorted; equal ones stay in the order of their numbers.
+ * `left_s`: how long a job takes from now on.
+ */
+export function sorted(jobs: readonly Job[], sort: Sort, left_s: Left = (job) => job.eta_s): Job[] {
   const sign = sort.descending ? -1 : 1;
   return [...jobs].sort((a, b) => {
-    const x = value(a, sort.key);
-    const y = value(b, sort.key);
+    const x = value(a, sort.key, left_s);
+    const y = value(b, sort.key, left_s);
     if (x == null || y == null) return x == null ? (y == null ? tie(a, b) : 1) : -1;
     return sign * compare(x, y) || tie(a, b);
   });

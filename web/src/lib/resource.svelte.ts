@@ -18,6 +18,8 @@ export interface Options {
   seldom?: readonly EventType[];
   /** Of those, only the ones that this accepts. */
   only?: (event: LiveEvent) => boolean;
+  /** Never sooner after the last answer than this. */
+  rest_ms?: number;
 }
 
 export class Resource<T> {
@@ -100,7 +102,7 @@ export class Resource<T> {
       this.again = true;
       return;
     }
-    const rest_ms = Math.min(AT_MOST_MS, Math.max(AT_LEAST_MS, this.cost * SHARE));
+    const rest_ms = this.options.rest_ms ?? Math.min(AT_MOST_MS, Math.max(AT_LEAST_MS, this.cost * SHARE));
     const due = Math.max(performance.now() + wait_ms, this.ended + rest_ms);
     if (due >= this.due) return;
     this.due = due;

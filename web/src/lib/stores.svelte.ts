@@ -4,7 +4,7 @@ import * as api from "./api.ts";
 import { clock } from "./clock.svelte.ts";
 import { live } from "./live.svelte.ts";
 import { Resource } from "./resource.svelte.ts";
-import type { Cluster, ClusterNode, Job, Policies, QueueTree, Session } from "./types.ts";
+import type { Cluster, ClusterNode, Job, JobEta, Policies, QueueTree, Session } from "./types.ts";
 
 /** Beyond this many active jobs the table shows the first ones and says so. */
 export const MOST_ACTIVE = 5000;
@@ -58,6 +58,15 @@ export const active = new Resource<Active>(
   },
 );
 
+/** When jobs start and finish, by id. To look ahead is work for the server: it is asked now and then only. */
+export const etas = new Resource<ReadonlyMap<string, JobEta>>(async () => new Map((await api.eta()).jobs.map((one) => [one.id, one])), {
+  on: ["JobSubmitted", "JobStarted", "JobInterrupted", "JobEnded", "JobChanged", "JobWished", "PolicySet", "QuotaSet", "NodeAdded", "NodeLost"],
+  seldom: ["JobProgressed"],
+  rest_ms: 15_000,
+});
+
+export const looksAhead = (): boolean => cluster.value?.foresight === true;
+
 /** A job's name as far as this page has heard of it. */
 export function nameOf(id: string): string {
   void active.value; // Read, so that whoever shows a name shows it again when there are more.
@@ -69,14 +78,18 @@ export const session = new Resource<Session>(api.session, { on: [] });
 // Buttons are not shown to those who may not press them; the server decides in the end. Until it has said who
 // is there, nobody may anything.
 
+// Where things are changed elsewhere (a cluster's own API), nobody may anything here either.
+
+const isReadOnly = (): boolean => Boolean(cluster.value?.read_only);
+
 export function mayAdmin(): boolean {
-  return session.value?.role === "admin";
+  return session.value?.role === "admin" && !isReadOnly();
 }
 
 export function maySubmit(): boolean {
-  return session.value?.role === "admin" || session.value?.role === "user";
+  return (session.value?.role === "admin" || session.value?.role === "user") && !isReadOnly();
 }
 
 export function mayChange(job: Job): boolean {
-  return mayAdmin() || (session.value?.role === "user" && session.value.user === job.user);
+  return mayAdmin() || (session.value?.role === "user" && session.value.user === job.user && !isReadOnly());
 }

@@ -202,6 +202,10 @@ export interface Cluster {
   version: string;
   policy: string;
   virtual: boolean;
+  /** Where jobs, nodes and queues are changed, if not here. */
+  read_only?: string;
+  /** Whether the server looks ahead. */
+  foresight?: boolean;
   gpus: { total: number; used: number; free: number; unhealthy: number };
   jobs: Partial<Record<JobState, number>>;
   trouble: string;
@@ -242,6 +246,26 @@ export interface SuggestedChange {
   stops: string[];
   shrinks: string[];
   within_s: number | null;
+}
+
+/** A moment that comes with a probability of a half by `p50_s`, of nine tenths by `p90_s`. */
+export interface ExpectedTime {
+  p50_s: number | null;
+  p90_s: number | null;
+}
+
+export interface JobEta {
+  id: string;
+  start: ExpectedTime;
+  finish: ExpectedTime;
+  /** Why there is no answer; empty when there is. */
+  why: string;
+}
+
+export interface EtaAnswer {
+  now_s: number;
+  assumes: string[];
+  jobs: JobEta[];
 }
 
 export interface ProgressPoint {

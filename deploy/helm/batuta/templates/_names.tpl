@@ -60,7 +60,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
   "stateDir" "/var/lib/batuta"
   "leaseName" (include "batuta.operator" .)
   "queueFiles" (include "batuta.queueFiles" .)
-  "api" (dict "listen" "0.0.0.0" "port" 7077 "openMetrics" .Values.openMetrics)
+  "api" (dict "listen" "0.0.0.0" "port" 7077 "openMetrics" .Values.openMetrics "metricsPerJob" .Values.metricsPerJob)
 -}}
 {{- merge (dict) $place .Values.config | toYaml -}}
 {{- end -}}

@@ -23,6 +23,13 @@ they report. It may not read Secrets and may not change nodes.
     - noderesourcetopologies.topology.node.k8s.io
     - podgroups.scheduling.x-k8s.io
   verbs: [get]
+# Who asks its API something, and what they may see: the cluster says it.
+- apiGroups: [authentication.k8s.io]
+  resources: [tokenreviews]
+  verbs: [create]
+- apiGroups: [authorization.k8s.io]
+  resources: [subjectaccessreviews]
+  verbs: [create]
 {{- include "batuta.queueRules" . }}
 {{- end -}}
 

@@ -64,12 +64,27 @@ class Kueue(Settings):
     )
 
 
+class ShareOrder(StrEnum):
+    """Which cards shares of GPUs go to."""
+
+    BIN_PACK = "bin-pack"
+    SPREAD = "spread"
+
+
 class Placement(Settings):
     """How the binder compares nodes."""
 
     weights: dict[str, Annotated[float, Field(ge=0, le=100)]] = Field(
         default_factory=dict,
         description="weight by name of a binder plugin, 0 to 100; others keep their own",
+    )
+    shares: ShareOrder = Field(
+        default=ShareOrder.BIN_PACK,
+        strict=False,
+        description="shares of GPUs fill cards one after another (bin-pack), or go to the emptiest (spread)",
+    )
+    busiest: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.7, description="a GPU is shared further while all on it together are not busier than this"
     )
 
 
@@ -97,7 +112,7 @@ class Scheduling(Settings):
     """What an administrator chooses about decisions."""
 
     policy: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
-        default="elastic-fifo",
+        default="rent",
         description="who decides how many GPUs each job gets; `batuta policies` lists them",
     )
     gpu_resources: Annotated[list[ResourceName], Field(min_length=1)] = Field(
@@ -147,6 +162,8 @@ class Api(Settings):
     port: Annotated[int, Field(ge=1, le=65535)] = 7077
     open_metrics: bool = True
     """Prometheus may read /metrics without a token."""
+    metrics_per_job: Annotated[int, Field(ge=0)] = 50
+    """How many jobs have metrics of their own."""
 
 
 class OperatorConfig(Scheduling):

@@ -80,9 +80,20 @@ def delete(jobs: Jobs) -> None:
 
 
 def unlabel(jobs: Jobs) -> None:
-    """Takes away by what one of its pods is known."""
-    (name, *_) = sorted(jobs.pods("batch"))
-    jobs.api.patch(f"{jobs.pods_path}/{name}", {"metadata": {"labels": {names.START: None}}})
+    """Takes away by what one of its pods is known: of one that the resize has not replaced just then."""
+
+    def unlabels_one() -> bool:
+        for name in sorted(jobs.pods("batch")):
+            try:
+                jobs.api.patch(f"{jobs.pods_path}/{name}", {"metadata": {"labels": {names.START: None}}})
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            else:
+                return True
+        return False
+
+    wait_until(unlabels_one, "a pod to take the label from")
 
 
 def path_of(jobs: Jobs) -> str:

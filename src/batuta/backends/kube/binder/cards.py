@@ -8,12 +8,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.card_facts import cards_of
 from batuta.backends.kube.binder.node_table import Flags, Floats, Ints
 from batuta.backends.kube.binder.padding import padded
 from batuta.backends.kube.binder.pod_class import Share
-from batuta.backends.kube.binder.quantity import amount, whole
 
-WHOLE_COMPUTE: Final = 100
 UNKNOWN: Final = 0.5
 """What a GPU counts as of which nothing is known: neither idle nor busy."""
 _FEWEST: Final = 8
@@ -38,7 +37,11 @@ class Cards:
     def __init__(self) -> None:
         shape = (0, _FEWEST)
         self.exists: Flags = np.zeros(shape, np.bool_)
+        self.ill: Flags = np.zeros(shape, np.bool_)
+        """GPUs that are there, and of which nothing may be given."""
         self.memory_mib: Ints = np.zeros(shape, np.int64)
+        """What each GPU has to give, which may be more than it has; the same for compute, in percent."""
+        self.compute: Ints = np.zeros(shape, np.int64)
         self.memory_taken_mib: Ints = np.zeros(shape, np.int64)
         self.compute_taken: Ints = np.zeros(shape, np.int64)
         """Percent of each GPU that its sharers have."""
@@ -51,7 +54,14 @@ class Cards:
         """GPUs that pods hold without anybody having written down which."""
         self.believed: Floats = np.zeros(shape, np.float64)
         """How busy each GPU probably is, by the reports of the node's agent."""
-        # Per node, worked out of the above whenever a line of it changes:
+        # Per GPU, worked out of the above whenever it changes, because shares ask for them all the time:
+        self.sharable: Flags = np.zeros(shape, np.bool_)
+        """Whether shares can be had of it at all: it is well, and nobody holds it whole, named or unnamed."""
+        self.memory_left_mib: Ints = np.zeros(shape, np.int64)
+        self.compute_left: Ints = np.zeros(shape, np.int64)
+        self.full: Floats = np.zeros(shape, np.float64)
+        """How much of what it has to give is taken, of memory or of compute, whichever is more."""
+        # Per node, worked out whenever a line of the above changes:
         self.count: Ints = np.zeros(0, np.int64)
         self.untouched: Ints = np.zeros(0, np.int64)
         """How many GPUs nobody holds any part of."""
@@ -72,12 +82,21 @@ class Cards:
 
     def put(self, row: int, node: objects.Node | None) -> None:
         """Writes which GPUs a node has; None: it has gone."""
-        count, memory_mib = (0, 0) if node is None else _cards_of(node)
+        cards = () if node is None else cards_of(node)
+        count = len(cards)
         if count > self.exists.shape[1]:
             self.resize(0, count)
         self.exists[row] = np.arange(self.exists.shape[1]) < count
-        self.memory_mib[row] = np.where(self.exists[row], memory_mib, 0)
+        self.sharable[row] = False
+        for table in (self.memory_mib, self.compute, self.ill):
+            table[row] = 0
+        if cards:
+            self.memory_mib[row, :count] = [card.memory_mib for card in cards]
+            self.compute[row, :count] = [card.compute_percent for card in cards]
+            self.ill[row, :count] = [card.is_ill for card in cards]
         self.count[row] = count
+        for gpu in range(self.exists.shape[1]):
+            self._settle(row, gpu)
         self._sum_up(row)
 
     def believe(self, row: int, busy: Floats) -> None:
@@ -99,10 +118,14 @@ class Cards:
         self._sum_up(row)
 
     def is_untouched(self, row: int, gpu: int) -> bool:
-        """Whether a GPU is there and nobody is known to hold any part of it."""
-        if gpu < 0 or gpu >= self.exists.shape[1]:
+        """Whether a GPU is there and well, and nobody is known to hold any part of it."""
+        if gpu < 0 or gpu >= self.exists.shape[1] or self.ill[row, gpu]:
             return False
         return bool(self.exists[row, gpu]) and not self.held[row, gpu] and not self.sharers[row, gpu]
+
+    def ill_ones(self, row: int) -> list[int]:
+        """The GPUs of which nothing may be given."""
+        return [gpu for gpu, ill in enumerate(self.ill[row, : int(self.count[row])].tolist()) if ill]
 
     def lowest(self, row: int, count: int) -> tuple[int, ...]:
         """The first GPUs that nobody holds; those that are held without a number count as the last ones."""
@@ -117,13 +140,23 @@ class Cards:
         self.sharers[row, gpu] += sign
         self.memory_taken_mib[row, gpu] += sign * holding.share.memory_mib
         self.compute_taken[row, gpu] += sign * holding.share.compute_percent
+        self._settle(row, gpu)
         # A sum of floats does not return to 0 by itself.
         self.load[row, gpu] = self.load[row, gpu] + sign * holding.load if self.sharers[row, gpu] else 0.0
+
+    def _settle(self, row: int, gpu: int) -> None:
+        """Works out what is left of a GPU."""
+        memory, compute = int(self.memory_mib[row, gpu]), int(self.compute[row, gpu])
+        memory_taken, compute_taken = int(self.memory_taken_mib[row, gpu]), int(self.compute_taken[row, gpu])
+        self.memory_left_mib[row, gpu] = memory - memory_taken
+        self.compute_left[row, gpu] = compute - compute_taken
+        self.full[row, gpu] = max(memory_taken / max(memory, 1), compute_taken / max(compute, 1))
 
     def _untouched(self, row: int) -> list[int]:
         count = int(self.count[row])
         held, sharers = self.held[row, :count].tolist(), self.sharers[row, :count].tolist()
-        return [gpu for gpu in range(count) if not held[gpu] and not sharers[gpu]]
+        ill = self.ill[row, :count].tolist()
+        return [gpu for gpu in range(count) if not held[gpu] and not sharers[gpu] and not ill[gpu]]
 
     def _sum_up(self, row: int) -> None:
         count = int(self.count[row])
@@ -133,8 +166,15 @@ class Cards:
         busy = [
             busy for busy, whole in zip(self.believed[row, :count].tolist(), held, strict=True) if not whole
         ]
-        touched = sum(1 for whole, parts in zip(held, sharers, strict=True) if whole or parts)
-        self.untouched[row] = count - touched - self.unnamed[row]
+        ill = self.ill[row, :count].tolist()
+        touched = sum(1 for states in zip(held, sharers, ill, strict=True) if any(states))
+        untouched = count - touched - int(self.unnamed[row])
+        self.untouched[row] = untouched
+        # Pods of which nobody wrote down the GPU may hold any that has no sharers.
+        self.sharable[row, :count] = [
+            not sick and not whole and (parts > 0 or untouched > 0)
+            for sick, whole, parts in zip(ill, held, sharers, strict=True)
+        ]
         self.mean_busy[row] = sum(busy) / len(busy) if busy else 1.0
         self.least_busy[row] = min(busy, default=1.0)
         self.expected[row] = (sum(loads) + UNKNOWN * sum(map(bool, held))) / count if count else 1.0
@@ -142,32 +182,21 @@ class Cards:
 
 _TABLES: Final = (
     "exists",
+    "ill",
     "memory_mib",
+    "compute",
     "memory_taken_mib",
     "compute_taken",
     "held",
     "sharers",
     "load",
     "believed",
+    "sharable",
+    "memory_left_mib",
+    "compute_left",
+    "full",
 )
 _SUMMARIES: Final = ("unnamed", "count", "untouched", "mean_busy", "least_busy", "expected")
-
-
-def _cards_of(node: objects.Node) -> tuple[int, int]:
-    """How many GPUs a node has, and the memory of each in MiB."""
-    # Capacity, because a GPU that is out of order leaves allocatable and keeps its number.
-    stated: Mapping[str, str] = {**node.status.allocatable, **node.status.capacity}
-    count = next((_count(stated[name]) for name in names.GPU_RESOURCES if _count(stated.get(name, "0"))), 0)
-    if not count:
-        count = -(-_count(stated.get(names.SHARE_COMPUTE, "0")) // WHOLE_COMPUTE)
-    labelled = node.metadata.labels.get(names.GPU_MEMORY_LABEL, "")
-    if labelled.isdecimal():
-        return count, int(labelled)
-    return count, _count(stated.get(names.SHARE_MEMORY, "0")) // count if count else 0
-
-
-def _count(text: str) -> int:
-    return whole(amount(text))
 
 
 def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:

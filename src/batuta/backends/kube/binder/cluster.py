@@ -213,9 +213,16 @@ class Cluster:
         return self._identity(pod.metadata.namespace, pod.metadata.labels)
 
     def others(self, node: str, ours: Collection[str]) -> Held:
-        """What pods hold of a node that are not among `ours`; GPUs without a number count as the last."""
-        named: set[int] = set()
+        """What pods hold of a node that are not among `ours`; GPUs without a number count as the last.
+
+        A GPU that is ill counts as held, unless one of ours is on it.
+        """
+        row = self.nodes.row.get(node)
+        named = set() if row is None else set(self.cards.ill_ones(row))
         unnamed = cpus_milli = memory_bytes = 0
+        for key, tenant in self._by_node.get(node, {}).items():
+            if key in ours:
+                named.difference_update(tenant.holding.gpus)
         for key, tenant in self._by_node.get(node, {}).items():
             if key in ours:
                 continue
@@ -224,7 +231,6 @@ class Cluster:
             for name, value in tenant.requests:
                 cpus_milli += value if name == "cpu" else 0
                 memory_bytes += value if name == "memory" else 0
-        row = self.nodes.row.get(node)
         guessed = () if row is None or not unnamed else self.cards.guess(row, unnamed)
         return Held(tuple(sorted({*named, *guessed})), cpus_milli, memory_bytes)
 

@@ -166,5 +166,5 @@ def _preferred(node: objects.NodeAffinity) -> tuple[tuple[int, NodeTerm], ...]:
 
 
 def _share(asked: dict[str, int]) -> Share | None:
-    memory_mib, compute = asked.get(names.SHARE_MEMORY, 0), asked.get(names.SHARE_COMPUTE, 0)
-    return Share(memory_mib, compute) if memory_mib or compute else None
+    units, compute = asked.get(names.SHARE_MEMORY, 0), asked.get(names.SHARE_COMPUTE, 0)
+    return Share(units * names.SHARE_UNIT_MIB, compute) if units or compute else None

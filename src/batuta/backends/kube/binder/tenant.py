@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -50,7 +51,7 @@ def tenant_of(pod: objects.Pod, cls: PodClass) -> Tenant:
         node=pod.spec.node_name,
         cls=cls,
         requests=requests,
-        holding=holding_of(cls, gpu_indices(meta.annotations), _expected(meta.annotations)),
+        holding=holding_of(cls, gpu_indices(meta.annotations), expected_load(meta.annotations)),
         namespace=meta.namespace,
         labels=meta.labels,
         terminating=bool(meta.deletion_timestamp),
@@ -67,8 +68,10 @@ def holding_of(cls: PodClass, gpus: tuple[int, ...], load: float | None) -> Hold
     return NO_GPUS
 
 
-def _expected(annotations: Mapping[str, str]) -> float | None:
+def expected_load(annotations: Mapping[str, str]) -> float | None:
+    """How busy a pod is expected to keep its GPU, from 0 to 1; None where nobody says."""
     try:
-        return float(annotations[names.EXPECTED_UTILISATION])
+        said = float(annotations[names.EXPECTED_UTILISATION])
     except (KeyError, ValueError):
         return None
+    return min(max(said, 0.0), 1.0) if math.isfinite(said) else None

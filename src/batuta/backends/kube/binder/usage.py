@@ -88,7 +88,12 @@ class Usage:
             found = _decode(text.encode())
         except (msgspec.DecodeError, msgspec.ValidationError):
             return
-        gpus = [(one.index, one.utilisation) for one in found.gpus if 0 <= one.index < _MOST_GPUS]
+        gpus = [
+            (one.index, one.utilisation)
+            for one in found.gpus
+            # A GPU that cannot tell (it fell off the bus) is not known to be idle.
+            if one.utilisation is not None and 0 <= one.index < _MOST_GPUS
+        ]
         if gpus and max(index for index, _ in gpus) >= self._reported.shape[1]:
             self.resize(0, max(index for index, _ in gpus) + 1)
         for index, value in gpus:
@@ -103,7 +108,7 @@ class _Gpu(msgspec.Struct):
     """One line of a report."""
 
     index: int
-    utilisation: float = 0.0
+    utilisation: float | None = None
 
 
 class _Report(msgspec.Struct):

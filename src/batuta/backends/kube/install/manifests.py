@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batuta.backends.kube.install import monitoring, network, rights, workload
+from batuta.backends.kube.install import agent, device_plugin, monitoring, network, rights, workload
 from batuta.backends.kube.install.release import Manifest, Release
 from batuta.backends.kube.install.values import JournalType
 
@@ -13,7 +13,10 @@ POD_SECURITY = "pod-security.kubernetes.io"
 
 def namespace(release: Release) -> Manifest:
     """The operator's namespace, in which nothing may run that has more rights than it needs."""
-    levels = {f"{POD_SECURITY}/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
+    # What runs on nodes needs folders of the node, which no level but the last one allows.
+    on_nodes = release.values.device_plugin.enabled or release.values.agent.enabled
+    level = "privileged" if on_nodes else "restricted"
+    levels = {f"{POD_SECURITY}/{mode}": level for mode in ("enforce", "warn", "audit")}
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -38,7 +41,10 @@ def manifests(release: Release) -> list[Manifest]:
         (values.network_policy.enabled, [network.network_policy(release)]),
         (True, [network.service(release), workload.deployment(release)]),
         (values.pod_disruption_budget.enabled and values.replicas > 1, [network.disruption_budget(release)]),
+        (values.device_plugin.enabled, device_plugin.device_plugin(release)),
         (values.service_monitor.enabled, [monitoring.service_monitor(release)]),
         (values.prometheus_rule.enabled, [monitoring.prometheus_rule(release)]),
+        (values.grafana_dashboards.enabled, [monitoring.grafana_dashboards(release)]),
+        (values.agent.enabled, agent.agent(release)),
     )
     return [manifest for included, found in wanted if included for manifest in found]

@@ -22,7 +22,10 @@ def service(release: Release) -> Manifest:
 
 def network_policy(release: Release) -> Manifest:
     rules = release.values.network_policy
-    ingress = {"ports": [{"port": "http", "protocol": "TCP"}]} | filled(**{"from": rules.ingress_from})
+    # Operators that do not lead pass questions on to the one that does.
+    own = {"podSelector": {"matchLabels": release.selector}}
+    peers = [*rules.ingress_from, own] if rules.ingress_from else []
+    ingress = {"ports": [{"port": "http", "protocol": "TCP"}]} | filled(**{"from": peers})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

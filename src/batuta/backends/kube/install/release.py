@@ -60,6 +60,23 @@ class Release:
         }
 
     @property
+    def agent(self) -> str:
+        return f"{self.fullname}-agent"
+
+    @property
+    def agent_selector(self) -> dict[str, str]:
+        return self.selector | {"app.kubernetes.io/component": "agent"}
+
+    @property
+    def agent_labels(self) -> dict[str, str]:
+        return self.labels | self.agent_selector
+
+    def agent_metadata(self, *, namespaced: bool = True, labels: dict[str, str] | None = None) -> Manifest:
+        """Metadata of the agent's objects, which are all called alike."""
+        namespace = "" if namespaced else None
+        return self.metadata(self.agent, namespace=namespace, labels=self.agent_selector | (labels or {}))
+
+    @property
     def labels(self) -> dict[str, str]:
         return self.selector | {
             "app.kubernetes.io/part-of": CHART,

@@ -43,6 +43,9 @@ CLUSTER_RULES = (
     _rule("scheduling.k8s.io", ("priorityclasses",), READ),
     _rule("topology.node.k8s.io", ("noderesourcetopologies",), READ),
     _rule("apiextensions.k8s.io", ("customresourcedefinitions",), ("get",), KNOWN_CRDS),
+    # Who asks its API something, and what they may see: the cluster says it.
+    _rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    _rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
 )
 """Needed in the whole cluster, wherever jobs may be."""
 

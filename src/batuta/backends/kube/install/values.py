@@ -5,42 +5,24 @@ values.yaml, values.schema.json and the table in the chart's README are made fro
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated
 
-from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
+from batuta.backends.kube.install.agent_values import Agent
+from batuta.backends.kube.install.device_plugin_values import DevicePlugin
+from batuta.backends.kube.install.value_types import (
+    Amount,
+    OptionalName,
+    Prefix,
+    PrometheusDuration,
+    Quantity,
+    Raw,
+    Strings,
+)
 from batuta.backends.kube.operator_config import DnsLabel, Scheduling
 from batuta.backends.kube.settings import Settings
-
-_QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
-Quantity: TypeAlias = Annotated[str, StringConstraints(pattern=_QUANTITY)]
-
-
-def _check_amount(amount: str | int | float) -> str | int | float:
-    if not re.match(_QUANTITY, str(amount)):
-        raise ValueError(f"{amount!r} is not an amount, as in 500m, 2 or 4Gi")
-    return amount
-
-
-# A quantity that may also be a plain number, as people write CPUs.
-Amount: TypeAlias = Annotated[
-    str | int | float,
-    AfterValidator(_check_amount),
-    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _QUANTITY}, {"type": "number", "minimum": 0}]}),
-]
-PrometheusDuration: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]+(ms|s|m|h)$")]
-# A name of several labels joined by dots, or nothing.
-OptionalName: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253)
-]
-# Short enough for `-operator` and the like to follow.
-Prefix: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=50)
-]
-Strings: TypeAlias = dict[str, str]
-Raw: TypeAlias = dict[str, Any]
 
 
 class PullPolicy(StrEnum):
@@ -229,6 +211,16 @@ class PrometheusRule(Settings):
     labels: Strings = Field(default_factory=dict, description="labels that your Prometheus selects by")
 
 
+class GrafanaDashboards(Settings):
+    """Dashboards."""
+
+    enabled: bool = Field(default=False, description="make a ConfigMap with dashboards for Grafana")
+    labels: Strings = Field(
+        default_factory=lambda: {"grafana_dashboard": "1"},
+        description="labels that Grafana's sidecar selects by",
+    )
+
+
 class Values(Settings):
     """All values."""
 
@@ -256,6 +248,9 @@ class Values(Settings):
     journal: Journal = Field(default=Journal(), description="where events and plans are kept")
     service: Service = Field(default=Service(), description="how API and metrics can be reached")
     open_metrics: bool = Field(default=True, description="/metrics needs no token")
+    metrics_per_job: Annotated[int, Field(ge=0)] = Field(
+        default=50, description="how many jobs have metrics of their own; 0 for none"
+    )
     resources: Resources = Field(default=Resources(), description="what a replica asks for")
     priority_class_name: OptionalName = Field(default="", description="priority class of the replicas")
     node_selector: Strings = Field(default_factory=dict, description="labels of the nodes that may run it")
@@ -275,6 +270,11 @@ class Values(Settings):
         default=ServiceMonitor(), description="how the Prometheus operator finds the metrics"
     )
     prometheus_rule: PrometheusRule = Field(default=PrometheusRule(), description="alerts")
+    grafana_dashboards: GrafanaDashboards = Field(
+        default=GrafanaDashboards(), description="dashboards for Grafana"
+    )
+    agent: Agent = Field(default=Agent(), description="the node agent, which tells how GPUs are really used")
+    device_plugin: DevicePlugin = Field(default=DevicePlugin(), description="shares of GPUs on nodes")
     global_: Raw = Field(
         default_factory=dict, alias="global", description="set by a parent chart; not used here"
     )

@@ -38,7 +38,12 @@ def operator_config(release: Release) -> Manifest:
         "stateDir": STATE_FOLDER,
         "leaseName": release.operator,
         "queueFiles": release.queue_files,
-        "api": {"listen": "0.0.0.0", "port": PORT, "openMetrics": values.open_metrics},
+        "api": {
+            "listen": "0.0.0.0",
+            "port": PORT,
+            "openMetrics": values.open_metrics,
+            "metricsPerJob": values.metrics_per_job,
+        },
     }
     # Checked here, so that the operator never finds what it would refuse.
     return OperatorConfig.model_validate(chosen | place).model_dump(mode="json", by_alias=True)

@@ -28,6 +28,7 @@ from batuta.backends.kube.jobtypes.environment import (
     run_env,
 )
 from batuta.backends.kube.jobtypes.job_type import Run
+from batuta.backends.kube.share_units import units_of
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.backends.kube.unified_job.quantity import parse_quantity
 
@@ -146,7 +147,8 @@ def _give_gpus(job: UnifiedJob, spec: Manifest) -> None:
         wanted = {names.GPU_RESOURCES[0]: job.spec.replica_spec.gpus_per_replica}
     else:
         memory_mib = int((parse_quantity(sharing.gpu_memory) or 0) / _MIB)
-        listed = ((names.SHARE_MEMORY, memory_mib), (names.SHARE_COMPUTE, sharing.gpu_compute or 0))
+        units = units_of(memory_mib)
+        listed = ((names.SHARE_MEMORY, units), (names.SHARE_COMPUTE, sharing.gpu_compute or 0))
         wanted = {name: amount for name, amount in listed if amount}
     resources = spec["containers"][0].setdefault("resources", {})
     for key in ("limits", "requests"):

@@ -25,6 +25,7 @@ _LONGEST_NAME: Final = 200
 class News(Enum):
     """What happened, as the reason of an event."""
 
+    SIZE_CHOSEN = "SizeChosen"
     STARTED = "Started"
     RESIZED = "Resized"
     PREEMPTED = "Preempted"

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.client.known import Change, Did
+from batuta.backends.kube.operator.node_usage import UsageTeller
 from batuta.backends.kube.operator.nodes import NodeTeller, is_open, read_node
 from batuta.backends.kube.operator.observed import Observed
 from batuta.backends.kube.operator.run import Site
@@ -41,6 +42,7 @@ class NodeDesk:
         self._teller = teller
         self._gpu_resources = tuple(gpu_resources)
         self._told = dict(told)
+        self._usage = UsageTeller()
         self._doubtful = set(told)
         """Nodes of which others may use something else than the World was told."""
 
@@ -55,6 +57,8 @@ class NodeDesk:
         else:
             self._site.cluster.node_set(change.object)
         self._tell(name, now_s)
+        self._tell_usage(name, now_s)
+        self.doubt(name)
 
     def topology(self, change: Change[objects.NodeResourceTopology], now_s: float) -> None:
         name = self._observed.note(self._observed.topologies, change)
@@ -91,3 +95,11 @@ class NodeDesk:
             self._site.say(event)
         if name in self._teller and not was_there:
             self._doubtful.add(name)
+
+    def _tell_usage(self, name: NodeName, now_s: float) -> None:
+        node = self._observed.nodes.get(name)
+        if node is None or name not in self._teller:
+            self._usage.forget(name)
+            return
+        for event in self._usage.tell(name, node.metadata.annotations, now_s):
+            self._site.say(event)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.card_facts import cards_of
 from batuta.backends.kube.binder.quantity import amount, units
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName
@@ -17,6 +18,7 @@ _STATES: Final = frozenset(
     {"node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 )
 """Taints that say what the World knows as a closed node."""
+_SHARES: Final = (names.SHARE_COMPUTE, names.SHARE_MEMORY)
 _MIB: Final = 1 << 20
 DEFAULT_GPU_MEMORY_MIB: Final = 16_384
 
@@ -27,24 +29,31 @@ def read_node(
     """What the World knows of a node; None for one without GPUs, which only the binder cares for."""
     allocatable, labels = node.status.allocatable, node.metadata.labels
     resource = next((name for name in gpu_resources if count(allocatable, name)), None)
+    # Capacity for shares: while its device plugin restarts, a node offers none, and yet keeps its jobs.
+    resource = resource or next((name for name in _SHARES if count(node.status.capacity, name)), None)
     if resource is None:
         return None
-    gpus = count(allocatable, resource)
+    shared = cards_of(node) if resource in _SHARES else ()
+    gpus = len(shared) or count(allocatable, resource)
+    memory_mib = min((card.memory_mib for card in shared if not card.is_ill), default=0)
     return Node(
         name=node.metadata.name,
         gpus=gpus,
         gpu_type=_first(labels, names.GPU_PRODUCT_LABELS) or resource.split("/")[0],
-        gpu_memory_mib=_number(labels.get(names.GPU_MEMORY_LABEL)) or DEFAULT_GPU_MEMORY_MIB,
+        gpu_memory_mib=memory_mib or _number(labels.get(names.GPU_MEMORY_LABEL)) or DEFAULT_GPU_MEMORY_MIB,
         cpus_milli=count(allocatable, "cpu"),
         memory_mib=count(allocatable, "memory") // _MIB,
         rack=_first(labels, names.RACK_LABELS),
         zone=labels.get(names.ZONE_LABEL, ""),
         numa=_numa(topology, resource, gpus),
         labels=((NAME_LABEL, node.metadata.name), *sorted(labels.items())),
-        taints=tuple(
-            f"{taint.key}={taint.value}:{taint.effect}"
-            for taint in node.spec.taints
-            if taint.effect in _BLOCKING and taint.key not in _STATES
+        taints=(
+            *(
+                f"{taint.key}={taint.value}:{taint.effect}"
+                for taint in node.spec.taints
+                if taint.effect in _BLOCKING and taint.key not in _STATES
+            ),
+            *((f"{names.SHARES_ONLY}=true:NoSchedule",) if shared else ()),
         ),
     )
 
@@ -116,3 +125,7 @@ class NodeTeller:
     def names(self) -> list[NodeName]:
         """The nodes that the World thinks are there."""
         return [name for name in self._told if name not in self._lost]
+
+    def nodes(self) -> list[Node]:
+        """The same, as the World was told of them."""
+        return [node for name, node in self._told.items() if name not in self._lost]

@@ -40,7 +40,10 @@ def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int, sequence: 
         cpus_milli_per_gpu=-(-asked.get("cpu", 0) // each),
         memory_mib_per_gpu=-(-asked.get("memory", 0) // (_MIB * each)),
         node_terms=node_terms(cls.selector, cls.required),
-        tolerations=tuple(map(toleration, cls.tolerations)),
+        tolerations=(
+            *map(toleration, cls.tolerations),
+            *(() if cls.share is None else (names.SHARES_ONLY,)),
+        ),
         curve=linear_curve(1),
         # A pod that is moved is killed, and nobody has promised that it can go on: that never pays.
         restart_s=NO_RESTART_S,

@@ -15,7 +15,9 @@ from batuta.backends.kube.operator.writes import Writes
 from batuta.backends.kube.progress.listening import Listening
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.event import Event
+from batuta.core.expected import SizeChoice
 from batuta.core.job import Job, JobId
+from batuta.prediction.initial_size import choose_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,10 @@ class Site:
     """What the quota that a job uses lets its pods tolerate."""
     listening: Listening = field(default_factory=Listening)
     """Whose logs are read."""
+    choose: Callable[[Job], SizeChoice] = lambda job: choose_size(job, None, job.max)
+    """The size for a job whose user left it open; the smallest where nothing is known."""
+    keep_result: Callable[[JobId, str], None] = lambda job, result: None
+    """Stores what a job gave as its result, as JSON; it becomes durable with the next event."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from batuta.backends.kube.operator.children import Children, Unmakeable
 from batuta.backends.kube.operator.crew import Crew
 from batuta.backends.kube.operator.job_news import Herald, News
 from batuta.backends.kube.operator.observed import Observed
+from batuta.backends.kube.operator.open_size import OpenSize
 from batuta.backends.kube.operator.places import placement_from
 from batuta.backends.kube.operator.pod_job import seconds
 from batuta.backends.kube.operator.request import Asked, read_request
@@ -26,6 +27,7 @@ from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.backends.kube.unified_job.tolerating import tolerating
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Span
+from batuta.core.expected import SizeChoice
 from batuta.core.job import JobId, JobState
 from batuta.core.wish import Wish
 
@@ -77,6 +79,7 @@ class UnifiedRun:
         self._status = StatusWriter(site)
         self._herald = Herald(site)
         self._talk = Talk(site, job.id)
+        self._open_size = OpenSize(site, None if known is None else known.job)
 
     # --------------------------------------------------------------------------------------- what is told
 
@@ -114,6 +117,11 @@ class UnifiedRun:
     def result(self) -> str | None:
         """What its script has given as its result, as JSON."""
         return self._talk.result or self.uj.status.result
+
+    @property
+    def size_choice(self) -> SizeChoice | None:
+        """Why it asks for the size that it does, where its user left that open."""
+        return self._open_size.choice
 
     @property
     def due_s(self) -> float:
@@ -214,6 +222,8 @@ class UnifiedRun:
     def _pass_gate(self) -> Asked:
         """What the World shall know of it, if somebody else has a say in that."""
         asked = read_request(self.uj, self._observed.priorities, self._observed.workload_priorities)
+        if asked.job is not None:
+            asked = replace(asked, job=self._open_size.settle(self.uj, asked.job))
         is_inside = self._asked is not None or bool(self._crew.pods)
         passed = self._site.gate(self.uj, asked, is_inside)
         self.outlook.waiting, self._tolerations = passed.waiting, passed.tolerations
@@ -225,8 +235,11 @@ class UnifiedRun:
         assert asked.job is not None
         if self.id in self._site.past:
             self._site.past.discard(self.id)
+            self._site.keep_result(self.id, "null")  # what another job of this name gave is not its own
             self._site.say(ev.JobForgotten(now_s, self.id))
         self._site.say(ev.JobSubmitted(now_s, asked.job, cause="kubernetes"))
+        if self.size_choice is not None:
+            self._herald.tell(self.uj, News.SIZE_CHOSEN, self.size_choice.sentence, now_s)
         if asked.wish is not Wish.RUN:
             self._site.say(ev.JobWished(now_s, self.id, asked.wish, cause="kubernetes"))
         self._asked = asked
@@ -494,6 +507,8 @@ class UnifiedRun:
     def _end(self, state: JobState, detail: str, now_s: float, exit_code: int | None = None) -> None:
         self.outlook.ended(state, detail, now_s)
         self.outlook.progresses(self._talk.progress, None, now_s)  # the World forgets it with the job
+        if self.result is not None:
+            self._site.keep_result(self.id, self.result)
         self._site.say(ev.JobEnded(now_s, self.id, state, "kubernetes", exit_code, detail))
         self._site.past.add(self.id)
         self.wanted = None

@@ -13,6 +13,7 @@ from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import NotFound
 from batuta.backends.kube.jobtypes.pod_status import is_ready
 from batuta.backends.kube.operator.gate import Waiting
+from batuta.backends.kube.operator.open_size import size_choice_status
 from batuta.backends.kube.operator.run import Site
 from batuta.backends.kube.operator.watched import UNIFIED_JOB
 from batuta.backends.kube.progress import trainer_status
@@ -29,7 +30,18 @@ BACKOFF = (Reason.RESIZE_BACKOFF, Reason.RESTART_BACKOFF)
 INVALID = "Invalid"
 CANNOT_WRITE = "CannotWrite"
 _REWORDED = ("message", "conditions")
-_ACTED_ON = ("state", "reason", "replicas", "readyReplicas", "gpus", "nodes", "restarts", "failures", "run")
+_ACTED_ON = (
+    "state",
+    "reason",
+    "replicas",
+    "readyReplicas",
+    "gpus",
+    "nodes",
+    "restarts",
+    "failures",
+    "run",
+    "sizeChoice",
+)
 REWORD_S = 15.0
 """A status is not written sooner than this for other numbers alone, …"""
 REPAIR_S = 5.0
@@ -215,6 +227,10 @@ def status_of(run: UnifiedRun, now_s: float) -> dict[str, Any]:
             "firstReplicas": run.run.first_of(),
             "maxReplicas": run.run.ceiling_of(uj),
         }
+    if run.size_choice is not None:
+        status["sizeChoice"] = size_choice_status(run.size_choice)
+    elif before.size_choice is not None:
+        status["sizeChoice"] = None  # its user has said a size since
     if outlook.end is not None:
         status["completionTime"] = before.completion_time or _time(outlook.end[2])
     if run.result is not None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder import Binder, Binding, Group, Member, Refusal
-from batuta.backends.kube.binder.tenant import pod_key
+from batuta.backends.kube.binder.tenant import expected_load, pod_key
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Conflict, NotFound, TooManyRequests, Unavailable
 from batuta.backends.kube.operator.inbox import Written
@@ -72,7 +72,7 @@ class Usher:
         self.refusals: dict[JobId, Refusal] = {}
         """Why the parties wait whose pods the binder places alone."""
         self.given: set[NodeName] = set()
-        """Nodes on which the binder alone has given seats; for whoever keeps books of it."""
+        """Nodes on which the binder alone has given or taken seats; for whoever keeps books of it."""
         self.bound = 0
 
     def seat(self, party: Party) -> None:
@@ -249,7 +249,10 @@ class Usher:
         return self._settle(uid, underway)
 
     def _give_up(self, uid: str, underway: _Underway, failed: _Failed) -> Turned | None:
-        self._cluster.forget(pod_key(underway.left[uid].pod))
+        binding = underway.left[uid]
+        self._cluster.forget(pod_key(binding.pod))
+        # If its job has ended meanwhile, the seat was counted as one of others, and no pod will leave it.
+        self.given.add(binding.node)
         self._writes.forget(BIND + uid)
         underway.failed.append(failed)
         return self._settle(uid, underway)
@@ -273,7 +276,9 @@ def _group(party: Party) -> Group:
         Member(seat.pod) if seat.place is None else Member(seat.pod, seat.place.node, seat.place.gpus)
         for seat in party.seats
     )
-    return Group(party.key, tuple(members), party.priority, party.since_s)
+    # What a trial run or history expects stands on the pods, which are all alike.
+    load = next((expected_load(seat.pod.metadata.annotations) for seat in party.seats), None)
+    return Group(party.key, tuple(members), party.priority, party.since_s, load=load)
 
 
 def _failed(error: ApiError, node: NodeName) -> _Failed:

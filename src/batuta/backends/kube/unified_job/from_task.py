@@ -115,15 +115,13 @@ def _problems(task: Task, name: str, workdir_in_image: str) -> list[Problem]:
 
 def _spec(task: Task, template: Manifest) -> Manifest:
     elastic = task.elastic
-    # A size that is left open, of a task that cannot be resized: the smallest, until somebody chooses here.
-    is_fixed = task.auto_nodes and elastic.checkpoint is Checkpoint.NONE
     replicas: Manifest = {
         "minReplicas": elastic.min_nodes,
-        "maxReplicas": elastic.min_nodes if is_fixed else elastic.max_nodes,
+        "maxReplicas": elastic.max_nodes,
         "gpusPerReplica": max(1, task.gpus_per_node),
         "template": template,
     }
-    if elastic.legal_sizes and not is_fixed:
+    if elastic.legal_sizes:
         replicas["sizes"] = list(elastic.legal_sizes)
     spec: Manifest = {
         "jobType": _TYPES[elastic.kind or find_kind(task.run)],
@@ -166,7 +164,9 @@ def _annotations(task: Task, user: str) -> dict[str, str]:
     elastic = task.elastic
     interval = elastic.checkpoint is Checkpoint.INTERVAL
     found = {names.CHECKPOINT: f"{elastic.checkpoint_interval_s:g}" if interval else elastic.checkpoint.value}
-    if task.num_nodes != elastic.min_nodes:
+    if task.auto_nodes:
+        found[names.WANTED] = names.ANY_SIZE
+    elif task.num_nodes != elastic.min_nodes:
         found[names.WANTED] = str(task.num_nodes)
     return found | ({names.USER: user} if user else {})
 
@@ -205,10 +205,10 @@ def _notes(task: Task) -> tuple[str, ...]:
         notes.append(
             f"of the alternative accelerators, those with {task.accelerators[0].count:g} are asked for"
         )
+    if task.trial.wanted:
+        notes.append("trial is not used on a cluster: only a local server makes trial runs")
     if task.auto_nodes:
-        notes.append(
-            "num_nodes: auto is not chosen by history on a cluster yet: it asks for the smallest size"
-        )
+        notes.append("num_nodes: auto: the operator chooses the size; status.sizeChoice has it, and why")
     return tuple(notes)
 
 

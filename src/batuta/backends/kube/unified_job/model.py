@@ -240,6 +240,29 @@ class TrainerStatus(_Part, frozen=True):
     last_updated_time: Annotated[str, Meta(extra_json_schema=_TIME)] | None = None
 
 
+class SizeChoiceStatus(_Part, frozen=True):
+    """The size that was chosen for a job whose user left it open, and why."""
+
+    gpus: Annotated[int, Meta(extra_json_schema=_INT32, description="GPUs that the job asks for.")] = 0
+    fastest_gpus: Annotated[
+        int,
+        Meta(
+            extra_json_schema=_INT32,
+            description="The fastest size that it may have; 0 when nothing is known of its speed.",
+        ),
+    ] = 0
+    speed_percentage: Annotated[
+        int,
+        Meta(
+            extra_json_schema=_INT32, description="Its speed with gpus, in percent of that with fastestGpus."
+        ),
+    ] = 100
+    measured_jobs: Annotated[
+        int, Meta(extra_json_schema=_INT32, description="How many earlier jobs were measured.")
+    ] = 0
+    message: Annotated[str, Meta(max_length=1024, description="The same as a sentence.")] = ""
+
+
 class RunStatus(_Part, frozen=True):
     """The start of the job that its pods belong to. A resize in place changes nothing here."""
 
@@ -290,6 +313,7 @@ class Status(_Part, frozen=True):
         int, Meta(extra_json_schema=_INT32, description="How often it failed; compared with backoffLimit.")
     ] = 0
     run: RunStatus | None = None
+    size_choice: SizeChoiceStatus | None = None
     selector: Annotated[str, Meta(description="The pods of the job, for the scale subresource.")] = ""
     start_time: Annotated[str, Meta(extra_json_schema=_TIME)] | None = None
     completion_time: Annotated[str, Meta(extra_json_schema=_TIME)] | None = None

@@ -19,7 +19,10 @@ attempt() {
   "$shell" -c "$1" &
   child=$!
   wait "$child"; code=$?
-  if kill -0 "$child" 2>/dev/null; then wait "$child"; code=$?; fi
+  if [ "$code" -gt 128 ]; then
+    wait "$child" 2>/dev/null; again=$?
+    [ "$again" = 127 ] || code=$again
+  fi
   return "$code"
 }
 trap 'trap "" TERM; kill -TERM 0' TERM
@@ -32,7 +35,10 @@ unset SKYPILOT_SETUP_NODE_RANK SKYPILOT_SETUP_NODE_IPS
 attempt "$2"
 """
 """Runs setup, then run. As the first process of its container it gets SIGTERM alone, and would by default not
-even end: it hands the signal to all, and ends when they have, with the exit code that run has then."""
+even end: it hands the signal to all, and ends when they have, with the exit code that run has then.
+
+A signal ends `wait` with a code above 128, as a child that died of one does. So it asks again: it is told
+127 if the child's own code was told already."""
 
 
 def pod_template_of(

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from batuta.backends.kube import names
+from batuta.backends.kube.share_units import whole_units_mib
 from batuta.backends.kube.unified_job.model import Spec, UnifiedJob
 from batuta.backends.kube.unified_job.node_wishes import NodeWishes, node_wishes
 from batuta.backends.kube.unified_job.pod_requests import PodRequests, pod_requests
@@ -15,7 +16,7 @@ from batuta.backends.kube.unified_job.quantity import parse_quantity
 from batuta.backends.kube.unified_job.rules import broken_rules
 from batuta.core.curve import power_curve
 from batuta.core.job import ANY_TYPE, ANYWHERE, Job, JobKind, Share, Spread, Topology
-from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, PRIOR_EXPONENT, PRIOR_RESTART_S, PRIOR_WORK_S
+from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, PRIOR_EXPONENT, PRIOR_RESTART_S, prior_work_s
 
 DEFAULT_QUEUE: Final = Spec().queue_name
 DEFAULT_CLASS: Final = ""
@@ -96,6 +97,7 @@ def _build(
     meta, spec, replicas = job.metadata, job.spec, job.spec.replica_spec
     each, sizes = replicas.gpus_per_replica, replicas.legal_sizes
     largest = replicas.largest * each
+    curve = power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT)
     return Job(
         id=job.id,
         submit_s=submit_s,
@@ -118,9 +120,9 @@ def _build(
         memory_mib_per_gpu=-(-requests.amounts.get("memory", 0) // (_MIB * each)),
         node_labels=wishes.labels,
         node_terms=wishes.terms,
-        tolerations=wishes.tolerations,
-        curve=power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT),
-        work_s=PRIOR_WORK_S,
+        tolerations=wishes.tolerations if share is None else (*wishes.tolerations, names.SHARES_ONLY),
+        curve=curve,
+        work_s=prior_work_s(curve),
         restart_s=PRIOR_RESTART_S,
         checkpoint_interval_s=_checkpoint_interval_s(job),
     )
@@ -161,7 +163,7 @@ def _share(spec: Spec, faults: list[str]) -> Share | None:
             faults.append(
                 f"spec.sharing.gpuMemory: {sharing.gpu_memory!r} is not 1Mi or more, for example 8Gi"
             )
-    return Share(memory_mib, sharing.gpu_compute or 0)
+    return Share(whole_units_mib(memory_mib), sharing.gpu_compute or 0)
 
 
 def _topology(spec: Spec, faults: list[str]) -> Topology:

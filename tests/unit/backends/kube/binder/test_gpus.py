@@ -67,13 +67,14 @@ class TestWholeGpus:
         assert message(cluster(node("n", gpu=4)), group) == (f"node n: {why}" if why else "")
 
 
-def shared_node(name: str = "n", cards: int = 2, memory_mib: int = 1000, **more: Any) -> Any:
-    has = {names.SHARE_MEMORY: str(cards * memory_mib), names.SHARE_COMPUTE: str(cards * 100)}
+def shared_node(name: str = "n", cards: int = 2, units: int = 1000, **more: Any) -> Any:
+    has = {names.SHARE_MEMORY: str(cards * units), names.SHARE_COMPUTE: str(cards * 100)}
+    memory_mib = units * names.SHARE_UNIT_MIB
     return node(name, gpu=cards, requests=has, labels={names.GPU_MEMORY_LABEL: str(memory_mib)}, **more)
 
 
-def share(name: str, memory_mib: int, compute: int = 0, **more: Any) -> Any:
-    wanted = {names.SHARE_MEMORY: str(memory_mib), names.SHARE_COMPUTE: str(compute)}
+def share(name: str, units: int, compute: int = 0, **more: Any) -> Any:
+    wanted = {names.SHARE_MEMORY: str(units), names.SHARE_COMPUTE: str(compute)}
     return pod(name, requests={key: value for key, value in wanted.items() if value != "0"}, **more)
 
 

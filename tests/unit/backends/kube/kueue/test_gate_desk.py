@@ -14,7 +14,7 @@ from batuta.backends.kube.operator.inbox import Changed, Inbox, Message, Written
 from batuta.backends.kube.operator.watched import UNIFIED_JOB
 from batuta.backends.kube.operator_config import Admission, OperatorConfig
 from batuta.backends.kube.unified_job.to_job import to_job
-from batuta.bootstrap.kube_operator import kube_backend
+from batuta.bootstrap.operator_leader import kube_backend
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.event import Event

@@ -11,7 +11,7 @@ from batuta.backends.kube.operator.observed import Observed
 from batuta.backends.kube.operator.run import Site
 from batuta.backends.kube.operator.writes import Writes
 from batuta.backends.kube.operator_config import OperatorConfig, Placement
-from batuta.bootstrap.kube_operator import binder_profile
+from batuta.bootstrap.operator_leader import binder_profile
 from batuta.core import event as ev
 from batuta.spec.problem import InputError
 

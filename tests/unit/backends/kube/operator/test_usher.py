@@ -75,6 +75,8 @@ def test_one_binding_that_is_refused_turns_the_whole_party_away(rig, error, blam
     assert turned.nodes == blamed
     assert rig.cluster.node_of("default/second") is None
     assert rig.usher.bound == 1
+    # Nobody will leave the seat: whoever keeps books has to hear of it here.
+    assert rig.usher.given == {"right"}
 
 
 def test_a_pod_that_turns_up_elsewhere_turns_the_party_away(rig):

@@ -187,3 +187,14 @@ def test_being_stopped_reaches_the_script_which_may_save_and_says_the_exit_code(
         os.kill(process.pid, signal.SIGTERM)
         said, _ = process.communicate(timeout=30)
     assert (said, process.returncode) == ("saved\n", 0)
+
+
+def test_a_size_that_is_left_open_is_left_to_the_operator():
+    found = from_task(
+        parse_task("name: a\nrun: x\nnum_nodes: auto\nresources: {image_id: 'docker:i', accelerators: 1}"),
+        "team-a",
+    )
+    replicas = found.job["spec"]["replicaSpec"]
+    assert (replicas["minReplicas"], replicas["maxReplicas"]) == (1, 8)
+    assert found.job["metadata"]["annotations"][names.WANTED] == "auto"
+    assert any("the operator chooses the size" in note for note in found.notes)

@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from batuta.backends.kube.binder.cards import WHOLE_COMPUTE
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.node_table import Flags, Floats, Rows
 from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
@@ -75,28 +74,23 @@ class GpuShare(Plugin):
             for gpu in range(int(cluster.cards.count[row]))
             if self._has_room(need, cluster, row, gpu) and self._is_peaceful(need, cluster, row, gpu)
         ]
-        full = [self._fullness(cluster, row, gpu) for gpu in cards]
+        full = [float(cluster.cards.full[row, gpu]) for gpu in cards]
         return cards[full.index(max(full) if self.order == "bin_pack" else min(full))]
 
     def _has_room(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
         cards, share = cluster.cards, need.cls.share
         assert share is not None
-        if cards.held[row, gpu] or (not cards.sharers[row, gpu] and cards.untouched[row] < 1):
-            return False
-        memory_left_mib = cards.memory_mib[row, gpu] - cards.memory_taken_mib[row, gpu]
-        compute_left = WHOLE_COMPUTE - cards.compute_taken[row, gpu]
-        return bool(memory_left_mib >= share.memory_mib and compute_left >= share.compute_percent)
+        return bool(
+            cards.sharable[row, gpu]
+            and cards.memory_left_mib[row, gpu] >= share.memory_mib
+            and cards.compute_left[row, gpu] >= share.compute_percent
+        )
 
     def _is_peaceful(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
         if not cluster.cards.sharers[row, gpu]:
             return True
         busy = max(cluster.usage.busy_gpu(row, gpu), float(cluster.cards.load[row, gpu]))
         return busy + (need.load or 0.0) <= self.busiest
-
-    def _fullness(self, cluster: Cluster, row: int, gpu: int) -> float:
-        cards = cluster.cards
-        memory = cards.memory_taken_mib[row, gpu] / max(int(cards.memory_mib[row, gpu]), 1)
-        return float(max(memory, cards.compute_taken[row, gpu] / WHOLE_COMPUTE))
 
     # The same for many nodes at once.
 
@@ -106,12 +100,9 @@ class GpuShare(Plugin):
     def _room(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         cards, share = cluster.cards, need.cls.share
         assert share is not None
-        room: Flags = cards.exists[rows] & (cards.held[rows] == 0)
-        room &= cards.memory_mib[rows] - cards.memory_taken_mib[rows] >= share.memory_mib
-        room &= WHOLE_COMPUTE - cards.compute_taken[rows] >= share.compute_percent
-        # Pods of which nobody wrote down the GPU may hold any that has no sharers.
-        idle = room & (cards.sharers[rows] == 0)
-        room &= ~idle | (cards.untouched[rows] > 0)[:, None]
+        room: Flags = cards.sharable[rows]
+        room &= cards.memory_left_mib[rows] >= share.memory_mib
+        room &= cards.compute_left[rows] >= share.compute_percent
         return room
 
     def _peaceful(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
@@ -126,9 +117,7 @@ class GpuShare(Plugin):
 
     def _best(self, good: Flags, cluster: Cluster, rows: Rows) -> Floats:
         """The score of the best card of each row."""
-        cards = cluster.cards
-        memory = cards.memory_taken_mib[rows] / np.maximum(cards.memory_mib[rows], 1)
-        full = np.maximum(memory, cards.compute_taken[rows] / WHOLE_COMPUTE)
+        full = cluster.cards.full[rows]
         score = full if self.order == "bin_pack" else 1.0 - full
         best: Floats = np.maximum.reduce(np.where(good, score, 0.0), axis=1)
         return best

@@ -1,0 +1,243 @@
+"""What decides, once an operator leads: engine, journal and the backend of a cluster, wired together."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from batuta.api.cycle_watch import CycleWatch
+from batuta.api.operations import most_that_fit
+from batuta.api.picture import Pictures
+from batuta.backends.kube.binder import BadProfile, Binder, Cluster, Profile, profile_of
+from batuta.backends.kube.binder.profile import DEFAULT_WEIGHTS
+from batuta.backends.kube.kueue.desks import QuotaDesks, set_up_quota
+from batuta.backends.kube.operator.backend import KubeBackend
+from batuta.backends.kube.operator.floor import Floor
+from batuta.backends.kube.operator.inbox import Inbox
+from batuta.backends.kube.operator.node_desk import NodeDesk, Used
+from batuta.backends.kube.operator.nodes import NodeTeller
+from batuta.backends.kube.operator.observed import Observed
+from batuta.backends.kube.operator.outlook import OutlookWatch
+from batuta.backends.kube.operator.run import Known, Site, Timing
+from batuta.backends.kube.operator.usher import Usher
+from batuta.backends.kube.operator.writes import Clerks, Writes
+from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
+from batuta.backends.kube.progress.listening import Listeners, Listening
+from batuta.bootstrap import live_cadence, rules_for
+from batuta.bootstrap.experience import Experience
+from batuta.bootstrap.foresight import ForesightProcess
+from batuta.core.apply import apply
+from batuta.core.bitsets import bits
+from batuta.core.cluster import NodeName
+from batuta.core.decide import Rules
+from batuta.core.event import PolicySet
+from batuta.core.expected import SizeChoice
+from batuta.core.job import Job, JobId
+from batuta.core.job_table import Phase
+from batuta.core.wish import Wish
+from batuta.core.world import World
+from batuta.engine.clock import SteadyClock
+from batuta.engine.loop import Engine, Live
+from batuta.engine.requests import Requests
+from batuta.engine.said import Said
+from batuta.engine.service import PatientJournal, Service
+from batuta.engine.shadow import Shadow
+from batuta.placement import TopologyPlacer
+from batuta.spec.problem import InputError
+from batuta.store.address import open_store
+from batuta.store.store import Store
+from batuta.store.upkeep import Upkeep
+
+_log = logging.getLogger("batuta.operator")
+
+
+@dataclass(slots=True)
+class Leader:
+    """Everything that decides, once this operator leads."""
+
+    service: Service
+    backend: KubeBackend
+    usher: Usher
+    upkeep: Upkeep
+    experience: Experience
+    shadow: Shadow
+    foresight: ForesightProcess
+    store: Store
+    world: World
+    cycles: CycleWatch
+    listening: Listening
+    pictures: Pictures = field(init=False)
+    """For scrapes, which look again and again."""
+
+    def __post_init__(self) -> None:
+        self.pictures = Pictures(self.service, self.cycles)
+
+    def end(self) -> None:
+        """Ends the engine. Jobs go on: what matters is in the cluster."""
+        if self.service.stop() and self.service.failure is None:
+            self.upkeep.finish(self.world)
+        self.experience.finish()
+        self.foresight.close()
+        self.shadow.close()
+        self.store.close()
+
+
+def build_leader(
+    config: OperatorConfig, state: Path, inbox: Inbox, clerks: Clerks, listeners: Listeners
+) -> Leader:
+    """The World from the journal, brought up to date with what the cluster shows."""
+    store = open_store(os.environ.get(JOURNAL_URL_VARIABLE) or _journal_in(state))
+    recovered = store.recover()
+    world = recovered.world
+    clock = SteadyClock(time.time, world.now_s)
+    _note_policy(world, store, config.policy, clock())
+    listening = Listening(listeners.post)
+    experience = Experience(store.settings)
+    experience.recall(world)
+    backend, usher, desks = kube_backend(
+        world, inbox, clerks, config, clock, listening, experience, store.results.stage
+    )
+    outlook = experience.watching(desks.watch(OutlookWatch(backend.floor)))
+
+    def rules_of(name: str) -> Rules:
+        return sharing_rules(rules_for(name), config)
+
+    shadow = Shadow(world, rules_of, outlook)
+    guard, journal, cycles = threading.RLock(), PatientJournal(store.journal), CycleWatch(shadow)
+    requests = Requests(backend.wake)
+    engine = Engine(
+        world,
+        backend,
+        rules_of(config.policy),
+        journal,
+        cycles,
+        live_cadence(),
+        cycles.after_step,
+        Live(requests, rules_of, guard),
+    )
+    upkeep = Upkeep(store, recovered.snapshot_seq, tell=_log.warning)
+
+    def after_step(world: World) -> None:
+        upkeep.after_step(world)
+        experience.after_step(world)
+
+    service = Service(engine, requests, journal, guard, backend.wake, after_step)
+    beside = (upkeep, experience, shadow, ForesightProcess())
+    return Leader(service, backend, usher, *beside, store, world, cycles, listening)
+
+
+def _note_policy(world: World, store: Store, policy: str, now_s: float) -> None:
+    """Writes down who decides from now on: the configuration says it, and a replay has only the journal."""
+    if world.policy == policy:
+        return
+    event = PolicySet(now_s, policy, cause="start")
+    store.journal.append(event)
+    apply(world, event)
+    store.journal.commit()
+
+
+def _journal_in(state: Path) -> Path:
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return state / "journal.db"
+
+
+def kube_backend(
+    world: World,
+    inbox: Inbox,
+    clerks: Clerks,
+    config: OperatorConfig,
+    clock: Callable[[], float],
+    listening: Listening | None = None,
+    experience: Experience | None = None,
+    keep_result: Callable[[JobId, str], None] = lambda job, result: None,
+) -> tuple[KubeBackend, Usher, QuotaDesks]:
+    """What carries decisions out on a cluster, once it has looked at all that is there.
+
+    `listening`: by whom the logs of jobs are read; without it they are not. `experience`: what is known of
+    new jobs; without it nothing is. `keep_result` stores what jobs give as their result.
+    """
+    said = Said()
+    observed = Observed()
+    writes = Writes(clerks.post)
+    binder = Binder(Cluster(), binder_profile(config))
+    timing = Timing(
+        gang_timeout_s=config.gang_timeout_seconds, restart_backoff_s=config.restart_backoff_seconds
+    )
+    usher = Usher(binder, writes, timing)
+    teller = NodeTeller(_known_nodes(world))
+    site = Site(
+        binder.cluster,
+        writes,
+        observed.owners(),
+        said.append if experience is None else experience.advising(said.append),
+        usher.seat,
+        has_node=observed.nodes.__contains__,
+        timing=timing,
+        past=set(world.past),
+        listening=listening or Listening(),
+        keep_result=keep_result,
+    )
+    if experience is not None:
+        site.choose = partial(_choose, experience, teller)
+    jobs = world.jobs
+    known = {
+        job.id: Known(
+            job,
+            jobs.placements[row],
+            jobs.phase_of(row) is Phase.STOPPING,
+            jobs.wish_of(row) is Wish.PARK,
+        )
+        for row, job in enumerate(jobs.jobs)
+    }
+    nodes = NodeDesk(site, observed, teller, config.gpu_resources, _told_of_others(world))
+    floor = Floor(site, usher, observed, nodes, known, config.namespaces)
+    desks = set_up_quota(floor, site, observed, config, world)
+    backend = KubeBackend(floor, said, inbox, clock)
+    backend.look_first()
+    return backend, usher, desks
+
+
+def _choose(experience: Experience, teller: NodeTeller, job: Job) -> SizeChoice:
+    """Not more than its nodes could ever give; while there are none, whoever adds them is not limited."""
+    nodes = teller.nodes()
+    return experience.choose(job, most_that_fit(job, nodes) if nodes else job.max)
+
+
+def sharing_rules(rules: Rules, config: OperatorConfig) -> Rules:
+    """The rules of a policy, with shares of GPUs placed as the configuration says."""
+    if not isinstance(rules.placer, TopologyPlacer):
+        return rules
+    options = replace(rules.placer.options, shares=config.placement.shares.value)
+    return replace(rules, placer=TopologyPlacer(options))
+
+
+def binder_profile(config: OperatorConfig) -> Profile:
+    """Batuta's plugins with the weights that the configuration gives them, or an InputError."""
+    try:
+        placement = config.placement
+        share = {"order": placement.shares.name.lower(), "busiest": placement.busiest}
+        return profile_of({**DEFAULT_WEIGHTS, **placement.weights}, {"gpu_share": share})
+    except BadProfile as error:
+        raise InputError.of(f"placement.weights: {error}") from None
+
+
+def _known_nodes(world: World) -> dict[NodeName, tuple[Any, bool, bool]]:
+    return {
+        node.name: (node, not world.cordoned >> i & 1, not world.lost >> i & 1)
+        for i, node in enumerate(world.nodes.nodes)
+    }
+
+
+def _told_of_others(world: World) -> dict[NodeName, Used]:
+    """What the journal says of others: what they have left since must not count as theirs for ever."""
+    return {
+        world.nodes.nodes[i].name: Used(tuple(bits(others.gpus)), others.cpus_milli, others.memory_mib)
+        for i, others in world.others.items()
+    }

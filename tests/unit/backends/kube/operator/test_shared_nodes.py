@@ -1,0 +1,54 @@
+"""Nodes whose GPUs can only be had in shares, as the World knows them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.pod_class import read_class
+from batuta.backends.kube.operator.nodes import read_node
+from batuta.backends.kube.operator.pod_job import job_of
+from batuta.core.cluster import Node
+from batuta.core.fit import tolerates
+
+CARDS = json.dumps(
+    [{"index": 0, "memory": 60, "compute": 150}, {"index": 1, "memory": 60, "illness": "Xid 79"}]
+)
+
+
+HAS = {names.SHARE_MEMORY: "120", names.SHARE_COMPUTE: "300", "cpu": "8"}
+NOTHING = {"cpu": "8"}
+
+
+def shared(allocatable: dict[str, str] = HAS, capacity: dict[str, str] = HAS) -> Node | None:
+    meta = objects.Meta(name="n", annotations={names.CARDS: CARDS})
+    status = objects.NodeStatus(allocatable=allocatable, capacity=capacity)
+    return read_node(objects.Node(metadata=meta, status=status), None, names.GPU_RESOURCES)
+
+
+def pod(**limits: str) -> Any:
+    asked = {name.replace("_", "-").replace("batuta-", "batuta.dev/"): n for name, n in limits.items()}
+    container = objects.Container(name="main", resources=objects.Resources(requests=asked, limits=asked))
+    return objects.Pod(metadata=objects.Meta(name="p"), spec=objects.PodSpec(containers=[container]))
+
+
+def test_the_world_counts_cards_and_not_units() -> None:
+    found = shared()
+    assert found is not None
+    assert (found.gpus, found.gpu_memory_mib) == (2, 60 * 256)
+
+
+def test_a_node_whose_plugin_restarts_is_not_lost() -> None:
+    """Given a kubelet that offers nothing for a while, what runs there is not thought to be gone."""
+    assert shared(allocatable=NOTHING) is not None
+    assert shared(allocatable=NOTHING, capacity=NOTHING) is None
+
+
+def test_only_jobs_with_a_share_may_go_there() -> None:
+    found = shared()
+    assert found is not None
+    share, whole = pod(batuta_gpu_memory="4"), pod(cpu="1")
+    jobs = [job_of("j", one, read_class(one), 1) for one in (share, whole)]
+    (taint,) = found.taints
+    assert [tolerates(job.tolerations, taint) for job in jobs] == [True, False]
