@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
 
 from batuta.api import (
@@ -29,11 +29,14 @@ from batuta.api import (
     tokens,
 )
 from batuta.api.asked import Submit
+from batuta.api.auth import SAFE
 from batuta.api.desk import Desk
 from batuta.api.door import Door
 from batuta.api.models import ProblemDocument
 from batuta.api.pages import serve_dashboard
 from batuta.api.parts import ServerParts
+from batuta.api.problems import Refusal
+from batuta.api.slashes import Slashes
 
 PREFIX = "/api/v1"
 _MODULES = (
@@ -52,6 +55,8 @@ _MODULES = (
     tokens,
     session,
 )
+_ASKING = (shadow, foresight, session)
+"""They change nothing that jobs would notice, whatever the method."""
 _PUBLIC = frozenset(("/healthz", "/readyz"))
 
 
@@ -77,14 +82,23 @@ def create_app(parts: ServerParts) -> FastAPI:
     app.state.desk = desk
     api = APIRouter(prefix=PREFIX)
     for module in _MODULES:
-        api.include_router(module.router)
+        guards = () if module in _ASKING else (Depends(_check_changes),)
+        api.include_router(module.router, dependencies=guards)
     for router in (api, metrics.router, health.router, session.login_router):
         app.include_router(router)
     serve_dashboard(app, parts.static)
     problems.install(app)
+    app.add_middleware(Slashes)
     app.add_middleware(Door, hosts=parts.hosts)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
+
+
+async def _check_changes(request: Request) -> None:
+    """Refuses what would change something, at a server where that is done elsewhere."""
+    desk: Desk = request.app.state.desk
+    if desk.parts.read_only and request.method not in SAFE:
+        raise Refusal(405, desk.parts.read_only)
 
 
 def login_path(app: FastAPI, token_hash: str) -> str:

@@ -10,7 +10,8 @@ from batuta.spec.task_elastic import MOST_NODES
 from batuta.spec.task_priority import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from batuta.store.records import Role
 
-JOB_ID = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$"
+JOB_ID = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._:-]{0,270})?$"
+"""A number, or what a cluster calls it: its namespace and name, with its kind where it is no UnifiedJob."""
 NAME = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$"
 USER = r"^[A-Za-z0-9_][A-Za-z0-9._@-]{0,63}$"
 POLICY = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
@@ -25,6 +26,17 @@ class Asked(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class AskedTrial(Asked):
+    """How a task is to be tried out, over what its file says."""
+
+    sizes: list[Annotated[int, Field(ge=1)]] | None = None
+    budget_s: Annotated[float, Field(strict=False, allow_inf_nan=False)] | None = None
+    each_s: Annotated[float, Field(strict=False, allow_inf_nan=False)] | None = None
+    priority: int | None = None
+    only: bool = False
+    """The job is over when it is tried out."""
+
+
 class AskedOverrides(Asked):
     """What a command line says over what the task file says."""
 
@@ -36,6 +48,7 @@ class AskedOverrides(Asked):
     queue: str | None = None
     priority: int | str | None = None
     workdir: str | None = None
+    trial: AskedTrial | None = None
     env: dict[str, str] = {}
     secret: dict[str, str] = {}
 

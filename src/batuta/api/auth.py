@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import anyio.to_thread
 from fastapi import Depends, Request
@@ -15,7 +15,8 @@ from batuta.core.job import Job
 from batuta.store.records import Role, Token, Tokens, hash_of
 
 _RANK = {Role.VIEWER: 0, Role.USER: 1, Role.ADMIN: 2}
-_SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+"""Methods that change nothing."""
 _FRESH_S = 2.0
 """Tokens are looked up again after this; a change through the API is seen at once."""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="batuta"'}
@@ -40,7 +41,19 @@ class Who:
             )
 
 
-class Bearers:
+class Bearers(Protocol):
+    """Knows whose a token is."""
+
+    async def bearing(self, token: str) -> Who | None:
+        """The one who has it; None when it is not valid."""
+        ...
+
+    async def find(self, hash_: str) -> Who | None:
+        """The same by its hash, which is what a session keeps of it."""
+        ...
+
+
+class StoredBearers:
     """All tokens by hash, read from the store now and then."""
 
     def __init__(self, tokens: Tokens) -> None:
@@ -48,10 +61,14 @@ class Bearers:
         self._known: dict[str, Token] = {}
         self._read_s = float("-inf")
 
-    async def find(self, hash_: str) -> Token | None:
+    async def bearing(self, token: str) -> Who | None:
+        return await self.find(hash_of(token))
+
+    async def find(self, hash_: str) -> Who | None:
         if time.monotonic() > self._read_s + _FRESH_S:
             await anyio.to_thread.run_sync(self.refresh)
-        return self._known.get(hash_)
+        found = self._known.get(hash_)
+        return None if found is None else Who(found.user, found.role, found.hash)
 
     def refresh(self) -> None:
         """Reads all tokens; called when one was made or revoked."""
@@ -73,16 +90,15 @@ class Guard:
             scheme, _, token = header.partition(" ")
             if scheme.lower() != "bearer" or not token.strip():
                 raise Refusal(401, "only bearer tokens are known here", headers=_CHALLENGE)
-            hash_ = hash_of(token.strip())
+            found = await self._bearers.bearing(token.strip())
         elif cookie := request.cookies.get(COOKIE):
             check_same_origin(request)
-            hash_ = self._sessions.token_of(cookie) or ""
+            found = await self._bearers.find(self._sessions.token_of(cookie) or "")
         else:
             return None
-        found = await self._bearers.find(hash_)
         if found is None:
             raise Refusal(401, "this token or session is not valid (any more)", headers=_CHALLENGE)
-        return Who(found.user, found.role, found.hash)
+        return found
 
 
 def check_same_origin(request: Request) -> None:
@@ -90,7 +106,7 @@ def check_same_origin(request: Request) -> None:
     site = request.headers.get("sec-fetch-site")
     if site not in (None, "same-origin", "none"):
         raise Refusal(403, "this session is for its own pages only, not for those of another origin")
-    if request.method in _SAFE:
+    if request.method in SAFE:
         return
     origin = request.headers.get("origin")
     if origin is None and site is None:

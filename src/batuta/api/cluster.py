@@ -32,6 +32,8 @@ async def get_cluster(desk: AtDesk, who: Viewer) -> Response:
             "version": parts.version,
             "policy": picture.policy or parts.policy,
             "virtual": parts.virtual,
+            "read_only": parts.read_only,
+            "foresight": parts.foresight is not None,
             "gpus": count_gpus(picture),
             "jobs": {state.value: count for state, count in picture.state_counts.items()},
             "trouble": parts.service.trouble,

@@ -83,6 +83,10 @@ class Cluster(BaseModel):
     version: str
     policy: str
     virtual: bool
+    read_only: str
+    """Where jobs, nodes and queues are changed, if not here."""
+    foresight: bool
+    """Whether it tells when jobs start and finish."""
     gpus: GpuCounts
     jobs: dict[JobState, int]
     trouble: str

@@ -14,15 +14,13 @@ import anyio
 import anyio.to_thread
 from fastapi import Depends, FastAPI, Request
 
-from batuta.api.auth import Bearers, Guard
-from batuta.api.event_counts import EventCounts
+from batuta.api.auth import Guard, StoredBearers
 from batuta.api.event_text import Told
 from batuta.api.feed import Feed
 from batuta.api.foreseen import Foreseen
 from batuta.api.operations import Operations
 from batuta.api.parts import PolicyInfo, ServerParts
 from batuta.api.picture import Picture, Pictures
-from batuta.api.queue_counts import QueueCounts
 from batuta.api.sessions import Sessions
 from batuta.api.story import Stories
 from batuta.api.task_view import ShownTasks
@@ -47,17 +45,18 @@ class Desk:
     def __init__(self, parts: ServerParts) -> None:
         self.parts = parts
         self.service, self.store, self.journal = parts.service, parts.store, parts.store.journal
-        self.pictures = Pictures(parts.service, parts.cycles)
+        self.foreseen = (
+            None if parts.foresight is None else Foreseen(parts.foresight, self.fork, parts.store.settings)
+        )
+        foretold = dict if self.foreseen is None else self.foreseen.finishes_s
+        self.pictures = Pictures(parts.service, parts.cycles, foretold)
         self.sessions = Sessions(parts.store.settings, parts.clock)
-        self.bearers = Bearers(parts.store.tokens)
-        self.guard = Guard(self.bearers, self.sessions)
+        self.bearers = StoredBearers(parts.store.tokens)
+        self.guard = Guard(parts.bearers or self.bearers, self.sessions)
         self.operations = Operations(parts.store, parts.clock, parts.experience)
         self.stories = Stories(self.journal)
-        self.foreseen = None if parts.foresight is None else Foreseen(parts.foresight, self.fork)
         self.tasks = ShownTasks(parts.store.database)
         self.timeline = TimelineRecord()
-        self.counts = EventCounts()
-        self.queue_counts = QueueCounts(self._queue_of)
         self.policies = [one if isinstance(one, PolicyInfo) else PolicyInfo(*one) for one in parts.policies]
         self.questions = anyio.CapacityLimiter(1)
         """Answers that need decisions of their own are worked out one after the other."""
@@ -91,12 +90,6 @@ class Desk:
 
     def _heard(self, told: Told) -> None:
         self.timeline.feed(told.data)
-        self.counts.count(told)
-        self.queue_counts.count(told)
-
-    def _queue_of(self, job: str) -> str:
-        picture = self.pictures.latest
-        return "" if picture is None else picture.queue_of(job)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:

@@ -37,6 +37,7 @@ class Door:
     def __init__(self, app: ASGIApp, hosts: Iterable[str] = ()) -> None:
         self._app = app
         self._hosts = frozenset(host.lower().strip("[]") for host in hosts)
+        self._endings = tuple(host for host in self._hosts if host.startswith("."))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,10 +59,12 @@ class Door:
             name = (urlsplit(f"//{host}").hostname or "").lower()
         except ValueError:
             name = ""
-        if not name or not (_is_loopback(name) or name in self._hosts or self._is_own_address(name)):
+        if not name or not (_is_loopback(name) or self._is_own(name)):
             raise Refusal(421, f"this server is not {host[:100] or 'without a name'}; ask for localhost")
 
-    def _is_own_address(self, name: str) -> bool:
+    def _is_own(self, name: str) -> bool:
+        if name in self._hosts or name.endswith(self._endings):
+            return True
         return bool(self._hosts & _EVERYWHERE) and _address(name) is not None
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections import Counter
 
-from batuta.api.event_text import Told
+from batuta.core.event import Event, TransitionTimed
 from batuta.store.codec import EVENT_TYPES
 
 STEPS = ("checkpoint", "stop", "start")
@@ -21,13 +20,11 @@ class EventCounts:
         self.buckets = {step: [0] * (len(BUCKETS_S) + 1) for step in STEPS}
         self.total_s = dict.fromkeys(STEPS, 0.0)
 
-    def count(self, told: Told) -> None:
-        if told.type in self.by_type:
-            self.by_type[told.type] += 1
-        if told.type == "TransitionTimed":
-            event = json.loads(told.data)
+    def count(self, event: Event) -> None:
+        self.by_type[type(event).__name__] += 1
+        if isinstance(event, TransitionTimed):
             for step in STEPS:
-                seconds = event.get(f"{step}_s")
-                if isinstance(seconds, int | float):
+                seconds: float | None = getattr(event, f"{step}_s")
+                if seconds is not None:
                     self.buckets[step][bisect_left(BUCKETS_S, seconds)] += 1
                     self.total_s[step] += seconds

@@ -42,7 +42,8 @@ def tell(entry: Text) -> Told:
     kind = type_of(entry.json)
     if kind == "Planned":
         event = shown_plan(json.loads(entry.json))
-        data, jobs = dumps(event), frozenset(command["job"] for command in event["commands"])
+        commanded = (command["job"] for command in event["commands"])
+        data, jobs = dumps(event), frozenset((*commanded, *event["found_idle"]))
     elif kind == "JobSubmitted":
         event = json.loads(entry.json)
         # A task has secrets in it.
@@ -63,6 +64,7 @@ def shown_plan(event: dict[str, Any]) -> dict[str, Any]:
         "cause": event["cause"],
         "policy": plan["policy"],
         "commands": [_shown_command(command) for command in plan["commands"]],
+        "found_idle": plan.get("found_idle", []),
     }
 
 

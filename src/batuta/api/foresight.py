@@ -45,7 +45,7 @@ async def get_eta(
     desk: AtDesk,
     who: Viewer,
     job: Annotated[str | None, Query(max_length=128, description="only this one")] = None,
-    arrivals: Annotated[bool, Query(description="whether jobs keep coming as they did lately")] = False,
+    arrivals: Annotated[bool, Query(description="whether jobs keep coming as they did lately")] = True,
 ) -> Response:
     """When jobs start and finish, as quantiles. An answer may be some seconds old."""
     foreseen, picture = _foreseen(desk), await desk.look()
@@ -54,7 +54,7 @@ async def get_eta(
     policy = picture.policy or desk.parts.policy
 
     def look() -> Forecast:
-        return foreseen.forecast(picture.version, policy, desk.now_s(), expects_arrivals=arrivals)
+        return foreseen.forecast(picture.version, policy, desk.now_s(), expects_arrivals=arrivals, job=job)
 
     told = await anyio.to_thread.run_sync(_asked, look)
     seen = {

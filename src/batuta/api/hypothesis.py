@@ -93,4 +93,5 @@ def _job(world: World, asked: Submit, number: int, job_of: JobOf, paths: PathRul
     overrides = Overrides(**asked.overrides.model_dump()) if asked.overrides else Overrides()
     written = asked.task if isinstance(asked.task, str) else json.dumps(asked.task, ensure_ascii=False)
     job = job_of(world, parse_task(written, asked.file, overrides, paths), number)
-    return replace(job, id=f"new-{number}", sequence=number)
+    # Nobody tries it out here: it is asked about as if it were queued at once.
+    return replace(job, id=f"new-{number}", sequence=number, trial=None)

@@ -30,6 +30,7 @@ from batuta.api.progress_curve import read_curve
 from batuta.api.queue_view import ahead_of, view_reserved
 from batuta.api.routes import CHANGES, JobIdPath, Limit, problems
 from batuta.api.suggestions import suggestions_for
+from batuta.api.trials import find_trial, view_trial
 from batuta.api.views import Shown, view_job
 from batuta.spec.problem import InputError
 from batuta.spec.task_json import task_from_json
@@ -103,6 +104,8 @@ async def explain_job(desk: AtDesk, who: Viewer, job: JobIdPath) -> Response:
     shown, picture = await find(desk, job), await desk.look()
 
     def tell() -> Response:
+        with desk.service.reading() as (world, _):
+            tried = find_trial(world, job)
         return answer(
             {
                 "job": job,
@@ -113,6 +116,7 @@ async def explain_job(desk: AtDesk, who: Viewer, job: JobIdPath) -> Response:
                 "story": desk.stories.of(job),
                 "expected": shown["expected"],
                 "size_choice": shown["size_choice"],
+                "trial": None if tried is None else view_trial(tried),
             }
         )
 

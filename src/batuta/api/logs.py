@@ -36,7 +36,7 @@ _NOT_ALL_RUN = ("PENDING", "SETTING_UP", "RESIZING", "PREEMPTED")
     responses={
         200: {"description": "the log", **_TEXT},
         206: {"description": "a part of it", **_TEXT},
-        **problems(404, 416),
+        **problems(404, 416, 501),
     },
 )
 async def get_logs(

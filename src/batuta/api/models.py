@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from batuta.api.trial_models import Trial
 from batuta.core.job import JobKind, JobState
 
 
@@ -186,6 +187,8 @@ class Explanation(BaseModel):
     story: list[Sentence]
     expected: ExpectedWork | None
     size_choice: SizeChoice | None
+    trial: Trial | None
+    """Null for a job that is not tried out."""
 
 
 class SuggestedChange(BaseModel):

@@ -14,11 +14,13 @@ from batuta.api.problems import Refusal, not_found
 from batuta.api.quota_fit import check_quota
 from batuta.api.resize import resized
 from batuta.core import event as ev
-from batuta.core.cluster import NodeName
+from batuta.core.cluster import Node, NodeName
 from batuta.core.job import Job, JobId, JobState
+from batuta.core.trial_events import never_fits
 from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.engine.requests import Make
+from batuta.engine.trials.ladder import plan_trial
 from batuta.prediction.initial_size import legal_sizes
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
@@ -82,9 +84,16 @@ class Operations:
         job = task_to_job(task, name, now_s, user=user, sequence=number, nodes=world.nodes.nodes)
         # A task that cannot save what it has done is not resized: its size is chosen once.
         for_good = task.elastic.checkpoint is Checkpoint.NONE
-        most = _most_that_fit(world, job) if task.auto_nodes else None
-        job = self._experience.advise(job, open_up_to=most, for_good=for_good)
+        most = most_that_fit(job, world.nodes.nodes) if task.auto_nodes else None
+        wanted = task.trial.wanted
+        if wanted is None:
+            wanted = job.share is None and world.quota.wants_trial(job.namespace, job.queue)
+        job = self._experience.advise(job, open_up_to=most, for_good=for_good and not wanted)
         _check(world, job)
+        if wanted:
+            reach = most_that_fit(job, world.nodes.nodes)
+            trial = plan_trial(job, task.trial, reach, open_up_to=most, for_good=for_good)
+            job = replace(job, trial=trial, size_choice=None)
         return job
 
     def _known(self, submission: Submission) -> bool:
@@ -125,6 +134,9 @@ class Operations:
             if changed != known:
                 _check(world, changed)
                 events.append(ev.JobChanged(now_s, changed))
+                if _is_stuck(world, row):
+                    # Another size may fit, which is what it waits for somebody to say.
+                    events.append(ev.JobWished(now_s, job, Wish.RUN))
             if patch.wish is not None and _WISHES[patch.wish] is not world.jobs.wish_of(row):
                 events.append(ev.JobWished(now_s, job, _WISHES[patch.wish]))
             return events
@@ -177,9 +189,9 @@ class Operations:
         return max(self._clock(), world.now_s)
 
 
-def _most_that_fit(world: World, job: Job) -> int:
+def most_that_fit(job: Job, nodes: Sequence[Node]) -> int:
     """The largest size of a job that the nodes could ever give to it; its smallest if there is none."""
-    sizes, nodes = legal_sizes(job), world.nodes.nodes
+    sizes = legal_sizes(job)
 
     def is_too_large(gpus: int) -> bool:
         return bool(check_fits(replace(job, size=gpus, min=gpus, max=gpus, sizes=None), nodes))
@@ -204,6 +216,14 @@ def _living(world: World, job: JobId, who: Who) -> int:
     row = world.jobs.row(job)
     who.check_own(world.jobs.jobs[row])
     return row
+
+
+def _is_stuck(world: World, row: int) -> bool:
+    """Whether a job is held because its trial runs found no size that fits."""
+    job = world.jobs.jobs[row]
+    if job.trial is None or world.jobs.wish_of(row) is not Wish.TRY:
+        return False
+    return never_fits(world.trials.get(job.id, ()), job.trial.sizes)
 
 
 def _index(world: World, node: NodeName) -> int:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from batuta.api.auth import Bearers
 from batuta.api.cycle_watch import CycleWatch
 from batuta.api.experience import Experience, NoExperience
 from batuta.api.foreseen import Foresight
@@ -19,6 +20,8 @@ from batuta.engine.shadow import Shadow
 from batuta.spec.task_paths import PathRules
 from batuta.store.store import Store
 
+MOST_JOBS = 50
+"""Jobs that have metrics of their own unless somebody says otherwise."""
 STATIC = Path(__file__).parent / "static"
 """Where the dashboard is built into."""
 
@@ -92,6 +95,8 @@ class ServerParts:
     static: Path = STATIC
     """The built dashboard; may be absent."""
     open_metrics: bool = False
+    metrics_per_job: int = MOST_JOBS
+    """How many jobs have metrics of their own; 0 for none."""
     paths: PathRules = field(default_factory=lambda: PathRules(None, Path.home()))
     """How paths of submitted tasks are understood; relative ones start where the client says."""
     account: Callable[[float | None, float | None], dict[str, Any]] | None = None
@@ -102,4 +107,9 @@ class ServerParts:
     foresight: Foresight | None = None
     """Who looks ahead, beside the engine; None where nobody does."""
     hosts: tuple[str, ...] = ()
-    """Names of this server beside those of loopback; 0.0.0.0 or :: stands for all its addresses."""
+    """Names of this server beside those of loopback; 0.0.0.0 or :: stands for all its addresses, .svc for all
+    names that end so."""
+    read_only: str = ""
+    """Where jobs, nodes and queues are changed, if that is not here; empty where it is."""
+    bearers: Bearers | None = None
+    """Who knows whose a token is; None: those of the store."""

@@ -12,7 +12,7 @@ import threading
 import time
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -109,6 +109,8 @@ class Picture:
     """By job that has GPUs: the flavor of each resource whose quota it uses."""
     shown: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Living jobs that somebody has looked at, as they are shown, by row (views.py)."""
+    foretold: Callable[[], Mapping[JobId, float]] = dict
+    """When living jobs finish by the last forecast, if there is one that is not old."""
 
     @cached_property
     def rows(self) -> dict[JobId, int]:
@@ -144,15 +146,6 @@ class Picture:
         """Who uses how much of which quota."""
         return measure(self.quota, self._uses())
 
-    def queue_of(self, job: JobId) -> str:
-        """The cluster queue of a job, or what it names when that leads nowhere; empty for no such job."""
-        row, past = self.rows.get(job), self.past_by_id.get(job)
-        if row is None and past is None:
-            return ""
-        known = self.jobs[row] if row is not None else past.job  # type: ignore[union-attr]
-        door = self.quota.way(known.namespace, known.queue)
-        return known.queue if door is None else door.cluster_queue
-
     def _uses(self) -> Iterator[JobUse]:
         waits = np.isin(self.ints[JobTable.I["phase"]], _WAITS)
         suspended = waits & np.isin(self.ints[JobTable.I["wish"]], _SUSPENDED)
@@ -174,8 +167,14 @@ class Picture:
 class Pictures:
     """Gives a picture that has all that anybody can know of, and takes another one when it is old."""
 
-    def __init__(self, service: Service, cycles: CycleWatch) -> None:
+    def __init__(
+        self,
+        service: Service,
+        cycles: CycleWatch,
+        foretold: Callable[[], Mapping[JobId, float]] = dict,
+    ) -> None:
         self._service = service
+        self._foretold = foretold
         self._cycles = cycles
         self._taken = (-1, 0.0)
         self._lock = threading.Lock()
@@ -183,11 +182,6 @@ class Pictures:
         self._past, self._forgotten = PastJobs(), 0
         with service.reading() as (world, _):
             self._world = world
-
-    @property
-    def latest(self) -> Picture | None:
-        """The last one that was taken, however old; None when there was none yet."""
-        return self._last
 
     async def newest(self) -> Picture:
         """Without waiting when there is one, else from another thread: the engine may be deciding."""
@@ -247,6 +241,7 @@ class Pictures:
             lost=world.lost,
             quota=world.quota,
             flavors=flavors_held(world),
+            foretold=self._foretold,
         )
 
     def _up_to_date(self, world: World) -> PastJobs:

@@ -14,8 +14,8 @@ from prometheus_client.core import Metric
 
 from batuta.api.metric_families import counter, gauge
 from batuta.api.picture import Picture
-from batuta.api.queue_counts import QueueCounts
 from batuta.api.queue_view import queues_of, whole
+from batuta.api.schedule_counts import ScheduleCounts
 from batuta.core.quota import Cell
 from batuta.quota.use import CellUse, QueueUse
 from batuta.spec.task_job import DEFAULT_QUEUE
@@ -28,10 +28,13 @@ OTHERS = "_others"
 _CELL = ("flavor", "resource")
 
 
-def queue_metrics(picture: Picture, counts: QueueCounts) -> Iterator[Metric]:
+def queue_metrics(picture: Picture, counts: ScheduleCounts, now_s: float | None = None) -> Iterator[Metric]:
+    """Without a time of the clock, waits are told up to the last event."""
+    now_s = picture.now_s if now_s is None else now_s
     uses = queues_of(picture)
     own = _with_series(uses)
     yield from _jobs(uses, own)
+    yield from _waits(now_s, uses, own)
     cells = islice(_cells((one.queue.name, one.cells) for one in uses if one.queue.name in own), MOST_CELLS)
     yield from _amounts("queue", list(cells), "its nominal quota")
     needs = {
@@ -69,6 +72,21 @@ def _jobs(uses: Iterable[QueueUse], own: frozenset[str]) -> Iterator[Metric]:
     yield gauge("batuta_queue_gpus", "GPUs that are used, by queue.", ["queue"], gpus)
 
 
+def _waits(now_s: float, uses: Iterable[QueueUse], own: frozenset[str]) -> Iterator[Metric]:
+    """Of those that wait now: how long the one does that has waited longest."""
+    oldest: dict[tuple[str], float] = {}
+    for one in uses:
+        label = (one.queue.name if one.queue.name in own else OTHERS,)
+        since_s = min((job.submit_s for job in one.waiting), default=now_s)
+        oldest[label] = max(oldest.get(label, 0.0), now_s - since_s)
+    yield gauge(
+        "batuta_queue_oldest_wait_seconds",
+        "How long the job waits that was submitted first of those that wait, by queue.",
+        ["queue"],
+        oldest,
+    )
+
+
 def _cells(owners: Iterable[tuple[str, tuple[CellUse, ...]]]) -> Iterator[tuple[str, CellUse]]:
     return ((name, cell) for name, cells in owners for cell in cells)
 
@@ -98,11 +116,11 @@ def _cohorts(picture: Picture) -> Iterator[Metric]:
     yield gauge("batuta_cohort_weighted_share", _SHARE, ["cohort"], {(one.name,): one.share for one in uses})
 
 
-def _counts(counts: QueueCounts, own: frozenset[str]) -> Iterator[Metric]:
+def _counts(counts: ScheduleCounts, own: frozenset[str]) -> Iterator[Metric]:
     admitted, preempted = Counter[tuple[str]](), Counter[tuple[str, str]]()
-    for queue, number in counts.admitted.items():
+    for queue, number in dict(counts.admitted).items():
         admitted[queue if queue in own else OTHERS,] += number
-    for (queue, reason), number in counts.preempted.items():
+    for (queue, reason), number in dict(counts.preempted).items():
         preempted[queue if queue in own else OTHERS, reason] += number
     yield counter("batuta_queue_admitted", "Jobs that were given GPUs, by queue.", ["queue"], admitted)
     yield counter(

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path, Query
+from pydantic import BeforeValidator
 
 from batuta.api.asked import JOB_ID, NAME
 from batuta.api.problems import MEDIA_TYPE
+from batuta.api.slashes import with_slashes
 
 MOST_LIMIT = 1_000
 
-JobIdPath = Annotated[str, Path(pattern=JOB_ID, description="the job's id")]
+JobIdPath = Annotated[
+    str, BeforeValidator(with_slashes), Path(pattern=JOB_ID, description="the job's id, a slash as %2F")
+]
 NodePath = Annotated[str, Path(pattern=NAME, description="the node's name")]
 QueuePath = Annotated[str, Path(pattern=NAME, description="the queue's name")]
 Limit = Annotated[int, Query(ge=1, le=MOST_LIMIT)]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batuta.api.event_text import shown_plan, type_of
+from batuta.api.trials import tell_measured
 from batuta.store.journal_reader import JournalReader
 
 LONGEST = 500
@@ -57,9 +58,12 @@ def sentences_of(text: str, job: str) -> Iterator[dict[str, Any]]:
         return
     event = json.loads(text)
     if kind == "Planned":
-        for command in shown_plan(event)["commands"]:
+        plan = shown_plan(event)
+        for command in plan["commands"]:
             if command["job"] == job:
                 yield {"time_s": event["time_s"], "sentence": _command(command)}
+        if job in plan["found_idle"]:
+            yield {"time_s": event["time_s"], "sentence": "holds GPUs and does not use them"}
     elif kind in _TELLERS and (sentence := _TELLERS[kind](event)):
         yield {"time_s": event["time_s"], "sentence": sentence}
 
@@ -121,10 +125,8 @@ def _how(event: dict[str, Any]) -> str:
 def _changed(event: dict[str, Any]) -> str:
     job = event["job"]
     span = "" if job["min"] == job["max"] else f" ({job['min']} to {job['max']})"
-    return (
-        f"is changed by its user: {_gpus(job['size'])}{span}, "
-        f"priority {job['priority']}, queue {job['queue']}"
-    )
+    by = "after its trial runs" if event["cause"] == "trial" else "by its user"
+    return f"is changed {by}: {_gpus(job['size'])}{span}, priority {job['priority']}, queue {job['queue']}"
 
 
 def _timed(event: dict[str, Any]) -> str:
@@ -139,6 +141,18 @@ _WISHED = {
     "CANCEL": "its user cancels it",
     "EVICT": "has to leave its GPUs, for a node is drained",
 }
+
+
+def _wished(event: dict[str, Any]) -> str:
+    if event["cause"] == "trial":
+        return (
+            "is queued, with what its trial runs showed"
+            if event["wish"] == "RUN"
+            else "is measured and ended"
+        )
+    return _WISHED.get(event["wish"], "")
+
+
 _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "JobSubmitted": _submitted,
     "JobStarted": lambda _: "runs",
@@ -147,6 +161,7 @@ _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "JobEnded": _ended,
     "JobForgotten": lambda _: "is no longer kept in mind",
     "JobChanged": _changed,
-    "JobWished": lambda event: _WISHED.get(event["wish"], ""),
+    "JobWished": _wished,
+    "TrialMeasured": lambda event: f"trial run {tell_measured(event['measured'])}",
     "TransitionTimed": _timed,
 }

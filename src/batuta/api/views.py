@@ -22,7 +22,7 @@ from batuta.core.world import PastJob
 
 Shown: TypeAlias = dict[str, Any]
 
-_WISHES = tuple({Wish.EVICT: "run"}.get(wish, wish.name.lower()) for wish in Wish)
+_WISHES = tuple({Wish.EVICT: "run", Wish.TRY: "run"}.get(wish, wish.name.lower()) for wish in Wish)
 _WISH, _RESTARTS = JobTable.I["wish"], JobTable.I["restarts"]
 _FIRST, _REMAINING, _RATE, _ANCHOR = (
     JobTable.F[name] for name in ("first_start_s", "remaining_s", "rate", "anchor_s")
@@ -193,7 +193,10 @@ def _placement(placement: Placement | None) -> list[Shown]:
 
 
 def _eta_s(picture: Picture, row: int, now_s: float) -> float | None:
-    """Seconds left. Without a report of its own, what is left of a job is only a guess that nobody wants."""
+    """Seconds left as was foretold lately, or else as the job says at its present speed; None: unknown."""
+    foretold_s = picture.foretold().get(picture.jobs[row].id)
+    if foretold_s is not None:
+        return max(0.0, foretold_s - now_s)
     progress = picture.progress.get(picture.jobs[row].id)
     if progress is None or progress.fraction is None or picture.states[row] is not JobState.RUNNING:
         return None

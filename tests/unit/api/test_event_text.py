@@ -51,6 +51,14 @@ def test_a_plan_is_told_in_sentences() -> None:
     assert second["sentence"]  # type: ignore[has-type]
 
 
+def test_a_plan_tells_which_jobs_are_idle() -> None:
+    plan = Plan(1, 1.0, "fifo", (), (), no_decisions(), found_idle=("7",))
+    text = encode(ev.Planned(1.0, plan))
+    assert tell(Text(1, text)).jobs == {"7"}
+    assert [told["sentence"] for told in sentences_of(text, "7")] == ["holds GPUs and does not use them"]
+    assert list(sentences_of(text, "8")) == []
+
+
 def test_a_reason_that_this_version_does_not_know() -> None:
     start = Start("1", Placement((Span("n0", (0,)),)), Reason.ADMITTED, (("gpus", 1),))
     text = encode(ev.Planned(1.0, Plan(1, 1.0, "fifo", (start,), (), no_decisions())))

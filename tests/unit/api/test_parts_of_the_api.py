@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from batuta.api.asked import JobPatch
 from batuta.api.cycle_watch import BUCKETS_S, CycleWatch
 from batuta.api.door import Door
 from batuta.api.feed import Feed, read_page
+from batuta.api.job_metrics import job_metrics
 from batuta.api.job_numbers import JobNumbers
-from batuta.api.metrics import MOST_JOBS, _jobs
+from batuta.api.parts import MOST_JOBS
 from batuta.api.problems import Refusal
 from batuta.api.progress_curve import MOST_BYTES, read_curve, thin
 from batuta.api.resize import resized
@@ -26,6 +28,8 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Placement, Span
 from batuta.core.command import Start
+from batuta.core.decide import decide
+from batuta.core.idle import IdleRules
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.progress import Progress
 from batuta.core.reason import Reason
@@ -33,6 +37,7 @@ from batuta.core.world import World
 from batuta.spec.problem import InputError
 from batuta.store.errors import StoreBusyError
 from batuta.store.sqlite_store import SqliteStore
+from tests.support.fixed_policy import rules_that_give
 from tests.support.pictures import picture_of
 from tests.support.quiet_watcher import QuietWatcher
 from tests.support.worlds import carry_out, make_job, make_nodes, make_world
@@ -260,10 +265,22 @@ def test_only_some_jobs_have_metrics_of_their_own() -> None:
         carry_out(world, [Start(job.id, Placement((Span("n0", (k,)),)), Reason.ADMITTED)], 1.0)
         apply(world, ev.JobStarted(1.0, job.id))
         apply(world, ev.JobProgressed(2.0, job.id, 5.0, progress=Progress(samples_per_s=1.0 if k else None)))
-    families = {family.name: family for family in _jobs(picture_of(world))}
-    shown = [sample.labels["job"] for sample in families["batuta_job_samples_per_second"].samples]
+    families = {family.name: family for family in job_metrics(picture_of(world))}
+    shown = [sample.labels["job_id"] for sample in families["batuta_job_samples_per_second"].samples]
     assert shown == [f"{k:03}" for k in range(1, MOST_JOBS)]
     assert not families["batuta_job_progress_ratio"].samples
+
+
+def test_idle_jobs_have_a_metric() -> None:
+    # given two jobs, of which one leaves its GPU idle for longer than it should
+    world = make_world(make_nodes(2), {"a": "n0:0", "b": "n0:1"}, [make_job("a"), make_job("b")])
+    for time_s in (2000.0, 2100.0):
+        apply(world, ev.GpusUsed(time_s, "n0", (0.0, 0.9)))
+    plan = decide(world, 2100.0, replace(rules_that_give(a=1, b=1), idle=IdleRules(after_s=60.0)))
+    # then Prometheus is told for how long
+    families = {family.name: family for family in job_metrics(picture_of(world, plan))}
+    (sample,) = families["batuta_job_idle_seconds"].samples
+    assert (sample.labels["job_id"], sample.value) == ("a", 100.0)
 
 
 def test_a_journal_that_cannot_be_read_for_a_moment(

@@ -4,12 +4,11 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from batuta.api.event_text import Told
 from batuta.api.picture import Picture
-from batuta.api.queue_counts import QueueCounts
 from batuta.api.queue_metrics import MOST_QUEUES, OTHERS, queue_metrics
 from batuta.api.queue_models import QueueDetail, Queues
 from batuta.api.queue_view import ahead_of, find_queue, view_detail, view_queues, view_reserved
+from batuta.api.schedule_counts import ScheduleCounts
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.quota import ClusterQueue, Cohort, LocalQueue, Quota, StopPolicy
@@ -155,11 +154,9 @@ def values(metrics: list[Metric]) -> dict[tuple[str, ...], float]:
 
 
 def test_metrics_have_the_same_numbers() -> None:
-    counts = QueueCounts(lambda job: {"a": "one", "z": "made-up"}.get(job, ""))
-    commands = '{"commands": [{"type": "Start", "job": "a"}, {"type": "Start", "job": "z"}, '
-    commands += '{"type": "Preempt", "job": "a", "reason": "RECLAIMED"}]}'
-    counts.count(Told(1, "Planned", frozenset(), commands, b""))
-    counts.count(Told(2, "JobStarted", frozenset(), "{}", b""))
+    counts = ScheduleCounts()
+    counts.admitted.update(["one", "made-up"])
+    counts.preempted["one", "RECLAIMED"] += 1
     found = values(list(queue_metrics(picture_of(busy_world()), counts)))
     cell = (FLAVOR, GPU)
     assert found["batuta_queue_nominal", "one", *cell] == 1
@@ -179,7 +176,7 @@ def test_metrics_have_the_same_numbers() -> None:
 def test_the_number_of_series_is_bounded() -> None:
     many = quota_of(*(ClusterQueue(f"q{k}", "", gpus(1)) for k in range(3 * MOST_QUEUES)))
     picture = picture_of(busy_world(many))
-    found = values(list(queue_metrics(picture, QueueCounts(lambda _: ""))))
+    found = values(list(queue_metrics(picture, ScheduleCounts())))
     named = {labels[0] for name, *labels in found if name == "batuta_queue_pending"}
     assert len(named) == MOST_QUEUES + 1
     assert OTHERS in named
