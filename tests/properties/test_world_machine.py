@@ -4,7 +4,9 @@ Hypothesis plays the users, the machines and the clock, and finds the shortest s
 plain random walk over the same rules goes further in the same time. Liveness has a file of its own.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -25,10 +27,15 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.bitsets import bits
 from batuta.core.cluster import Placement, placement_of
+from batuta.core.command import Preempt, Resize
 from batuta.core.decide import Rules, decide
+from batuta.core.idle import IdleRules
+from batuta.core.idle_wish import IdleAction
 from batuta.core.job import JobId, JobState
 from batuta.core.job_table import Phase
+from batuta.core.plan import Plan
 from batuta.core.plan_event import StalePlanError
+from batuta.core.reason import Reason
 from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.policies.registry import policy_names
@@ -71,6 +78,8 @@ class Cluster:
         self.as_planned = True
         """Nobody has told yet that the cluster is otherwise than it was planned."""
         self.count = 0
+        self.idled_s: dict[JobId, float] = {}
+        """By job: when it was last made small or parked because it was idle."""
 
     # ------------------------------------------------------------------------------------ nodes and time
 
@@ -115,6 +124,12 @@ class Cluster:
         for node in nth(self.world.nodes.nodes, which):
             used = tuple(bits(gpus))
             self.happens(ev.OthersUse(self.now_s, node.name, used, 1500 * much, 15 * much))
+
+    def gpus_are_used(self, which: int, used: float | None, gpus: int) -> None:
+        """Also more or fewer GPUs than the node has: the report may be older than the node."""
+        for node in nth(self.world.nodes.nodes, which):
+            mixed = tuple(used if gpus >> gpu & 1 else 0.0 for gpu in range(gpus % 10))
+            self.happens(ev.GpusUsed(self.now_s, node.name, mixed))
 
     def time_passes(self, seconds: float) -> None:
         self.now_s += seconds
@@ -225,6 +240,7 @@ class Cluster:
         plan = decide(world, self.now_s, self.rules)
         assert fingerprint(world) == before, "deciding changed the World"
         check_plan(world, plan, frozen)
+        self.check_idle(plan)
         assert decide(world.fork(), self.now_s, self.rules) == plan, "the same World, another plan"
         self.happens(ev.Planned(self.now_s, plan))
         if not self.as_planned:
@@ -253,6 +269,20 @@ class Cluster:
             apply(twin, ev.JobEnded(self.now_s, job, JobState.CANCELLED))
         assert fingerprint(self.world) == before, "the copy was not independent"
         check_invariants(twin, self.submitted, as_planned=self.as_planned)
+
+    def check_idle(self, plan: Plan) -> None:
+        """Who is idle loses nothing but GPUs, and is not changed for it again and again."""
+        jobs = self.world.jobs
+        for command in plan.commands:
+            if command.reason in (Reason.SHRUNK_IDLE, Reason.PARKED_IDLE):
+                row, held = jobs.row(command.job), self.held()[command.job]
+                assert jobs.jobs[row].checkpoint_interval_s is None
+                assert jobs.phase_of(row) is Phase.RUNNING
+                assert isinstance(command, Preempt | Resize)
+                assert isinstance(command, Preempt) or command.placement.size < held
+                last_s = self.idled_s.get(command.job, -math.inf)
+                assert self.now_s >= last_s + self.rules.idle.after_s, f"{command.job} goes to and fro"
+                self.idled_s[command.job] = self.now_s
 
     # ------------------------------------------------------------------------------------------- helpers
 
@@ -410,6 +440,14 @@ class Story(RuleBasedStateMachine):
     def job_is_forgotten(self, which: int) -> None:
         self.cluster.job_is_forgotten(which)
 
+    @rule(
+        which=which, used=st.sampled_from((None, 0.01, 0.5)), gpus=st.integers(0, 511), at_once=st.booleans()
+    )
+    def gpus_are_used(self, which: int, used: float | None, gpus: int, at_once: bool) -> None:
+        self.cluster.gpus_are_used(which, used, gpus)
+        if at_once:
+            self.cluster.cycle()
+
     @rule(seconds=st.sampled_from((0.0, 1.0, 100.0, 10_000.0)))
     def time_passes(self, seconds: float) -> None:
         self.cluster.time_passes(seconds)
@@ -450,7 +488,7 @@ class Story(RuleBasedStateMachine):
 def test_the_world_stays_sound_whatever_happens(policy: str) -> None:
     @seed(policy)  # other stories for every policy
     class StoryOf(Story):
-        rules_ = rules_for(policy)
+        rules_ = replace(rules_for(policy), idle=IdleRules(50.0, IdleAction.SHRINK))
 
     run_state_machine_as_test(StoryOf, settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS))
     assert StoryOf.steps >= AT_LEAST, f"only {StoryOf.steps} steps"
@@ -499,6 +537,12 @@ WALKS: tuple[tuple[int, Callable[[Cluster, Random], None]], ...] = (
             chance.randrange(1000), chance.randrange(1000), chance.choice((0.0, 5.0))
         ),
     ),
+    (
+        4,
+        lambda cluster, chance: cluster.gpus_are_used(
+            chance.randrange(1000), chance.choice((None, 0.01, 0.01, 0.5)), chance.choice((9, 511, 8))
+        ),
+    ),
     (1, lambda cluster, chance: cluster.job_is_forgotten(chance.randrange(1000))),
     (2, lambda cluster, chance: cluster.job_reports(chance.randrange(1000), 1e5, chance.randrange(20))),
 )
@@ -510,7 +554,8 @@ def walk(policy: str, steps: int, number: int) -> None:
     weights, moves = zip(*WALKS, strict=True)
     for step in range(steps):
         if step % 100 == 0:
-            cluster = Cluster(rules_for(policy))
+            idle = IdleRules(50.0, chance.choice(list(IdleAction)))
+            cluster = Cluster(replace(rules_for(policy), idle=idle))
             for _ in range(chance.randrange(1, 5)):
                 cluster.node_joins(chance.randrange(NODE_COUNT))
         chance.choices(moves, weights)[0](cluster, chance)

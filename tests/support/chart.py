@@ -50,6 +50,7 @@ VARIANTS: dict[str, Json] = {
     "observed": {
         "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "grafanaDashboards": {"enabled": True},
     },
     "fenced": {
         "networkPolicy": {
@@ -118,7 +119,39 @@ VARIANTS: dict[str, Json] = {
     },
     "jobs as Workloads": {"config": {"kueue": {"showWorkloads": True}}},
     "a Kueue that decides": {"config": {"admission": "kueue"}, "namespaces": ["chart-team-a"]},
+    "agents": {"agent": {"enabled": True}},
+    "agents with everything": {
+        "agent": {
+            "enabled": True,
+            "intervalSeconds": 5,
+            "reportEverySeconds": 60,
+            "metricsPort": 9999,
+            "dcgmUrl": "http://$(HOST_IP):9400/metrics",
+            "runtimeClassName": "",
+            "diskCounters": True,
+            "nodeSelector": None,
+            "tolerations": [],
+            "priorityClassName": "system-node-critical",
+            "resources": {"limits": None, "requests": {"cpu": 1}},
+        },
+        "imagePullSecrets": [{"name": "pull"}],
+        "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "rbac": {"create": False},
+    },
     "parked": {"replicas": 0},
+    "shared GPUs": {"devicePlugin": {"enabled": True, "computePercent": 150, "runtimeClassName": "nvidia"}},
+    "shared GPUs, by the driver": {
+        "devicePlugin": {
+            "enabled": True,
+            "mode": "dmem",
+            "library": "/opt/share.so",
+            "passDeviceFiles": True,
+            "nodeSelector": {},
+            "tolerations": [],
+            "resources": {"limits": {}},
+        },
+        "imagePullSecrets": [{"name": "pull"}],
+    },
     "another name": {"nameOverride": "conductor"},
     "a name of its own": {"fullnameOverride": "gpu-scheduler", "image": {"tag": "1.2.3"}},
 }
@@ -162,6 +195,10 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "an amount that is none": ({"resources": {"requests": {"memory": "2 GB"}}}, "memory"),
     "a size that is none": ({"journal": {"sizeLimit": "large"}}, "sizeLimit"),
     "an interval without a unit": ({"serviceMonitor": {"interval": "30"}}, "interval"),
+    "an unknown way to share": ({"devicePlugin": {"mode": "magic"}}, "mode"),
+    "less than all of a GPU": ({"devicePlugin": {"computePercent": 50}}, "computePercent"),
+    "an agent that reports too rarely": ({"agent": {"reportEverySeconds": 120}}, "reportEverySeconds"),
+    "an exporter that is no address": ({"agent": {"dcgmUrl": "localhost:9400"}}, "dcgmUrl"),
     "a list for a mapping": ({"nodeSelector": []}, "nodeSelector"),
 }
 
@@ -237,9 +274,10 @@ def comparable(manifest: Json) -> Json:
         # As the operator reads it: what a file leaves out has its default.
         config = OperatorConfig.model_validate(yaml.safe_load(plain["data"].pop("config.yaml")))
         plain["config"] = config.model_dump(mode="json")
-    if plain["kind"] == "Deployment":
+    if plain["kind"] in ("Deployment", "DaemonSet"):
         template = plain["spec"]["template"]["metadata"]
         _drop_manager(template)
+    if plain["kind"] == "Deployment":
         checksum = template["annotations"].pop("checksum/config")
         assert len(checksum) == 64
     return plain

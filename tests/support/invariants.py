@@ -29,7 +29,8 @@ WHY_IT_WAITS = {
     *(Reason.WAITING_FOR_GPUS, Reason.EXCEEDS_CLUSTER, Reason.NO_ACCEPTED_TYPE, Reason.QUEUE_HELD),
     *(Reason.QUOTA_EXHAUSTED, Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET, Reason.NO_MATCHING_NODE),
     *(Reason.SHORT_OF_CPU_OR_MEMORY, Reason.HELD_BACK),
-    *(Reason.PARKED, Reason.CANCELLING, Reason.EVICTED, Reason.RESTART_BACKOFF),
+    *(Reason.IN_TRIAL, Reason.OUT_OF_MEMORY),
+    *(Reason.PARKED, Reason.PARKED_IDLE, Reason.CANCELLING, Reason.EVICTED, Reason.RESTART_BACKOFF),
 }
 """The reasons that make sense for a job without GPUs."""
 
@@ -92,6 +93,8 @@ def check_counters(jobs: JobTable) -> None:
     assert jobs.irregular == sum(job.sizes is not None or job.gpus_per_replica != 1 for job in jobs.jobs)
     assert jobs.elastic == sum(job.max > job.min for job in jobs.jobs)
     assert jobs.total_max == sum(job.max for job in jobs.jobs)
+    assert jobs.beside.cpus_milli == sum(job.size * job.cpus_milli_per_gpu for job in jobs.jobs)
+    assert jobs.beside.memory_mib == sum(job.size * job.memory_mib_per_gpu for job in jobs.jobs)
     assert jobs.short == {
         job.id for gpus, job in zip(jobs.i("gpus"), jobs.jobs, strict=True) if gpus != job.max
     }
@@ -437,11 +440,12 @@ def fingerprint(world: World) -> tuple[object, ...]:
     jobs, layout, nodes = world.jobs, world.layout, world.nodes
     return (
         *(world.version, world.now_s, world.lost, world.cordoned, dict(world.ill), world.capacity()),
-        *(dict(world.others), dict(world.avoided), world.forgotten),
+        *(dict(world.others), dict(world.avoided), world.forgotten, dict(world.usage)),
+        *(dict(world.idle), dict(world.loads)),
         *(world.quota, dict(world.flavors), dict(world.past)),
         *(tuple(jobs.ids), tuple(jobs.jobs), tuple(jobs.placements), dict(jobs.key_of), dict(jobs.queues)),
         *(jobs.picky, jobs.irregular, jobs.moving, jobs.broken, jobs.narrow, str(world.reach)),
-        *(jobs.elastic, frozenset(jobs.short), jobs.total_max),
+        *(jobs.elastic, frozenset(jobs.short), jobs.total_max, jobs.beside),
         *(jobs.held_back, dict(world.progress), world.policy),
         # As text, because NaN is not equal to itself.
         tuple(str(jobs.f(name).tolist()) for name in jobs.F),

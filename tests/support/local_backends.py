@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from batuta.backends.local.backend import Held, LocalBackend, Timing
+from batuta.backends.local.equipment import Equipment
 from batuta.backends.local.supervisor import tree
 from batuta.core import event as ev
 from batuta.core.command import Command, Migrate, Preempt, Resize, Start, Stop
@@ -49,6 +50,7 @@ class Bench:
         self.nodes = make_nodes(*gpus)
         self.tasks: dict[JobId, Task] = {}
         self.devices: dict[str, list[str | int]] | None = None
+        self.equipment: Equipment | None = None
         self.results: dict[JobId, str] = {}
         self.said: list[ev.Event] = []
         self._backend: LocalBackend | None = None
@@ -61,6 +63,7 @@ class Bench:
                 self.nodes,
                 self.tasks.__getitem__,
                 devices=self.devices,
+                equipment=self.equipment,
                 on_result=self.results.__setitem__,
                 inherited={"PATH": os.environ["PATH"]},
                 timing=QUICK,

@@ -12,6 +12,7 @@ from batuta.core.decide import decide
 from batuta.core.fit import Operator, Requirement
 from batuta.core.job import Job, JobKind, JobState, Share, Spread, Topology
 from batuta.core.progress import Progress
+from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
 from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.spec.kueue.change import merge
@@ -81,7 +82,14 @@ class Walk:
             return
         about_jobs = (self.submit, self.submit, self.plan, self.plan, self.report, self.end, self.interrupt)
         about_others = (self.change, self.join, self.harm, self.heal, self.set_queue, self.wait, self.wish)
-        told = (self.node_changes, self.others_use, self.be_found, self.be_refused, self.forget)
+        told = (
+            self.node_changes,
+            self.others_use,
+            self.gpus_are_used,
+            self.be_found,
+            self.be_refused,
+            self.forget,
+        )
         luck = chance.random()
         chance.choice(about_jobs if luck < 0.75 else about_others if luck < 0.9 else told)()
 
@@ -99,6 +107,7 @@ class Walk:
         told = (
             ev.JobWished(now_s, job, self.chance.choice(list(Wish))),
             ev.TransitionTimed(now_s, job, 2, 1.5, None, 0.25),
+            ev.TrialMeasured(now_s, job, TrialMeasurement(f"{job}-t1", 1, TrialOutcome.FAILED, detail="no")),
             ev.PolicySet(now_s, self.rules.policy.name),
             ev.JobInterrupted(now_s, job, not_before_s=now_s + 60, exit_code=3, detail="exit code 3"),
         )
@@ -134,6 +143,11 @@ class Walk:
         cpus_milli = self.chance.choice((0, 500, 9000))
         self.happens(ev.OthersUse(self.now_s, node.name, gpus, cpus_milli, cpus_milli // 8))
 
+    def gpus_are_used(self) -> None:
+        node = self.chance.choice(self.world.nodes.nodes)
+        gpus = tuple(self.chance.choice((None, 0.0, 0.01, 0.9)) for _ in range(node.gpus))
+        self.happens(ev.GpusUsed(self.now_s, node.name, gpus, ((self._anyone(), 0.4),)))
+
     def be_found(self) -> None:
         """With a part of what it has, or anywhere."""
         jobs, job, chance = self.world.jobs, self._anyone(), self.chance
@@ -162,6 +176,8 @@ class Walk:
         shape = self.chance.choice(JOBS)
         largest = shape.get("max", 1)
         curve = self.chance.choice((linear_curve(largest), amdahl_curve(largest, 0.1)))
+        # Some are tried out first, and wait for somebody to measure or to start them.
+        shape["trial"] = TrialPlan((1,), 60.0, 10.0) if name.endswith("7") else None
         return Job(name, self.now_s, curve=curve, queue=self.chance.choice(("default", "batch")), **shape)
 
     def submit(self) -> None:

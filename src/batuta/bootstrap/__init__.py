@@ -124,7 +124,9 @@ def rules_for(policy_name: str, weigh: bool = True, freeze: bool = True) -> Rule
 def cadence_for(experiment: Experiment, policy: Policy) -> Cadence:
     from batuta.engine.loop import Cadence
 
-    every_s = LOOK_AGAIN_S if hasattr(policy, "tiers") and experiment.round_s is None else None
+    every_s = LOOK_AGAIN_S if hasattr(policy, "tiers") else getattr(policy, "look_again_s", None)
+    if experiment.round_s is not None:
+        every_s = None
     return Cadence(experiment.round_s, experiment.min_interval_s, every_s=every_s)
 
 

@@ -19,12 +19,14 @@ from typing import Protocol
 
 import numpy as np
 
-from batuta.core.event import Event, JobEnded, JobProgressed, JobSubmitted
+from batuta.core.event import Event, JobEnded, JobProgressed, JobSubmitted, TrialMeasured
+from batuta.core.expected import SizeChoice
 from batuta.core.job import Job
 from batuta.core.plan import Plan
 from batuta.core.world import PastJob, World
 from batuta.engine.loop import Watcher
-from batuta.prediction.application_history import ApplicationHistory
+from batuta.engine.trials.lesson import remember
+from batuta.prediction.application_history import ApplicationHistory, KnownSpeed
 from batuta.prediction.duration_calibration import Calibration, CalibrationRecord
 from batuta.prediction.duration_history import DurationHistory, RunningJobs, outcome_of
 from batuta.prediction.duration_model import FEWEST_JOBS, DurationModel, learn
@@ -78,6 +80,10 @@ class Experience:
             self.applications.load(json.loads(text) if text else [])
         except ValueError as error:
             _log.warning("the speeds of applications are not known any more: %s", error)
+        # What was kept beside the World may be half a minute older than what the journal has of trial runs.
+        kept = (*world.trials.values(), *(past.trials for past in world.past.values()))
+        for measured in (one for own in kept for one in own):
+            remember(self.applications, measured)
         self._saved_version = self.applications.version
         # A server that has nothing to do takes no step, and shall know something when the first job comes.
         self.after_step(world)
@@ -86,6 +92,8 @@ class Experience:
         """After an event was applied."""
         if isinstance(event, JobProgressed):
             self.applications.saw(world, event)
+        elif isinstance(event, TrialMeasured):
+            remember(self.applications, event.measured)
         elif isinstance(event, JobEnded):
             past = world.past.get(event.job)
             # By itself and not by its id, which another job may have had before.
@@ -94,6 +102,8 @@ class Experience:
                 self._ended(past)
 
     def _ended(self, past: PastJob) -> None:
+        if past.job.trial_of is not None:
+            return  # it was ended when it was measured: how long it took says nothing
         self._durations.add(past)
         self._record.add(past)
         told, outcome, model = past.job.expected, outcome_of(past), self._model
@@ -128,7 +138,7 @@ class Experience:
         `open_up_to` are the most GPUs that may be chosen; None where its user said a size. `for_good`: it
         keeps the size that is chosen now.
         """
-        known = None if job.share else self.applications.of(job)
+        known = self._speed_of(job)
         if open_up_to is not None:
             job = settle(job, choose_size(job, known, open_up_to), for_good=for_good)
         if known is not None:
@@ -138,6 +148,13 @@ class Experience:
             expected = model.expect(job)
             job = replace(job, work_s=expected.p50_s, expected=expected)
         return job
+
+    def choose(self, job: Job, most: int) -> SizeChoice:
+        """The size for a job whose user left it open, up to `most` GPUs."""
+        return choose_size(job, self._speed_of(job), most)
+
+    def _speed_of(self, job: Job) -> KnownSpeed | None:
+        return None if job.share else self.applications.of(job)
 
     def calibration(self) -> Calibration:
         return self._record.now()

@@ -35,9 +35,9 @@ def replay(
     with reading(home) as (journal, snapshots):
         begin, seq = world_at(journal, snapshots, from_s)
         span = read_span(begin, _events_after(journal, seq), from_s, to_s)
+        control = begin.policy or _first_policy(_events_after(journal, seq))
     if not any(one.ended for one in span.truth.values()):
         raise ClientError("no job ended within this time: there is nothing to compare")
-    control = begin.policy or DEFAULT_POLICY
     futures = []
     for policy in dict.fromkeys((control, *policies)):
         advance(policy)
@@ -60,6 +60,11 @@ def world_at(journal: JournalReader, snapshots: Snapshots, time_s: float) -> tup
             break
         apply(world, entry.event)
     return world, wanted
+
+
+def _first_policy(events: Iterator[ev.Event]) -> str:
+    """Who decided first, where the span reaches back to before that."""
+    return next((event.policy for event in events if isinstance(event, ev.PolicySet)), DEFAULT_POLICY)
 
 
 def _events_after(journal: JournalReader, seq: int) -> Iterator[ev.Event]:

@@ -67,6 +67,13 @@ def count_gpus() -> int:
     return len(find_devices())
 
 
+def node_devices(home: Path, node: str) -> Path:
+    """The file with the GPUs of a virtual node, whether it is there or not."""
+    from batuta.bootstrap.virtual_gpus import device_path
+
+    return device_path(home, node)
+
+
 def find_leftovers(home: Path) -> list[Leftover]:
     """Processes of this state directory's jobs whose runner is gone. They should not be there."""
     jobs = os.fsencode(home / "jobs") + b"/"

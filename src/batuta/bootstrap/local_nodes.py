@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from batuta.bootstrap.virtual_gpus import model_of
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName
 from batuta.core.world import World
@@ -27,7 +28,8 @@ class LocalNodes:
 def virtual_nodes(count: int | None, gpus: int | None, gpu_type: str = VIRTUAL) -> LocalNodes:
     """Nodes with GPUs that are not there. Processes are real, what they compute on is the CPU."""
     count, gpus = count or DEFAULT_NODES, gpus or DEFAULT_GPUS
-    nodes = tuple(Node(f"node-{i}", gpus, gpu_type) for i in range(count))
+    memory_mib = model_of(gpu_type).memory_bytes >> 20
+    nodes = tuple(Node(f"node-{i}", gpus, gpu_type, memory_mib) for i in range(count))
     return LocalNodes(nodes, {node.name: range(gpus) for node in nodes})
 
 
@@ -87,6 +89,8 @@ def node_events(world: World, nodes: Sequence[Node], now_s: float) -> list[ev.Ev
                 f"last used, and would have {node.gpus} of type {node.gpu_type} now",
                 fix="start with the same --gpus and --gpu-type, or with another --home",
             )
+        if before != node:
+            events.append(ev.NodeChanged(now_s, node))
         if world.lost >> world.nodes.index[node.name] & 1:
             events.append(ev.NodeReturned(now_s, node.name))
     gone = [name for name in known if name not in wanted]

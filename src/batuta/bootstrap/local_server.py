@@ -6,20 +6,20 @@ import getpass
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from batuta.api.cycle_watch import CycleWatch
-from batuta.api.parts import ServerParts
+from batuta.api.parts import MOST_JOBS, ServerParts
 from batuta.backends.local.backend import LocalBackend, held_in
-from batuta.backends.local.hosts import node_address
 from batuta.backends.local.passed_env import passed_env
 from batuta.bootstrap import find_policy, live_cadence, policy_summaries, rules_for, version
 from batuta.bootstrap.experience import Experience
 from batuta.bootstrap.foresight import ForesightProcess
+from batuta.bootstrap.local_gpus import LocalGpus, usage_watch
 from batuta.bootstrap.local_nodes import (
     VIRTUAL,
     LocalNodes,
@@ -28,11 +28,16 @@ from batuta.bootstrap.local_nodes import (
     physical_nodes,
     virtual_nodes,
 )
+from batuta.bootstrap.loopback import Loopback
 from batuta.bootstrap.server_log import open_log
+from batuta.bootstrap.trial_sight import LocalSight
+from batuta.bootstrap.usage_watch import UsageWatch
+from batuta.bootstrap.virtual_gpus import VirtualGpus
 from batuta.bootstrap.waste import account
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import NodeName
+from batuta.core.decide import Rules
+from batuta.core.idle import IdleRules
 from batuta.core.job import Job
 from batuta.core.plan import Plan
 from batuta.core.world import World
@@ -41,6 +46,8 @@ from batuta.engine.requests import Requests
 from batuta.engine.retention import Keep, Retention
 from batuta.engine.service import PatientJournal, Service
 from batuta.engine.shadow import Shadow
+from batuta.engine.trials.conductor import TrialConductor
+from batuta.placement.placer import TopologyPlacer
 from batuta.spec.task import Task
 from batuta.spec.task_json import task_from_json
 from batuta.store.records import Role
@@ -51,7 +58,7 @@ from batuta.store.upkeep import Upkeep
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
-DEFAULT_POLICY = "elastic-fifo"
+DEFAULT_POLICY = "rent"
 LOOPBACK = "127.0.0.1"
 
 
@@ -73,8 +80,14 @@ class UpOptions:
     shadow: str = ""
     """A second policy, which only watches."""
     open_metrics: bool = False
+    metrics_per_job: int = MOST_JOBS
+    """How many jobs have metrics of their own."""
     pass_env: tuple[str, ...] = ()
     """Variables of the server's environment that jobs inherit beside the harmless ones."""
+    idle: IdleRules = field(default_factory=IdleRules)
+    """What becomes of jobs that leave their GPUs idle, where their queue says nothing."""
+    shares: Literal["bin-pack", "spread"] = "bin-pack"
+    """Which cards shares of a GPU go to first: full ones, or empty ones."""
     keep: Keep = field(default_factory=Keep)
     """How long jobs that are over are kept in mind."""
 
@@ -93,9 +106,11 @@ class Server:
     experience: Experience
     foresight: ForesightProcess
     shadow: Shadow
+    usage: UsageWatch | None
     parts: ServerParts
     token: str
     log: FilteringBoundLogger
+    gpus: LocalGpus
     keep_jobs: bool = True
     """Whether jobs go on when the server ends. Only `batuta down` says no."""
     ask_to_end: Callable[[], None] | None = None
@@ -104,6 +119,8 @@ class Server:
 
     def end(self) -> None:
         """Ends what `build` and `start` began, in an order that loses nothing."""
+        if self.usage is not None:
+            self.usage.close()
         has_stopped = self.service.stop()
         self.backend.shutdown(keep_jobs=self.keep_jobs)
         # An engine that died within an event, or still is in one, leaves a World that never was.
@@ -148,19 +165,27 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
     for sentence in recovered.unusable:
         log.warning("snapshot unusable", why=sentence)
     _open_cluster(world, store, local, options.policy)
+    virtual = VirtualGpus(state.path, local.nodes) if options.virtual else None
+    gpus = LocalGpus(state.path, local.devices, virtual)
     backend = LocalBackend(
         state.path,
         local.nodes,
         _task_reader(store, world),
         devices=local.devices,
+        equipment=gpus,
         on_result=store.results.stage,
         inherited=passed_env(os.environ, options.pass_env),
         since_s=world.now_s,
     )
     backend.resume(held_in(world))
+    gpus.prepare(lambda: _tell_of(gpus, backend, log))
+
+    def rules_of(name: str) -> Rules:
+        return _with_options(rules_for(name), options)
+
     experience = Experience(store.settings)
     experience.recall(world)
-    shadow = Shadow(world, rules_for, experience.watching(_TellsBackend(backend)), options.shadow)
+    shadow = Shadow(world, rules_of, experience.watching(_TellsBackend(backend)), options.shadow)
     guard, journal, cycles = (
         threading.RLock(),
         PatientJournal(store.journal),
@@ -168,9 +193,11 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
     )
     requests = Requests(backend.wake)
     policy = world.policy or DEFAULT_POLICY
-    rules = rules_for(policy)
-    live = Live(requests, rules_for, guard)
-    engine = Engine(world, backend, rules, journal, cycles, live_cadence(), live=live)
+    trials = TrialConductor(requests.ask, store.tasks.get, LocalSight(backend, local, virtual))
+    live = Live(requests, rules_of, guard, trials.next_due_s)
+    engine = Engine(
+        world, backend, rules_of(policy), journal, cycles, live_cadence(), cycles.after_step, live
+    )
     upkeep = Upkeep(store, recovered.snapshot_seq, tell=lambda what: log.warning("upkeep", why=what))
     retention = Retention(options.keep, requests.ask, backend.forget)
 
@@ -178,8 +205,10 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         upkeep.after_step(world)
         retention.after_step(world)
         experience.after_step(world)
+        trials.after_step(world)
 
     service = Service(engine, requests, journal, guard, backend.wake, after_step)
+    usage = usage_watch(gpus.virtual, local, requests.ask)
     foresight = ForesightProcess()
     server: Server
     parts = ServerParts(
@@ -189,13 +218,14 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         policy,
         policy_summaries(),
         find_policy,
-        rules_for,
+        rules_of,
         shutdown=lambda keep_jobs: _ask_to_end(server, keep_jobs),
-        nodes=_Loopback(world),
+        nodes=Loopback(world, usage),
         cycles=cycles,
         virtual=options.virtual,
         version=version(),
         open_metrics=options.open_metrics,
+        metrics_per_job=options.metrics_per_job,
         experience=experience,
         account=lambda from_s, to_s: account(
             store.journal, store.snapshots, from_s, to_s, time.time()
@@ -205,9 +235,26 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         hosts=() if options.listen == LOOPBACK else (options.listen,),
     )
     token = _admin_token(state, store)
-    beside = (upkeep, experience, foresight, shadow)
-    server = Server(options, state, store, world, backend, service, *beside, parts, token, log)
+    beside = (upkeep, experience, foresight, shadow, usage)
+    server = Server(options, state, store, world, backend, service, *beside, parts, token, log, gpus)
+    if usage is not None:
+        usage.start()
     return server
+
+
+def _with_options(rules: Rules, options: UpOptions) -> Rules:
+    """The rules of a policy as this server was told to apply them."""
+    placer = rules.placer
+    if isinstance(placer, TopologyPlacer):
+        placer = TopologyPlacer(replace(placer.options, shares=options.shares))
+    return replace(rules, placer=placer, idle=options.idle)
+
+
+def _tell_of(gpus: LocalGpus, backend: LocalBackend, log: FilteringBoundLogger) -> None:
+    """Replicas can start; some things may be missing."""
+    for note in gpus.notes:
+        log.warning("GPUs", why=note)
+    backend.wake()
 
 
 def _open_cluster(world: World, store: SqliteStore, local: LocalNodes, policy: str) -> None:
@@ -235,19 +282,6 @@ def _task_reader(store: SqliteStore, world: World) -> Callable[[str], tuple[Task
         return task_from_json(text), world.jobs.jobs[world.jobs.row(job)]
 
     return read
-
-
-class _Loopback:
-    """The nodes of local mode have addresses; how busy their GPUs are, nobody has measured yet."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    def address(self, node: NodeName) -> str:
-        return node_address(self._world.nodes.index[node])
-
-    def utilisation(self, node: NodeName) -> Mapping[int, float]:
-        return {}
 
 
 class _TellsBackend:

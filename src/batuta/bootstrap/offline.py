@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from batuta.api.foresight_models import WhatIfPost
 from batuta.api.hypothesis import read_hypothesis
 from batuta.api.plain_json import to_json
 from batuta.api.quota_fit import check_quota
+from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE
 from batuta.backends.sim.foresight.forecast import Forecast
 from batuta.backends.sim.foresight.questions import EtaQuestion, WhatIfQuestion
 from batuta.backends.sim.foresight.whatif import Comparison, Hypothesis
@@ -30,21 +32,24 @@ from batuta.spec.task_fit import check_fits
 from batuta.spec.task_job import task_to_job
 from batuta.spec.task_paths import PathRules
 from batuta.spec.task_priority import with_class_priority
+from batuta.store.address import open_reader
 from batuta.store.errors import StoreError
 from batuta.store.journal_reader import JournalReader
 from batuta.store.recovery import recover
 from batuta.store.snapshots import Snapshots
-from batuta.store.sqlite_database import SqliteDatabase
 
 
 @contextmanager
 def reading(home: Path) -> Iterator[tuple[JournalReader, Snapshots]]:
-    """The journal of a state directory, which may be in use: nothing is written."""
-    path = home / "journal.db"
-    if not path.is_file():
+    """The journal of a state directory, which may be in use: nothing is written.
+
+    Beside an operator that keeps it in PostgreSQL the directory has none, and its environment says where.
+    """
+    path, url = home / "journal.db", os.environ.get(JOURNAL_URL_VARIABLE, "")
+    if not path.is_file() and not url:
         raise ClientError(f"{home} has no journal: no server was ever started there")
     try:
-        database = SqliteDatabase(path, read_only=True)
+        database = open_reader(path if path.is_file() else url)
         try:
             journal = JournalReader(database)
             yield journal, Snapshots(database, journal)
@@ -60,7 +65,7 @@ def stored_world(home: Path) -> World:
         return recover(journal, snapshots).world
 
 
-def eta(home: Path, job: str | None, *, expects_arrivals: bool = False) -> dict[str, Any]:
+def eta(home: Path, job: str | None, *, expects_arrivals: bool = True) -> dict[str, Any]:
     """As the API answers it."""
     world = stored_world(home)
     if job is not None:

@@ -17,12 +17,19 @@ from fastapi import FastAPI
 from batuta.api.app import create_app
 from batuta.api.serving import ApiServer
 from batuta.bootstrap.local_server import LOOPBACK, Server, UpOptions, built
+from batuta.core.idle import IdleRules
+from batuta.core.idle_wish import IdleAction
 from batuta.engine.retention import Keep
 from batuta.spec.problem import InputError
 
 DEFAULT_PORT = 7077
 
-__all__ = ["DEFAULT_PORT", "Keep", "Server", "UpOptions", "serve"]
+__all__ = ["DEFAULT_PORT", "Keep", "Server", "UpOptions", "idle_rules", "serve"]
+
+
+def idle_rules(after_s: float, action: str) -> IdleRules:
+    """What is done about idle jobs, from the words of the command line."""
+    return IdleRules(after_s, IdleAction(action))
 
 
 def serve(options: UpOptions, ready: Callable[[Server], None] | None = None) -> int:

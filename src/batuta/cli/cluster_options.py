@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 CONTEXT_VARIABLE = "BATUTA_CONTEXT"
 OWN_OPTIONS = frozenset(("install", "operator"))
 """Verbs that say themselves which cluster they mean."""
-NO_CLUSTER = frozenset(
+OF_OPERATOR = frozenset(("eta", "whatif", "replay", "shadow", "report", "dashboard"))
+"""Verbs that a cluster's operator answers, as a server does."""
+NO_CLUSTER = OF_OPERATOR | frozenset(
     (
-        *("up", "down", "doctor", "dashboard", "token", "completion"),
+        *("up", "down", "doctor", "token", "completion"),
         *("simulate", "compare", "allocate", "policies", "trace"),
-        *("eta", "whatif", "replay", "shadow", "report"),
     )
 )
 """Verbs that have nothing to do with a cluster."""
@@ -100,7 +101,11 @@ def choose_cluster(options: ClusterOptions | None, verb: str | None) -> None:
     from batuta.spec.problem import InputError
 
     if options is not None and options.is_said and verb in OWN_OPTIONS | NO_CLUSTER:
-        fix = f"write it behind {verb}" if verb in OWN_OPTIONS else "leave the options before it out"
+        fix = "leave the options before it out"
+        if verb in OWN_OPTIONS:
+            fix = f"write it behind {verb}"
+        elif verb in OF_OPERATOR:
+            fix = "ask the cluster's operator: kubectl port-forward, then $BATUTA_SERVER and $BATUTA_TOKEN"
         raise InputError.of(f"batuta {verb} takes no cluster before it", fix=fix)
     _chosen.set(options)
 

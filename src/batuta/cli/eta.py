@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from batuta.client.foresight_answers import Eta, Expected, JobEta
 
 ArrivalsOption = Annotated[
-    bool, typer.Option("--arrivals", help="Assume that jobs keep coming as they did lately.")
+    bool,
+    typer.Option("--arrivals/--no-arrivals", help="Whether jobs keep coming as they did lately."),
 ]
 
 
@@ -26,20 +27,21 @@ def eta(
             metavar="[JOB]", help="Id or name of a job; default: all.", autocompletion=complete_jobs
         ),
     ] = None,
-    arrivals: ArrivalsOption = False,
+    arrivals: ArrivalsOption = True,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
     """Tell when jobs will start and finish.
 
     The cluster as it is now goes on in a simulation, under the policy that decides, several times with other
-    lengths of jobs. In half of these futures a job is done by the first time, in nine of ten by the second.
+    lengths of jobs, while others keep coming as they did lately. In half of these futures a job is done by
+    the first time, in nine of ten by the second; how earlier answers came true is taken into account.
 
     Examples:
 
       batuta eta
 
-      batuta eta resnet --arrivals
+      batuta eta resnet --no-arrivals
     """
     from batuta.cli.terminal import print_json, say
 

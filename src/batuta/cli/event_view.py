@@ -30,6 +30,9 @@ def tell_commands(data: dict[str, Any]) -> Iterator[str]:
         if isinstance(command, dict):
             what = command.get("sentence") or command.get("type")
             yield f"job {command.get('job')} {what}"
+    idle = data.get("found_idle")
+    for job in idle if isinstance(idle, list) else ():
+        yield f"job {job} holds GPUs and does not use them"
 
 
 def _submitted(data: dict[str, Any]) -> str:
@@ -84,10 +87,28 @@ def _others(data: dict[str, Any]) -> str:
     return f"others use {_gpus(len(data['gpus']))}, {cpus:g} CPUs and {memory:.1f} GiB of node {data['node']}"
 
 
+def _percents(gpus: list[float | None]) -> str:
+    return ", ".join("–" if used is None else f"{used:.0%}" for used in gpus)
+
+
 def _timed(data: dict[str, Any]) -> str:
     steps = {"checkpoint": "checkpoint_s", "stop": "stop_s", "start": "start_s"}
     parts = [f"{name} {data[key]:.2g} s" for name, key in steps.items() if data.get(key) is not None]
     return f"job {data['job']} changed to {_gpus(data['gpus'])}: {', '.join(parts) or 'no times known'}"
+
+
+def _wished(data: dict[str, Any]) -> str:
+    if data.get("cause") == "trial":
+        after = "is queued" if data["wish"] == "RUN" else "is ended"
+        return f"job {data['job']} {after}: it is measured"
+    return f"its user wants job {data['job']} to {str(data['wish']).lower()}"
+
+
+def _tried(data: dict[str, Any]) -> str:
+    one = data["measured"]
+    speed = one.get("units_per_s")
+    how = str(one["outcome"]).replace("_", " ").lower() if speed is None else f"{speed:.3g} {one['unit']}/s"
+    return f"job {data['job']} was tried out with {_gpus(one['gpus'])}: {how}"
 
 
 _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -102,8 +123,9 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"job {data['job']['id']} now asks for {data['job']['size']} GPUs "
         f"({data['job']['min']}–{data['job']['max']}), queue {data['job']['queue']}"
     ),
-    "JobWished": lambda data: f"its user wants job {data['job']} to {str(data['wish']).lower()}",
+    "JobWished": _wished,
     "TransitionTimed": _timed,
+    "TrialMeasured": _tried,
     "PolicySet": lambda data: f"policy {data['policy']} decides from now on",
     "NodeAdded": lambda data: f"node {data['node']['name']} joins with {data['node']['gpus']} GPUs",
     "NodeChanged": lambda data: f"node {data['node']['name']} has changed: {_gpus(data['node']['gpus'])}",
@@ -114,6 +136,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "NodeUncordoned": lambda data: f"node {data['node']} is in service again",
     "GpuFailed": lambda data: f"GPU {data['gpu']} of node {data['node']} failed",
     "GpuRepaired": lambda data: f"GPU {data['gpu']} of node {data['node']} works again",
+    "GpusUsed": lambda data: f"GPUs of node {data['node']} are used: {_percents(data['gpus'])}",
     "QuotaSet": lambda data: f"quota is set: {_queues(data['quota'])}",
     "reset": lambda data: "some events were missed",
 }

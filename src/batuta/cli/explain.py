@@ -49,6 +49,11 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
         show(Text(f"QuotaReserved=False, {told.quota_reserved.reason}{_ahead(told.ahead)}", style="dim"))
     for sentence in _beliefs(told):
         show(Text(sentence, style="dim"))
+    if told.trial is not None:
+        from batuta.cli.trial import print_trial
+
+        typer.echo("\nTrial runs")
+        print_trial(told.trial)
     if told.suggestions:
         typer.echo("\nIt would start now")
         for one in told.suggestions:

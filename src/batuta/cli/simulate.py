@@ -21,7 +21,7 @@ def simulate(
     workload: Annotated[
         str, typer.Option("--workload", "-w", help="A workload file, or 'sample'.")
     ] = "sample",
-    policy: Annotated[str, typer.Option("--policy", "-p", help="See `batuta policies`.")] = "elastic-fifo",
+    policy: Annotated[str, typer.Option("--policy", "-p", help="See `batuta policies`.")] = "rent",
     cluster: opt.ClusterOption = None,
     format: opt.FormatOption = None,
     elastic: opt.ElasticOption = "rigid",

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,11 +20,28 @@ if TYPE_CHECKING:
     import subprocess
 
     from batuta.bootstrap.server import Server
+    from batuta.spec.problem import Problem
 
 READY_WITHIN_S = 60.0
 GONE_WITHIN_S = 60.0
 _SHOWN_LINES = 20
+_NOTE = "note: "
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class ShareOrder(StrEnum):
+    """The words of --shares."""
+
+    BIN_PACK = "bin-pack"
+    SPREAD = "spread"
+
+
+class IdleActions(StrEnum):
+    """The words of --idle-action."""
+
+    REPORT = "report"
+    SHRINK = "shrink"
+    PARK = "park"
 
 
 def up(
@@ -52,7 +70,7 @@ def up(
         str, typer.Option("--listen", help="Address to listen at.", metavar="ADDR")
     ] = "127.0.0.1",
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="Who decides; default: the last one, else elastic-fifo.")
+        str, typer.Option("--policy", "-p", help="Who decides; default: the last one, else rent.")
     ] = "",
     shadow: Annotated[
         str,
@@ -67,6 +85,12 @@ def up(
     open_metrics: Annotated[
         bool, typer.Option("--open-metrics", help="Prometheus may read /metrics without a token.")
     ] = False,
+    metrics_per_job: Annotated[
+        int,
+        typer.Option(
+            "--metrics-per-job", min=0, help="How many jobs have metrics of their own.", metavar="N"
+        ),
+    ] = 50,
     pass_env: Annotated[
         list[str] | None,
         typer.Option(
@@ -75,6 +99,20 @@ def up(
             metavar="NAME",
         ),
     ] = None,
+    shares: Annotated[
+        ShareOrder,
+        typer.Option("--shares", help="Shares of GPUs go to full cards first, or to empty ones."),
+    ] = ShareOrder.BIN_PACK,
+    idle_after: Annotated[
+        str,
+        typer.Option(
+            "--idle-after", help="A job that uses none of its GPUs for so long is idle.", metavar="TIME"
+        ),
+    ] = "15m",
+    idle_action: Annotated[
+        IdleActions,
+        typer.Option("--idle-action", help="What becomes of idle jobs, where their queue says nothing."),
+    ] = IdleActions.REPORT,
     retain_jobs: Annotated[
         int, typer.Option("--retain-jobs", min=0, help="How many jobs that are over are kept.", metavar="N")
     ] = 10_000,
@@ -114,6 +152,7 @@ def up(
         for name in pass_env or ()
         if not _VARIABLE.fullmatch(name)
     ]
+    idle_after_s = _seconds(idle_after, problems)
     if problems:
         raise InputError(problems)
     if not virtual:
@@ -122,7 +161,7 @@ def up(
         _start_child(folder, sys.argv[1:])
         return
     from batuta.bootstrap.local_facts import run_server
-    from batuta.bootstrap.server import Keep, UpOptions
+    from batuta.bootstrap.server import Keep, UpOptions, idle_rules
 
     options = UpOptions(
         home=folder,
@@ -134,11 +173,28 @@ def up(
         policy=policy,
         shadow=shadow,
         open_metrics=open_metrics,
+        metrics_per_job=metrics_per_job,
         pass_env=tuple(pass_env or ()),
+        shares=shares.value,
+        idle=idle_rules(idle_after_s, idle_action.value),
         keep=Keep(retain_jobs, retain_days * 86_400.0),
         **({"gpu_type": gpu_type} if gpu_type is not None else {}),
     )
     raise typer.Exit(run_server(options, _tell_ready, demo=demo, stay=stay))
+
+
+def _seconds(text: str, problems: list[Problem]) -> float:
+    from batuta.spec.duration import parse_duration_s
+    from batuta.spec.problem import InputError, Problem
+
+    try:
+        found = parse_duration_s(text, "--idle-after")
+    except InputError as error:
+        problems.extend(error.problems)
+        return 0.0
+    if not 0 < found < math.inf:
+        problems.append(Problem(f"--idle-after must be more than 0, found {text}", fix="as in 15m"))
+    return found
 
 
 def _tell_ready(server: Server) -> None:
@@ -150,6 +206,8 @@ def _tell_ready(server: Server) -> None:
         f"Batuta serves at {server.url} (pid {os.getpid()}, state in {home}); Ctrl-C ends it", err=True
     )
     typer.echo("batuta dashboard opens the dashboard, batuta launch starts a job", err=True)
+    for note in server.gpus.notes:
+        typer.echo(f"{_NOTE}{note}", err=True)
 
 
 def _check_gpus() -> None:
@@ -187,6 +245,9 @@ def _start_child(home: Path, words: list[str]) -> None:
         )
     with spinner("the server starts"):
         url = _wait_until_ready(home, child, log)
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(_NOTE):
+            typer.echo(line, err=True)
     say(f"the server runs at {url} (pid {child.pid}); its log is {show_path(log)}")
     typer.echo(url)
 

@@ -50,6 +50,12 @@ class Verb:
 
 VERBS = (
     Verb("launch", JOBS, "Submit a task file or a command.", "launch", command_class="LaunchCommand"),
+    Verb(
+        "trial",
+        JOBS,
+        "Run a task for a short while at several sizes, and tell how it scales.",
+        "trial",
+    ),
     Verb("queue", JOBS, "List jobs, the newest first.", "queue"),
     Verb("status", JOBS, "Show the cluster at a glance, or everything about one job.", "status"),
     Verb("logs", JOBS, "Print what a job prints, and follow it until it ends.", "logs"),
@@ -64,6 +70,14 @@ VERBS = (
     Verb("top", CLUSTER, "Watch GPUs, jobs and decisions live; q or Ctrl-C leaves.", "top"),
     Verb("nodes", CLUSTER, "List nodes; take them out of service and back.", "nodes", "app"),
     Verb("gpus", CLUSTER, "Show every GPU, and which job has it.", "nodes"),
+    Verb("health", CLUSTER, "Show the rules about errors of GPUs, and try them on a log.", "health", "app"),
+    Verb(
+        "share",
+        CLUSTER,
+        "Try out limits on GPU memory and compute, and see who has how much.",
+        "share",
+        "app",
+    ),
     Verb("queues", CLUSTER, "List queues, describe one; try out quota, and apply it.", "queues", "app"),
     Verb("policy", CLUSTER, "Show or change the policy that decides.", "policy", "app"),
     Verb("shadow", CLUSTER, "Tell what the policy that only watches would have done.", "shadow"),
@@ -75,6 +89,19 @@ VERBS = (
     Verb("down", SERVER, "Stop the server.", "up"),
     Verb("install", SERVER, "Print or apply what a Kubernetes cluster needs.", "install"),
     Verb("operator", SERVER, "Schedule a Kubernetes cluster until told to end.", "operator"),
+    Verb(
+        "device-plugin",
+        SERVER,
+        "Offer shares of this node's GPUs to its kubelet.",
+        "device_plugin",
+        "device_plugin",
+    ),
+    Verb(
+        "agent",
+        SERVER,
+        "Watch the GPUs of this node, and tell the cluster how they are used.",
+        "agent",
+    ),
     Verb("doctor", SERVER, "Check machine, state directory, server and cluster.", "doctor"),
     Verb("dashboard", SERVER, "Print a link to the dashboard, and open it.", "token"),
     Verb("token", SERVER, "Make, list and revoke tokens.", "token", "app"),

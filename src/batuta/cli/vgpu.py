@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.server_options import HomeOption
 
 if TYPE_CHECKING:
     from batuta.spec.problem import Problem
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 app = typer.Typer(name="vgpu", no_args_is_help=True, rich_markup_mode=None)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file that the virtual GPUs live in.")]
+NodeArgument = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Their file, or the name of a node of batuta up --virtual.")
+]
 
 
 @app.callback()
@@ -88,10 +92,10 @@ def _bytes(text: str | None, option: str, problems: list[Problem]) -> int:
 
 
 @app.command()
-def status(file: FileArgument, output: OutputOption = Output.TABLE) -> None:
+def status(file: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     """Show virtual GPUs and the processes on them.
 
-    Example: batuta vgpu status node.vgpu
+    Example: batuta vgpu status node.vgpu, or batuta vgpu status node-0
     """
     from dataclasses import asdict
 
@@ -99,7 +103,7 @@ def status(file: FileArgument, output: OutputOption = Output.TABLE) -> None:
     from batuta.cli.vgpu_view import print_gpus
     from batuta.gpu.vgpu.snapshot import read
 
-    gpus = read(file)
+    gpus = read(_found(file, home))
     if output is Output.JSON:
         print_json([asdict(gpu) for gpu in gpus])
     else:
@@ -108,7 +112,7 @@ def status(file: FileArgument, output: OutputOption = Output.TABLE) -> None:
 
 @app.command()
 def inject(
-    file: FileArgument,
+    file: NodeArgument,
     gpu: Annotated[int, typer.Option("--gpu", help="Which one, from 0.", metavar="N")],
     xid: Annotated[
         int | None,
@@ -136,6 +140,7 @@ def inject(
         bool,
         typer.Option("--heal", help="First all is well again, as after a reset; lifetime counters stay."),
     ] = False,
+    home: HomeOption = None,
 ) -> None:
     """Harm a virtual GPU, or heal it.
 
@@ -154,19 +159,20 @@ def inject(
         link_down=link_down,
         heal=heal,
     )
-    harm_it(file, gpu, harm)
+    harm_it(_found(file, home), gpu, harm)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
-    file: FileArgument,
+    file: NodeArgument,
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND…", help="The program and its arguments.")
     ],
+    home: HomeOption = None,
 ) -> None:
     """Run a program that sees the virtual GPUs and no others.
 
-    Example: batuta vgpu run node.vgpu -- python train.py
+    Example: batuta vgpu run node.vgpu -- python train.py, or batuta vgpu run node-0 -- nvitop
     """
     import os
     import sys
@@ -175,6 +181,7 @@ def run(
     from batuta.gpu.vgpu.environment import environment
     from batuta.spec.problem import InputError
 
+    file = _found(file, home)
     with opened(file):
         pass  # a file that is none is refused here, and not by the program later
     if command[0] == "--":
@@ -187,3 +194,14 @@ def run(
         os.execvpe(command[0], command, variables)
     except OSError as error:
         raise InputError.of(f"cannot run {command[0]}: {error.strerror}") from error
+
+
+def _found(named: Path, home: Path | None) -> Path:
+    """The file that is meant: this one, or that of a virtual node of the server with this state directory."""
+    from batuta.bootstrap.local_facts import node_devices
+    from batuta.client.address import find_home
+
+    if named.exists() or named.name != str(named):
+        return named
+    of_node = node_devices(find_home(home), str(named))
+    return of_node if of_node.exists() else named

@@ -262,6 +262,39 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialRun:
+    """One size that is tried, or was. None: not known."""
+
+    run: str
+    gpus: int
+    state: str = ""
+    gpu_type: str = ""
+    nodes: int = 1
+    batch: int | None = None
+    steps_per_s: float | None = None
+    units_per_s: float | None = None
+    unit: str = ""
+    efficiency: float | None = None
+    """Speed for each GPU, relative to that at the smallest size."""
+    memory_mib: int | None = None
+    utilisation: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The trial runs of a job."""
+
+    over: bool
+    only: bool = False
+    budget_s: float = 0.0
+    each_s: float = 0.0
+    runs: tuple[TrialRun, ...] = ()
+    chosen_gpus: int | None = None
+    sentence: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a job is as it is, and how that came about."""
 
@@ -277,6 +310,7 @@ class Explanation:
     """What would start it, as far as somebody asked."""
     expected: ExpectedWork | None = None
     size_choice: SizeChoice | None = None
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,14 @@ class ForesightCalls:
 
     _transport: Transport
 
-    def eta(self, job: str | None = None, *, expects_arrivals: bool = False) -> f.Eta:
-        """When jobs start and finish; all that are not over, or the one with this id."""
+    def eta(self, job: str | None = None, *, expects_arrivals: bool = True) -> f.Eta:
+        """When jobs start and finish; all that are not over, or the one with this id.
+
+        `expects_arrivals`: jobs keep coming as they did lately; False asks what if nobody else came.
+        """
         params: dict[str, Any] = {} if job is None else {"job": job}
-        if expects_arrivals:
-            params["arrivals"] = "true"
+        if not expects_arrivals:
+            params["arrivals"] = "false"
         found = self._transport.json("GET", "/eta", params=params, timeout=ANSWER_WITHIN_S)
         return decode(f.Eta, found)
 

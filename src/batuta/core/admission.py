@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from batuta.core.arrays import IntArray
+from batuta.core.job import JobId
 from batuta.core.quota import Flavors
 from batuta.core.reach import Wishes
 from batuta.core.reason import Evidence, Reason
@@ -43,6 +44,10 @@ class Admitted:
     """Rows that may start now, and the quota that they would use."""
     losers: Mapping[int, Reason] = field(default_factory=dict)
     """Rows that have GPUs and must give all of them up, and why."""
+    idle: Mapping[int, tuple[Reason, Evidence]] = field(default_factory=dict)
+    """Rows that leave their GPUs idle, or did so until a short while ago."""
+    found_idle: tuple[JobId, ...] = ()
+    """Those of which that is news."""
     contested: frozenset[int] = frozenset()
     """Rows that may start now at the cost of others, who lose or wait. If one of them finds no place, the
     others should have had its quota."""

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from batuta.core import event as ev
-from batuta.core import job_events, node_events
+from batuta.core import job_events, node_events, trial_events
 from batuta.core.plan_event import carry_over
 from batuta.core.world import World
 
 
 def apply(world: World, event: ev.Event) -> None:
     """Brings the World up to date with one event. Deterministic, without input or output."""
+    world.jobs.crowd_s += world.jobs.n * max(event.time_s - world.now_s, 0.0)
     _HANDLERS[type(event)](world, event)
     world.version += 1
     world.now_s = max(world.now_s, event.time_s)
@@ -76,5 +77,6 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.QuotaSet: _quota_set,
     ev.PolicySet: _policy_set,
     ev.TransitionTimed: _time_passed,
+    ev.TrialMeasured: trial_events.note,
     ev.TimePassed: _time_passed,
 }

@@ -177,6 +177,9 @@ def commands_for(world: World, changes: Changes, admitted: Admitted) -> tuple[Co
                 grows.append(Resize(job, after, Reason.GREW, numbers))
             elif had > (most := jobs.jobs[row].max):
                 shrinks.append(Resize(job, after, Reason.CUT_TO_MAX, (*numbers, ("max", most))))
+            elif row in admitted.idle and admitted.idle[row][0] is Reason.IDLE:
+                idle_s = dict(admitted.idle[row][1])["idle_s"]
+                shrinks.append(Resize(job, after, Reason.SHRUNK_IDLE, (*numbers, ("idle_s", idle_s))))
             else:
                 shrinks.append(Resize(job, after, Reason.SHRANK, numbers))
     return (*stops, *shrinks, *moves, *grows, *starts)
@@ -199,5 +202,7 @@ def _preempt(world: World, row: int, changes: Changes, admitted: Admitted) -> Pr
     if row in changes.broken:
         lost = int(jobs.i("lost_gpus")[row])
         return Preempt(jobs.ids[row], Reason.LOST_NODE, (("lost", lost),))
+    if row in admitted.idle and admitted.idle[row][0] is Reason.PARKED_IDLE:
+        return Preempt(jobs.ids[row], *admitted.idle[row])
     reason = admitted.losers.get(row, Reason.PREEMPTED)
     return Preempt(jobs.ids[row], reason, (("before", int(jobs.i("gpus")[row])),))

@@ -12,6 +12,7 @@ from batuta.core.allocate import Allocation, allocate
 from batuta.core.budgets import within_budgets
 from batuta.core.changes import Changes, commands_for, weigh
 from batuta.core.explain import explain
+from batuta.core.idle import IdleRules, restrain
 from batuta.core.job import JobId
 from batuta.core.placer import EVERYWHERE, Failure, Placed, Placer, Target
 from batuta.core.plan import Plan, no_decisions
@@ -35,6 +36,7 @@ class Rules:
     placer: Placer
     admission: Admission = field(default_factory=OpenDoor)
     costs: Costs = field(default_factory=Costs)
+    idle: IdleRules = field(default_factory=IdleRules)
     explains: bool = True
     """False where nobody reads it: commands still have their reasons, but not every job gets a decision."""
 
@@ -66,7 +68,10 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
         for row, own in admitted.flavors.items()
         if changes.after.get(row) is not None
     )
-    plan = Plan(world.version, now_s, rules.policy.name, commands, allocation.retiered, decisions, flavors)
+    plan = Plan(
+        *(world.version, now_s, rules.policy.name, commands, allocation.retiered, decisions, flavors),
+        found_idle=admitted.found_idle,
+    )
     done("explain")
     return plan
 
@@ -86,6 +91,8 @@ def _attempt(
 ) -> _Attempt:
     # 1. Who may run at all, and up to what size?
     admitted = withhold(world, now_s, rules.admission.admit(world, now_s, without))
+    if world.idle:
+        admitted = restrain(world, now_s, admitted, rules.idle)
     if admitted.budgets:
         admitted = within_budgets(world, now_s, admitted, rules.policy)
     done("admit")

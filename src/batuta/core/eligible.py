@@ -32,13 +32,17 @@ def who_may_change(
 
 
 def _cannot_be_stopped(world: World, cap: IntArray | None) -> BoolArray | None:
-    """Rows that run, may have what they have, and would not come back from a restart; None for none."""
+    """Rows that run, may have what they have, and would lose all they have done by a stop; None for none."""
     jobs = world.jobs
     lasting: BoolArray = jobs.f("restart_s") >= NO_RESTART_S
+    gpus = jobs.i("gpus")
+    runs: BoolArray = (gpus > 0) & (jobs.i("phase") == Phase.RUNNING)
+    lasting &= runs
+    if jobs.unsaved:
+        rows = np.flatnonzero(runs)
+        lasting[rows] |= np.array([jobs.jobs[row].is_lost_by_a_stop for row in rows.tolist()], dtype=bool)
     if not lasting.any():
         return None
-    gpus = jobs.i("gpus")
-    lasting &= (gpus > 0) & (jobs.i("phase") == Phase.RUNNING)
     if cap is not None:
         lasting &= cap >= gpus
     return lasting if lasting.any() else None

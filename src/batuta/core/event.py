@@ -12,6 +12,7 @@ from batuta.core.outlook import Outlook
 from batuta.core.plan import Plan
 from batuta.core.progress import Progress
 from batuta.core.quota import Quota
+from batuta.core.trial import TrialMeasurement
 from batuta.core.wish import Wish
 
 
@@ -145,6 +146,17 @@ class TransitionTimed:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialMeasured:
+    """A trial run of a job has shown what it can."""
+
+    time_s: float
+    job: JobId
+    """The one that is tried out."""
+    measured: TrialMeasurement
+    cause: str = "trial"
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySet:
     """From now on this policy decides."""
 
@@ -240,6 +252,19 @@ class GpuRepaired:
 
 
 @dataclass(frozen=True, slots=True)
+class GpusUsed:
+    """How busy the GPUs of a node were lately. Told when that has changed, and now and then."""
+
+    time_s: float
+    node: NodeName
+    gpus: tuple[float | None, ...]
+    """By number: 0 to 1, None where it cannot be measured."""
+    jobs: tuple[tuple[JobId, float], ...] = ()
+    """What jobs that share a card had of it, where that is known."""
+    cause: str = "profiler"
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaSet:
     """Who may use how much, from now on: everything that administrators said, as one value."""
 
@@ -276,6 +301,7 @@ Event: TypeAlias = (
     | JobChanged
     | JobWished
     | TransitionTimed
+    | TrialMeasured
     | PolicySet
     | NodeAdded
     | NodeChanged
@@ -286,6 +312,7 @@ Event: TypeAlias = (
     | NodeUncordoned
     | GpuFailed
     | GpuRepaired
+    | GpusUsed
     | QuotaSet
     | TimePassed
     | Planned

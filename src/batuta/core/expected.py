@@ -41,6 +41,8 @@ class SizeChoice:
     application: str = ""
     jobs: int = 0
     """How many earlier jobs of the application were measured."""
+    trial: bool = False
+    """They were its own trial runs."""
 
     @property
     def sentence(self) -> str:
@@ -48,7 +50,11 @@ class SizeChoice:
         if not self.best_gpus:
             of = f" of {self.application}" if self.application else ""
             return f"{gpus}: the speed{of} at other sizes is not known yet, so it asks for the smallest"
-        measured = f"measured by {self.jobs} earlier job{'' if self.jobs == 1 else 's'} of {self.application}"
+        if self.trial:
+            measured = f"measured in {self.jobs} trial runs"
+        else:
+            earlier = "earlier job" if self.jobs == 1 else "earlier jobs"
+            measured = f"measured by {self.jobs} {earlier} of {self.application}"
         if self.best_gpus == self.gpus:
             return f"{gpus}: no size that it may have is faster ({measured})"
         verb = "gives" if self.gpus == 1 else "give"

@@ -44,6 +44,9 @@ def explain(
             for row, refusal in (admitted.refused or {}).items()
             if admitted.cap[row] <= gpus[row] < high[row] and (gpus[row] == 0 or refusal[0] in _LIMITS)
         )
+    special.update(
+        (row, why) for row, why in admitted.idle.items() if gpus[row] or why[0] is Reason.PARKED_IDLE
+    )
     return Decisions(
         ids=tuple(jobs.ids),
         gpus=gpus,

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from batuta.core.curve import SpeedCurve, linear_curve
 from batuta.core.expected import ExpectedWork, SizeChoice
 from batuta.core.fit import NodeTerm
+from batuta.core.trial import TrialPlan
 
 JobId: TypeAlias = str
 ANY_TYPE: tuple[tuple[str, float], ...] = ()
@@ -65,6 +66,8 @@ class Share:
 
     memory_mib: int = 0
     compute_percent: int = 0
+    soft: bool = False
+    """Its compute may be exceeded while nobody else wants the card's time; memory never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,15 @@ class Job:
     """What earlier jobs said of its length at its submit; then `work_s` is the P50."""
     size_choice: SizeChoice | None = None
     """Why it asks for `size`, where its user left that open."""
+    trial: TrialPlan | None = None
+    """What is to be tried out before it is queued."""
+    trial_of: JobId | None = None
+    """The job that this is a trial run of: it is measured and then ended, however far it is."""
+
+    @property
+    def is_lost_by_a_stop(self) -> bool:
+        """Whether all that it has done would be done for nothing, for it has one size and never saves."""
+        return self.min == self.max and (self.checkpoint_interval_s or 0.0) >= NO_RESTART_S
 
     def faults(self) -> list[str]:
         """Everything that makes this job impossible, as sentences; empty when it is sound."""

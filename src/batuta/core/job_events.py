@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from batuta.core import event as ev
+from batuta.core import trial_events
 from batuta.core.holdings import release, take_over
+from batuta.core.idle import began_anew
 from batuta.core.job import Job
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.wish import Wish
@@ -25,7 +27,9 @@ def check_new(world: World, job: Job) -> None:
 
 def _submit(world: World, event: ev.JobSubmitted) -> None:
     check_new(world, event.job)
-    world.judge(world.jobs.insert(event.job))
+    row = world.jobs.insert(event.job)
+    world.judge(row)
+    trial_events.begin(world, row)
 
 
 def _change(world: World, event: ev.JobChanged) -> None:
@@ -45,6 +49,7 @@ def _change(world: World, event: ev.JobChanged) -> None:
         queue=wanted.queue,
         # What was learned since stays, unless it ends below the new range.
         curve=max(known.curve, wanted.curve, key=lambda curve: len(curve.speeds)),
+        size_choice=wanted.size_choice or known.size_choice,
     )
     if jobs.placements[row] is None:
         # Whoever has no GPUs may also want others.
@@ -70,6 +75,7 @@ def _started(world: World, event: ev.JobStarted) -> None:
         return
     jobs.settle(row, event.time_s)
     jobs.set_phase(row, Phase.RUNNING)
+    began_anew(world, row, event.time_s)
     jobs.cells()[0][_RATE, row] = speed_at(world, jobs.jobs[row], placement)
 
 
@@ -99,6 +105,7 @@ def _found(world: World, event: ev.JobFound) -> None:
         return
     row = jobs.row(event.job)
     take_over(world, row, event.placement, event.time_s, event.running)
+    began_anew(world, row, event.time_s)
     _avoid(world, event)
     if event.not_before_s > event.time_s:
         jobs.hold_back(row, not_before_s=event.not_before_s)
@@ -131,6 +138,9 @@ def _wished(world: World, event: ev.JobWished) -> None:
     if jobs.wish_of(row) is Wish.CANCEL:
         return
     if event.wish is not Wish.EVICT:
+        world.idle.pop(event.job, None)  # somebody has looked after it
+        if jobs.wish_of(row) is Wish.TRY:
+            trial_events.give_up(world, jobs.jobs[row])
         # Whoever says RUN does not want to wait for a back-off to end.
         jobs.hold_back(row, event.wish, 0.0 if event.wish is Wish.RUN else None)
     elif jobs.placements[row] is not None and jobs.wish_of(row) is Wish.RUN:
@@ -143,12 +153,14 @@ def _ended(world: World, event: ev.JobEnded) -> None:
         return
     row = jobs.row(event.job)
     end_s = event.time_s if event.ended_s is None else min(event.time_s, event.ended_s)
-    if jobs.placements[row] is not None:
+    job, placement = jobs.jobs[row], jobs.placements[row]
+    trial_events.give_up(world, job)
+    if placement is not None:
         release(world, row, end_s)
     f, i = jobs.cells()
     first_start_s, attained_gpu_s = f.item(_FIRST_START, row), f.item(_ATTAINED, row)
     world.past[event.job] = PastJob(
-        jobs.jobs[row],
+        job,
         event.state,
         first_start_s,
         end_s,
@@ -157,8 +169,11 @@ def _ended(world: World, event: ev.JobEnded) -> None:
         world.progress.pop(event.job, None),
         event.exit_code,
         event.detail,
+        world.trials.pop(event.job, ()),
+        placement if job.trial_of is not None else None,
     )
     world.avoided.pop(event.job, None)
+    world.idle.pop(event.job, None)
     world.most.pop(event.job, None)
     jobs.remove(event.job)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import replace
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ _FLOATS = (
     "restart_s",
     "not_before_s",
     "done_s",
+    "crowd_before_s",
 )
 _INTS = (
     "gpus",
@@ -60,6 +61,23 @@ _INTS = (
 )
 """What `explain` needs comes first, what a request fills comes next, so that each is one block."""
 _NAN = float("nan")
+
+
+class Beside(NamedTuple):
+    """GPUs that are asked for, and the CPU and memory beside them."""
+
+    gpu_percent: int
+    cpus_milli: int
+    memory_mib: int
+
+    def plus(self, job: Job, by: int) -> Beside:
+        """With one more such job, or one less (-1)."""
+        percent = 100 * job.size if job.share is None else job.share.compute_percent
+        return Beside(
+            self.gpu_percent + by * percent,
+            self.cpus_milli + by * job.size * job.cpus_milli_per_gpu,
+            self.memory_mib + by * job.size * job.memory_mib_per_gpu,
+        )
 
 
 class Phase(IntEnum):
@@ -93,7 +111,9 @@ class JobTable:
         "_f",
         "_i",
         "_keys",
+        "beside",
         "broken",
+        "crowd_s",
         "curves",
         "elastic",
         "held_back",
@@ -111,6 +131,7 @@ class JobTable:
         "short",
         "size_sets",
         "total_max",
+        "unsaved",
     )
 
     F: ClassVar[dict[str, int]] = {name: k for k, name in enumerate(_FLOATS)}
@@ -136,8 +157,12 @@ class JobTable:
         """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
         self.irregular = 0
         """Jobs that may not have every size between `min` and `max`."""
+        self.unsaved = 0
+        """Jobs that a stop would cost all that they have done."""
         self.elastic = 0
         """Jobs that may have more than their `min`."""
+        self.beside = Beside(0, 0, 0)
+        """What all jobs together ask for, of those that ask for more than GPUs."""
         self.total_max = 0
         """What all jobs together would have if each had its `max`, …"""
         self.short: set[JobId] = set()
@@ -150,6 +175,8 @@ class JobTable:
         """Jobs for which the open nodes have fewer GPUs than they want, even if they were alone."""
         self.held_back = 0
         """Jobs whose user does not want them to run, or that wait after a failure."""
+        self.crowd_s = 0.0
+        """Seconds that jobs were here, summed over all that ever were; what a share of the cluster was."""
 
     def f(self, name: str) -> FloatArray:
         return self._f[self.F[name], : self.n]
@@ -247,7 +274,7 @@ class JobTable:
         self.n += 1
         self._f[:, row] = (
             *(job.submit_s, _NAN, _NAN, _NAN, _NAN, job.submit_s),
-            *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s, 0.0, 0.0),
+            *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s, 0.0, 0.0, self.crowd_s),
         )
         self._i[:, row] = (0, 0, *self._request(job), 0, -1, 0, 0, 0, 0)
         self._count(job, 1)
@@ -266,8 +293,11 @@ class JobTable:
         """Keeps the sums over all jobs up to date when one comes (1) or goes (-1)."""
         self.total_max += by * job.max
         self.elastic += by * (job.max > job.min)
+        self.unsaved += by * job.is_lost_by_a_stop
         self.picky += by * (job.share is not None or bool(job.gpu_types))
         self.irregular += by * (job.sizes is not None or job.gpus_per_replica != 1)
+        if job.cpus_milli_per_gpu or job.memory_mib_per_gpu:
+            self.beside = self.beside.plus(job, by)
 
     def _request(self, job: Job) -> tuple[int, ...]:
         """The columns from `size` to `curve_last`."""
@@ -340,8 +370,10 @@ class JobTable:
         twin.n = self.n
         twin._f, twin._i = self._f.copy(), self._i.copy()
         twin._keys, twin.ids = list(self._keys), list(self.ids)
-        for name in ("elastic", "total_max", "picky", "irregular", "moving", "broken", "narrow", "held_back"):
+        counts = ("elastic", "unsaved", "total_max", "picky", "irregular", "moving", "broken", "narrow")
+        for name in (*counts, "held_back"):
             setattr(twin, name, getattr(self, name))
+        twin.beside, twin.crowd_s = self.beside, self.crowd_s
         twin.jobs, twin.placements = list(self.jobs), list(self.placements)
         twin.key_of, twin.queues, twin.short = dict(self.key_of), dict(self.queues), set(self.short)
         twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()

@@ -8,6 +8,7 @@ from batuta.core import event as ev
 from batuta.core.bitsets import mask_of
 from batuta.core.cluster import Node
 from batuta.core.holdings import lose, type_of, without
+from batuta.core.idle import Usage, note_use
 from batuta.core.job import JobId
 from batuta.core.job_table import Phase
 from batuta.core.world import Avoided, Others, World, speed_at
@@ -150,6 +151,11 @@ def _drop_gpus(world: World, i: int, gone: int, now_s: float) -> None:
                 lose(world, row, left, now_s)
 
 
+def _gpus_used(world: World, event: ev.GpusUsed) -> None:
+    if event.node in world.nodes.index:
+        note_use(world, world.nodes.index[event.node], Usage(event.time_s, event.gpus), dict(event.jobs))
+
+
 HANDLERS: dict[type, Callable[..., None]] = {
     ev.NodeAdded: _node_added,
     ev.NodeChanged: _node_changed,
@@ -160,4 +166,5 @@ HANDLERS: dict[type, Callable[..., None]] = {
     ev.NodeUncordoned: _node_uncordoned,
     ev.GpuFailed: _gpu_failed,
     ev.GpuRepaired: _gpu_repaired,
+    ev.GpusUsed: _gpus_used,
 }

@@ -111,10 +111,12 @@ class Plan:
     decisions: Decisions
     flavors: tuple[tuple[JobId, Flavors], ...] = ()
     """Jobs that start, and the quota that they use."""
+    found_idle: tuple[JobId, ...] = ()
+    """Jobs that hold GPUs and were found not to use them; each is told once."""
 
     @property
     def empty(self) -> bool:
-        return not self.commands and not self.retiered
+        return not self.commands and not self.retiered and not self.found_idle
 
 
 _NONE: IntArray = np.zeros(0, dtype=np.int64)

@@ -6,7 +6,10 @@ from batuta.core import event as ev
 from batuta.core.cluster import Span
 from batuta.core.command import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.holdings import occupy, release
+from batuta.core.idle import was_enlarged, was_made_small, was_parked, was_told
 from batuta.core.job_table import Phase
+from batuta.core.reason import Reason
+from batuta.core.wish import Wish
 from batuta.core.world import World
 
 
@@ -31,7 +34,14 @@ def carry_over(world: World, event: ev.Planned) -> None:
             release(world, row, now_s)
             if isinstance(command, Stop):
                 jobs.set_phase(row, Phase.STOPPING)
+            elif command.reason is Reason.PARKED_IDLE:
+                jobs.hold_back(row, Wish.PARK)
+                was_parked(world, command.job, command.evidence)
             continue
+        if command.reason is Reason.SHRUNK_IDLE:
+            was_made_small(world, command.job)
+        elif world.idle and command.placement.size > max(jobs.jobs[row].min, int(jobs.i("gpus")[row])):
+            was_enlarged(world, command.job)
         kept, held = set[Span](), jobs.placements[row]
         if held is not None:
             kept.update(held.spans)
@@ -39,6 +49,8 @@ def carry_over(world: World, event: ev.Planned) -> None:
             world.layout.remove(held, jobs.jobs[row], kept)
         taking.append((row, command, kept))
     world.flavors.update(plan.flavors)
+    for job in plan.found_idle:
+        was_told(world, job)
     for row, command, kept in taking:
         world.layout.place(command.placement, jobs.jobs[row], kept)
         phase = Phase.STARTING if isinstance(command, Start) else Phase.RESIZING

@@ -11,6 +11,8 @@ from enum import Enum
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
+from batuta.core.idle_wish import NO_WISH, IdleWish
+
 MILLI = 1000
 
 
@@ -200,6 +202,9 @@ class ClusterQueue:
     """Whose jobs it takes; None for nobody's."""
     weight: float = 1.0
     stop: StopPolicy = StopPolicy.NONE
+    idle: IdleWish = NO_WISH
+    trial: bool | None = None
+    """Whether its jobs are tried out before they wait; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +215,10 @@ class LocalQueue:
     cluster_queue: str
     namespace: str = ""
     stop: StopPolicy = StopPolicy.NONE
+    idle: IdleWish = NO_WISH
+    """Goes before that of its cluster queue."""
+    trial: bool | None = None
+    """The same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +285,20 @@ class Quota:
         if found is None and not namespace and queue in self.queue_of:
             return LocalQueue(queue, queue)
         return found
+
+    def idle_wish(self, namespace: str, queue: str) -> IdleWish:
+        """What is wanted of jobs of a queue that leave their GPUs idle."""
+        door = self.way(namespace, queue)
+        if door is None or door.cluster_queue not in self.queue_of:
+            return NO_WISH
+        return door.idle.or_else(self.queue_of[door.cluster_queue].idle)
+
+    def wants_trial(self, namespace: str, queue: str) -> bool:
+        """Whether jobs of a queue are tried out before they wait, where they do not say so themselves."""
+        door = self.way(namespace, queue)
+        if door is None or door.cluster_queue not in self.queue_of:
+            return False
+        return bool(self.queue_of[door.cluster_queue].trial if door.trial is None else door.trial)
 
 
 def cells_of(groups: tuple[ResourceGroup, ...]) -> Iterator[tuple[Cell, Limits]]:

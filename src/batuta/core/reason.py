@@ -63,6 +63,17 @@ class Reason(Enum):
     )
     IN_TRANSITION = "has {gpus:.0f} GPUs and is just starting or resizing"
     PARKED = "is parked until it is started again"
+    IDLE = "holds {gpus:.0f} GPUs and has not used them for {idle_s:.0f} s"
+    KEPT_SMALL = "is kept at {gpus:.0f} GPUs until it has used them for a while: it left its GPUs idle"
+    PARKED_IDLE = (
+        "is parked until it is started again: it held {before:.0f} GPUs and did not use them for "
+        "{idle_s:.0f} s"
+    )
+    IN_TRIAL = "is tried out before it is queued: {measured:.0f} of {sizes:.0f} sizes are done"
+    OUT_OF_MEMORY = (
+        "ran out of GPU memory in trial runs with up to {most:.0f} GPUs, so it is not started; "
+        "give it a size that fits, or start it all the same"
+    )
     CANCELLING = "is cancelled and about to end"
     EVICTED = "leaves its GPUs, which are taken out of service"
     RESTART_BACKOFF = "failed and is tried again in {wait_s:.0f} s"
@@ -72,6 +83,7 @@ class Reason(Enum):
     GREW = "grows from {before:.0f} to {gpus:.0f} GPUs"
     SHRANK = "gives GPUs to other jobs: {before:.0f} to {gpus:.0f}"
     CUT_TO_MAX = "shrinks from {before:.0f} to {gpus:.0f} GPUs: it may have {max:.0f} at most"
+    SHRUNK_IDLE = "shrinks from {before:.0f} to {gpus:.0f} GPUs: it has not used them for {idle_s:.0f} s"
     PREEMPTED = "gives its {before:.0f} GPUs to jobs that go first"
     PUSHED_ASIDE = "gives its {before:.0f} GPUs to a job of its queue that goes first"
     RECLAIMED = "gives {before:.0f} GPUs back to the queue that lent them"

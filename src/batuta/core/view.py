@@ -60,6 +60,8 @@ class PoolView:
     done_s: FloatArray | None = None
     """Work done since the submission, in the same seconds as what is left, whatever was lost or estimated
     anew since; None where that is not known."""
+    crowd: FloatArray | None = None
+    """Living jobs on average since its submission, over those of now; None where that is not known."""
     outlooks: tuple[SharedOutlook, ...] = ()
     """How speeds will change, of the jobs where that is known; for others `speed` holds until the end."""
 

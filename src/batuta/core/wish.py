@@ -15,3 +15,5 @@ class Wish(IntEnum):
     """End. This cannot be taken back."""
     EVICT = 3
     """Leave the GPUs that it has, then run again: how a node is drained."""
+    TRY = 4
+    """Run when trial runs have told how; RUN does not wait for them."""

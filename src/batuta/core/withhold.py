@@ -11,6 +11,7 @@ from batuta.core.admission import Admitted
 from batuta.core.arrays import BoolArray
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.reason import Evidence, Reason
+from batuta.core.trial_events import why_tried
 from batuta.core.wish import Wish
 from batuta.core.world import World
 
@@ -30,7 +31,7 @@ def withhold(world: World, now_s: float, admitted: Admitted) -> Admitted:
         most = has[row] if wish[row] == Wish.RUN else 0
         if most <= cap[row]:
             cap[row] = most
-            refused[row] = why_withheld(jobs, row, now_s)
+            refused[row] = why_withheld(world, row, now_s)
     return replace(admitted, cap=cap, refused=refused)
 
 
@@ -59,7 +60,13 @@ def in_motion_or_left_alone(jobs: JobTable, now_s: float) -> BoolArray | None:
     return alone if moving is None else moving | alone
 
 
-def why_withheld(jobs: JobTable, row: int, now_s: float) -> tuple[Reason, Evidence]:
+def why_withheld(world: World, row: int, now_s: float) -> tuple[Reason, Evidence]:
+    jobs = world.jobs
+    known = world.idle.get(jobs.ids[row])
+    if known is not None and known.parked:
+        return Reason.PARKED_IDLE, known.parked
+    if jobs.wish_of(row) is Wish.TRY:
+        return why_tried(world, row)
     reason = _REASONS.get(jobs.wish_of(row))
     if reason is not None:
         return reason, ()

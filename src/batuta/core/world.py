@@ -10,6 +10,7 @@ import numpy as np
 
 from batuta.core.bitsets import bits
 from batuta.core.cluster import Placement
+from batuta.core.idle import Idle, Usage
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import Layout
@@ -17,6 +18,7 @@ from batuta.core.node_table import NodeTable
 from batuta.core.progress import Progress
 from batuta.core.quota import Flavors, Quota
 from batuta.core.reach import Wishes, most_gpus, most_on_node, wishes_of
+from batuta.core.trial import TrialMeasurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,10 @@ class PastJob:
     progress: Progress | None = None
     exit_code: int | None = None
     detail: str = ""
+    trials: tuple[TrialMeasurement, ...] = ()
+    """What its trial runs showed, if it had some."""
+    placement: Placement | None = None
+    """Where a trial run was at its end."""
 
 
 class Others(NamedTuple):
@@ -59,9 +65,11 @@ class World:
         "cordoned",
         "flavors",
         "forgotten",
+        "idle",
         "ill",
         "jobs",
         "layout",
+        "loads",
         "lost",
         "most",
         "nodes",
@@ -72,6 +80,8 @@ class World:
         "progress",
         "quota",
         "reach",
+        "trials",
+        "usage",
         "version",
     )
 
@@ -98,6 +108,14 @@ class World:
         """By node: what is used by others, who are no jobs of ours."""
         self.avoided: dict[JobId, Avoided] = {}
         """By job: nodes that would not have it."""
+        self.usage: dict[int, Usage] = {}
+        """By node: how busy its GPUs were, as it was last told."""
+        self.loads: dict[str, float] = {}
+        """By name: how busy jobs of that name keep a GPU."""
+        self.idle: dict[JobId, Idle] = {}
+        """Jobs that leave their GPUs idle, or did."""
+        self.trials: dict[JobId, tuple[TrialMeasurement, ...]] = {}
+        """By living job that is tried out, or was: what that showed."""
         self.forgotten = 0
         """How many jobs that were over are not in `past` any more, since whoever holds this World began."""
         self.reach: dict[Wishes, list[int]] = {}
@@ -118,6 +136,8 @@ class World:
         twin.others, twin.avoided = dict(self.others), dict(self.avoided)
         twin.reach, twin._open_capacity = dict(self.reach), list(self._open_capacity)
         twin.most, twin.forgotten = dict(self.most), self.forgotten
+        twin.usage, twin.idle, twin.loads = dict(self.usage), dict(self.idle), dict(self.loads)
+        twin.trials = dict(self.trials)
         return twin
 
     def sound(self, i: int) -> int:

@@ -117,6 +117,14 @@ def _done_s(view: WorldView) -> FloatArray:
     return done_s if kind is None else done_s / _relative_speed(world, rows, kind)
 
 
+def _crowd(view: WorldView) -> FloatArray:
+    world = view.source[0]
+    living = max(world.jobs.n, 1)
+    met_s = world.jobs.crowd_s + living * (view.now_s - world.now_s) - view.column("crowd_before_s")
+    age_s = view.now_s - view.submit_s
+    return np.where(age_s > 0, met_s / np.maximum(age_s, 1e-9) / living, 1.0)
+
+
 def _elapsed_s(view: WorldView) -> FloatArray:
     elapsed_s: FloatArray = view.now_s - view.column("anchor_s")
     return elapsed_s
@@ -163,6 +171,7 @@ _MADE = {
     "attained_gpu_s": _attained_gpu_s,
     "service_gpu_s": _service_gpu_s,
     "done_s": _done_s,
+    "crowd": _crowd,
     "restart_left_s": _restart_left_s,
     "node_gpus": _node_gpus,
     "outlooks": _outlooks,

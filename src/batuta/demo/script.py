@@ -1,7 +1,7 @@
 """The script of the demo: which job arrives when, for real processes and for the simulator.
 
 Made for two virtual nodes with four GPUs each. In two and a half minutes one sees a job take the whole
-cluster, give GPUs back as others come, a rigid job wait, and everybody grow again towards the end.
+cluster, give GPUs back as others come, one job wait for a shorter one, and all grow again towards the end.
 """
 
 from __future__ import annotations

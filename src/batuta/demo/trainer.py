@@ -8,8 +8,8 @@ What makes it elastic, and would make any other script so:
 2. the batch is that of all workers together, so that the size changes the pace and not the course;
 3. when `sdk.checkpoint_requested()`, it saves, says so, and goes on until it is stopped.
 
-The network is real, and so are its gradients. The time of a step is not: it is slept, so that eight workers
-fit on a laptop.
+The network is real, and so are its gradients. The time of a step is not: it is spent on a virtual GPU, or
+slept, so that eight workers fit on a laptop.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from batuta import sdk
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from batuta.demo.checkpoint import BadCheckpoint, load, save
+from batuta.demo.device import find_device
 from batuta.demo.group import Group, PeerLost, join
 from batuta.demo.model import State, Training
 from batuta.demo.options import Options, parse_options
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _train(options: Options, group: Group, folder: Path | None) -> None:
     place, leads = group.place, group.place.rank == 0
-    training = Training(options.seed, options.batch)
+    training, device = Training(options.seed, options.batch), find_device()
     state = _resume(training, group, folder)
     if leads:
         _say(f"{place.size} workers, {place.gpus} GPUs, from step {state.step} of {options.steps}")
@@ -66,7 +67,7 @@ def _train(options: Options, group: Group, folder: Path | None) -> None:
     while state.step < options.steps:
         begun_s = time.monotonic()
         sums = training.sums(state, training.part_of_batch(state.step, place.rank, place.size))
-        time.sleep(max(0.0, begun_s + options.step_s(place.gpus) - time.monotonic()))
+        device.spend(begun_s + options.step_s(place.gpus) - time.monotonic())
         # Rank 0 asks for all: the others would hear of a request a step earlier or later.
         wish = _SAVE if leads and (sdk.checkpoint_requested() or _is_due(options, state.step + 1)) else _GO_ON
         sums, note = group.sum(sums, wish)

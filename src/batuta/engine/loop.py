@@ -10,7 +10,8 @@ from typing import Protocol
 
 from batuta.core.apply import apply, check
 from batuta.core.decide import Rules, decide
-from batuta.core.event import Event, JobProgressed, JobStarted, Planned, PolicySet, TransitionTimed
+from batuta.core.event import Event, GpusUsed, JobProgressed, JobStarted, Planned, PolicySet, TransitionTimed
+from batuta.core.idle import next_idle_s
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.withhold import next_release_s
@@ -18,7 +19,7 @@ from batuta.core.world import World
 from batuta.engine.ports import Backend, Journal
 from batuta.engine.requests import Requests
 
-_NEWS = (JobProgressed, TransitionTimed)
+_NEWS = (JobProgressed, TransitionTimed, GpusUsed)
 """What jobs report as long as they run: good to know, but nothing waits for it."""
 
 
@@ -56,6 +57,8 @@ class Live:
     """Finds the rules of a policy that is chosen at run time."""
     guard: AbstractContextManager[object]
     """Held while the World changes or is decided upon, so that other threads can read it in between."""
+    next_due_s: Callable[[World], float] = lambda _: math.inf
+    """When somebody beside the engine wants a step, even if nothing happens until then."""
 
 
 class Watcher(Protocol):
@@ -182,6 +185,10 @@ class Engine:
         if self._owed:
             return max(self._owed_from_s(), world.now_s)
         wake_s = next_release_s(world, world.now_s)
+        if world.idle:
+            wake_s = min(wake_s, next_idle_s(world, world.now_s, self.rules.idle))
+        if self._live is not None:
+            wake_s = min(wake_s, self._live.next_due_s(world))
         if cadence.every_s is not None and (world.jobs.i("gpus") == 0).any():
             wake_s = min(wake_s, world.now_s + cadence.every_s)
         return wake_s if wake_s < math.inf else None

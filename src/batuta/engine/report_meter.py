@@ -102,4 +102,5 @@ def sample_of(report: ProgressReport, time_s: float) -> Sample:
         report.samples,
         report.loss,
         report.rank,
+        report.noise_scale,
     )

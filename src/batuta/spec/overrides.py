@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from batuta.spec.problem import InputError, Problem
 from batuta.spec.task_env import parse_env_file, parse_env_options
@@ -26,6 +27,8 @@ class Overrides:
     queue: str | None = None
     priority: int | str | None = None
     workdir: str | None = None
+    trial: Mapping[str, Any] | None = None
+    """What `batuta trial` says: sizes, budget_s, each_s, priority, only."""
     env: Mapping[str, str] = field(default_factory=dict)
     secret: Mapping[str, str] = field(default_factory=dict, repr=False)
 

@@ -19,7 +19,7 @@ from typing import Any
 LONGEST_LINE_BYTES = 2**20
 MOST_METRICS = 256
 _COUNTS = ("rank", "replica", "restart", "step", "total_steps", "request")
-_NUMBERS = ("time", "epoch", "total_epochs", "samples", "loss")
+_NUMBERS = ("time", "epoch", "total_epochs", "samples", "loss", "noise_scale")
 _OTHER = ("event", "path", "metrics", "nonfinite")
 _KNOWN = frozenset((*_COUNTS, *_NUMBERS, *_OTHER))
 _LARGEST = 2**63 - 1
@@ -40,6 +40,8 @@ class ProgressReport:
     total_epochs: float | None = None
     samples: float | None = None
     loss: float | None = None
+    noise_scale: float | None = None
+    """The gradient noise scale, in samples."""
     metrics: tuple[tuple[str, float], ...] = ()
     nonfinite: tuple[str, ...] = ()
     """Names of values that were NaN or infinite: a loss here is a training that has broken down."""
@@ -145,6 +147,7 @@ def _read(values: dict[str, Any]) -> ProgressReport:
         total_epochs=numbers["total_epochs"],
         samples=numbers["samples"],
         loss=numbers["loss"],
+        noise_scale=numbers["noise_scale"],
         metrics=tuple(found.items()),
         nonfinite=tuple(broken),
         is_checkpoint=event == "checkpoint",

@@ -18,6 +18,7 @@
     run: torchrun train.py
     elastic: {min_nodes: 1, max_nodes: 8, sizes: [1, 2, 4, 8], checkpoint: on-signal, grace: 60s, kind: auto}
     gpu: {memory: 8GiB, compute: 50%, topology: prefer-node, numa: single}
+    trial: true                      # run it at several sizes first; {sizes: [1, 2, 4], budget: 5m}
 
 Keys about clouds (`infra`, `region`, `use_spot`, `disk_size` …) are accepted, not used, and noted. Everything
 else that is not understood is a problem, and all problems come at once. JSON is read as well.
@@ -52,13 +53,14 @@ from batuta.spec.task_resources import (
     parse_queue,
     read_resources,
 )
+from batuta.spec.task_trial import NO_TRIAL, TrialWishes, read_trial
 from batuta.spec.task_yaml import LARGEST_BYTES, TaskReader
 from batuta.spec.text_file import read_text
 from batuta.spec.yaml_nodes import YamlNode
 
 _KEYS = (
     *("name", "workdir", "num_nodes", "resources", "envs", "secrets", "file_mounts"),
-    *("setup", "run", "elastic", "gpu"),
+    *("setup", "run", "elastic", "gpu", "trial"),
 )
 _UNUSED = (
     *(
@@ -107,6 +109,7 @@ class Task:
     run: str = ""
     elastic: Elastic = RIGID
     gpu: GpuWishes = NO_WISHES
+    trial: TrialWishes = NO_TRIAL
     notes: tuple[str, ...] = ()
     """What was accepted and is not used, as sentences."""
 
@@ -228,6 +231,7 @@ def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathR
         run=reader.script(values["run"], "run") if "run" in values else "",
         elastic=elastic,
         gpu=gpu,
+        trial=read_trial(reader, values.get("trial"), overrides.trial),
     )
     no_run = not task.run.strip() and isinstance(values.get("run"), yaml.ScalarNode | None)
     if no_run and isinstance(root, yaml.MappingNode):
@@ -252,6 +256,10 @@ def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task) ->
         )
     if (task.num_nodes, task.elastic.max_nodes, task.auto_nodes) != (1, 1, False):
         reader.blame(place, "a task with a share of a GPU has one node", "num_nodes: 1, and no elastic sizes")
+    if task.trial.wanted:
+        reader.blame(
+            values.get("trial"), "a share of a GPU is not tried out: it has one size", "trial: false"
+        )
 
 
 def _read_name(reader: TaskReader, node: YamlNode | None, given: str | None) -> str:

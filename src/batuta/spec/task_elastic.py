@@ -27,7 +27,7 @@ _KEYS = (
     *("min_nodes", "max_nodes", "sizes", "step"),
     *("checkpoint", "checkpoint_interval", "grace", "kind"),
 )
-_GPU_KEYS = ("memory", "compute", "topology", "numa")
+_GPU_KEYS = ("memory", "compute", "limit", "topology", "numa")
 _KINDS: dict[str, JobKind | None] = {"auto": None, **{kind.value: kind for kind in JobKind}}
 _TOPOLOGIES = {
     "any": (Spread.ANY, False),
@@ -75,6 +75,8 @@ class GpuWishes:
     memory_mib: int = 0
     compute_percent: int = 0
     topology: Topology = ANYWHERE
+    soft: bool = False
+    """The compute of a share may be exceeded while the card is idle."""
 
     @property
     def is_share(self) -> bool:
@@ -152,7 +154,10 @@ def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuWishes:
         word = reader.word(values["topology"], "gpu.topology", tuple(_TOPOLOGIES))
         within, required = _TOPOLOGIES[word or "any"]
     numa = reader.word(values["numa"], "gpu.numa", ("any", "single")) if "numa" in values else None
-    return GpuWishes(memory or 0, compute or 0, Topology(within, required, numa == "single"))
+    limit = reader.word(values["limit"], "gpu.limit", ("hard", "soft")) if "limit" in values else None
+    return GpuWishes(
+        memory or 0, compute or 0, Topology(within, required, numa == "single"), soft=limit == "soft"
+    )
 
 
 def _asked(reader: TaskReader, node: YamlNode | None, given: int | str | None) -> tuple[bool, int | None]:

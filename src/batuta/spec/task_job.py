@@ -11,12 +11,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from batuta.core.cluster import Node
-from batuta.core.curve import power_curve
+from batuta.core.curve import SpeedCurve, power_curve
 from batuta.core.job import ANY_TYPE, Job, JobKind, Share
 from batuta.spec.accelerator import ANY, Accelerator
 from batuta.spec.problem import InputError, Problem
@@ -28,6 +29,7 @@ from batuta.spec.task_resources import Needs
 DEFAULT_QUEUE = "default"
 PRIOR_EXPONENT = 0.9
 PRIOR_WORK_S = 3600.0
+"""Of a job with one GPU; see `prior_work_s`."""
 PRIOR_RESTART_S = 30.0
 NEVER_S = 1e9
 """The checkpoint interval of a task that never makes one: a stop loses all since the start."""
@@ -85,6 +87,15 @@ def find_kind(run: str) -> JobKind:
     return JobKind.MPI if _MPI.search(code) else JobKind.SCRIPT
 
 
+def prior_work_s(curve: SpeedCurve) -> float:
+    """The work of a job of which nothing is known but how many GPUs it may have.
+
+    Were it the same for all, the widest would be done first and pass for the shortest; in proportion to the
+    speed, the narrowest would. In between, work × time is the same for all, and the first goes first.
+    """
+    return PRIOR_WORK_S * math.sqrt(curve.speeds[-1])
+
+
 def _candidates(task: Task, default_gpus: int) -> Iterator[_Candidate]:
     for needs in task.choices:
         by_count: dict[float, list[Accelerator]] = {}
@@ -112,6 +123,7 @@ def _build(
     elastic, needs = task.elastic, candidate.needs
     sizes = elastic.legal_sizes
     largest = elastic.max_nodes * each
+    curve = power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT)
     job = Job(
         id=job_id,
         submit_s=submit_s,
@@ -132,8 +144,8 @@ def _build(
         topology=task.gpu.topology,
         cpus_milli_per_gpu=int(needs.cpus.value * 1000) // each if needs.cpus else 0,
         memory_mib_per_gpu=int(needs.memory_gib.value * 1024) // each if needs.memory_gib else 0,
-        curve=power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT),
-        work_s=PRIOR_WORK_S,
+        curve=curve,
+        work_s=prior_work_s(curve),
         restart_s=PRIOR_RESTART_S,
         checkpoint_interval_s=_interval_s(task),
     )
@@ -161,7 +173,7 @@ def _share(task: Task, candidate: _Candidate, types: Sequence[str], nodes: Seque
     if not memory_mib and count < 1:
         cards = [node.gpu_memory_mib for node in nodes if not types or node.gpu_type in types]
         memory_mib = int(min(cards) * count) if cards else 0
-    return Share(memory_mib, percent)
+    return Share(memory_mib, percent, soft=gpu.soft)
 
 
 def _interval_s(task: Task) -> float | None:

@@ -95,6 +95,7 @@ def job_of(event: Event) -> JobId | None:
 
 
 def jobs_of(plan_event: Planned) -> list[JobId]:
-    """The jobs to which a plan does something, each once."""
+    """The jobs of which a plan says something, each once."""
     plan = plan_event.plan
-    return list(dict.fromkeys([c.job for c in plan.commands] + [job for job, _ in plan.retiered]))
+    told = [c.job for c in plan.commands] + [job for job, _ in plan.retiered]
+    return list(dict.fromkeys([*told, *plan.found_idle]))

@@ -13,12 +13,14 @@ import numpy as np
 
 from batuta.core.cluster import Node, Placement
 from batuta.core.curve import CurvePool, SpeedCurve
+from batuta.core.idle import Idle, Usage
 from batuta.core.job import Job
 from batuta.core.job_table import JobTable
 from batuta.core.layout import Card, Layout
 from batuta.core.progress import Progress
 from batuta.core.quota import Flavors, Quota
 from batuta.core.reach import Wishes
+from batuta.core.trial import TrialMeasurement
 from batuta.core.world import Avoided, Others, World
 from batuta.store.errors import CodecError
 from batuta.store.parcel import unwrap, wrap
@@ -27,10 +29,12 @@ from batuta.store.values import form_of
 
 VERSION = 2
 """Changes when an image would be misread; then the journal is replayed."""
-_COUNTERS = ("picky", "irregular", "moving", "broken", "narrow", "held_back")
+_COUNTERS = ("picky", "irregular", "moving", "broken", "narrow", "held_back", "crowd_s")
 _NUMBER, _NODES, _JOBS, _QUOTA = (form_of(kind) for kind in (float, list[Node], list[Job], Quota))
 _FLAVORS = form_of(dict[str, Flavors])
 _PROGRESS = form_of(dict[str, Progress])
+_USAGE, _IDLE, _LOADS = (form_of(kind) for kind in (dict[int, Usage], dict[str, Idle], dict[str, float]))
+_TRIALS = form_of(dict[str, tuple[TrialMeasurement, ...]])
 _PLACEMENTS, _REACH = form_of(list[Placement | None]), form_of(dict[Wishes, list[int]])
 
 
@@ -50,6 +54,10 @@ def draw(world: World) -> bytes:
         "ill": [[i, hex(mask)] for i, mask in world.ill.items()],
         "others": [[i, hex(others.gpus), *others[1:]] for i, others in world.others.items()],
         "avoided": [[job, hex(nodes), until_s] for job, (nodes, until_s) in world.avoided.items()],
+        "usage": _write(_USAGE, world.usage),
+        "idle": _write(_IDLE, world.idle),
+        "loads": _write(_LOADS, world.loads),
+        "trials": _write(_TRIALS, world.trials),
         "quota": _write(_QUOTA, world.quota),
         "flavors": _write(_FLAVORS, world.flavors),
         "reach": _write(_REACH, world.reach),
@@ -114,6 +122,10 @@ def _restore(header: dict[str, Any], arrays: dict[str, Any]) -> World:
     world.ill = {i: _bits(mask) for i, mask in header["ill"]}
     world.others = {i: Others(_bits(gpus), *rest) for i, gpus, *rest in header.get("others", ())}
     world.avoided = {job: Avoided(_bits(nodes), until_s) for job, nodes, until_s in header.get("avoided", ())}
+    world.usage = _read(_USAGE, header.get("usage", ()))
+    world.idle = _read(_IDLE, header.get("idle", ()))
+    world.loads = _read(_LOADS, header.get("loads", ()))
+    world.trials = _read(_TRIALS, header.get("trials", ()))
     world.reach = _read(_REACH, header["reach"])
     world._open_capacity = header["open_capacity"]
     world.policy = header.get("policy", "")

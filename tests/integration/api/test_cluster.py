@@ -210,8 +210,8 @@ def test_metrics(api: ServedApi) -> None:
     assert found["batuta_queue_running", (("queue", "default"),)] == 1
     assert found["batuta_queue_admitted_total", (("queue", "default"),)] == 1
     assert found["batuta_events_total", (("type", "JobStarted"),)] == 1
-    assert found["batuta_job_samples_per_second", (("job", "1"), ("name", "elastic"))] == 64
-    assert found["batuta_job_progress_ratio", (("job", "1"), ("name", "elastic"))] == 0.5
+    assert found["batuta_job_samples_per_second", (("job_id", "1"), ("name", "elastic"))] == 64
+    assert found["batuta_job_progress_ratio", (("job_id", "1"), ("name", "elastic"))] == 0.5
     assert found["batuta_transition_seconds_count", (("step", "start"),)] == 1
     assert found["batuta_transition_seconds_bucket", (("le", "0.25"), ("step", "checkpoint"))] == 1
     assert found["batuta_transition_seconds_count", (("step", "stop"),)] == 0

@@ -63,6 +63,28 @@ def test_who_asks_again_soon_gets_the_same_answer(api: ServedApi, foresight: Cou
     assert foresight.asked == 1
 
 
+def test_an_answer_is_corrected_by_what_came_of_earlier_ones(api: ServedApi) -> None:
+    api.submit(SLEEPER)
+    api.get("/eta")
+    api.wait_for("1", "RUNNING")
+    api.live.backend.end("1")
+    api.wait_for("1", "SUCCEEDED")
+    api.submit(SLEEPER)
+    told = api.get("/eta", params={"job": "2"})
+    assert "corrected by what came of 1 earlier ones" in told["assumes"]
+    alone = api.get("/eta", params={"job": "2", "arrivals": "false"})
+    assert not any("corrected" in note for note in alone["assumes"])
+
+
+def test_what_was_foretold_is_shown_beside_the_job(api: ServedApi) -> None:
+    api.submit(SLEEPER)
+    assert api.wait_for("1", "RUNNING")["eta_s"] is None
+    told = api.get("/eta")
+    left_s = told["jobs"][0]["finish"]["p50_s"] - told["now_s"]
+    assert 0 < api.job("1")["eta_s"] <= left_s
+    assert api.get("/jobs")["jobs"][0]["eta_s"] <= left_s
+
+
 def test_a_parked_job_has_no_expected_finish_and_the_answer_says_why(api: ServedApi) -> None:
     api.submit(SLEEPER)
     assert api.ask("PATCH", "/jobs/1", json={"wish": "park"}).status_code == 200

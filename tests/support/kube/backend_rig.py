@@ -19,7 +19,7 @@ from batuta.backends.kube.operator.inbox import Inbox
 from batuta.backends.kube.operator.watching import Watching
 from batuta.backends.kube.operator.writes import Clerks
 from batuta.backends.kube.operator_config import OperatorConfig
-from batuta.bootstrap import kube_operator
+from batuta.bootstrap import operator_leader
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.command import Command, Preempt, Stop
 from batuta.core.event import Event
@@ -44,7 +44,7 @@ def kube_rig(cluster: ControlPlane, namespace: str, node: NodeName) -> Iterator[
         clock = _Clock()
         # The wiring of `batuta operator` itself, for a World that has seen nothing yet.
         config = OperatorConfig(namespaces=[namespace])
-        backend, *_ = kube_operator.kube_backend(World(), inbox, clerks, config, clock)
+        backend, *_ = operator_leader.kube_backend(World(), inbox, clerks, config, clock)
         yield Rig(
             _InNamespace(backend, namespace, node),
             step_s=0.1,

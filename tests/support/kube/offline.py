@@ -19,7 +19,7 @@ from batuta.backends.kube.operator.outlook import OutlookWatch
 from batuta.backends.kube.operator.writes import Clerks, Doing
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.bootstrap import rules_for
-from batuta.bootstrap.kube_operator import kube_backend
+from batuta.bootstrap.operator_leader import kube_backend
 from batuta.core.world import World
 from batuta.engine.journal import NoJournal
 from batuta.engine.loop import Engine, Live

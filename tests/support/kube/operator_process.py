@@ -49,7 +49,12 @@ class OperatorProcess:
         self._identity = identity
         self._guard = Guard()
         self._config = folder / f"{identity}.yaml"
-        own = {"api": {"listen": "127.0.0.1", "port": self.port}, "queueFiles": f"{RELEASE}-queues"}
+        own = {
+            "api": {"listen": "127.0.0.1", "port": self.port},
+            "queueFiles": f"{RELEASE}-queues",
+            # First come, first served: tests know who runs, whichever policy is the default.
+            "policy": "elastic-fifo",
+        }
         self._config.write_text(yaml.safe_dump(own | config))
         self.program: RunningProgram | None = None
 
@@ -118,8 +123,9 @@ class OperatorProcess:
                 lines = answer.read().decode().splitlines()
         except (urllib.error.URLError, OSError):
             return {}
-        pairs = (line.split() for line in lines if line and not line.startswith("#"))
-        return {name: float(value) for name, value in pairs}
+        # A label may have blanks in it; the value has none.
+        samples = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
 
 
 def prepare(cluster: ControlPlane) -> None:

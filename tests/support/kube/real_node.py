@@ -86,6 +86,11 @@ class RealNode:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def restart_kubelet(self) -> None:
+        """Kills the kubelet and starts it again; containers go on meanwhile."""
+        self._kubelet.stop()
+        self._start_kubelet()
+
     def _start_runtime(self) -> None:
         inside = self._enclosure
         words = ["--config", str(self._config.runtime_path)]
@@ -110,6 +115,7 @@ class RealNode:
             f"--node-labels={VIRTUAL_GPUS}=true",
         ]
         running = self._enclosure.start(program("kubelet"), words, self.folder / "kubelet.log")
+        self._kubelet = running
 
         def is_ready() -> bool:
             running.check()

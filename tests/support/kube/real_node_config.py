@@ -95,6 +95,8 @@ runtime_type = "io.containerd.runc.v2"
             "cgroupRoot": f"/{self.cgroup}",
             "failCgroupV1": False,
             "failSwapOn": False,
+            # What a device plugin offers is seen at once.
+            "nodeStatusUpdateFrequency": "1s",
             "enforceNodeAllocatable": ["none"],
             "makeIPTablesUtilChains": False,
             "podLogsDir": str(self.folder / "pods"),

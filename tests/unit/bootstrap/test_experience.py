@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from batuta.core.job import Job, JobState
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.progress import Progress
 from batuta.core.reason import Reason
+from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
 from batuta.core.world import World
 from tests.support.worlds import at
 
@@ -167,3 +169,36 @@ def test_speeds_that_cannot_be_read_are_given_up_with_a_word(settings: Settings,
     settings[SETTING] = '{"no": "list"'
     Experience(settings).recall(World())
     assert "not known any more" in caplog.text
+
+
+def test_what_trial_runs_showed_is_known_again_after_a_crash():
+    given = Cluster(Settings())
+    job = replace(open_job("new", 0.0, 1, 8), application="vision", trial=TrialPlan((1, 2, 4), 60.0, 10.0))
+    given.happens(ev.JobSubmitted(0.0, job))
+    for gpus, rate in ((1, 100.0), (2, 195.0), (4, 205.0)):
+        found = TrialMeasurement(
+            f"new-t{gpus}",
+            gpus,
+            TrialOutcome.MEASURED,
+            application="vision",
+            gpu_type=given.world.nodes.nodes[0].gpu_type,
+            unit="samples",
+            units_per_s=rate,
+        )
+        given.happens(ev.TrialMeasured(1.0, "new", found))
+    again = Experience(Settings(), boost=False)  # nothing was kept beside the journal
+    again.recall(given.world)
+    for experience in (given.experience, again):
+        assert experience.choose(replace(job, trial=None), 8).gpus == 2
+
+
+def test_how_long_a_trial_run_took_says_nothing_about_jobs():
+    given = Cluster(Settings())
+    now_s = given.world.now_s
+    given.happens(ev.JobSubmitted(now_s, replace(open_job("j-t1", now_s, 1, 1), trial_of="j")))
+    start = Start("j-t1", at("n0:0"), Reason.ADMITTED)
+    plan = Plan(given.world.version, now_s, "test", (start,), (), no_decisions())
+    given.happens(ev.Planned(now_s, plan))
+    given.happens(ev.JobStarted(now_s, "j-t1"))
+    given.happens(ev.JobEnded(now_s + 30, "j-t1", JobState.CANCELLED))
+    assert given.experience._durations.count == 0

@@ -33,6 +33,14 @@ def test_a_server_that_was_never_started_ends_as_well(options: UpOptions):
         assert server.world.nodes.nodes[0].gpus == 2
 
 
+def test_a_new_server_begins_with_rent_and_an_old_one_keeps_what_was_chosen(options: UpOptions):
+    with built(options) as server:
+        assert server.parts.policy == "rent"
+    for told in ("fifo", ""):
+        with built(replace(options, policy=told)) as server:
+            assert server.parts.policy == "fifo"
+
+
 def test_the_world_of_an_engine_that_died_is_not_kept(options: UpOptions):
     """It may have died halfway through an event: only the journal knows what has happened."""
     with built(options) as server:

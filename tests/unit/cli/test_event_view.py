@@ -11,6 +11,7 @@ from batuta.core.cluster import Node
 from batuta.core.job import Job, JobState
 from batuta.core.progress import Progress
 from batuta.core.quota import ClusterQueue, Quota
+from batuta.core.trial import TrialMeasurement, TrialOutcome
 from batuta.core.wish import Wish
 from batuta.store.codec import EVENT_TYPES, encode
 from tests.support.quotas import short
@@ -37,9 +38,20 @@ EVENTS = [
     (ev.JobEnded(1.0, "7", JobState.SUCCEEDED, exit_code=0), "job 7 is over: SUCCEEDED"),
     (ev.JobChanged(1.0, JOB), "job 7 now asks for 2 GPUs (1–4), queue default"),
     (ev.JobWished(1.0, "7", Wish.PARK), "its user wants job 7 to park"),
+    (ev.JobWished(1.0, "7-t2", Wish.CANCEL, cause="trial"), "job 7-t2 is ended: it is measured"),
     (
         ev.TransitionTimed(1.0, "7", 2, 0.5, None, 1.5),
         "job 7 changed to 2 GPUs: checkpoint 0.5 s, start 1.5 s",
+    ),
+    (
+        ev.TrialMeasured(1.0, "7", TrialMeasurement("7-t2", 2, TrialOutcome.OUT_OF_MEMORY)),
+        "job 7 was tried out with 2 GPUs: out of memory",
+    ),
+    (
+        ev.TrialMeasured(
+            1.0, "7", TrialMeasurement("7-t1", 1, TrialOutcome.MEASURED, unit="steps", units_per_s=12.345)
+        ),
+        "job 7 was tried out with 1 GPU: 12.3 steps/s",
     ),
     (ev.PolicySet(1.0, "fifo"), "policy fifo decides from now on"),
     (ev.NodeAdded(1.0, Node("n", 4)), "node n joins with 4 GPUs"),
@@ -54,6 +66,7 @@ EVENTS = [
     (ev.NodeUncordoned(1.0, "n"), "node n is in service again"),
     (ev.GpuFailed(1.0, "n", 3), "GPU 3 of node n failed"),
     (ev.GpuRepaired(1.0, "n", 3), "GPU 3 of node n works again"),
+    (ev.GpusUsed(1.0, "n", (0.5, None, 0.0)), "GPUs of node n are used: 50%, –, 0%"),
     (ev.QuotaSet(1.0, short(("q", {}))), "quota is set: 1 cluster queue"),
     (ev.QuotaSet(1.0, Quota(cluster_queues=(ClusterQueue("q"),))), "quota is set: 1 cluster queue"),
 ]
@@ -72,6 +85,11 @@ def test_there_is_a_sentence_for_every_event():
 def test_a_plan_is_its_commands():
     commands = [{"type": "Start", "job": "7", "sentence": "starts with 2 GPUs"}, {"type": "Stop", "job": "8"}]
     assert tell(Event(1, "Planned", {"commands": commands})) == ["job 7 starts with 2 GPUs", "job 8 Stop"]
+
+
+def test_a_plan_tells_of_idle_jobs():
+    said = tell(Event(1, "Planned", {"commands": [], "found_idle": ["7"]}))
+    assert said == ["job 7 holds GPUs and does not use them"]
 
 
 def test_what_is_not_known_has_at_least_its_name():

@@ -26,12 +26,14 @@ OF_THE_SPEC = frozenset(
             "stop",
             "start",
             "resize",
+            "trial",
         ),
         *(
             "history",
             "top",
             "nodes",
             "gpus",
+            "health",
             "queues",
             "policy",
             "shadow",
@@ -42,11 +44,14 @@ OF_THE_SPEC = frozenset(
             "down",
             "install",
             "operator",
+            "agent",
+            "device-plugin",
             "doctor",
             "dashboard",
             "report",
         ),
         *("token", "completion", "simulate", "compare", "allocate", "policies", "trace", "vgpu"),
+        "share",
         *("create", "get", "delete"),
     )
 )
@@ -73,6 +78,8 @@ def test_all_verbs_of_the_spec_are_there():
         "completion": {"bash", "zsh", "fish", "install"},
         "get": {"jobs"},
         "vgpu": {"create", "status", "inject", "run"},
+        "share": {"selftest", "status"},
+        "health": {"rules", "check-rules"},
     }
     for family, members in families.items():
         assert {path[1] for path in all_commands() if path[0] == family and len(path) == 2} == members
@@ -102,10 +109,14 @@ def test_verbs_that_talk_to_a_server_have_home_and_those_that_print_have_json():
         "policies",
         "trace",
         "vgpu",
+        "share",
+        "health",
         "completion",
         "get",
         "install",
         "operator",
+        "agent",
+        "device-plugin",
     }
     without_json = {
         "launch",
@@ -113,12 +124,15 @@ def test_verbs_that_talk_to_a_server_have_home_and_those_that_print_have_json():
         "up",
         "trace",
         "vgpu",
+        "share",
+        "health",
         "completion",
         "create",
         "delete",
         "token",
         "get",
         "operator",
+        "device-plugin",
     }
     root = get_command(app)
     for name, command in root.commands.items():  # type: ignore[attr-defined]

@@ -112,8 +112,15 @@ def test_without_reasons_the_commands_are_the_same() -> None:
 
 def test_a_job_that_would_not_come_back_from_a_restart_is_not_stopped_for_another() -> None:
     """Given one that runs and one that the policy prefers, the first is stopped if it can be restarted."""
-    for restart_s, stopped in ((30.0, ["b"]), (NO_RESTART_S, [])):
-        jobs = [make_job("a", 4), make_job("b", 2, submit_s=1.0, restart_s=restart_s)]
+    never_saves = {"checkpoint_interval_s": NO_RESTART_S}
+    for facts, stopped in (
+        ({"restart_s": 30.0}, ["b"]),
+        ({"restart_s": NO_RESTART_S}, []),
+        (never_saves, []),
+        ({"checkpoint_interval_s": 600.0}, ["b"]),
+        (never_saves | {"max": 4}, ["b"]),  # its user says that it may be resized
+    ):
+        jobs = [make_job("a", 4), make_job("b", 2, submit_s=1.0, **facts)]
         world = make_world(make_nodes(4), {"b": "n0:01"}, jobs)
         plan = decide(world, NOW_S, rules_that_give(a=4))
         check_plan(world, plan)

@@ -9,12 +9,17 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.decide import Rules, decide
+from batuta.core.idle import IdleRules
+from batuta.core.idle_wish import IdleAction
 from batuta.core.job import Share, Spread, Topology
 from batuta.core.plan import Decision
 from batuta.core.reason import Reason
+from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
 from batuta.core.weigh import Costs
 from batuta.core.wish import Wish
 from batuta.core.world import World
+from batuta.placement.placer import TopologyPlacer
+from batuta.policies.elastic_fifo import ElasticFifo
 from batuta.quota.admission import QuotaAdmission
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_plan
@@ -53,9 +58,32 @@ def moving() -> tuple[World, Rules]:
     return world, rules
 
 
+def idle(action: IdleAction, *uses: float) -> tuple[World, Rules]:
+    """Job `j` has all four GPUs and could do with one; a report of their use every 100 s, the last now."""
+    world = make_world(make_nodes(4), {"j": "n0:0123"}, [make_job("j", 4, min=1)])
+    for number, used in enumerate(uses, start=1 - len(uses)):
+        apply(world, ev.GpusUsed(NOW_S + 100.0 * number, "n0", (used,) * 4))
+    return world, Rules(ElasticFifo(), TopologyPlacer(), idle=IdleRules(after_s=100.0, action=action))
+
+
+def kept_small() -> tuple[World, Rules]:
+    world, rules = idle(IdleAction.SHRINK, 0.0, 0.0)
+    apply(world, ev.Planned(NOW_S, decide(world, NOW_S, rules)))
+    apply(world, ev.JobStarted(NOW_S, "j"))
+    return world, rules
+
+
 def wished(wish: Wish, running: bool = False) -> tuple[World, Rules]:
     world = make_world(make_nodes(4), {"j": "n0:0"} if running else {}, [make_job("j")])
     apply(world, ev.JobWished(NOW_S, "j", wish))
+    return world, rules_that_give()
+
+
+def tried(*outcomes: TrialOutcome) -> tuple[World, Rules]:
+    job = make_job("j", min=1, max=2, trial=TrialPlan((1, 2), 60.0, 10.0))
+    world = make_world(make_nodes(4), {}, [job])
+    for gpus, outcome in enumerate(outcomes, start=1):
+        apply(world, ev.TrialMeasured(NOW_S, "j", TrialMeasurement(f"j-t{gpus}", gpus, outcome)))
     return world, rules_that_give()
 
 
@@ -227,18 +255,44 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
         "leaves its GPUs, which are taken out of service",
         lambda: wished(Wish.EVICT, True),
     ),
+    "it is tried out": (
+        Reason.IN_TRIAL,
+        "is tried out before it is queued: 1 of 2 sizes are done",
+        lambda: tried(TrialOutcome.OUT_OF_MEMORY),
+    ),
+    "it does not fit into memory": (
+        Reason.OUT_OF_MEMORY,
+        "ran out of GPU memory in trial runs with up to 2 GPUs, so it is not started; "
+        "give it a size that fits, or start it all the same",
+        lambda: tried(TrialOutcome.OUT_OF_MEMORY, TrialOutcome.OUT_OF_MEMORY),
+    ),
     "it failed": (Reason.RESTART_BACKOFF, "failed and is tried again in 8 s", failed),
     "it could not be resized": (
         Reason.RESIZE_BACKOFF,
         "could not be resized; that is tried again in 9 s",
         not_resized,
     ),
+    "it does not use its GPUs": (
+        Reason.IDLE,
+        "holds 4 GPUs and has not used them for 200 s",
+        lambda: idle(IdleAction.REPORT, 0.0, 0.01, 0.0),
+    ),
+    "it did not use them and was made small": (
+        Reason.KEPT_SMALL,
+        "is kept at 1 GPU until it has used them for a while: it left its GPUs idle",
+        kept_small,
+    ),
+    "it did not use them and is parked": (
+        Reason.PARKED_IDLE,
+        "is parked until it is started again: it held 4 GPUs and did not use them for 200 s",
+        lambda: idle(IdleAction.PARK, 0.0, 0.0, 0.0),
+    ),
     "it is just starting": (Reason.IN_TRANSITION, "has 2 GPUs and is just starting or resizing", moving),
 }
 
 FOR_COMMANDS = {
     *(Reason.ADMITTED, Reason.GREW, Reason.SHRANK, Reason.PREEMPTED, Reason.CONSOLIDATED, Reason.MADE_ROOM),
-    *(Reason.REPAIRED, Reason.LOST_NODE, Reason.CUT_TO_MAX, Reason.CHANGED_TYPE),
+    *(Reason.REPAIRED, Reason.LOST_NODE, Reason.CUT_TO_MAX, Reason.CHANGED_TYPE, Reason.SHRUNK_IDLE),
 }
 
 

@@ -13,6 +13,7 @@ from batuta.backends.sim.result import RunResult
 from batuta.backends.sim.traces import batuta_jsonl
 from batuta.backends.sim.traces.trace_format import RIGID_OPTIONS, TraceFile
 from batuta.backends.sim.workload import Workload
+from batuta.bootstrap.local_server import DEFAULT_POLICY
 from batuta.core.job import JobKind, JobState
 from batuta.demo.script import DEMO, demo_workload
 from batuta.spec.cluster import read_cluster
@@ -103,7 +104,9 @@ def mean_jct_s(run: RunResult) -> float:
     return sum(job.jct_s for job in run.jobs) / len(run.jobs)
 
 
-@pytest.mark.parametrize("policy", ["elastic-fifo", "elastic-srjf", "elastic-tiresias", "afs-l", "ffdl"])
+@pytest.mark.parametrize(
+    "policy", ["rent", "elastic-fifo", "elastic-srjf", "elastic-tiresias", "afs-l", "ffdl"]
+)
 def test_within_two_and_a_half_minutes_and_sooner_than_without_elasticity(policy, tmp_path):
     elastic, rigid = simulated(tmp_path, policy), simulated(tmp_path, "fifo", rigid=True)
     assert all(job.state is JobState.SUCCEEDED for job in (*elastic.jobs, *rigid.jobs))
@@ -112,8 +115,8 @@ def test_within_two_and_a_half_minutes_and_sooner_than_without_elasticity(policy
 
 
 def test_the_story_that_the_demo_tells(tmp_path):
-    """Under the policy that `batuta up` begins with: the cluster filled, shrinking, growing, waiting."""
-    run = simulated(tmp_path, "elastic-fifo")
+    """Under the policy that `batuta up` begins with: the cluster filled, shrinking, growing, giving way."""
+    run = simulated(tmp_path, DEFAULT_POLICY)
     sizes: dict[str, list[int]] = {}
     for part in sorted(run.segments, key=lambda part: part.start_s):
         sizes.setdefault(part.job, []).append(part.gpus)
@@ -124,4 +127,5 @@ def test_the_story_that_the_demo_tells(tmp_path):
     assert any(after < before for before, after in steps)
     assert any(after > before for before, after in steps)
     assert sizes["eval"] == [4]
-    assert next(job for job in run.jobs if job.id == "eval").wait_s > 5
+    # A short job of one size need not wait: longer ones give way to it.
+    assert "speech" in {job.id for job in run.jobs if job.preemptions}

@@ -19,7 +19,7 @@ def write(tmp_path: Path):
 
 def test_without_anything_the_defaults_hold():
     values = read_values([], [])
-    assert (values.replicas, values.config.policy) == (2, "elastic-fifo")
+    assert (values.replicas, values.config.policy) == (2, "rent")
 
 
 def test_later_files_win_and_set_wins_over_all(write):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job
 from batuta.engine.report_meter import ReportMeter, sample_of
 from batuta.spec.progress import ProgressReport
@@ -40,3 +41,29 @@ def test_a_job_without_a_total_has_what_the_world_thinks_and_never_nothing():
     event = meter.news(5000.0)
     assert event is not None
     assert event.remaining_s == 1.0
+
+
+def curve_told(noise_scale: float | None) -> SpeedCurve:
+    """Of a job whose steps are 64 samples on each GPU and take as long on four GPUs as on one."""
+    meter, time_s, samples, told = ReportMeter(JOB), 0.0, 0, JOB.curve
+    for gpus in (1, 4):
+        meter.began(time_s, gpus=gpus, nodes=1)
+        for _ in range(120):
+            time_s, samples = time_s + 1.0, samples + 64 * gpus
+            report = ProgressReport(step=int(time_s), samples=samples, noise_scale=noise_scale)
+            meter.add([sample_of(report, time_s)])
+            event = meter.news(time_s)
+            if event is not None and event.curve is not None:
+                told = event.curve
+    return told
+
+
+def test_a_reported_noise_scale_makes_the_curve_one_of_goodput():
+    assert curve_told(None).at(4) == pytest.approx(4.0, rel=0.05)
+    assert curve_told(64.0).at(4) == pytest.approx(4.0 * 128 / (64 + 256), rel=0.05)
+    assert curve_told(1e9).at(4) == pytest.approx(4.0, rel=0.05), "all that noise can use every sample"
+
+
+@pytest.mark.parametrize("nonsense", [0.0, -5.0, float("nan"), float("inf"), 1e30])
+def test_a_noise_scale_that_is_none_is_not_believed(nonsense: float):
+    assert curve_told(nonsense) == curve_told(None)

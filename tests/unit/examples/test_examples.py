@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.core.job import JobKind
+from batuta.core.job import JobKind, Share
 from batuta.spec.cluster import read_cluster
 from batuta.spec.task import read_task
 from batuta.spec.task_elastic import Checkpoint
@@ -76,3 +76,12 @@ def test_the_table_names_every_example_and_its_kind():
     rows = re.findall(r"^\| \[([a-z-]+)\]\(([^)]+)\) \|[^|]*\| ([a-z-]+) \|", text, re.MULTILINE)
     assert {name: JobKind(kind) for name, _, kind in rows} == KINDS
     assert all((EXAMPLES / link).is_file() for _, link, _ in rows)
+
+
+def test_half_a_gpu_is_asked_for_as_the_example_says():
+    task = read_task(EXAMPLES / "local" / "shared-gpu.yaml")
+    nodes = read_cluster("1x1")
+    job = task_to_job(task, "a", 0.0, nodes=nodes)
+    assert job.share == Share(memory_mib=4096, compute_percent=50)
+    assert task.notes == ()
+    assert not check_fits(job, nodes)

@@ -33,6 +33,8 @@ from batuta.spec.progress import ProgressReport, parse_line, parse_progress
             ProgressReport(step=3, is_checkpoint=True, checkpoint_path="/c", request=2),
         ),
         ('{"event": "other", "path": "/c", "step": 3}', ProgressReport(step=3)),
+        ('{"step": 1, "noise_scale": 900.5}', ProgressReport(step=1, noise_scale=900.5)),
+        ('{"step": 1, "noise_scale": NaN}', ProgressReport(step=1, nonfinite=("noise_scale",))),
         ('{"accuracy": 0.5}', ProgressReport(metrics=(("accuracy", 0.5),))),
         (f'{{"big": {"9" * 400}}}', ProgressReport(nonfinite=("big",))),
     ],

@@ -87,6 +87,8 @@ def test_of_candidates_the_first_that_fits_is_taken():
         ("resources: {accelerators: H100:0.5}", Share(40_000, 50)),
         ("resources: {accelerators: H100:0.01}", Share(800, 1)),
         ("gpu: {memory: 8GiB, compute: 50%}", Share(8192, 50)),
+        ("gpu: {memory: 8GiB, compute: 50%, limit: hard}", Share(8192, 50)),
+        ("gpu: {memory: 8GiB, compute: 50%, limit: soft}", Share(8192, 50, soft=True)),
         ("gpu: {memory: 8GiB}\nresources: {accelerators: H100}", Share(8192, 0)),
         ("gpu: {memory: 8GiB}\nresources: {accelerators: H100:0.25}", Share(8192, 25)),
         ("gpu: {compute: 10%}\nresources: {accelerators: H100:0.5}", Share(40_000, 10)),

@@ -26,6 +26,7 @@ file_mounts: {/d: /x}
         parse_task("run: x\nresources: {accelerators: T4:0.3}\ngpu: {compute: 5%, topology: require-rack}"),
         parse_task("run: x\nelastic: {sizes: [1, 4], checkpoint_interval: 90s, kind: mpi}"),
         parse_task("run: x\nelastic: {max_nodes: 7, step: 3, grace: 0}"),
+        parse_task("run: x\ntrial: {sizes: [2, 1], budget: 90s, priority: -5}"),
     ],
 )
 def test_a_task_comes_back_as_it_was(task):
@@ -74,6 +75,15 @@ def test_the_shape_of_a_stored_task_changes_with_its_schema_only():
                 "memory_mib": 0,
                 "compute_percent": 0,
                 "topology": {"within": "any", "required": False, "single_numa": False},
+                "soft": False,
+            },
+            "trial": {
+                "wanted": None,
+                "sizes": [],
+                "budget_s": None,
+                "each_s": None,
+                "priority": None,
+                "only": False,
             },
             "notes": [],
         },

@@ -56,7 +56,7 @@ def test_no_field_takes_the_place_of_the_envelope(kind):
 
 
 def test_what_happens_on_a_cluster_comes_back():
-    events = [event for seed in range(3) for event in Walk(seed).go(150).events]
+    events = [event for seed in range(3) for event in Walk(seed).go(250).events]
     assert {type(event) for event in events} == set(EVENT_TYPES)
     for event in events:
         assert deep(again(event)) == deep(event)
@@ -73,7 +73,7 @@ def test_the_text_is_what_the_docs_say():
     assert codec.encode(event) == (
         '{"v":1,"type":"Planned","time_s":1.0,"plan":{"world_version":7,"time_s":1.0,"policy":"fifo",'
         '"commands":[{"type":"Start","job":"j1","placement":[[["n0",[0,1]]]],"reason":"ADMITTED",'
-        '"evidence":[["gpus",2]]}],"retiered":[["j2",1]],"decisions":null,"flavors":[]},"cause":"decide"}'
+        '"evidence":[["gpus",2]]}],"retiered":[["j2",1]],"decisions":null,"flavors":[],"found_idle":[]},"cause":"decide"}'
     )
 
 

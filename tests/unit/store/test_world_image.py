@@ -24,7 +24,7 @@ SLOTS = {
         **dict.fromkeys(
             ("_open_capacity", "cordoned", "ill", "jobs", "layout", "lost", "nodes", "now_s"), DRAWN
         ),
-        **dict.fromkeys(("avoided", "others"), DRAWN),
+        **dict.fromkeys(("avoided", "idle", "loads", "others", "trials", "usage"), DRAWN),
         **dict.fromkeys(("flavors", "policy", "progress", "quota", "reach", "version"), DRAWN),
         "past": "is kept by the snapshots, job by job",
         "most": "is worked out again when somebody asks",
@@ -34,8 +34,9 @@ SLOTS = {
         **dict.fromkeys(
             ("_f", "_i", "curves", "jobs", "outlooks", "placements", "queues", "size_sets"), DRAWN
         ),
-        **dict.fromkeys(("broken", "held_back", "irregular", "moving", "narrow", "picky"), DRAWN),
-        **dict.fromkeys(("_keys", "elastic", "ids", "key_of", "n", "short", "total_max"), FOLLOWS),
+        **dict.fromkeys(("broken", "crowd_s", "held_back", "irregular", "moving", "narrow", "picky"), DRAWN),
+        **dict.fromkeys(("_keys", "beside", "elastic", "ids", "key_of", "n"), FOLLOWS),
+        **dict.fromkeys(("short", "total_max", "unsaved"), FOLLOWS),
     },
     NodeTable: {
         **dict.fromkeys(("nodes", "types"), DRAWN),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from batuta.backends.local.blanks import Blanks
+from batuta.backends.local.equipment import Equipment, PlainGpus
 from batuta.backends.local.job_files import JobFiles, jobs_with_runs
 from batuta.backends.local.job_run import JobRun
 from batuta.backends.local.job_voice import fault_of_ours
@@ -59,6 +60,7 @@ class LocalBackend:
         tasks: Callable[[JobId], Known],
         *,
         devices: Mapping[NodeName, Sequence[Device]] | None = None,
+        equipment: Equipment | None = None,
         on_result: Callable[[JobId, str], None] | None = None,
         inherited: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
@@ -69,8 +71,8 @@ class LocalBackend:
         """Files lie below `root`. `tasks` says what a job runs; it may raise KeyError or InputError.
 
         `devices` names each node's GPUs as CUDA knows them, numbers or UUIDs; without it they are numbered
-        within their node. `inherited` is passed on to jobs, by default what is harmless of the server's own
-        environment.
+        within their node. `equipment` is what programs need beside that. `inherited` is passed on to jobs, by
+        default what is harmless of the server's own environment.
         `on_result` gets a job's return value as JSON, before the job's end is told. `since_s` is the World's
         time: should the clock have been set back since, events go on from there.
         """
@@ -86,13 +88,15 @@ class LocalBackend:
         self._watch = Watch(self._inbox.put, doorbell)
         self._janitor = Janitor(self.root)
         occupancy = Occupancy()
-        self._yard = Yard(occupancy, timing)
+        equipment = equipment or PlainGpus()
+        self._yard = Yard(occupancy, timing, equipment.is_ready)
         machine = Machine(
             {node.name: index for index, node in enumerate(self._nodes)},
             devices or {node.name: range(node.gpus) for node in self._nodes},
             passed_env(os.environ) if inherited is None else inherited,
             doorbell,
             log_cap_bytes,
+            equipment,
         )
         self._site = Site(
             machine,

@@ -28,6 +28,7 @@ from batuta.backends.local.run_record import RunRecord, read_record
 from batuta.backends.local.site import Site
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobKind, JobState
+from batuta.prediction import SpeedMeter
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
 
@@ -115,6 +116,11 @@ class JobRun:
             self.run.leave(now_s, interrupted=not self._is_planned(self.run))
             self.run.kill()
             self._give(now_s + self._site.timing.overdue_s)
+
+    def read(self, now_s: float) -> SpeedMeter:
+        """Reads new progress reports, and says nothing of them yet; returns what measures by them."""
+        self._feed.read(now_s)
+        return self._feed.meter
 
     def poll(self, now_s: float, *, at_end: bool = False) -> None:
         """Reads new progress reports."""

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
+from batuta.backends.local.equipment import Equipment, PlainGpus, Seat
 from batuta.backends.local.hosts import node_addresses
 from batuta.backends.local.job_files import JobFiles
 from batuta.backends.local.mpi import HostfileStyle, local_hosts, write_discovery_script, write_hostfile
@@ -48,6 +49,7 @@ class Machine:
     """Of the server's environment."""
     doorbell: Path
     log_cap_bytes: int
+    equipment: Equipment = field(default_factory=PlainGpus)
 
     def knows(self, placement: Placement) -> bool:
         return all(
@@ -91,6 +93,10 @@ def plan_replicas(
             env["CUDA_VISIBLE_DEVICES"] = ",".join(
                 str(machine.devices[span.node][gpu]) for span in record.placement.spans for gpu in span.gpus
             )
+        seat = Seat(
+            job, workers[rank].node, workers[rank].gpus, record.run_id(rank), files.control(record.number)
+        )
+        env = machine.equipment.equip(seat, env)
         specs.append(_spec(machine, files, task, record, rank, workers[rank].node, env, time_limit_s))
     return specs
 

@@ -73,11 +73,15 @@ class ProgressFeed:
         """Whether the request was answered: by its number, or by a checkpoint without one made since."""
         return self._answered >= request or self._unasked > 0
 
-    def poll(self, now_s: float, *, at_end: bool = False) -> JobProgressed | None:
-        """Reads what is new; an event when it is worth one."""
+    def read(self, now_s: float, *, at_end: bool = False) -> None:
+        """Reads what is new."""
         samples = [_sample(report, now_s) for report in self._read(now_s, at_end=at_end)]
         if samples:
             self._reports.add(samples)
+
+    def poll(self, now_s: float, *, at_end: bool = False) -> JobProgressed | None:
+        """The same, and an event when it is worth one."""
+        self.read(now_s, at_end=at_end)
         return self._reports.news(now_s)
 
     def _read(self, now_s: float, *, at_end: bool) -> Iterator[ProgressReport]:

@@ -12,6 +12,7 @@ from batuta.backends.local.site import Occupancy, Timing, gpus_of
 from batuta.backends.local.watch import News
 from batuta.core.cluster import Placement
 from batuta.core.job import JobId
+from batuta.prediction import fit_together
 
 _log = logging.getLogger(__name__)
 
@@ -19,13 +20,14 @@ _log = logging.getLogger(__name__)
 class Yard:
     """Drives jobs: those that leave first, then those that wait for what they leave."""
 
-    def __init__(self, occupancy: Occupancy, timing: Timing) -> None:
+    def __init__(self, occupancy: Occupancy, timing: Timing, is_ready: Callable[[], bool]) -> None:
         self.machines: dict[JobId, JobRun] = {}
         """Of every living job that was ever wanted to run."""
         self.owners: dict[str, tuple[JobId, int]] = {}
         """By run id: job and rank."""
         self._occupancy = occupancy
         self._timing = timing
+        self._is_ready = is_ready
         self._active: dict[JobId, JobRun] = {}
         """Those with something to do, in the order in which it was asked for."""
         self._dirty: set[JobId] = set()
@@ -80,6 +82,8 @@ class Yard:
                 run.look(rank)
             except Exception as error:
                 self._give_up(machine, now_s, error)
+        if polls:
+            self._read_reports(now_s)
         for machine in list(self._active.values()):
             try:
                 if machine.run is not None and looks:
@@ -94,13 +98,25 @@ class Yard:
             self._look_s = now_s + self._timing.look_s
         if polls:
             self._poll_s = now_s + self._timing.poll_s
+        ready = self._is_ready()
         for machine in list(self._active.values()):
             try:
-                if machine.needs_start and self._is_free(machine):
+                if ready and machine.needs_start and self._is_free(machine):
                     machine.start(now_s)
             except Exception as error:
                 self._give_up(machine, now_s, error)
             self._retire(machine)
+
+    def _read_reports(self, now_s: float) -> None:
+        """Reads what all jobs report, and fits their curves side by side: one by one it takes far longer."""
+        meters = []
+        for machine in list(self._active.values()):
+            try:
+                if machine.run is not None:
+                    meters.append(machine.read(now_s))
+            except Exception as error:
+                self._give_up(machine, now_s, error)
+        fit_together(meters)
 
     def _give_up(self, machine: JobRun, now_s: float, error: Exception) -> None:
         _log.error("job %s is given up: something went wrong that should not", machine.job.id, exc_info=error)

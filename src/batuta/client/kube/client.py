@@ -128,12 +128,13 @@ class KubeClient:
             reason = seen.reason
             if reason is not None and seen.state in ("PENDING", "PREEMPTED"):
                 reason = replace(reason, evidence=await self._ahead(api, uj))
-            return a.Explanation(uj.id, seen.state, reason, story_of(uj, events))
+            story = story_of(uj, events)
+            return a.Explanation(uj.id, seen.state, reason, story, size_choice=seen.size_choice)
 
         return self._session.run(ask)
 
     def suggestions(self, job: AskedJob) -> tuple[a.Suggestion, ...]:
-        """None: only the operator has the whole cluster in mind, and it is not asked."""
+        """None: only the operator has the whole cluster in mind, and it is asked as a server is."""
         return ()
 
     async def _ahead(self, api: Api, uj: UnifiedJob) -> dict[str, Any]:

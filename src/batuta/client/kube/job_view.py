@@ -11,7 +11,7 @@ from typing import Any
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cards import gpu_indices
 from batuta.backends.kube.binder.tenant import is_over
-from batuta.backends.kube.unified_job.model import TrainerStatus, UnifiedJob
+from batuta.backends.kube.unified_job.model import SizeChoiceStatus, TrainerStatus, UnifiedJob
 from batuta.backends.kube.unified_job.node_wishes import node_wishes
 from batuta.backends.kube.unified_job.quantity import parse_quantity
 from batuta.backends.kube.unified_job.to_job import pinned_replicas
@@ -51,6 +51,7 @@ def job_view(uj: UnifiedJob, now_s: float, pods: Iterable[objects.Pod] = (), pri
         restarts=status.restarts,
         detail=status.message if over else "",
         reason=None if over else _reason(uj),
+        size_choice=_size_choice(status.size_choice),
     )
 
 
@@ -84,6 +85,13 @@ def _reason(uj: UnifiedJob) -> a.Reason:
     if not status.state:
         return a.Reason("Unseen", UNSEEN)
     return a.Reason(status.reason, status.message)
+
+
+def _size_choice(chosen: SizeChoiceStatus | None) -> a.SizeChoice | None:
+    if chosen is None:
+        return None
+    share = chosen.speed_percentage / 100
+    return a.SizeChoice(chosen.gpus, chosen.fastest_gpus, share, chosen.measured_jobs, chosen.message)
 
 
 def _gpus(uj: UnifiedJob) -> a.GpuRequest:

@@ -77,8 +77,8 @@ def _tenants(count: int, pods: Sequence[objects.Pod], gpu_resources: Sequence[st
 
 
 def _share(asked: dict[str, int]) -> a.Share | None:
-    memory, compute = asked.get(names.SHARE_MEMORY, 0), asked.get(names.SHARE_COMPUTE, 0)
-    return a.Share(memory, compute) if memory or compute else None
+    units, compute = asked.get(names.SHARE_MEMORY, 0), asked.get(names.SHARE_COMPUTE, 0)
+    return a.Share(units * names.SHARE_UNIT_MIB, compute) if units or compute else None
 
 
 def owner_of(pod: objects.Pod) -> str:

@@ -58,10 +58,10 @@ def _all(trials: Trials) -> Iterator[Suggestion]:
 
 
 def _started_again(trials: Trials) -> Suggestion | None:
-    """For a job that is parked, or that waits after a failure."""
+    """For a job that is parked, is tried out first, or waits after a failure."""
     jobs = trials.world.jobs
     row = jobs.row(trials.job.id)
-    if jobs.wish_of(row) is not Wish.PARK and jobs.f("not_before_s")[row] <= trials.now_s:
+    if jobs.wish_of(row) not in (Wish.PARK, Wish.TRY) and jobs.f("not_before_s")[row] <= trials.now_s:
         return None
     return trials.suggestion(
         Remedy.STARTED_AGAIN, (), [JobWished(trials.now_s, trials.job.id, Wish.RUN, cause="suggestion")]

@@ -30,7 +30,7 @@ class Remedy(Enum):
     MORE_NODES = "with {nodes:g} more nodes like {like}"
     JOB_ENDS = "when job {job} ends"
     JOBS_END = "when {jobs:g} of the jobs that run have ended, {last} as the last of them"
-    STARTED_AGAIN = "if it was started again: it is parked, or waits after a failure"
+    STARTED_AGAIN = "if it was started again: it is parked, is tried out first, or waits after a failure"
 
     def sentence(self, facts: Facts) -> str:
         return _ONE.sub(r"1 \1\2", self.value.format(**dict(facts)))

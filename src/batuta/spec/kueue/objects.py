@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import yaml
 
 from batuta.core.quota import ClusterQueue, Cohort, Flavor, LocalQueue, PriorityClass
 from batuta.spec.kueue.cluster_queue import read_cluster_queue
+from batuta.spec.kueue.idle_annotations import read_idle
 from batuta.spec.kueue.part import Item, ObjectReader, Part, part_of
 from batuta.spec.kueue.resource_flavor import read_flavor
 from batuta.spec.kueue.small_kinds import (
@@ -17,6 +19,7 @@ from batuta.spec.kueue.small_kinds import (
     read_local_queue,
     read_priority_class,
 )
+from batuta.spec.kueue.trial_annotation import read_trial_wish
 from batuta.spec.problem import Problem, did_you_mean
 from batuta.spec.yaml_nodes import YamlNode
 
@@ -97,6 +100,8 @@ def read_object(reader: ObjectReader, item: Item) -> Written | bool | None:
     namespace = metadata.name("namespace") if kind == "LocalQueue" else ""
     key = Key(kind, name, namespace)
     value = _read_value(top, key, version)
+    if isinstance(value, ClusterQueue | LocalQueue):
+        value = replace(value, idle=read_idle(metadata), trial=read_trial_wish(metadata))
     reader.notes += [f"{key}: {note}" for note in top.unused]
     return Written(key, value, place_of(reader, item.node)) if len(reader.problems) == before else None
 

@@ -19,8 +19,10 @@ from batuta.core.quota import (
     Selector,
     Toleration,
 )
+from batuta.spec.kueue.idle_annotations import idle_annotations
 from batuta.spec.kueue.objects import CONFIG_GROUP, CONFIGURATION, GROUP
 from batuta.spec.kueue.small_kinds import STRATEGIES
+from batuta.spec.kueue.trial_annotation import trial_annotation
 from batuta.spec.quantity import show_milli
 
 Plain: TypeAlias = dict[str, Any]
@@ -35,8 +37,8 @@ def quota_objects(quota: Quota) -> list[Plain]:
     found = [_configuration()] if quota.fair_sharing else []
     found += [_object("ResourceFlavor", one.name, spec=_flavor(one)) for one in quota.flavors]
     found += [_object("Cohort", one.name, spec=_cohort(one)) for one in quota.cohorts]
-    found += [_object("ClusterQueue", one.name, spec=_cluster_queue(one)) for one in queues]
-    found += [_object("LocalQueue", one.name, one.namespace, spec=_local_queue(one)) for one in doors]
+    found += [_queue_object("ClusterQueue", one, "", _cluster_queue(one)) for one in queues]
+    found += [_queue_object("LocalQueue", one, one.namespace, _local_queue(one)) for one in doors]
     for one in quota.priority_classes:
         said = {"description": one.description} if one.description else {}
         found.append(_object("WorkloadPriorityClass", one.name, value=one.value, **said))
@@ -46,6 +48,13 @@ def quota_objects(quota: Quota) -> list[Plain]:
 def _configuration() -> Plain:
     fair = {"preemptionStrategies": list(STRATEGIES)}
     return {"apiVersion": f"{CONFIG_GROUP}/{VERSION}", "kind": CONFIGURATION, "fairSharing": fair}
+
+
+def _queue_object(kind: str, queue: ClusterQueue | LocalQueue, namespace: str, spec: Plain) -> Plain:
+    made = _object(kind, queue.name, namespace, spec=spec)
+    if said := idle_annotations(queue.idle) | trial_annotation(queue.trial):
+        made["metadata"]["annotations"] = said
+    return made
 
 
 def _object(kind: str, name: str, namespace: str = "", **rest: Any) -> Plain:

@@ -57,7 +57,7 @@ def test_pods_that_are_over_or_use_no_gpu_hold_none():
 
 
 def test_several_may_share_a_gpu():
-    asked = {names.SHARE_MEMORY: "1024", names.SHARE_COMPUTE: "50"}
+    asked = {names.SHARE_MEMORY: "4", names.SHARE_COMPUTE: "50"}
     (seen,) = node_views([node()], [pod("a", asked, "2", "a"), pod("b", asked, "2", "b")])
     assert [(one.id, one.share) for one in seen.gpus[2].jobs] == [
         ("team-a/a", Share(1024, 50)),

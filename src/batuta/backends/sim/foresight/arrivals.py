@@ -13,30 +13,56 @@ from batuta.core.world import PastJob, World
 
 WINDOW_S = 4 * 3600.0
 """How far back arrivals are looked at."""
+TOGETHER_S = 10.0
+"""Jobs that come within so long of each other came together: a sweep is one arrival of many jobs."""
 _FEW = 3
 """Fewer arrivals say nothing about what is to come."""
-_MOST = 5_000
+_LEAST_S = 900.0
+"""What was seen in less time than this says nothing about how often it happens."""
+MOST = 5_000
+"""More are not drawn in one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
     """Who came lately, and how often somebody comes."""
 
-    jobs: tuple[Job, ...]
-    """With what is known by now of their work."""
+    groups: tuple[tuple[Job, ...], ...]
+    """Jobs that came together, with what is known by now of their work."""
     per_s: float
+    """Groups in a second."""
+
+    @property
+    def jobs_per_s(self) -> float:
+        return self.per_s * sum(map(len, self.groups)) / len(self.groups)
 
 
 def recent_arrivals(world: World, now_s: float, window_s: float = WINDOW_S) -> Recent | None:
     """What came within the window, in the order of arrival; None when that is too little to go by."""
+    living = [job for job in world.jobs.jobs if job.submit_s <= now_s]
+    known = [*living, *(_as_it_was(past) for past in world.past.values())]
     since_s = now_s - window_s
-    found = [job for job in world.jobs.jobs if job.submit_s >= since_s]
-    found += [_as_it_was(past) for past in world.past.values() if past.job.submit_s >= since_s]
-    if len(found) < _FEW:
+    found = sorted(
+        (job for job in known if job.submit_s >= since_s),
+        key=lambda job: (job.submit_s, job.sequence, job.id),
+    )
+    groups = _together(found)
+    if len(groups) < _FEW:
         return None
-    found.sort(key=lambda job: (job.submit_s, job.sequence, job.id))
-    observed_s = min(window_s, now_s - found[0].submit_s)
-    return Recent(tuple(found), len(found) / observed_s) if observed_s > 0 else None
+    # Who has seen nobody before the window cannot know how long nobody came.
+    seen_before = any(job.submit_s < since_s for job in known)
+    observed_s = window_s if seen_before else now_s - found[0].submit_s
+    return Recent(groups, len(groups) / max(observed_s, _LEAST_S))
+
+
+def _together(jobs: Sequence[Job]) -> tuple[tuple[Job, ...], ...]:
+    groups: list[list[Job]] = []
+    for job in jobs:
+        if groups and job.submit_s - groups[-1][0].submit_s <= TOGETHER_S:
+            groups[-1].append(job)
+        else:
+            groups.append([job])
+    return tuple(map(tuple, groups))
 
 
 def _as_it_was(past: PastJob) -> Job:
@@ -48,14 +74,15 @@ def _as_it_was(past: PastJob) -> Job:
 
 
 def draw_arrivals(recent: Recent, draws: Draws, run: int, now_s: float, ahead_s: float) -> Sequence[SimJob]:
-    """Arrivals of one run: a Poisson process of jobs like those that came lately."""
+    """Arrivals of one run: a Poisson process of groups of jobs like those that came lately."""
     chance, found, time_s = draws.chance(f"arrivals {run}"), list[SimJob](), now_s
-    most = min(_MOST, math.ceil(4 * recent.per_s * ahead_s) + 10)
-    for number in range(most):
+    most = min(MOST, math.ceil(4 * recent.jobs_per_s * ahead_s) + 10)
+    while len(found) < most:
         time_s += float(chance.exponential(1.0 / recent.per_s))
         if time_s > now_s + ahead_s:
             break
-        like = recent.jobs[int(chance.integers(len(recent.jobs)))]
-        job = replace(like, id=f"to-come-{number}", submit_s=time_s, sequence=number, name="")
-        found.append(SimJob(job, job.work_s, job.curve))
+        for like in recent.groups[int(chance.integers(len(recent.groups)))]:
+            number = len(found)
+            job = replace(like, id=f"to-come-{number}", submit_s=time_s, sequence=number, name="")
+            found.append(SimJob(job, job.work_s, job.curve))
     return found

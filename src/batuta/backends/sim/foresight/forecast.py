@@ -158,6 +158,8 @@ def _why_never(world: World, row: int, futures: Sequence[Future]) -> str:
         return "parked"
     if wish is Wish.CANCEL:
         return "being cancelled"
+    if wish is Wish.TRY:
+        return "tried out first"
     if any(future.is_cut for future in futures):
         return "later than was looked ahead"
     return "never, as things are"

@@ -17,6 +17,8 @@ from batuta.core.cluster import Node
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import NO_RESTART_S, Job, JobId, JobState
 from batuta.core.job_table import Phase
+from batuta.core.trial_events import never_fits
+from batuta.core.wish import Wish
 from batuta.core.world import World
 
 
@@ -63,7 +65,7 @@ def machines_of(
     """
     now_s, jobs = twin.now_s, twin.jobs
     nodes = [*twin.nodes.nodes, *_nodes_to_come(outside.script)]
-    script = [*_opening(twin, decides_at_once), *outside.script, *_releases(twin)]
+    script = [*_opening(twin, decides_at_once), *outside.script, *_releases(twin), *_trial_ends(twin)]
     script.sort(key=lambda event: event.time_s)
     backend = SimBackend(outside.arrivals, nodes, failures=outside.failures, script=script, now_s=now_s)
     begun_s, resized_s = jobs.f("last_start_s"), jobs.f("last_resize_s")
@@ -108,6 +110,22 @@ def _releases(twin: World) -> list[ev.Event]:
     times = {time_s for time_s in twin.jobs.f("not_before_s").tolist() if time_s > twin.now_s}
     times |= {avoided.until_s for avoided in twin.avoided.values() if avoided.until_s > twin.now_s}
     return [ev.TimePassed(time_s, cause="release") for time_s in sorted(times)]
+
+
+def _trial_ends(twin: World) -> list[ev.Event]:
+    """When jobs that are tried out are queued at the latest, or over, if that was all that was wanted."""
+    found: list[ev.Event] = []
+    for job_id, measured in twin.trials.items():
+        row = twin.jobs.row(job_id)
+        plan = twin.jobs.jobs[row].trial
+        if plan is None or twin.jobs.wish_of(row) is not Wish.TRY:
+            continue
+        end_s = max(twin.now_s, twin.jobs.jobs[row].submit_s + plan.budget_s)
+        if plan.only:
+            found.append(ev.JobEnded(end_s, job_id, JobState.SUCCEEDED, cause="trial"))
+        elif not never_fits(measured, plan.sizes):
+            found.append(ev.JobWished(end_s, job_id, Wish.RUN, cause="trial"))
+    return found
 
 
 def _nodes_to_come(script: Sequence[ev.Event]) -> list[Node]:

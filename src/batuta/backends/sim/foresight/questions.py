@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from batuta.backends.sim.foresight.arrivals import Recent, draw_arrivals, recent_arrivals
+from batuta.backends.sim.foresight.arrivals import MOST, Recent, draw_arrivals, recent_arrivals
 from batuta.backends.sim.foresight.effort import BRAKE_S, BUDGET_S, plan_effort, span_estimate_s
 from batuta.backends.sim.foresight.forecast import (
     Forecast,
@@ -38,8 +38,8 @@ class EtaQuestion:
 
     now_s: float
     policy: str
-    expects_arrivals: bool = False
-    """Whether jobs keep coming as they did lately."""
+    expects_arrivals: bool = True
+    """Whether jobs keep coming as they did lately. To leave them out is too early on a busy cluster."""
     seed: int = 0
     budget_s: float = BUDGET_S
 
@@ -82,7 +82,7 @@ def _scene(
     """The World with the luck of its jobs, and in a sentence what it assumes to come."""
     recent = recent_arrivals(world, now_s) if question.expects_arrivals else None
     ahead_s = min(AHEAD_S, _SPANS * span_estimate_s(world))
-    to_come = 0 if recent is None else math.ceil(recent.per_s * ahead_s)
+    to_come = 0 if recent is None else min(math.ceil(recent.jobs_per_s * ahead_s), MOST)
     effort = plan_effort(world, world.jobs.n + to_come, question.budget_s, worlds=worlds)
     draws = Draws(effort.runs, question.seed)
     brake_s = max(BRAKE_S, 3 * question.budget_s)
@@ -91,7 +91,7 @@ def _scene(
     )
     if recent is None:
         return scene, ALONE
-    note = f"if jobs keep coming as they did lately: {recent.per_s * 3600:.3g} an hour, like those"
+    note = f"if jobs keep coming as they did lately: {recent.jobs_per_s * 3600:.3g} an hour, like those"
     return replace(scene, outside=_arriving(recent, draws, now_s, ahead_s)), note
 
 

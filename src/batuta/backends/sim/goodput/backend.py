@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from batuta.backends.sim.goodput.application import Application, load_applications, save_points
-from batuta.backends.sim.goodput.foresight import Foresight, Oracle, foresight
+from batuta.backends.sim.goodput.fixed_knowledge import FixedTruth, fixed_knowledge
 from batuta.backends.sim.goodput.job import FixedBatch, GoodputJob
-from batuta.backends.sim.goodput.knowledge import Belief, Measured, Observed, beliefs, truth
+from batuta.backends.sim.goodput.knowledge import Belief, Knowledge, Observed
 from batuta.backends.sim.goodput.lengths import Lengths
 from batuta.backends.sim.goodput.lessons import Exploration
+from batuta.backends.sim.goodput.tuned_knowledge import TunedTruth, tuned_knowledge
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Placement
@@ -41,16 +42,17 @@ class GoodputBackend:
     nodes: Sequence[Node]
     models: dict[JobId, Observed]
     round_s: float
-    believe: Callable[[Observed], Belief] | None
-    foresight: Foresight | None = None
-    """Set where jobs tune their batch size."""
+    knowledge: Knowledge | None
+    """What the scheduler is told; None: nothing."""
+    tunes: bool = False
+    """Whether jobs tune their batch size."""
     now_s: float = 0.0
     lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
     _index: dict[NodeName, int] = field(default_factory=dict)
     _alive: dict[JobId, Observed] = field(default_factory=dict)
     _told: dict[JobId, SpeedCurve] = field(default_factory=dict)
     _arrived: int = 0
-    _truth: Oracle | None = None
+    _truth: Knowledge | None = None
 
     @staticmethod
     def of(
@@ -71,8 +73,11 @@ class GoodputBackend:
         problems: list[Problem] = []
         width = max((node.gpus for node in nodes), default=1)
         sizes = tuple(range(1, gpus + 1)) if tuning and tuning.every_size else node_sizes(gpus, width)
-        ahead = foresight(knowledge, sizes, width, tuning.explores) if tuning else None
-        believe = ahead.belief if ahead else beliefs(knowledge)
+        known = (
+            tuned_knowledge(knowledge, sizes, width, tuning.explores)
+            if tuning
+            else fixed_knowledge(knowledge)
+        )
         epochs = lengths.draw([_epochs_of(sim, applications) for sim in sims])
         for sequence, sim in enumerate(sims):
             request = sim.goodput
@@ -85,12 +90,12 @@ class GoodputBackend:
                     Problem(f"job {sim.job.id}: batch size {request.batch_size} was never measured")
                 )
                 continue
-            batch = application.profile.max_batch if ahead else request.batch_size
-            mode = ahead.mode(application, sim.job.id) if ahead else FixedBatch(batch)
+            batch = application.profile.max_batch if tuning else request.batch_size
+            mode = known.mode(application, sim.job.id, batch) if known else FixedBatch(batch)
             model = GoodputJob(application, mode, restart_s, epochs[sequence])
             most = max(1, min(application.profile.max_gpus(batch), gpus))
             seen = models[sim.job.id] = Observed(sim.job.id, model, batch, most)
-            belief = believe(seen) if believe else Belief(sim.job.curve, sim.job.work_s)
+            belief = known.belief(seen) if known else Belief(sim.job.curve, sim.job.work_s)
             job = replace(
                 sim.job,
                 sequence=sequence,
@@ -99,10 +104,10 @@ class GoodputBackend:
                 work_s=belief.remaining_s,
                 restart_s=restart_s,
             )
-            jobs.append(_sized(job, tuple(n for n in sizes if n <= most)) if ahead else job)
+            jobs.append(_sized(job, tuple(n for n in sizes if n <= most)) if tuning else job)
         if problems:
             raise InputError(problems)
-        return GoodputBackend(jobs, nodes, models, round_s, believe, ahead)
+        return GoodputBackend(jobs, nodes, models, round_s, known, tuning is not None)
 
     def __post_init__(self) -> None:
         self._index = {node.name: i for i, node in enumerate(self.nodes)}
@@ -118,7 +123,7 @@ class GoodputBackend:
 
     def close(self) -> None:
         """Keeps what had to be interpolated, so that the next run starts faster."""
-        if self.foresight is not None:
+        if self.tunes:
             for seen in {seen.application: seen for seen in self.models.values()}.values():
                 self.alone_s(seen.id, 1.0)  # so that the truth is looked up before it is kept
         save_points({seen.application: seen.model.application for seen in self.models.values()})
@@ -128,15 +133,15 @@ class GoodputBackend:
         seen = self.models[job]
         fresh = GoodputJob(seen.model.application, FixedBatch(seen.batch_size), epochs=seen.model.epochs)
         twin = Observed(job, fresh, seen.batch_size, seen.most_gpus)
-        belief = self._oracle().belief(twin) if self.foresight else truth(twin)
+        belief = self._true().belief(twin)
         n = max(1, min(int(gpus), seen.most_gpus))
         speed = max(belief.curve.speeds[1 : n + 1]) * min(gpus, 1.0)
         return belief.remaining_s / speed + seen.model.restart_s
 
-    def _oracle(self) -> Oracle:
+    def _true(self) -> Knowledge:
         if self._truth is None:
             gpus, width = sum(node.gpus for node in self.nodes), max(node.gpus for node in self.nodes)
-            self._truth = Oracle(node_sizes(gpus, width), width)
+            self._truth = TunedTruth(node_sizes(gpus, width), width) if self.tunes else FixedTruth()
         return self._truth
 
     def next_events(self, until_s: float | None) -> list[ev.Event]:
@@ -153,10 +158,10 @@ class GoodputBackend:
         before = list(self._alive.values())
         for seen in before:
             self._advance(seen, end_s - self.now_s, found)
-        if self.foresight is not None:
+        if self.knowledge is not None:
             # All tell what they measured before anybody is judged by it.
             alive = [seen for seen in before if seen.id in self._alive]
-            self.foresight.round_over(alive)
+            self.knowledge.round_over(alive)
             for seen in alive:
                 self._tell(seen, end_s, found)
         self.now_s = end_s
@@ -197,18 +202,15 @@ class GoodputBackend:
             found.append(ev.JobStarted(begun_s + restart_left_s, seen.id))
         if ended_after_s is not None:
             del self._alive[seen.id]
-            learner = self.believe if isinstance(self.believe, Measured) else self.foresight
-            if learner is not None:
-                learner.ended(seen)
+            if self.knowledge is not None:
+                self.knowledge.ended(seen)
             found.append(ev.JobEnded(begun_s + ended_after_s, seen.id, JobState.SUCCEEDED))
-        elif self.foresight is None:
-            self._tell(seen, begun_s + seconds, found)
 
     def _tell(self, seen: Observed, now_s: float, found: list[ev.Event]) -> None:
         """Reports progress in the scheduler's terms; the curve only when it has changed."""
-        if self.believe is None:
+        if self.knowledge is None:
             return
-        belief = self.believe(seen)
+        belief = self.knowledge.belief(seen)
         curve = None if self._told.get(seen.id) == belief.curve else belief.curve
         if curve is not None:
             self._told[seen.id] = curve

@@ -11,6 +11,7 @@ from batuta.backends.sim.goodput.batch import BatchSplit
 from batuta.backends.sim.goodput.efficiency import GradientStatistics
 from batuta.backends.sim.goodput.split_table import SplitTable, packed_table, split_table
 from batuta.backends.sim.goodput.throughput import Placement
+from batuta.backends.sim.goodput.totals import Totals
 from batuta.core.arrays import FloatArray
 from batuta.core.outlook import Phases
 from batuta.prediction.step_fit import USUAL, Expectation
@@ -46,10 +47,9 @@ class Lessons:
         "_tuned_of",
         "_tuned_table",
         "application",
-        "ended",
-        "furthest",
         "gpus_per_node",
         "model",
+        "totals",
     )
 
     def __init__(
@@ -63,10 +63,7 @@ class Lessons:
         self._explores = explores
         self.gpus_per_node = gpus_per_node
         self.model = StepModel(Expectation(explores.sync, explores.across))
-        self.furthest = 0.0
-        """The most progress that was seen."""
-        self.ended: list[float] = []
-        """Progress of those that came to their end."""
+        self.totals = Totals()
         self._sizes = sizes
         self._statistics: list[GradientStatistics] = []
         self._statistics_version = 0
@@ -94,9 +91,6 @@ class Lessons:
         else:
             known.extend([seen] * (epoch + 1 - len(known)))
         self._statistics_version += 1
-
-    def advance(self, progress: float) -> None:
-        self.furthest = max(self.furthest, progress)
 
     @property
     def most_gpus(self) -> int:

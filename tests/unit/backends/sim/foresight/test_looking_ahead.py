@@ -17,6 +17,7 @@ from batuta.core.apply import apply
 from batuta.core.command import Start
 from batuta.core.job import NO_RESTART_S, JobState
 from batuta.core.reason import Reason
+from batuta.core.trial import TrialPlan
 from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.prediction.duration import Quantiles
@@ -59,6 +60,13 @@ def test_a_job_that_backs_off_is_started_when_that_is_over() -> None:
     world = make_world(make_nodes(4), jobs=[make_job("a", 4, work_s=400.0, restart_s=0.0)])
     apply(world, ev.JobInterrupted(5.0, "a", not_before_s=60.0))
     assert finishes(looked(world)) == {"a": 160.0}
+
+
+def test_a_job_that_is_tried_out_is_queued_when_its_budget_is_over_at_the_latest() -> None:
+    tried = make_job("a", 4, work_s=400.0, restart_s=0.0, trial=TrialPlan((4,), 60.0, 60.0))
+    asked = replace(tried, id="b", trial=TrialPlan((4,), 70.0, 60.0, only=True))
+    world = make_world(make_nodes(4), jobs=[tried, asked])
+    assert finishes(looked(world)) == {"a": 160.0, "b": 70.0}
 
 
 @pytest.mark.parametrize(
@@ -152,11 +160,34 @@ def test_too_few_arrivals_say_nothing() -> None:
     assert recent_arrivals(make_world(make_nodes(4), jobs=[make_job("a")]), 100.0) is None
 
 
+def test_jobs_that_were_submitted_together_are_one_arrival() -> None:
+    world = make_world(make_nodes(4), jobs=[make_job(f"j{k}", submit_s=0.1 * k) for k in range(50)])
+    assert recent_arrivals(world, 60.0) is None
+    for k in range(1, 5):
+        for twin in "ab":
+            job = make_job(f"{twin}{k}", 2, submit_s=1000.0 * k)
+            apply(world, ev.JobSubmitted(job.submit_s, job))
+    recent = recent_arrivals(world, 5000.0)
+    assert recent is not None
+    assert sorted(map(len, recent.groups)) == [2, 2, 2, 2, 50]
+    assert recent.per_s == pytest.approx(5 / 5000)
+    assert recent.jobs_per_s == pytest.approx(58 / 5000)
+
+
+def test_a_burst_of_a_minute_is_not_taken_for_a_stream() -> None:
+    world = make_world(make_nodes(4), jobs=[make_job(f"j{k}", submit_s=15.0 * k) for k in range(4)])
+    recent = recent_arrivals(world, 60.0)
+    assert recent is not None
+    assert recent.per_s * 3600 <= 16
+
+
 def test_an_answer_says_what_it_assumes() -> None:
     world = make_world(make_nodes(4), jobs=[make_job("a", 4, work_s=400.0)])
     told = EtaQuestion(0.0, "fifo").answer(world, book_of)
     assert ALONE in told.notes
     for k in range(4):
         apply(world, ev.JobSubmitted(100.0 * k, make_job(f"j{k}", submit_s=100.0 * k, work_s=60.0)))
-    told = replace(EtaQuestion(400.0, "fifo"), expects_arrivals=True).answer(world, book_of)
+    told = EtaQuestion(400.0, "fifo").answer(world, book_of)
     assert any("keep coming" in note for note in told.notes)
+    told = EtaQuestion(400.0, "fifo", expects_arrivals=False).answer(world, book_of)
+    assert ALONE in told.notes

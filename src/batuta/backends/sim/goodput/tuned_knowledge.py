@@ -1,18 +1,18 @@
-"""What a scheduler believes of jobs that tune their batch size: time left and speed, now and later."""
+"""What is known of jobs that tune their batch size: time left and speed, now and later."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from batuta.backends.sim.goodput.application import Application
 from batuta.backends.sim.goodput.job import BatchMode, TunedBatch
-from batuta.backends.sim.goodput.knowledge import FIRST_GUESS_S, UNMEASURED_EXPONENT, Belief, Observed
+from batuta.backends.sim.goodput.knowledge import LEAST_S, UNMEASURED_EXPONENT, Belief, Knowledge, Observed
 from batuta.backends.sim.goodput.learned_batch import LearnedBatch
 from batuta.backends.sim.goodput.lessons import Exploration, Lessons, true_phases
+from batuta.backends.sim.goodput.totals import FIRST_GUESS_S
 from batuta.core.arrays import FloatArray
 from batuta.core.curve import SpeedCurve, power_curve
 from batuta.core.job import JobId
@@ -21,31 +21,16 @@ from batuta.prediction.step_model import refit
 
 LADDER_S, LADDER_FACTOR = 20_000.0, 4.0
 """How long a job is thought to go on of which nobody knows more than what it has done itself."""
-LEAST_S = 1.0
 
 
-class Foresight(Protocol):
-    """Tells jobs how to tune their batch size, learns from what they do, and says what it believes."""
-
-    def mode(self, application: Application, job: JobId) -> BatchMode: ...
-
-    def round_over(self, jobs: Sequence[Observed]) -> None:
-        """These jobs are still there after a round."""
-        ...
-
-    def ended(self, job: Observed) -> None: ...
-
-    def belief(self, job: Observed) -> Belief: ...
-
-
-class Oracle:
+class TunedTruth:
     """Knows everything: true goodput in every epoch, and when each job ends."""
 
     def __init__(self, sizes: tuple[int, ...], gpus_per_node: int) -> None:
         self._sizes, self._gpus_per_node = sizes, gpus_per_node
         self._phases: dict[str, Phases] = {}
 
-    def mode(self, application: Application, job: JobId) -> BatchMode:
+    def mode(self, application: Application, job: JobId, batch_size: int) -> BatchMode:
         return TunedBatch()
 
     def round_over(self, jobs: Sequence[Observed]) -> None:
@@ -62,12 +47,11 @@ class Oracle:
         return _belief(phases, job.model.progress, job.model.end)
 
 
-class Learned:
+class TunedLearned:
     """Knows what ran in this simulation.
 
     With `shared` all jobs of an application learn together, else each for itself. With `totals` it is known
-    when each job ends. Without, it is guessed: from those of the application that have ended and got further;
-    before that as twice the furthest that any of them got, so that the one in front counts as the shortest.
+    when each job ends.
     """
 
     def __init__(
@@ -76,8 +60,10 @@ class Learned:
         self._shared, self._totals, self._explores = shared, totals, explores
         self._sizes, self._gpus_per_node = sizes, gpus_per_node
         self._lessons: dict[str, Lessons] = {}
+        self._over: list[Observed] = []
+        """Those that ended in this round: nobody learns of it before the round is over."""
 
-    def mode(self, application: Application, job: JobId) -> BatchMode:
+    def mode(self, application: Application, job: JobId, batch_size: int) -> BatchMode:
         return LearnedBatch(self._of(application, job))
 
     def _of(self, application: Application, job: JobId) -> Lessons:
@@ -91,6 +77,9 @@ class Learned:
 
     def round_over(self, jobs: Sequence[Observed]) -> None:
         """Learns from what ran in the last round."""
+        for job in self._over:
+            self._learn(job).totals.end(job.model.progress)
+        self._over.clear()
         for job in jobs:
             self._learn(job)
         refit(lessons.model for lessons in self._lessons.values())
@@ -99,11 +88,11 @@ class Learned:
         mode = job.model.mode
         assert isinstance(mode, LearnedBatch)
         mode.end_round()
-        mode.lessons.advance(job.model.progress)
+        mode.lessons.totals.advance(job.model.progress)
         return mode.lessons
 
     def ended(self, job: Observed) -> None:
-        self._learn(job).ended.append(job.model.progress)
+        self._over.append(job)
 
     def belief(self, job: Observed) -> Belief:
         lessons, at = self._of(job.model.application, job.id), job.model.progress
@@ -117,10 +106,7 @@ class Learned:
             return job.model.end
         if not self._shared:
             return at + _ladder_s(at / per_s) * per_s
-        longer = [end for end in lessons.ended if end > at]
-        if longer:
-            return float(np.mean(longer))
-        return max(2 * lessons.furthest, FIRST_GUESS_S * per_s)
+        return lessons.totals.guess(at, per_s)
 
 
 def _ladder_s(done_s: float) -> float:
@@ -148,20 +134,20 @@ def _row(marks: FloatArray, spent_s: FloatArray, at: float) -> FloatArray:
     return spent
 
 
-def foresight(
-    knowledge: str,
+def tuned_knowledge(
+    name: str,
     sizes: tuple[int, ...],
     gpus_per_node: int,
     explores: Exploration = Exploration(),  # noqa: B008  (immutable)
-) -> Foresight:
+) -> Knowledge:
     """The way of knowing that a name stands for."""
-    match knowledge:
+    match name:
         case "oracle":
-            return Oracle(sizes, gpus_per_node)
+            return TunedTruth(sizes, gpus_per_node)
         case "own":
-            return Learned(False, False, sizes, gpus_per_node, explores)
+            return TunedLearned(False, False, sizes, gpus_per_node, explores)
         case "history":
-            return Learned(True, False, sizes, gpus_per_node, explores)
+            return TunedLearned(True, False, sizes, gpus_per_node, explores)
         case "history+totals":
-            return Learned(True, True, sizes, gpus_per_node, explores)
-    raise ValueError(f"unknown knowledge {knowledge!r}")
+            return TunedLearned(True, True, sizes, gpus_per_node, explores)
+    raise ValueError(f"unknown knowledge {name!r}")

@@ -3,8 +3,10 @@
 import pytest
 
 from batuta.backends.sim.goodput.application import Application
+from batuta.backends.sim.goodput.fixed_knowledge import FixedMeasured, fixed_knowledge
 from batuta.backends.sim.goodput.job import FixedBatch, GoodputJob
-from batuta.backends.sim.goodput.knowledge import FIRST_GUESS_S, Belief, Measured, Observed, beliefs
+from batuta.backends.sim.goodput.knowledge import Belief, Knowledge, Observed
+from batuta.backends.sim.goodput.totals import FIRST_GUESS_S
 from tests.unit.backends.sim.goodput.toy_profiles import step_s, sync_s
 
 PRIOR = (0.0, 1.0, 2**0.7)
@@ -24,10 +26,20 @@ def run(job: Observed, gpus: int, seconds: float) -> Observed:
     return job
 
 
-def ask(knowledge: str, job: Observed) -> Belief:
-    believe = beliefs(knowledge)
-    assert believe is not None
-    return believe(job)
+def known(name: str) -> Knowledge:
+    found = fixed_knowledge(name)
+    assert found is not None
+    return found
+
+
+def learn(knowledge: Knowledge, job: Observed) -> Belief:
+    """What is believed of a job at the end of a round."""
+    knowledge.round_over([job])
+    return knowledge.belief(job)
+
+
+def ask(name: str, job: Observed) -> Belief:
+    return learn(known(name), job)
 
 
 # --------------------------------------------------------------------------------------------- from the truth
@@ -75,64 +87,60 @@ def test_a_job_in_its_restart_measures_nothing(toy: Application, knowledge: str)
 def test_where_it_ran_the_curve_is_measured_and_elsewhere_it_is_the_prior(
     toy: Application, knowledge: str
 ) -> None:
-    believe = beliefs(knowledge)
-    assert believe is not None
-    job = seen(toy)
-    assert believe(run(job, gpus=1, seconds=5)).curve.speeds == pytest.approx(PRIOR)
-    assert believe(run(job, gpus=2, seconds=5)).curve.speeds == pytest.approx((0.0, 1.0, ONE_S / TWO_S))
+    way, job = known(knowledge), seen(toy)
+    assert learn(way, run(job, gpus=1, seconds=5)).curve.speeds == pytest.approx(PRIOR)
+    assert learn(way, run(job, gpus=2, seconds=5)).curve.speeds == pytest.approx((0.0, 1.0, ONE_S / TWO_S))
 
 
 def test_own_learns_nothing_from_other_jobs(toy: Application) -> None:
-    believe = Measured(shared=False, totals=False)
+    own = known("own")
     for gpus in (1, 2):
-        believe(run(seen(toy, "other"), gpus, seconds=5))
-    done = run(seen(toy, "other"), gpus=1, seconds=1000)
-    believe.ended(done)
-    assert believe(seen(toy, "mine")) == Measured(shared=False, totals=False)(seen(toy, "mine"))
+        learn(own, run(seen(toy, "other"), gpus, seconds=5))
+    own.ended(run(seen(toy, "other"), gpus=1, seconds=1000))
+    assert learn(own, seen(toy, "mine")) == ask("own", seen(toy, "mine"))
 
 
 def test_history_learns_from_jobs_of_the_same_application_and_batch_size(toy: Application) -> None:
-    believe = Measured(shared=True, totals=False)
+    history = known("history")
     for gpus in (1, 2):
-        believe(run(seen(toy, "other"), gpus, seconds=5))
-    assert believe(seen(toy, "mine")).curve.speeds == pytest.approx((0.0, 1.0, ONE_S / TWO_S))
-    assert believe(seen(toy, "larger", batch=60)).curve.speeds == pytest.approx(PRIOR)
+        learn(history, run(seen(toy, "other"), gpus, seconds=5))
+    assert learn(history, seen(toy, "mine")).curve.speeds == pytest.approx((0.0, 1.0, ONE_S / TWO_S))
+    assert learn(history, seen(toy, "larger", batch=60)).curve.speeds == pytest.approx(PRIOR)
 
 
 def test_history_does_not_know_how_long_a_job_is_until_one_has_ended(toy: Application) -> None:
-    believe = Measured(shared=True, totals=False)
+    history = known("history")
     job = run(seen(toy, "first"), gpus=1, seconds=10)
     # The guess is an hour on one GPU in all.
-    assert believe(job).remaining_s == pytest.approx(FIRST_GUESS_S - 10)
+    assert learn(history, job).remaining_s == pytest.approx(FIRST_GUESS_S - 10)
     job.model.advance(1000)
-    believe.ended(job)
-    assert believe(seen(toy, "second")).remaining_s == pytest.approx(250 * ONE_S)
+    history.ended(job)
+    assert learn(history, seen(toy, "second")).remaining_s == pytest.approx(250 * ONE_S)
     half = run(seen(toy, "third"), gpus=1, seconds=25)
-    assert believe(half).remaining_s == pytest.approx((250 - half.model.progress) * ONE_S)
+    assert learn(history, half).remaining_s == pytest.approx((250 - half.model.progress) * ONE_S)
 
 
 def test_a_job_that_outlives_the_guess_is_guessed_to_be_at_its_middle(
     toy: Application, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batuta.backends.sim.goodput.knowledge.FIRST_GUESS_S", 10.0)
+    monkeypatch.setattr("batuta.backends.sim.goodput.totals.FIRST_GUESS_S", 10.0)
     job = run(seen(toy), gpus=1, seconds=24)
-    assert Measured(shared=False, totals=False)(job).remaining_s == pytest.approx(24)
+    assert ask("own", job).remaining_s == pytest.approx(24)
 
 
 def test_history_with_totals_knows_the_length_from_the_first_measurement_on(toy: Application) -> None:
-    believe = Measured(shared=True, totals=True)
     job = run(seen(toy), gpus=1, seconds=10)
-    assert believe(job).remaining_s == pytest.approx(250 * ONE_S - 10)
+    assert ask("history+totals", job).remaining_s == pytest.approx(250 * ONE_S - 10)
 
 
 def test_what_was_measured_later_replaces_what_was_measured_before(toy: Application) -> None:
     """At batch 60 the gain is 2 in the first epoch and 3 in the second: the same GPUs get faster."""
-    believe, job = Measured(shared=True, totals=True), run(seen(toy, batch=60), gpus=1, seconds=5)
-    first = believe(job)
+    way, job = FixedMeasured(shared=True, totals=True), run(seen(toy, batch=60), gpus=1, seconds=5)
+    first = learn(way, job)
     before = (250 - job.model.progress) / first.remaining_s
     while job.model.epoch == 0:
         job.model.advance(1)
-    second = believe(job)
+    second = learn(way, job)
     assert (250 - job.model.progress) / second.remaining_s > 1.1 * before
 
 
@@ -152,6 +160,6 @@ def test_every_way_of_knowing_gives_a_curve_for_every_size_and_time_left(
 
 
 def test_no_knowledge_is_nothing_and_an_unknown_name_is_refused() -> None:
-    assert beliefs("none") is None
+    assert fixed_knowledge("none") is None
     with pytest.raises(ValueError, match="'clairvoyant'"):
-        beliefs("clairvoyant")
+        fixed_knowledge("clairvoyant")

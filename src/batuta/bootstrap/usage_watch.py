@@ -1,0 +1,155 @@
+"""Tells the engine how busy the GPUs of local mode are: seldom, and only what has changed."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from batuta.core.cluster import NodeName
+from batuta.core.event import GpusUsed
+from batuta.core.idle import IDLE_AT
+from batuta.core.job import JobId
+from batuta.core.world import World
+from batuta.engine.requests import EngineStopped
+
+LOOK_S = 10.0
+TELL_S = 30.0
+"""A node is told of at most this often, …"""
+REFRESH_S = 300.0
+"""… and at least this often, so that what is told does not grow stale."""
+CHANGE = 0.1
+"""So much busier or less busy is worth telling."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUse:
+    """How busy the GPUs of a node were since the last look; None where that is not known."""
+
+    gpus: tuple[float | None, ...]
+    jobs: Mapping[JobId, float] = field(default_factory=dict)
+    """What each job had of its busiest GPU."""
+    knows_all_jobs: bool = False
+    """A job that is not named used nothing."""
+
+
+class UseSource(Protocol):
+    """Measures. For one thread."""
+
+    step_s: float
+    """Seconds between two samples."""
+
+    def sample(self) -> None:
+        """Takes a sample, of those of which a look gives the mean."""
+        ...
+
+    def look(self) -> Mapping[NodeName, NodeUse]:
+        """How busy GPUs were since the last look, or lately."""
+        ...
+
+
+class UsageWatch:
+    """Looks at the GPUs in a thread of its own. `tell` gets what the engine should know, as a request."""
+
+    def __init__(
+        self,
+        source: UseSource,
+        tell: Callable[[Callable[[World], Sequence[GpusUsed]]], object],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._source = source
+        self._tell = tell
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="batuta-usage", daemon=True)
+        self._latest: Mapping[NodeName, NodeUse] = {}
+        self._told: dict[NodeName, GpusUsed] = {}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=LOOK_S)
+
+    def latest(self, node: NodeName) -> dict[int, float]:
+        """By GPU: how busy it was at the last look, from 0 to 1. For any thread."""
+        use = self._latest.get(node)
+        return {} if use is None else {gpu: busy for gpu, busy in enumerate(use.gpus) if busy is not None}
+
+    def look(self) -> list[GpusUsed]:
+        """Measures, and says what is worth telling."""
+        now_s = self._clock()
+        self._latest = found = self._source.look()
+        worth = [
+            GpusUsed(now_s, node, use.gpus)
+            for node, use in found.items()
+            if _is_worth_telling(self._told.get(node), use, now_s)
+        ]
+        self._told |= {event.node: event for event in worth}
+        return worth
+
+    def tell(self) -> None:
+        """Looks, and tells the engine what is worth it."""
+        worth = self.look()
+        if worth:
+            use = self._latest
+            self._tell(lambda world: _with_sharers(world, worth, use))
+
+    def _run(self) -> None:
+        looked_s = time.monotonic()
+        while not self._stop.wait(self._source.step_s):
+            try:
+                self._source.sample()
+                if time.monotonic() >= looked_s + LOOK_S:
+                    looked_s = time.monotonic()
+                    self.tell()
+            except EngineStopped:
+                return
+            except Exception:
+                # Nobody's job ends because a GPU could not be looked at.
+                _log.exception("how busy GPUs are cannot be told")
+
+
+def _is_worth_telling(told: GpusUsed | None, use: NodeUse, now_s: float) -> bool:
+    if told is None or len(told.gpus) != len(use.gpus):
+        return True
+    since_s = now_s - told.time_s
+    if since_s < TELL_S:
+        return False
+    return since_s >= REFRESH_S or any(map(_differs, told.gpus, use.gpus))
+
+
+def _differs(told: float | None, now: float | None) -> bool:
+    if told is None or now is None:
+        return told is not now
+    return abs(told - now) > CHANGE or (told <= IDLE_AT) != (now <= IDLE_AT)
+
+
+def _with_sharers(
+    world: World, events: Sequence[GpusUsed], use: Mapping[NodeName, NodeUse]
+) -> list[GpusUsed]:
+    """The same with what jobs that share a card had of it: of a card alone nobody can tell who used it."""
+    on: dict[NodeName, list[JobId]] = {}
+    for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
+        if job.share is not None and placement is not None:
+            on.setdefault(placement.spans[0].node, []).append(job.id)
+    now_s = world.now_s
+    return [
+        replace(event, time_s=max(event.time_s, now_s), jobs=tuple(_parts(use[event.node], on[event.node])))
+        if event.node in on
+        else replace(event, time_s=max(event.time_s, now_s))
+        for event in events
+    ]
+
+
+def _parts(use: NodeUse, jobs: Sequence[JobId]) -> list[tuple[JobId, float]]:
+    known = [(job, use.jobs[job]) for job in jobs if job in use.jobs]
+    if use.knows_all_jobs:
+        known += [(job, 0.0) for job in jobs if job not in use.jobs]
+    return known

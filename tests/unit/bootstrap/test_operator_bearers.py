@@ -1,0 +1,97 @@
+"""Who asks an operator is asked of the cluster: not at every request, and not for ever."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from batuta.api.problems import Refusal
+from batuta.backends.kube.client.errors import Forbidden, Unavailable
+from batuta.bootstrap.operator_bearers import FRESH_S, MOST, REFUSED_S, ClusterBearers
+from batuta.store.records import Role, hash_of
+
+
+class Cluster:
+    """Answers reviews: `rights` has by token what its bearer may do with all UnifiedJobs."""
+
+    def __init__(self, **rights: tuple[str, ...]) -> None:
+        self.rights = rights
+        self.reviews = 0
+        self.trouble: Exception | None = None
+        self.now_s = 0.0
+        self.bearers = ClusterBearers(self, clock=lambda: self.now_s)  # type: ignore[arg-type]
+
+    async def raw(self, method: str, path: str, body: Any) -> bytes:
+        if self.trouble is not None:
+            raise self.trouble
+        spec = body["spec"]
+        if path.endswith("tokenreviews"):
+            self.reviews += 1
+            known = spec["token"] in self.rights
+            user = {"username": spec["token"], "groups": ["staff"], "extra": {"scopes": ["a"]}}
+            return json.dumps({"status": {"authenticated": known, "user": user if known else {}}}).encode()
+        assert spec["groups"] == ["staff"]
+        verb = spec["resourceAttributes"]["verb"]
+        return json.dumps({"status": {"allowed": verb in self.rights[spec["user"]]}}).encode()
+
+    def ask(self, token: str) -> Role | None:
+        who = asyncio.run(self.bearers.bearing(token))
+        return None if who is None else who.role
+
+
+def test_rights_on_all_jobs_become_roles():
+    cluster = Cluster(vic=("list",), ana=("list", "patch"), eva=("patch",))
+    assert cluster.ask("vic") is Role.USER
+    assert cluster.ask("ana") is Role.ADMIN
+    assert cluster.ask("nobody") is None
+    with pytest.raises(Refusal) as refused:
+        cluster.ask("eva")
+    assert refused.value.status == 403
+
+
+def test_the_cluster_is_asked_once_in_a_while():
+    cluster = Cluster(vic=("list",))
+    for _ in range(3):
+        assert cluster.ask("vic") is Role.USER
+    assert cluster.reviews == 1
+    cluster.rights = {}
+    cluster.now_s = FRESH_S
+    assert cluster.ask("vic") is None
+    cluster.rights = {"vic": ("list",)}
+    assert cluster.ask("vic") is None
+    cluster.now_s += REFUSED_S
+    assert cluster.ask("vic") is Role.USER
+
+
+def test_a_session_lasts_as_long_as_its_token():
+    cluster = Cluster(vic=("list",))
+    assert cluster.ask("vic") is Role.USER
+    find = cluster.bearers.find
+    assert asyncio.run(find(hash_of("vic"))) is not None
+    assert asyncio.run(find(hash_of("ana"))) is None
+    cluster.rights, cluster.now_s = {}, FRESH_S
+    assert asyncio.run(find(hash_of("vic"))) is None
+
+
+@pytest.mark.parametrize("trouble", [Forbidden("no"), Unavailable("away")])
+def test_a_cluster_that_cannot_say_is_no_fault_of_who_asks(trouble: Exception):
+    cluster = Cluster(vic=("list",))
+    cluster.trouble = trouble
+    with pytest.raises(Refusal) as refused:
+        cluster.ask("vic")
+    assert refused.value.status == 503
+
+
+def test_made_up_tokens_do_not_pile_up():
+    cluster = Cluster(vic=("list",))
+
+    async def ask_many() -> None:
+        await cluster.bearers.bearing("vic")
+        for number in range(MOST):
+            await cluster.bearers.bearing(f"made-up-{number}")
+
+    asyncio.run(ask_many())
+    assert asyncio.run(cluster.bearers.find(hash_of("vic"))) is None
+    assert asyncio.run(cluster.bearers.find(hash_of(f"made-up-{MOST - 1}"))) is None
+    assert cluster.reviews == MOST + 1
