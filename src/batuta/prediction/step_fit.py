@@ -21,7 +21,7 @@ OUTLIER = 3.0
 """From so many errors on a point counts linearly, not squared."""
 COLD_STEPS, WARM_STEPS = 20, 8
 ENOUGH = 1e-5
-"""A step that brings no larger part of the loss than this is the last."""
+"""A step that brings nobody a larger part of the loss than this is the last."""
 _EASY, _HARD = 1e-6, 1e8
 
 _FIXED, _BATCH, _WIDE, _WIDE_N, _NEAR, _NEAR_N, _OVERLAP = range(PARAMETERS)
@@ -170,8 +170,6 @@ class _Problem:
     def solve(self, parameters: FloatArray, steps: int) -> FloatArray:
         damping = np.full(len(parameters), 1e-3)
         loss = self.loss(parameters)
-        # Each stops by itself, so that what comes out does not depend on who is fitted beside it.
-        is_done = np.zeros(len(parameters), dtype=bool)
         for _ in range(steps):
             hessian, gradient = self.normal(parameters)
             diagonal = np.einsum("bii->bi", hessian)
@@ -179,13 +177,12 @@ class _Problem:
             np.einsum("bii->bi", damped)[...] = diagonal * (1.0 + damping[:, None])
             trial = parameters - np.linalg.solve(damped, gradient[..., None])[..., 0]
             tried = self.loss(trial)
-            better = (tried < loss) & ~is_done
-            with np.errstate(invalid="ignore"):
-                is_done |= better & (loss - tried < ENOUGH * (loss + 1e-9))
+            better = tried < loss
+            gained = float(((loss - tried)[better] / (loss[better] + 1e-9)).max(initial=0.0))
             parameters = np.where(better[:, None], trial, parameters)
             loss = np.where(better, tried, loss)
             damping = np.clip(np.where(better, damping / 5, damping * 4), _EASY, _HARD)
-            if is_done.all():
+            if better.any() and gained < ENOUGH:
                 break
         return parameters
 
