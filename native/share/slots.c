@@ -2,44 +2,13 @@
 #define _GNU_SOURCE
 #include "region.h"
 
+#include <batuta/process_start.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* When the process started, in ticks since boot; 0 when it is gone. One that nobody has waited for yet is gone. */
-static uint64_t start_ticks(int pid)
-{
-    char path[32];
-    char text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC);
-    if (descriptor < 0) {
-        return 0;
-    }
-    ssize_t length = read(descriptor, text, sizeof text - 1);
-    close(descriptor);
-    if (length <= 0) {
-        return 0;
-    }
-    text[length] = '\0';
-    /* The name stands in parentheses and may hold anything, parentheses too: what follows the last one counts. */
-    const char *field = strrchr(text, ')');
-    if (field == NULL || field[1] == '\0' || field[2] == 'Z' || field[2] == 'X') {
-        return 0;
-    }
-    field += 2;
-    for (int skipped = 3; skipped < 22; skipped++) {
-        field = strchr(field, ' ');
-        if (field == NULL) {
-            return 0;
-        }
-        field++;
-    }
-    return strtoull(field, NULL, 10);
-}
 
 static uint64_t pid_namespace(void)
 {
