@@ -17,7 +17,7 @@ from batuta.gpu.device_plugin.outfit import Basics, PreloadOutfit
 from batuta.gpu.device_plugin.plugin import KUBELET_SOCKET, DevicePlugin
 from batuta.gpu.device_plugin.pods import PodsUnknown, SharePod
 from batuta.gpu.device_plugin.stock import Resource, Stock
-from batuta.gpu.device_plugin.wire import decode, encode
+from batuta.gpu.wire import decode, encode
 
 WITHIN_S = 10.0
 

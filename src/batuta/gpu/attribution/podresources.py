@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from batuta.gpu.device_plugin.wire import Malformed, decode, messages, text, texts
+from batuta.gpu.wire import Malformed, decode, messages, text, texts
 
 SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST: Final = "/v1.PodResourcesLister/List"

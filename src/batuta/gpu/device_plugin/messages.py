@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from batuta.gpu.device_plugin.wire import count, flag, message, messages, text, text_map, texts
+from batuta.gpu.wire import count, flag, message, messages, text, text_map, texts
 
 VERSION: Final = "v1beta1"
 REGISTER: Final = f"/{VERSION}.Registration/Register"

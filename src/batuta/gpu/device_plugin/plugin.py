@@ -16,7 +16,7 @@ from batuta.gpu.device_plugin import messages as m
 from batuta.gpu.device_plugin.clerk import Clerk
 from batuta.gpu.device_plugin.service import ResourceService
 from batuta.gpu.device_plugin.stock import Resource, Stock
-from batuta.gpu.device_plugin.wire import decode, encode
+from batuta.gpu.wire import decode, encode
 
 log = logging.getLogger("batuta.device_plugin")
 

@@ -17,7 +17,7 @@ from batuta.gpu.attribution.podresources import (
     ask_kubelet,
     given_gpus,
 )
-from batuta.gpu.device_plugin.wire import encode
+from batuta.gpu.wire import encode
 
 grpc = pytest.importorskip("grpc")
 

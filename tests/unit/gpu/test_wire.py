@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.gpu.device_plugin import messages as m
-from batuta.gpu.device_plugin.wire import Malformed, decode, encode
+from batuta.gpu.wire import Malformed, decode, encode
 
 GOLDEN = [
     (m.Empty(), ""),
