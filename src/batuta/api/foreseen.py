@@ -102,7 +102,8 @@ class Foreseen:
         self._keep(hindsight)
         if not hindsight.count:
             return told
-        return replace(told, notes=(*told.notes, f"corrected by what came of {hindsight.count} earlier ones"))
+        answers = "1 earlier answer" if hindsight.count == 1 else f"{hindsight.count} earlier answers"
+        return replace(told, notes=(*told.notes, f"corrected by what came of {answers}"))
 
     def _recalled(self) -> Hindsight:
         found = Hindsight()

@@ -151,8 +151,8 @@ def _show(told: WhatIf, all_jobs: bool) -> None:
         ("finish-time fairness, worst", *_row(told.worst_fairness, number)),
         ("GPUs in use", *_row(told.utilisation, lambda value: "–" if value is None else f"{value:.0%}")),
         ("until all are done", *_row(told.makespan_s, show_seconds)),
-        ("restarts", *_row(told.restarts, lambda value: "–" if value is None else f"{value:.1f}")),
-        ("preemptions", *_row(told.preemptions, lambda value: "–" if value is None else f"{value:.1f}")),
+        ("restarts", *_counted(told.restarts)),
+        ("preemptions", *_counted(told.preemptions)),
     ]
     if told.unfinished.before or told.unfinished.after:
         rows.append(("jobs that never end", *_row(told.unfinished, lambda value: f"{value or 0:.0f}")))
@@ -163,7 +163,8 @@ def _show(told: WhatIf, all_jobs: bool) -> None:
         typer.echo("")
         _show_jobs(jobs)
         if len(jobs) < len(told.jobs):
-            say(f"{len(told.jobs) - len(jobs)} more jobs: --all shows them")
+            left = len(told.jobs) - len(jobs)
+            say(f"{left} more job{'' if left == 1 else 's'}: --all shows {'it' if left == 1 else 'them'}")
     say(f"{'; '.join(told.assumes)} ({told.runs} runs)")
 
 
@@ -190,6 +191,17 @@ def _row(change: Change, word: Callable[[float | None], str]) -> tuple[str, str,
     before, after = change.before, change.after
     share = f"{after / before - 1:+.0%}" if before and after is not None and before > 0 else ""
     return word(before), word(after), "" if share in ("+0%", "-0%") else share
+
+
+def _counted(change: Change) -> tuple[str, str, str]:
+    """The difference as a number: from a few to some more is a large share and says little."""
+    before, after = change.before, change.after
+    grown = "" if before is None or after is None else f"{after - before:+.1f}"
+    return _tenths(before), _tenths(after), "" if grown in ("+0.0", "-0.0") else grown
+
+
+def _tenths(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
 
 
 def _most_changed(told: WhatIf, all_jobs: bool) -> list[JobChange]:

@@ -65,13 +65,13 @@ def test_who_asks_again_soon_gets_the_same_answer(api: ServedApi, foresight: Cou
 
 def test_an_answer_is_corrected_by_what_came_of_earlier_ones(api: ServedApi) -> None:
     api.submit(SLEEPER)
-    api.get("/eta")
     api.wait_for("1", "RUNNING")
+    assert [job["id"] for job in api.get("/eta")["jobs"]] == ["1"]
     api.live.backend.end("1")
     api.wait_for("1", "SUCCEEDED")
     api.submit(SLEEPER)
     told = api.get("/eta", params={"job": "2"})
-    assert "corrected by what came of 1 earlier ones" in told["assumes"]
+    assert "corrected by what came of 1 earlier answer" in told["assumes"]
     alone = api.get("/eta", params={"job": "2", "arrivals": "false"})
     assert not any("corrected" in note for note in alone["assumes"])
 
