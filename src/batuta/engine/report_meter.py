@@ -5,7 +5,6 @@ For every backend that hears reports, from whatever place they come.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from batuta.core.event import JobProgressed
@@ -41,14 +40,9 @@ class ReportMeter:
     def add(self, samples: Iterable[Sample]) -> None:
         self.meter.add(samples)
 
-    def news(self, now_s: float) -> JobProgressed | None:
-        """An event, when there is something worth one."""
-        news = self.meter.news(now_s)
-        return None if news is None else self._event(now_s, news)
-
-    def last_news(self, now_s: float) -> JobProgressed | None:
-        """The same when nothing more will come: whatever is new is worth an event then."""
-        news = self.meter.news(math.inf)
+    def news(self, now_s: float, *, at_last: bool = False) -> JobProgressed | None:
+        """An event, when there is something worth one: `at_last`, whatever is new."""
+        news = self.meter.news(now_s, at_last=at_last)
         return None if news is None else self._event(now_s, news)
 
     def _event(self, now_s: float, news: News) -> JobProgressed:

@@ -162,13 +162,16 @@ class SpeedMeter:
         one_gpu = self._one_gpu_rate(self._telling.curve)
         return (1.0 - fraction) * self._work_s if one_gpu is None else max(0.0, total - units) / one_gpu
 
-    def news(self, now_s: float) -> News | None:
-        """What is worth an event; None when too little has changed since the last."""
+    def news(self, now_s: float, *, at_last: bool = False) -> News | None:
+        """What is worth an event; None when too little has changed since the last.
+
+        `at_last`: nothing more will come of this run, so whatever has changed is worth one.
+        """
         if not self._said.is_news:
             return None
         fraction, telling, said = self.fraction, self._telling, self._said
         curve = telling.new_curve(self.curve())
-        if curve is None and not telling.is_due(now_s, fraction):
+        if curve is None and not at_last and not telling.is_due(now_s, fraction):
             return None
         said.is_news = False
         telling.told(now_s, fraction)

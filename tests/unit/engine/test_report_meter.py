@@ -23,11 +23,25 @@ def test_the_world_is_told_now_and_then_and_in_the_end_of_everything():
     assert 90 <= len(events) <= 140
     meter.add([sample_of(ProgressReport(step=1000, total_steps=1000), 100.0)])
     assert meter.news(100.0) is None
-    last = meter.last_news(100.0)
+    last = meter.news(100.0, at_last=True)
     assert last is not None
     assert last.progress is not None
     assert (last.time_s, last.progress.fraction, last.remaining_s) == (100.0, 1.0, 0.0)
-    assert meter.last_news(100.0) is None
+    assert meter.news(100.0, at_last=True) is None
+
+
+def test_what_is_said_at_the_end_of_one_run_does_not_silence_the_next():
+    meter = ReportMeter(JOB)
+    meter.began(0.0, gpus=2, nodes=1)
+    meter.add([sample_of(ProgressReport(step=500, total_steps=1000), 50.0)])
+    assert meter.news(50.0, at_last=True) is not None
+    meter.ended(50.0)
+    meter.began(60.0, gpus=4, nodes=1)
+    meter.add([sample_of(ProgressReport(step=600, total_steps=1000), 80.0)])
+    told = meter.news(80.0)
+    assert told is not None
+    assert told.progress is not None
+    assert told.progress.step == 600
 
 
 def test_a_job_without_a_total_has_what_the_world_thinks_and_never_nothing():

@@ -80,9 +80,9 @@ class ProgressFeed:
             self._reports.add(samples)
 
     def poll(self, now_s: float, *, at_end: bool = False) -> JobProgressed | None:
-        """The same, and an event when it is worth one."""
+        """The same, and an event when it is worth one: at the end of a run, whatever is new."""
         self.read(now_s, at_end=at_end)
-        return self._reports.news(now_s)
+        return self._reports.news(now_s, at_last=at_end)
 
     def _read(self, now_s: float, *, at_end: bool) -> Iterator[ProgressReport]:
         for _ in range(_MOST_READS):

@@ -88,7 +88,7 @@ class Reports:
         # By the clock of the node: a script may say anything, but nothing is said before it happens.
         times = ((one.report, now_s if one.time_s is None else min(one.time_s, now_s)) for one in reported)
         self._reports.add([sample_of(report, time_s) for report, time_s in times])
-        return self._reports.last_news(now_s) if heard.is_all else self._reports.news(now_s)
+        return self._reports.news(now_s, at_last=heard.is_all)
 
     def is_spent(self, log: LogOf) -> bool:
         """Whether all was heard that can be heard of a pod."""
