@@ -26,7 +26,8 @@ from batuta.core.arrays import IntArray
 from batuta.core.decide import Rules, decide
 from batuta.core.event import JobEnded, QuotaSet, TimePassed
 from batuta.core.job import Job, JobState
-from batuta.core.policy import Policy
+from batuta.core.parts import Parts
+from batuta.core.policy import PartedPolicy, Policy
 from batuta.core.quota import (
     MILLI,
     ClusterQueue,
@@ -143,8 +144,15 @@ class Timed:
         return getattr(self._policy, name)
 
     def allocate(self, view: PoolView) -> IntArray:
+        return self._timed(partial(self._policy.allocate, view))
+
+    def allocate_parts(self, view: PoolView, parts: Parts) -> IntArray:
+        assert isinstance(self._policy, PartedPolicy)
+        return self._timed(partial(self._policy.allocate_parts, view, parts))
+
+    def _timed(self, ask: Callable[[], IntArray]) -> IntArray:
         begun_s = time.process_time()
-        found = self._policy.allocate(view)
+        found = ask()
         self.spent_s += time.process_time() - begun_s
         return found
 

@@ -1,14 +1,16 @@
 """What every registered policy promises, whatever it decides by."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.core.policy import Policy, TieredPolicy, TypedPolicy
+from batuta.core.parts import Parts
+from batuta.core.policy import PartedPolicy, Policy, TieredPolicy, TypedPolicy
 from batuta.core.typed_view import TypedView
+from batuta.core.view import PoolView
 from batuta.policies.registry import load_policy, policy_names
 from batuta.spec.snapshot_job import SnapshotJob
 from tests.support.reference_policies import legal_sizes
@@ -97,6 +99,33 @@ def test_a_generous_policy_gives_everybody_the_most_when_it_can(name: str, pool:
     jobs = pool[1]
     capacity = sum(job.max for job in jobs) + spare
     assert run(load_policy(name), capacity, jobs) == {job.id: job.max for job in jobs}
+
+
+PARTED = [name for name in policy_names() if isinstance(load_policy(name), PartedPolicy)]
+
+
+def one_view(pools: list[Pool]) -> PoolView:
+    """The jobs of all pools, pool by pool: each pool's come later than those of the one before it."""
+    jobs = [
+        replace(job, id=f"{number}-{job.id}", submit_s=10.0 * number + job.submit_s)
+        for number, (_, own) in enumerate(pools)
+        for job in own
+    ]
+    return make_view(0, jobs)
+
+
+@pytest.mark.parametrize("name", PARTED)
+@given(several=st.lists(pools(most=8), min_size=1, max_size=5))
+def test_many_small_pools_at_once_get_what_each_would_get_alone(name: str, several: list[Pool]) -> None:
+    policy = load_policy(name)
+    assert isinstance(policy, PartedPolicy)
+    capacity, lengths = (
+        [*column] for column in zip(*((most, len(jobs)) for most, jobs in several), strict=True)
+    )
+    parts = Parts(np.array(lengths), np.array(capacity))
+    at_once = policy.allocate_parts(one_view(several), parts)
+    alone = [policy.allocate(make_view(most, jobs)).tolist() for most, jobs in several]
+    assert at_once.tolist() == [gpus for own in alone for gpus in own]
 
 
 TYPED = [name for name in policy_names() if isinstance(load_policy(name), TypedPolicy)]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from batuta.core.admission import Admitted
 from batuta.core.quota import ClusterQueue, Preemption, Quota, Reclaim, Strategy, Within
 from batuta.quota.admission import QuotaAdmission
-from batuta.quota.due_heads import DueHeads
 from batuta.quota.own_quota import NOBODY
 from batuta.quota.standstill import Standstill, Stuck
 from tests.properties.test_quota_memory import as_values, happen
@@ -26,8 +25,8 @@ PATIENCE_S = 30.0
 def one_after_the_other() -> Iterator[None]:
     """Nothing is seen at once: every line is filled, and every claim is looked at, by itself."""
     with ExitStack() as stack:
+        stack.enter_context(patch("batuta.quota.plain_quota._is_plain", lambda root, queues: False))
         stack.enter_context(patch.object(Standstill, "find", lambda self, tree_of: Stuck()))
-        stack.enter_context(patch.object(DueHeads, "keep", lambda self, lines: (set(), {})))
         stack.enter_context(
             patch("batuta.quota.serving.fill", lambda queues, lines, *columns: [NOBODY] * len(lines))
         )

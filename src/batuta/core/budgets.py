@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 
 from batuta.core.admission import Admitted, Budget
 from batuta.core.arrays import IntArray
 from batuta.core.part_view import part_of
+from batuta.core.parts import Parts
 from batuta.core.policy import Policy
 from batuta.core.reason import Evidence, Reason
 from batuta.core.sizes import LegalSizes
 from batuta.core.view import PoolView
 from batuta.core.world import World
 from batuta.core.world_view import pool_view
+
+_ANY_KIND = -2
+"""There is no choice of GPU types; -1 stands for none."""
 
 
 def within_budgets(world: World, now_s: float, admitted: Admitted, policy: Policy) -> Admitted:
@@ -41,11 +46,11 @@ def within_budgets(world: World, now_s: float, admitted: Admitted, policy: Polic
     before = cap[rows]
     # As in a small cluster: who asks for more than there is asks for all of it.
     cap[rows] = sizes.subset(rows).floor(np.minimum(before, limit[number]))
-    bounds = np.searchsorted(number, np.arange(len(budgets) + 1)).tolist()
-    parts = [slice(*ends) for ends in pairwise(bounds)]
+    parts = Parts(np.bincount(number, minlength=len(budgets)), np.maximum(limit, 0))
     cap[rows] = _divided(world, now_s, admitted, policy, rows, parts, cap)
-    for budget, part in zip(budgets, parts, strict=True):
-        _heed_what_is_beside(world, budget, rows[part], cap)
+    for at, budget in enumerate(budgets):
+        if budget.beside:
+            _heed_what_is_beside(world, budget, rows[parts.rows(at)], cap)
     left = limit - np.bincount(number, cap[rows], len(budgets)).astype(np.int64)
     short = cap[rows] < before
     _explain(world, budgets, rows[short], number[short], left, cap, refused)
@@ -58,30 +63,44 @@ def _divided(
     admitted: Admitted,
     policy: Policy,
     rows: IntArray,
-    parts: Sequence[slice],
+    parts: Parts,
     cap: IntArray,
 ) -> IntArray:
     """What each of these rows may have; each part of them is one budget's."""
     given = cap[rows]
-    wanted = [0, *np.cumsum(given).tolist()]
-    kinds = None if admitted.gpu_type is None else admitted.gpu_type[rows]
-    wholes: dict[int | None, PoolView] = {}
-    for budget, part in zip(admitted.budgets, parts, strict=True):
-        if wanted[part.stop] - wanted[part.start] <= budget.gpus:
-            continue
-        kind = None if kinds is None else int(kinds[part][0])
-        if kinds is not None and (kinds[part] != kind).any():
-            given[part] = _in_turns(world.jobs.legal_sizes().subset(rows[part]), given[part], budget.gpus)
-            continue
-        if kind not in wholes:
-            wholes[kind] = pool_view(world, now_s, rows, 0, cap, kind)
-        given[part] = policy.allocate(part_of(wholes[kind], part, budget.gpus))
+    short = parts.sums(given) > parts.capacity
+    kinds = np.full(len(parts), _ANY_KIND)
+    if admitted.gpu_type is not None:
+        own = admitted.gpu_type[rows]
+        for at in np.flatnonzero(short).tolist():
+            part = parts.rows(at)
+            kinds[at] = own[part.start]
+            if (own[part] != kinds[at]).any():
+                sizes = world.jobs.legal_sizes().subset(rows[part])
+                given[part] = _in_turns(sizes, given[part], int(parts.capacity[at]))
+                short[at] = False
+    for kind in dict.fromkeys(kinds[short].tolist()):
+        here = short & (kinds == kind)
+        chosen = here[parts.number]
+        view = pool_view(world, now_s, rows[chosen], 0, cap, None if kind == _ANY_KIND else kind)
+        given[chosen] = _asked_for(policy, view, parts.only(here))
     return given
+
+
+def _asked_for(policy: Policy, view: PoolView, parts: Parts) -> IntArray:
+    """What a policy gives to these parts: one after the other, unless it can be asked for all at once."""
+    at_once: Any = getattr(policy, "allocate_parts", None)
+    if at_once is not None:
+        found: IntArray = at_once(view, parts)
+        return found
+    slices = map(parts.rows, range(len(parts)))
+    pools = map(part_of, repeat(view), slices, parts.capacity.tolist())
+    return np.concatenate([policy.allocate(pool) for pool in pools])
 
 
 def _heed_what_is_beside(world: World, budget: Budget, rows: IntArray, cap: IntArray) -> None:
     """Takes growth back, from the last row on, until other limits hold as well."""
-    if not budget.beside or not rows.size:
+    if not rows.size:
         return
     own = np.isin(budget.rows, rows)
     sizes = world.jobs.legal_sizes().subset(rows)

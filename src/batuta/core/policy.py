@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from batuta.core.arrays import IntArray
+from batuta.core.parts import Parts
 from batuta.core.typed_view import Choice, TypedView
 from batuta.core.view import PoolView
 
@@ -31,6 +32,16 @@ class TieredPolicy(Policy, Protocol):
     """A policy that also moves jobs between queue levels; the World remembers the level."""
 
     def tiers(self, view: PoolView) -> IntArray: ...
+
+
+@runtime_checkable
+class PartedPolicy(Policy, Protocol):
+    """A policy that divides many small pools at once, and gives each what it would get alone.
+
+    The view has the rows of all parts and no capacity of its own.
+    """
+
+    def allocate_parts(self, view: PoolView, parts: Parts) -> IntArray: ...
 
 
 @runtime_checkable

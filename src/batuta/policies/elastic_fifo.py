@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from batuta.core.arrays import IntArray
+from batuta.core.parts import Parts
 from batuta.core.view import PoolView
 from batuta.policies.admission_pass import admit_in_order
+from batuta.policies.parted import admit_in_parts, grow_in_parts
 from batuta.policies.rounds import grow_in_rounds
 
 
@@ -24,3 +26,7 @@ class ElasticFifo:
     def allocate(self, view: PoolView) -> IntArray:
         gpus = admit_in_order(view.min, view.capacity)
         return grow_in_rounds(gpus, view.sizes, view.capacity)
+
+    def allocate_parts(self, view: PoolView, parts: Parts) -> IntArray:
+        gpus = admit_in_parts(view.min, parts)
+        return grow_in_parts(gpus, view.sizes, parts)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from batuta.core.arrays import IntArray
+from batuta.core.parts import Parts
 from batuta.core.view import PoolView
 from batuta.policies.admission_pass import admit_in_order
 from batuta.policies.order import shortest_first
+from batuta.policies.parted import admit_in_parts, grow_in_parts, lowest_first
 from batuta.policies.rounds import grow_in_rounds
 
 
@@ -26,3 +28,8 @@ class ElasticSrjf:
         order = shortest_first(view)
         gpus = admit_in_order(view.min, view.capacity, order)
         return grow_in_rounds(gpus, view.sizes, view.capacity, order)
+
+    def allocate_parts(self, view: PoolView, parts: Parts) -> IntArray:
+        order = lowest_first(view.remaining_s, parts)
+        gpus = admit_in_parts(view.min, parts, order)
+        return grow_in_parts(gpus, view.sizes, parts, order)

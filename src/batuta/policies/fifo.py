@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batuta.core.arrays import IntArray
+from batuta.core.parts import Parts
 from batuta.core.view import PoolView
 from batuta.policies.admission_pass import admit_in_order
+from batuta.policies.parted import admit_in_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +23,6 @@ class Fifo:
 
     def allocate(self, view: PoolView) -> IntArray:
         return admit_in_order(view.min, view.capacity)
+
+    def allocate_parts(self, view: PoolView, parts: Parts) -> IntArray:
+        return admit_in_parts(view.min, parts)

@@ -9,9 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batuta.core.arrays import IntArray
+from batuta.core.parts import Parts
 from batuta.core.view import PoolView
 from batuta.policies.admission_pass import admit_in_order
 from batuta.policies.order import shortest_first
+from batuta.policies.parted import admit_in_parts, lowest_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +24,6 @@ class Srjf:
 
     def allocate(self, view: PoolView) -> IntArray:
         return admit_in_order(view.min, view.capacity, shortest_first(view))
+
+    def allocate_parts(self, view: PoolView, parts: Parts) -> IntArray:
+        return admit_in_parts(view.min, parts, lowest_first(view.remaining_s, parts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -18,11 +19,12 @@ from batuta.core.quota import Flavors
 from batuta.core.reach import Wishes, within_reach
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
-from batuta.quota.answers import Answers
+from batuta.quota.answers import Answers, New
 from batuta.quota.asks import Asks
 from batuta.quota.census import Census
 from batuta.quota.doors import doors_of
 from batuta.quota.memory import Memory
+from batuta.quota.plain_round import PlainRound
 from batuta.quota.tree_round import TreeRound
 
 
@@ -55,12 +57,15 @@ class _Round:
         self._rows = {tree: rows.tolist() for tree, rows in self._census.rows.items()}
         self._answers: dict[int, Answers] = {}
         """By tree."""
-        self._rounds: list[TreeRound] = []
+        self._rounds: list[PlainRound | TreeRound] = []
 
     def admit(self) -> Admitted:
         changed = self._recall()
         self._look_at(changed)
-        flavors = self._new()
+        served = self._served()
+        flavors: dict[int, Flavors] = {}
+        for rows, new, _ in served:
+            flavors.update(zip(rows, new.flavors, strict=True))
         wishes = self._wishes(flavors)
         allowed = self._caps()
         gpu_type = self._types(allowed)
@@ -80,7 +85,8 @@ class _Round:
             wishes=wishes,
             flavors=flavors,
             losers=self._losers(),
-            contested=self._contested(),
+            # Others of their tree lost some or wait.
+            contested=frozenset(chain.from_iterable(rows for rows, _, contested in served if contested)),
         )
 
     def _recall(self) -> list[int]:
@@ -92,11 +98,17 @@ class _Round:
         return [tree for tree in census.rows if tree not in self._answers]
 
     def _look_at(self, trees: list[int]) -> None:
-        """Gives out quota in these trees."""
+        """Gives out quota in these trees: in plain ones at once, if nothing else has to be done there."""
+        given = self._census, self._tree, self._memory
+        if plain := [tree for tree in trees if tree in self._memory.plain.place_of]:
+            at_once = PlainRound(self._world, self._now_s, plain, *given)
+            self._answers.update(at_once.serve())
+            self._rounds.append(at_once)
+            trees = sorted(set(trees) - set(at_once.trees))
         if trees:
-            one = TreeRound(self._world, self._now_s, trees, self._census, self._tree, self._memory)
-            self._answers.update(one.serve())
-            self._rounds.append(one)
+            one_by_one = TreeRound(self._world, self._now_s, trees, *given)
+            self._answers.update(one_by_one.serve())
+            self._rounds.append(one_by_one)
 
     def _grew_from(self, cap: IntArray, tree: int) -> bool:
         """Whether it is known what the jobs of a tree grow to, or will be."""
@@ -115,13 +127,14 @@ class _Round:
             memory.past.update(one.as_past(self._answers))
         memory.forget_the_gone(self._world)
 
-    def _new(self) -> dict[int, Flavors]:
-        """Those who get quota, queue by queue."""
-        found: dict[int, Flavors] = {}
+    def _served(self) -> list[tuple[list[int], New, bool]]:
+        """Those who get quota, queue by queue: their rows, what they get, and whether that is contested."""
+        found: list[tuple[list[int], New, bool]] = []
         for name, tree in self._memory.number_of.items():
-            new = self._answers[tree].new.get(name) if tree in self._answers else None
-            if new is not None:
-                found.update(zip(map(self._rows[tree].__getitem__, new.places), new.flavors, strict=True))
+            answers = self._answers.get(tree)
+            if answers is not None and name in answers.new:
+                new = answers.new[name]
+                found.append(([*map(self._rows[tree].__getitem__, new.places)], new, answers.contested))
         return found
 
     def _caps(self) -> IntArray:
@@ -182,14 +195,3 @@ class _Round:
             for tree, answers in self._answers.items()
             for place, reason in answers.losers.items()
         }
-
-    def _contested(self) -> frozenset[int]:
-        """Those that got quota while others of their tree lost some or wait."""
-        return frozenset().union(
-            *(
-                map(self._rows[tree].__getitem__, new.places)
-                for tree, answers in self._answers.items()
-                if answers.contested
-                for new in answers.new.values()
-            )
-        )

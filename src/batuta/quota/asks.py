@@ -88,12 +88,14 @@ class Asks:
         `menu` is the number of each row's menu. All that tells jobs apart is compared as numbers.
         """
         world, jobs, listed = self._world, self._world.jobs, rows.tolist()
-        # Jobs with equal wishes share the list of what they could have, so it tells them apart as well.
-        reach = list(map(world.most.get, map(jobs.ids.__getitem__, listed)))
-        if None in reach:
-            reach = list(map(world.most_for, listed))
-        key = _combined(menu, jobs.i("min")[rows].tolist())
-        key = _combined(key, map(id, reach))
+        low = jobs.i("min")
+        key = menu * (int(low.max(initial=0)) + 1) + low[rows]
+        if len(world.reach) > 1:
+            # Jobs with equal wishes share the list of what they could have, so it tells them apart as well.
+            reach = list(map(world.most.get, map(jobs.ids.__getitem__, listed)))
+            if None in reach:
+                reach = list(map(world.most_for, listed))
+            key = _combined(key, map(id, reach))
         if jobs.picky:
             key = _combined(key, (_likes(jobs.jobs[row]) for row in listed))
         _, first, which = np.unique(key, return_index=True, return_inverse=True)

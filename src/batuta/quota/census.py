@@ -62,11 +62,10 @@ class Census:
 
     def things(self, tree: int) -> list[Any]:
         """The values that are seen by their identity: while they live nothing else has it."""
-        rows = self.rows[tree].tolist()
-        held = self._held
+        rows, held = self.rows[tree].tolist(), self._held
         # The first is asked for twice because a single one would not come as a tuple.
         jobs = itemgetter(rows[0], *rows)(self._world.jobs.jobs)
-        return [jobs, [held[row] for row in rows if row in held]]
+        return [jobs, [held[row] for row in rows if row in held] if held else []]
 
     @cached_property
     def ends_s(self) -> FloatArray:
@@ -83,8 +82,11 @@ class Census:
         stuck[list(self.without)] = True
         # A job that may be changed counts with its `min`, whatever it has.
         sizes = np.where(still | shut, has, has > 0)
-        running, flavors, ids, placements = np.flatnonzero(has), world.flavors, jobs.ids, jobs.placements
-        held = [flavors.get(ids[row]) or placements[row] for row in running.tolist()]
+        running = np.flatnonzero(has)
+        listed: list[int] = running.tolist()
+        held: list[Any] = list(map(world.flavors.get, map(jobs.ids.__getitem__, listed)))
+        if None in held:
+            held = [own or jobs.placements[row] for row, own in zip(listed, held, strict=True)]
         held_by = np.zeros(jobs.n, dtype=np.int64)
         held_by[running] = np.fromiter(map(id, held), np.int64, len(held))
         columns = (
@@ -97,4 +99,4 @@ class Census:
             stuck,
             jobs.f("submit_s") <= self._now_s - self.patience_s,
         )
-        return np.stack(columns, axis=1), dict(zip(running.tolist(), held, strict=True))
+        return np.stack(columns, axis=1), dict(zip(listed, held, strict=True))

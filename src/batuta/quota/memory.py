@@ -10,6 +10,7 @@ from batuta.core.world import World
 from batuta.quota.asks import Ask, Menu, menu_of
 from batuta.quota.doors import Door
 from batuta.quota.past import Past
+from batuta.quota.plain_quota import PlainQuota, plain_quota
 from batuta.quota.tree import Amounts, Tree
 
 
@@ -36,6 +37,8 @@ class Memory:
         """By number of a tree of cohorts: what the last round saw there, and what it came to."""
         self.number_of: dict[str, int] = {}
         """By queue: the number of its tree."""
+        self.plain: PlainQuota
+        """Queues of which a few numbers say it all."""
         self._reach: list[list[int]] = []
         """What nodes could give to jobs, by what these want of nodes."""
 
@@ -51,6 +54,7 @@ class Memory:
             roots = dict.fromkeys(node.root for node in tree.queues.values())
             numbers = {root: number for number, root in enumerate(roots)}
             self.number_of = {name: numbers[node.root] for name, node in tree.queues.items()}
+            self.plain = plain_quota(quota, tree, self.number_of)
         self._tree[1].clear()
         return self._tree[1]
 

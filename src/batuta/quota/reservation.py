@@ -89,15 +89,10 @@ class Keeper:
             cell: max(0, min(amount, subtree.get(cell, 0) - usage.get(cell, 0), queue.left(cell)))
             for cell, amount in needs.items()
         }
+        self.kept[queue] = None
         if any(amounts.values()):
-            self.set_aside(queue, amounts, self._earliest(queue, needs))
-        else:
-            self.kept[queue] = None
-
-    def set_aside(self, queue: Node, amounts: Amounts, needed: Moment) -> None:
-        """Keeps so much for somebody of a queue who needs it from that moment on; it may be nothing."""
-        queue.add(amounts)
-        self.kept[queue] = Kept(queue, amounts, needed) if amounts else None
+            self.kept[queue] = Kept(queue, amounts, self._earliest(queue, needs))
+            queue.add(amounts)
 
     def give_up(self, queue: Node) -> None:
         """Keeps nothing for this queue's first claim any more."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from batuta.quota.claim import Claim
-from batuta.quota.due_heads import DueHeads
 from batuta.quota.glance import Glance
 from batuta.quota.ledger import Ledger
 from batuta.quota.own_quota import NOBODY, Filled, fill, serve_own
@@ -66,9 +65,6 @@ class Serving:
         """
         roll, ledger = self._roll, self._ledger
         lines = {name for name, part in roll.parts.items() if part.waiting and not part.strict}
-        done, told = DueHeads(roll, ledger, self._keeper, self._claims).keep(lines)
-        self.told.update(told)
-        lines -= done
         while lines:
             heads = [(name, first) for name in roll.parts if name in lines and (first := self._blocked(name))]
             hopeful: list[tuple[str, list[int]]] = []

@@ -19,11 +19,10 @@ from batuta.core.world import World
 from batuta.quota.counters import Counters, Opening
 from batuta.quota.glance import Glance
 from batuta.quota.ledger import Ledger
-from batuta.quota.refusal import Refusal, Why
 from batuta.quota.reservation import Keeper
 from batuta.quota.roll import Roll
 from batuta.quota.row_claims import RowClaims
-from batuta.quota.world_reasons import reason_for
+from batuta.quota.said import Numbers, say
 
 
 class Stuck(NamedTuple):
@@ -101,8 +100,9 @@ class Standstill:
         reclaims = found.reclaims & (needs <= found.own)
         doubtful = possible & (pushes | reclaims | (self._claims.due[rows.row] & ~found.looked_after))
         kept = possible & found.keeps & (needs <= found.free)
-        ends_in_time = kept & (self._claims.ends_by_row_s[rows.row] <= found.needed_s)
-        moves[rows.tree[fits | ends_in_time]] = True
+        moves[rows.tree[fits]] = True
+        if kept.any():
+            moves[rows.tree[kept & (self._claims.ends_by_row_s[rows.row] <= found.needed_s)]] = True
         doubtful &= ~moves[rows.tree]
         glances = [self._glance(name) for name in names] if doubtful.any() else []
         for tree, queue, row in np.stack((rows.tree, rows.queue, rows.row), axis=1)[doubtful].tolist():
@@ -129,20 +129,6 @@ class Standstill:
         at, amounts = found.at(asked // len(sizes)), sizes[asked % len(sizes)]
         own = np.maximum(at.own, 0)
         lends = np.maximum(at.left - own, 0)
-        columns = (is_kept, at.cell, amounts, at.free, own, at.nominal, lends, at.most)
-        known: dict[tuple[int, ...], tuple[Reason, Evidence]] = {}
-        words = []
-        for key in zip(*(column.tolist() for column in columns), strict=True):
-            if key not in known:
-                known[key] = self._word(*key)
-            words.append(known[key])
+        numbers = Numbers(is_kept > 0, at.cell, amounts, at.free, own, at.nominal, lends, at.most)
+        words = say(self._ledger.tree.cells, numbers)
         return [words[number] for number in alike.tolist()]
-
-    def _word(
-        self, kept: int, cell: int, needs: int, free: int, own: int, nominal: int, lends: int, most: int
-    ) -> tuple[Reason, Evidence]:
-        kind = self._ledger.tree.cells[cell]
-        if kept:
-            return reason_for(Refusal(Why.WAITING_FOR_QUOTA, "", kind, needs, free), kept=True)
-        why = Why.EXCEEDS_MAX_QUOTA if needs > most else Why.WAITING_FOR_QUOTA
-        return reason_for(Refusal(why, "", kind, needs, own, nominal, lends, most))

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batuta.core.policy import Policy, TypedPolicy
+from batuta.core.policy import PartedPolicy, Policy, TypedPolicy
 from batuta.policies.checked import CheckedPolicy, PolicyAnswerError
 from tests.support.views import make_typed, make_view
 
@@ -102,3 +102,12 @@ def test_any_other_answer_with_types_is_refused(answer: Any, sentence: str) -> N
     with pytest.raises(PolicyAnswerError) as refused:
         ask_types(answer)
     assert sentence in str(refused.value)
+
+
+def test_many_pools_are_asked_for_one_by_one_so_that_each_answer_is_looked_over() -> None:
+    class Parted(Mine):
+        def allocate_parts(self, view: Any, parts: Any) -> Any:
+            return self.answer
+
+    assert isinstance(Parted([1]), PartedPolicy)
+    assert not isinstance(CheckedPolicy(Parted([1])), PartedPolicy)
