@@ -6,7 +6,7 @@ import numpy as np
 
 from batuta.core.arrays import BoolArray, IntArray
 from batuta.core.job import NO_RESTART_S
-from batuta.core.job_table import Phase
+from batuta.core.job_table import JobTable, Phase
 from batuta.core.withhold import left_alone, withheld
 from batuta.core.world import World
 
@@ -39,13 +39,20 @@ def _cannot_be_stopped(world: World, cap: IntArray | None) -> BoolArray | None:
     runs: BoolArray = (gpus > 0) & (jobs.i("phase") == Phase.RUNNING)
     lasting &= runs
     if jobs.unsaved:
-        rows = np.flatnonzero(runs)
-        lasting[rows] |= np.array([jobs.jobs[row].is_lost_by_a_stop for row in rows.tolist()], dtype=bool)
+        lasting[_unsaved(jobs, runs & ~lasting)] = True
     if not lasting.any():
         return None
     if cap is not None:
         lasting &= cap >= gpus
     return lasting if lasting.any() else None
+
+
+def _unsaved(jobs: JobTable, among: BoolArray) -> list[int]:
+    """The rows of these that a stop would cost all that they have done; who is fewer is gone through."""
+    rows = np.flatnonzero(among)
+    if len(rows) <= len(jobs.unsaved):
+        return [row for row in rows.tolist() if jobs.ids[row] in jobs.unsaved]
+    return [row for row in map(jobs.row, jobs.unsaved) if among[row]]
 
 
 def kept(world: World, fixed: BoolArray | None) -> IntArray:

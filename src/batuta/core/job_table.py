@@ -157,7 +157,7 @@ class JobTable:
         """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
         self.irregular = 0
         """Jobs that may not have every size between `min` and `max`."""
-        self.unsaved = 0
+        self.unsaved: set[JobId] = set()
         """Jobs that a stop would cost all that they have done."""
         self.elastic = 0
         """Jobs that may have more than their `min`."""
@@ -293,11 +293,14 @@ class JobTable:
         """Keeps the sums over all jobs up to date when one comes (1) or goes (-1)."""
         self.total_max += by * job.max
         self.elastic += by * (job.max > job.min)
-        self.unsaved += by * job.is_lost_by_a_stop
         self.picky += by * (job.share is not None or bool(job.gpu_types))
         self.irregular += by * (job.sizes is not None or job.gpus_per_replica != 1)
         if job.cpus_milli_per_gpu or job.memory_mib_per_gpu:
             self.beside = self.beside.plus(job, by)
+        if job.is_lost_by_a_stop and by > 0:
+            self.unsaved.add(job.id)
+        else:
+            self.unsaved.discard(job.id)
 
     def _request(self, job: Job) -> tuple[int, ...]:
         """The columns from `size` to `curve_last`."""
@@ -370,12 +373,13 @@ class JobTable:
         twin.n = self.n
         twin._f, twin._i = self._f.copy(), self._i.copy()
         twin._keys, twin.ids = list(self._keys), list(self.ids)
-        counts = ("elastic", "unsaved", "total_max", "picky", "irregular", "moving", "broken", "narrow")
+        counts = ("elastic", "total_max", "picky", "irregular", "moving", "broken", "narrow")
         for name in (*counts, "held_back"):
             setattr(twin, name, getattr(self, name))
         twin.beside, twin.crowd_s = self.beside, self.crowd_s
         twin.jobs, twin.placements = list(self.jobs), list(self.placements)
-        twin.key_of, twin.queues, twin.short = dict(self.key_of), dict(self.queues), set(self.short)
+        twin.key_of, twin.queues = dict(self.key_of), dict(self.queues)
+        twin.short, twin.unsaved = set(self.short), set(self.unsaved)
         twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()
         twin.outlooks = dict(self.outlooks)
         return twin

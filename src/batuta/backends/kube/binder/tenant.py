@@ -13,6 +13,7 @@ from batuta.backends.kube.binder.pod_class import PodClass
 from batuta.backends.kube.binder.requests import Needs, is_resized, pod_requests
 
 _OVER: Final = frozenset({"Succeeded", "Failed"})
+_BEGUN: Final = _OVER | {"Running"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ def pod_key(pod: objects.Pod) -> str:
 def is_over(pod: objects.Pod) -> bool:
     """A pod that has ended holds nothing."""
     return pod.status.phase in _OVER
+
+
+def has_begun(pod: objects.Pod) -> bool:
+    """A pod whose processes run, or did."""
+    return pod.status.phase in _BEGUN
 
 
 def tenant_of(pod: objects.Pod, cls: PodClass) -> Tenant:

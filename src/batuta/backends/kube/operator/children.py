@@ -111,6 +111,23 @@ class Children:
             for pod in seen.pods
         )
 
+    def clear(
+        self, kind: JobType | None, uj: UnifiedJob, nobody: Run, seen: Seen, now_s: float, keep_over: bool
+    ) -> bool:
+        """Asks for the end of everything that holds a place; whether nothing does.
+
+        `kind`: None when it cannot be asked what there shall be; pods end all the same. `keep_over`: pods
+        that have ended stay for those who read logs.
+        """
+        try:
+            if kind is None:
+                self.delete_pods(uj, seen.pods, now_s)
+            else:
+                self.bring(kind, uj, nobody, seen, now_s, keep_over)
+        except Unmakeable:
+            self.delete_pods(uj, seen.pods, now_s)
+        return self.is_clear(seen)
+
     def delete_job(self, uj: UnifiedJob, now_s: float) -> None:
         """Deletes the UnifiedJob itself, and with it all that it owns."""
         meta = uj.metadata
@@ -118,7 +135,7 @@ class Children:
         self._site.writes.ask(f"{uj.id}//delete/{meta.uid}", do, now_s)
 
     def delete_pods(self, uj: UnifiedJob, pods: Iterable[objects.Pod], now_s: float) -> None:
-        """Deletes the pods of a job that is gone: its type cannot be asked any more."""
+        """Deletes pods that are not over, whatever the type of their job thinks of it."""
         for pod in pods:
             meta = pod.metadata
             if not meta.deletion_timestamp and not is_over(pod):

@@ -6,27 +6,21 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.tenant import pod_key
+from batuta.backends.kube.operator.gang_notice import GangNotice
 from batuta.backends.kube.operator.gang_pods import GangPods
 from batuta.backends.kube.operator.gangs import GangId
+from batuta.backends.kube.operator.open_seats import OpenSeats
 from batuta.backends.kube.operator.places import placement_from, seat
-from batuta.backends.kube.operator.pod_job import job_of, seconds
+from batuta.backends.kube.operator.pod_job import job_of
 from batuta.backends.kube.operator.pod_writes import delete_pod
 from batuta.backends.kube.operator.run import Known, Party, Seat, Site
-from batuta.backends.kube.operator.waiting_pods import shows, tell
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.wish import Wish
-
-TELL_EVERY_S: Final = 30.0
-PATIENCE_S: Final = 5.0
-"""For so long nobody is told that members are missing: they are just being made."""
-BEFORE_ALL: Final = 2**31
-"""A priority that no pod can have."""
 
 
 class GangRun:
@@ -35,29 +29,19 @@ class GangRun:
     So do those that are missing in a gang of which a part is bound, though nobody knows of a plan for it. A
     pod that is bound cannot be taken back without killing it: the World has such a gang parked, and counts
     what it holds as used by others, until it is whole.
-
-    Such gangs go first, one after the other, and for a while what becomes free is kept for the oldest. When
-    an operator is killed, there is room for all that it was binding; so one of them can always be made
-    whole, and they never wait for each other in a circle.
     """
 
     __slots__ = (
-        "_backoff_s",
-        "_due_s",
         "_extra",
-        "_gang",
         "_has_started",
         "_is_unsure",
         "_job",
-        "_not_before_s",
+        "_notice",
+        "_open_seats",
         "_parked_s",
-        "_partly_s",
         "_pods",
-        "_refusal",
-        "_seen_s",
         "_site",
-        "_told_s",
-        "_why",
+        "due_s",
         "id",
         "is_ending",
         "is_over",
@@ -70,25 +54,17 @@ class GangRun:
         self.is_ending = known is not None and known.is_ending
         self.is_over = False
         self._site = site
-        self._gang = gang
         self._pods = GangPods(gang, site.owners, site.has_node)
+        self._notice = GangNotice(site, self.id)
+        self._open_seats = OpenSeats(site, self.id)
         self._job = None if known is None else known.job
         self._is_unsure = known is not None
         self._parked_s: float | None = None
         """Since when the World has it parked; None while it plans for it."""
-        self._partly_s: float | None = None
-        """Since when only a part of it has seats."""
         self._extra: set[str] = set()
         """Pods that came on top of the members that the World knows, by key."""
         self._has_started = False
-        self._due_s = math.inf
-        self._backoff_s = 0.0
-        self._not_before_s = 0.0
-        self._refusal = ""
-        """Why it did not get its seats when it was tried last."""
-        self._seen_s = math.inf
-        self._why = ""
-        self._told_s = -math.inf
+        self.due_s = math.inf
 
     # --------------------------------------------------------------------------------------- what is told
 
@@ -109,20 +85,16 @@ class GangRun:
 
     def refused(self, why: str, nodes: Iterable[NodeName], now_s: float) -> None:
         """The others wait again. If some have their seats by now, those are kept, and the gang made whole."""
-        timing = self._site.timing
-        self._backoff_s = min(max(self._backoff_s * 2, timing.backoff_s), timing.longest_backoff_s)
-        self._not_before_s = now_s + self._backoff_s
-        self._refusal = why
+        self._open_seats.back_off(now_s)
+        self._notice.refusal = why
         if self._job is None or self._parked_s is not None or self._has_started:
             return
         self.wanted = None
         if self._pods.seated():
             self._park(why, now_s)
             return
-        avoid = tuple(sorted(set(nodes)))
-        self._site.say(
-            ev.JobInterrupted(now_s, self.id, "binder", self._not_before_s, detail=why, avoid=avoid)
-        )
+        avoid, not_before_s = tuple(sorted(set(nodes))), self._open_seats.not_before_s
+        self._site.say(ev.JobInterrupted(now_s, self.id, "binder", not_before_s, detail=why, avoid=avoid))
 
     def leaves(self, pod: objects.Pod) -> bool:
         """Whether a pod of it gives its place back soon."""
@@ -130,14 +102,7 @@ class GangRun:
 
     def waits(self, why: str) -> bool:
         """It waits, and this is why; whether that is news."""
-        if self._refusal:
-            why = f"{why}; when it was tried: {self._refusal}"
-        is_news, self._why = why != self._why, why
-        return is_news
-
-    @property
-    def due_s(self) -> float:
-        return self._due_s
+        return self._notice.set(why)
 
     @property
     def is_booked(self) -> bool:
@@ -151,12 +116,12 @@ class GangRun:
     @property
     def is_urgent(self) -> bool:
         """A part of it holds GPUs and waits for the others."""
-        return self._partly_s is not None
+        return self._open_seats.is_partly_bound
 
     # ------------------------------------------------------------------------------------------- its turn
 
     def drive(self, now_s: float) -> None:
-        self._due_s = math.inf
+        self.due_s = math.inf
         staying = self._pods.staying()
         if self._job is None:
             self._come(staying, now_s)
@@ -185,16 +150,16 @@ class GangRun:
         if any(pod.spec.scheduling_gates for pod in staying):
             return
         if not seated and (size is None or len(staying) < size):
-            self._miss(size, staying, now_s)
+            self._look_again(self._notice.tell_missing(size, staying, now_s))
             return
         cls = self._site.cluster.class_of(first)
         alike = all(self._site.cluster.class_of(pod) is cls for pod in staying)
         unclear = size is None or len(staying) < size or any(not span.gpus for span in seated.values())
         if not alike or not (cls.gpus or cls.share) or (seated and unclear):
             # Unlike, without GPUs, partly over, or bound by somebody else: no job that the World can plan.
-            self._note_partly(bool(seated) and len(seated) < len(staying), now_s)
-            self._sit_anywhere(self.id, staying, now_s)
-            self._tell_why(staying, now_s)
+            self._open_seats.note_partly_bound(bool(seated) and len(seated) < len(staying), now_s)
+            self._look_again(self._open_seats.ask(self.id, staying, now_s))
+            self._look_again(self._notice.tell(staying, now_s))
             return
         assert size is not None
         self._job = job_of(self.id, first, cls, max(size, len(seated)))
@@ -202,20 +167,10 @@ class GangRun:
             self._site.past.discard(self.id)
             self._site.say(ev.JobForgotten(now_s, self.id))
         self._site.say(ev.JobSubmitted(now_s, self._job, cause="kubernetes"))
-        self._why, self._told_s = "", -math.inf
+        self._notice.drop()
         self._take_up(self._job, now_s)
         if self._parked_s is not None:
             self._become_whole(self._job, staying, now_s)
-
-    def _miss(self, size: int | None, staying: Sequence[objects.Pod], now_s: float) -> None:
-        """Says that members are missing, when they do not come soon."""
-        self._seen_s = min(self._seen_s, now_s)
-        if now_s < self._seen_s + PATIENCE_S:
-            self._due_s = self._seen_s + PATIENCE_S
-            return
-        whole = f"of {size} pods" if size is not None else "pods of an unknown number"
-        self._why = f"{len(staying)} {whole} of its gang are there; they start together"
-        self._tell_why(staying, now_s)
 
     def _take_up(self, job: Job, now_s: float) -> None:
         """Tells the World of seats that were taken before it looked."""
@@ -262,7 +217,7 @@ class GangRun:
         assert self._parked_s is not None
         members, seated = job.size // job.gpus_per_replica, self._pods.seated()
         lasting = self._pods.lasting(members) or members
-        self._note_partly(0 < len(seated) < lasting, now_s)
+        self._open_seats.note_partly_bound(0 < len(seated) < lasting, now_s)
         if len(seated) >= lasting or (not seated and len(staying) >= lasting):
             self._parked_s = None
             self._site.say(ev.JobWished(now_s, self.id, Wish.RUN, cause="kubernetes"))
@@ -275,32 +230,10 @@ class GangRun:
             for key in seated:
                 self._delete(self._pods.by_key[key], now_s)
             return
-        self._due_s = late_s if now_s < late_s else math.inf
+        self.due_s = late_s if now_s < late_s else math.inf
         if seated and len(staying) >= lasting:
-            self._sit_anywhere(self.id, staying, now_s)
-        self._tell_why(staying, now_s)
-
-    def _note_partly(self, is_partly: bool, now_s: float) -> None:
-        if not is_partly:
-            self._partly_s = None
-        elif self._partly_s is None:
-            self._partly_s = now_s
-
-    def _sit_anywhere(self, key: str, staying: Sequence[objects.Pod], now_s: float) -> None:
-        """Leaves it to the binder where those go that have no node."""
-        waiting = tuple(Seat(pod, None) for pod in staying if not pod.spec.node_name)
-        if not waiting:
-            return
-        if now_s < self._not_before_s:
-            self._due_s = min(self._due_s, self._not_before_s)
-            return
-        first = waiting[0].pod
-        since_s = seconds(first.metadata.creation_timestamp)
-        if self._partly_s is None:
-            self._site.seat(Party(key, self.id, waiting, first.spec.priority, since_s))
-        else:
-            keeps_until_s = self._partly_s + self._site.timing.gang_timeout_s
-            self._site.seat(Party(key, self.id, waiting, BEFORE_ALL, since_s, keeps_until_s))
+            self._look_again(self._open_seats.ask(self.id, staying, now_s))
+        self._look_again(self._notice.tell(staying, now_s))
 
     # ------------------------------------------------------------------------------------- as the World says
 
@@ -312,6 +245,8 @@ class GangRun:
             self._delete(self._pods.by_key[key], now_s)
         waiting = [pod for pod in staying if not pod.spec.node_name]
         if len(waiting) >= len(seating.free) > 0:
+            if self._is_held_off(staying, now_s):
+                return
             pairs = list(zip(waiting, seating.free, strict=False))
             self._extra.difference_update(pod_key(pod) for pod, _ in pairs)
             seats = tuple(Seat(pod, workers[k]) for pod, k in pairs)
@@ -322,10 +257,23 @@ class GangRun:
         else:
             if not self._has_started:
                 self._start(seating.stay, now_s)
+            elif not waiting:
+                self._forget_refusals()
             if self._has_started and waiting:
                 self._extra.update(map(pod_key, waiting))
-                self._sit_anywhere(f"{self.id}+", waiting, now_s)
-                self._tell_why(staying, now_s)
+                self._look_again(self._open_seats.ask(f"{self.id}+", waiting, now_s))
+                self._look_again(self._notice.tell(staying, now_s))
+
+    def _is_held_off(self, staying: Sequence[objects.Pod], now_s: float) -> bool:
+        """Whether a member of a gang that runs was refused its place just now: the World knows nothing of it,
+        and would never let it wait.
+        """
+        if not self._has_started or now_s >= self._open_seats.not_before_s:
+            return False
+        self._notice.set("its place is not free")
+        self._look_again(self._notice.tell(staying, now_s))
+        self._look_again(self._open_seats.not_before_s)
+        return True
 
     def _shrink(self, job: Job, places: Sequence[Span], staying: Sequence[objects.Pod], now_s: float) -> None:
         """Members have ended while others go on: what they held is free. (Who is only lost comes again.)"""
@@ -353,9 +301,12 @@ class GangRun:
     def _start(self, stay: Iterable[str], now_s: float) -> None:
         if all(self._pods.by_key[key].status.phase not in ("", "Pending") for key in stay):
             self._has_started = True
-            self._backoff_s = self._not_before_s = 0.0
-            self._refusal = ""
+            self._forget_refusals()
             self._site.say(ev.JobStarted(now_s, self.id, cause="kubernetes"))
+
+    def _forget_refusals(self) -> None:
+        self._open_seats.forget_refusals()
+        self._notice.refusal = ""
 
     def _clear(self, staying: Sequence[objects.Pod], now_s: float) -> None:
         """The World wants its GPUs: pods with a seat are deleted; who owns them makes others that wait."""
@@ -363,7 +314,7 @@ class GangRun:
         for pod in staying:
             if pod.spec.node_name or self.is_ending:
                 self._delete(pod, now_s)
-        self._tell_why(staying, now_s)
+        self._look_again(self._notice.tell(staying, now_s))
 
     def _leave(self, end: tuple[JobState, str], now_s: float) -> None:
         state, detail = end
@@ -376,20 +327,11 @@ class GangRun:
     # --------------------------------------------------------------------------------------------- writes
 
     def tell_why(self, now_s: float) -> None:
-        """Writes on the pods why they wait: at once, and then not too often."""
-        self._tell_why(self._pods.staying(), now_s)
+        """Writes on the pods why they wait."""
+        self._look_again(self._notice.tell(self._pods.staying(), now_s))
 
-    def _tell_why(self, staying: Sequence[objects.Pod], now_s: float) -> None:
-        told = [pod for pod in staying if not pod.spec.node_name and not shows(pod, self._why)]
-        if not self._why or not told:
-            return
-        if now_s < self._told_s + TELL_EVERY_S:
-            self._due_s = min(self._due_s, self._told_s + TELL_EVERY_S)
-            return
-        self._told_s = now_s
-        for pod in told:
-            do = partial(tell, pod, self._why, now_s)
-            self._site.writes.ask(f"{self.id}//waits/{pod.metadata.uid}", do, now_s)
+    def _look_again(self, due_s: float) -> None:
+        self.due_s = min(self.due_s, due_s)
 
     def _delete(self, pod: objects.Pod, now_s: float) -> None:
         meta = pod.metadata

@@ -51,6 +51,11 @@ class Observed:
             if one.metadata.namespace == space and one.metadata.labels.get(names.JOB_NAME) == name
         ]
 
+    def is_going(self, namespace: str) -> bool:
+        """Whether a namespace is being deleted, and everything in it sooner or later."""
+        found = self.namespaces.get(namespace)
+        return found is not None and bool(found.metadata.deletion_timestamp)
+
     def priority(self, name: str) -> int:
         """The number behind the name of a priority; that of the default where nothing is named."""
         if name:

@@ -84,8 +84,8 @@ class Site:
     """What the quota that a job uses lets its pods tolerate."""
     listening: Listening = field(default_factory=Listening)
     """Whose logs are read."""
-    choose: Callable[[Job], SizeChoice] = lambda job: choose_size(job, None, job.max)
-    """The size for a job whose user left it open; the smallest where nothing is known."""
+    choose: Callable[[Job], SizeChoice | None] = lambda job: choose_size(job, None, job.max)
+    """The size for a job whose user left it open; the smallest where nothing is known. None: ask later."""
     keep_result: Callable[[JobId, str], None] = lambda job, result: None
     """Stores what a job gave as its result, as JSON; it becomes durable with the next event."""
 
@@ -135,6 +135,10 @@ class Run(Protocol):
     @property
     def is_urgent(self) -> bool:
         """Whether it holds something that it cannot use before more pods have seats."""
+        ...
+
+    def leaves(self, pod: objects.Pod) -> bool:
+        """Whether a pod of it gives its place back soon."""
         ...
 
     def drive(self, now_s: float) -> None:

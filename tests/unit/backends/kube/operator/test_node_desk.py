@@ -50,6 +50,33 @@ def test_what_the_world_knows_is_not_told_again(said):
     assert said == []
 
 
+def marked(taints: list[objects.Taint], **annotations: str) -> objects.Node:
+    told = {f"batuta.dev/{key.replace('_', '-')}": text for key, text in annotations.items()}
+    meta = objects.Meta(name="n", annotations=told)
+    return objects.Node(metadata=meta, spec=objects.NodeSpec(taints=taints), status=NODE.status)
+
+
+def test_a_node_that_health_has_shut_is_closed_in_the_world_and_opened_again(said):
+    """Given health's taint, the World is told of a cordon by health, and of its end, and of no taint."""
+    found = desk(said, {})
+    shut = marked([objects.Taint(key="batuta.dev/unhealthy", value="Xid-79", effect="NoSchedule")])
+    found.node(Change(Did.MODIFIED, shut, NODE), 2.0)
+    assert said == [ev.NodeCordoned(2.0, "n", cause="health")]
+    found.node(Change(Did.MODIFIED, NODE, shut), 3.0)
+    assert said[1:] == [ev.NodeUncordoned(3.0, "n", cause="cluster")]
+
+
+def test_gpus_that_are_out_of_service_fail_in_the_world_and_are_repaired(said):
+    """Given GPUs that health has taken out, each change is told once; one that the node has not is none."""
+    found = desk(said, {})
+    ill = marked([], ill_gpus='{"1": "Xid 48", "9": "Xid 48"}')
+    found.node(Change(Did.MODIFIED, ill, NODE), 2.0)
+    found.node(Change(Did.MODIFIED, ill, ill), 3.0)
+    assert said == [ev.GpuFailed(2.0, "n", 1)]
+    found.node(Change(Did.MODIFIED, NODE, ill), 4.0)
+    assert said[1:] == [ev.GpuRepaired(4.0, "n", 1)]
+
+
 def test_weights_of_the_configuration_reach_the_binder():
     config = OperatorConfig(placement=Placement(weights={"utilisation": 7.5}))
     weights = {one.plugin.name: one.weight for one in binder_profile(config).plugins}
