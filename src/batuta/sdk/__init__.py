@@ -15,7 +15,14 @@ goes on.
 
 **Distributed training**: processes hear of a request at slightly different steps. Let rank 0 ask and
 broadcast the answer, or they save at different steps. `checkpointed` and `result` are for rank 0; `report`
-is for all.
+is for all. A slow rank makes all wait, so that all look slow; `waiting` tells them apart:
+
+    with sdk.waiting():
+        all_reduce(gradients)
+    sdk.report(step=step + 1)
+
+Each report has how long its rank worked since the last one, without the time in there. Ranks other than 0
+write at most two reports a second; no step is left out of what they add up.
 
 **How a checkpoint is asked for**: in the folder `$BATUTA_CONTROL` the file `checkpoint-request` holds a
 number that grows with every request, and `checkpoint-done` the last one that was answered; a checkpoint is
@@ -30,21 +37,23 @@ itself (torchrun) does no harm. In a shell script:
 
 **On Kubernetes** nobody sees the files of a pod, so what the script says goes into its log:
 `$BATUTA_PROGRESS` is `/dev/stderr`, and each report, checkpoint and result is a line `batuta-report {…}`
-there. Only the first process of a replica reports, at most every two seconds. `batuta logs` leaves these
-lines out. The folder of requests is read-only; `checkpoint-done` is in `$BATUTA_ANSWERS` instead.
+there. Only the first process of a replica reports, at most every two seconds, and only replica 0 is heard:
+let it gather everybody's `own_s()` and report them as `own_s=[…]`, by rank. `batuta logs` leaves these lines
+out. The folder of requests is read-only; `checkpoint-done` is in `$BATUTA_ANSWERS` instead.
 """
 
 from __future__ import annotations
 
 import os
 
-from batuta.sdk import _lines, _requests, _stderr
+from batuta.sdk import _lines, _pulse, _requests, _stderr
+from batuta.sdk._steps import own_time
 
 TYPE_CHECKING = False  # importing `typing` to be told so takes longer than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["checkpoint_requested", "checkpointed", "report", "result"]
+__all__ = ["checkpoint_requested", "checkpointed", "own_s", "report", "result", "waiting"]
 
 
 def report(
@@ -56,6 +65,7 @@ def report(
     samples: float | None = None,
     loss: Any = None,
     noise_scale: Any = None,
+    own_s: Any = None,
     **metrics: Any,
 ) -> None:
     """Says how far the training is. Any thread and any rank may call it, as often as it likes.
@@ -63,11 +73,14 @@ def report(
     `step` and `samples` count what is done since the very beginning, restarts included; `epoch` counts epochs
     that are finished. A loss that is NaN or infinite is reported as such. Numbers of NumPy and tensors of one
     element are fine. `noise_scale` is the gradient noise scale in samples, smoothed over some steps: with it,
-    GPUs that only make the batch larger than is useful count for less. With `$BATUTA_REPORT_EVERY_S`, and in
-    a log every two seconds, the last of too many reports is kept, the others dropped.
+    GPUs that only make the batch larger than is useful count for less. `own_s` is how long this rank worked
+    since its last report without waiting for others, where the script knows that better than `waiting` does;
+    or a list of that for all ranks, which rank 0 has gathered. With `$BATUTA_REPORT_EVERY_S`, and in a log
+    every two seconds, the last of too many reports is kept, the others dropped.
     """
     path = os.environ.get("BATUTA_PROGRESS")
     if path:
+        taken = own_time.take(step)
         known = {
             "step": step,
             "total_steps": total_steps,
@@ -77,7 +90,21 @@ def report(
             "loss": loss,
             "noise_scale": noise_scale,
         }
-        _lines.append_report(path, known, metrics)
+        _lines.append_report(path, known, metrics, own_s, taken)
+
+
+def waiting() -> _pulse.Waiting:
+    """Put around what waits for other ranks: a collective, a barrier, a queue that another one fills.
+
+    It tells slow ranks from those that wait for them, and who is to blame when all hang: who waits for longer
+    than five seconds says so.
+    """
+    return _pulse.Waiting()
+
+
+def own_s() -> float:
+    """How long this rank has worked since its last report with a step, without the time in `waiting`."""
+    return own_time.so_far_s()
 
 
 def checkpoint_requested() -> bool:

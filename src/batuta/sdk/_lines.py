@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from batuta.sdk import _stderr
+from batuta.sdk import _stderr, _steps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LONGEST_LINE_BYTES = 2**16
 LARGEST_RESULT_BYTES = 2**24
 _DEEPEST = 64
+_OTHERS_EVERY_S = 0.5
+"""Ranks other than 0 report no more often than this, unless told otherwise: all do the same steps."""
 
 _warned: set[str] = set()
 _torn: set[str] = set()
@@ -26,7 +28,14 @@ _last_s: dict[str, float] = {}
 _at_exit: list[bool] = []
 
 
-def append_report(path: str, known: dict[str, Any], metrics: dict[str, Any]) -> None:
+def append_report(
+    path: str,
+    known: dict[str, Any],
+    metrics: dict[str, Any],
+    own_s: Any = None,
+    taken: tuple[float, int] | None = None,
+) -> None:
+    """`own_s` is what the script says of its own time, `taken` what the clock says."""
     try:
         in_log = _stderr.is_meant(path)
         if in_log and not _stderr.speaks_for_all():
@@ -39,7 +48,9 @@ def append_report(path: str, known: dict[str, Any], metrics: dict[str, Any]) -> 
             record["metrics"] = named
         if broken:
             record["nonfinite"] = broken
-        every_s = float(os.environ.get("BATUTA_REPORT_EVERY_S") or (_stderr.EVERY_S if in_log else 0))
+        record.update(_steps.fields(own_s, taken, _held.get(path)))
+        usual_s = _stderr.EVERY_S if in_log else _OTHERS_EVERY_S if record.get("rank") else 0.0
+        every_s = float(os.environ.get("BATUTA_REPORT_EVERY_S") or usual_s)
         if every_s > 0 and time.monotonic() - _last_s.get(path, -every_s) < every_s:
             if not _at_exit:
                 _at_exit.append(True)
@@ -64,6 +75,15 @@ def append_checkpoint(path: str, where: str | os.PathLike[str], step: int | None
         _append(path, record)
     except Exception as error:
         warn_once(f"a checkpoint could not be reported: {error}")
+
+
+def append_event(path: str, event: str) -> None:
+    """Something that has no numbers."""
+    try:
+        if not _stderr.is_meant(path) or _stderr.speaks_for_all():
+            _append(path, {**_origin(), "event": event})
+    except Exception as error:
+        warn_once(f"a report was dropped: {error}")
 
 
 def say_result(value: Any) -> None:
@@ -173,9 +193,10 @@ def _say(record: dict[str, Any]) -> None:
     import json  # noqa: PLC0415 - see above
 
     text = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
-    if len(text) + len(_stderr.PREFIX) >= _stderr.LONGEST_LINE_BYTES and "metrics" in record:
-        warn_once("metrics were left out: together they are longer than a line of the log may be")
-        less = {key: value for key, value in record.items() if key != "metrics"}
+    dropped = next((key for key in ("metrics", "own_s") if key in record), None)
+    if len(text) + len(_stderr.PREFIX) >= _stderr.LONGEST_LINE_BYTES and dropped:
+        warn_once(f"{dropped} were left out: together they are longer than a line of the log may be")
+        less = {key: value for key, value in record.items() if key != dropped}
         if "nonfinite" in less:
             less["nonfinite"] = [name for name in less["nonfinite"] if name in less]
         _say(less)

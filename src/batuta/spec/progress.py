@@ -2,11 +2,14 @@
 
     {"time": 1722.5, "rank": 0, "step": 10, "total_steps": 100, "samples": 640, "loss": 0.3, "lr": 0.1}
     {"time": 1730.0, "rank": 0, "event": "checkpoint", "path": "/ckpt/10", "step": 10, "request": 2}
+    {"time": 1722.6, "rank": 3, "step": 10, "own_s": 4.1, "own_steps": 20}
+    {"time": 1790.0, "rank": 3, "event": "waiting"}
 
-All keys are optional, as long as there is one of them. `epoch` counts epochs that are finished. Numbers under
-other names, at the top or under `metrics`, are metrics. NaN and infinities, written as JSON's null with the
-name in `nonfinite` or as Python writes them, are noted but have no value. A line with a known key and a value
-of the wrong kind is not used at all.
+All keys are optional, as long as there is one of them. `epoch` counts epochs that are finished. `own_s` is
+how long a rank worked for its last `own_steps` steps without waiting for others, or a list of that by rank.
+Numbers under other names, at the top or under `metrics`, are metrics. NaN and infinities, written as JSON's
+null with the name in `nonfinite` or as Python writes them, are noted but have no value. A line with a known
+key and a value of the wrong kind is not used at all.
 """
 
 from __future__ import annotations
@@ -18,9 +21,10 @@ from typing import Any
 
 LONGEST_LINE_BYTES = 2**20
 MOST_METRICS = 256
-_COUNTS = ("rank", "replica", "restart", "step", "total_steps", "request")
+MOST_RANKS = 16_384
+_COUNTS = ("rank", "replica", "restart", "step", "total_steps", "request", "own_steps")
 _NUMBERS = ("time", "epoch", "total_epochs", "samples", "loss", "noise_scale")
-_OTHER = ("event", "path", "metrics", "nonfinite")
+_OTHER = ("event", "path", "metrics", "nonfinite", "own_s")
 _KNOWN = frozenset((*_COUNTS, *_NUMBERS, *_OTHER))
 _LARGEST = 2**63 - 1
 
@@ -52,6 +56,11 @@ class ProgressReport:
     checkpoint_path: str = ""
     request: int | None = None
     """The number of the request that this checkpoint answers; None: it was made without one."""
+    own_s: tuple[float, ...] = ()
+    """How long the rank worked by itself for its last steps; of all ranks, if there are several numbers."""
+    own_steps: int = 1
+    is_waiting: bool = False
+    """The rank has been waiting for the others for long."""
 
     @property
     def fraction(self) -> float | None:
@@ -153,7 +162,26 @@ def _read(values: dict[str, Any]) -> ProgressReport:
         is_checkpoint=event == "checkpoint",
         checkpoint_path=path if event == "checkpoint" else "",
         request=counts["request"],
+        own_s=_own_s(values.get("own_s")),
+        own_steps=counts["own_steps"] or 1,
+        is_waiting=event == "waiting",
     )
+
+
+def _own_s(value: object) -> tuple[float, ...]:
+    """Seconds, of one rank or several; NaN where there is none of a rank."""
+    if value is None:
+        return ()
+    several = value if isinstance(value, list) else [value]
+    if len(several) > MOST_RANKS:
+        raise _NotAReport
+    found = []
+    for one in several:
+        number = math.nan if one is None else _as_number(one)
+        if number is None or number < 0:
+            raise _NotAReport
+        found.append(number)
+    return tuple(found)
 
 
 def _any_number(values: dict[str, Any]) -> bool:

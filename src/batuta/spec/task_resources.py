@@ -12,6 +12,7 @@ from batuta.spec.problem import InputError, Problem
 from batuta.spec.quantity import Amount, parse_amount, parse_memory_gib, shown
 from batuta.spec.sound_yaml import is_null
 from batuta.spec.task_priority import CLASS_LABEL, parse_priority
+from batuta.spec.task_ranks import CHECKS as RANK_CHECKS
 from batuta.spec.task_yaml import TaskReader
 from batuta.spec.yaml_nodes import YamlNode
 
@@ -148,6 +149,10 @@ def _read_labels(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[str, 
             text = reader.parsed(value, what, parse_queue)
         elif key == EXEC_TIME_LABEL:
             text = reader.text(value, what) if reader.parsed(value, what, parse_exec_time_s) else None
+        elif key in RANK_CHECKS:
+            text = (
+                reader.text(value, what) if reader.parsed(value, what, RANK_CHECKS[key]) is not None else None
+            )
         elif key == CLASS_LABEL or not isinstance(value, yaml.ScalarNode):
             text = reader.text(value, what)
         else:

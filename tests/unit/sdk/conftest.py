@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from batuta.sdk import _lines, _requests, _stderr
+from batuta import sdk
+from batuta.sdk import _lines, _pulse, _requests, _stderr
+from batuta.sdk._steps import OwnTime
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +22,10 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(_stderr, "_kept", [])
     for name, empty in (("_warned", set()), ("_torn", set()), ("_held", {}), ("_last_s", {})):
         monkeypatch.setattr(_lines, name, empty)
+    clock = OwnTime()
+    for module in (sdk, _pulse):
+        monkeypatch.setattr(module, "own_time", clock)
+    monkeypatch.setattr(_pulse, "_said_since_s", [])
     before = signal.getsignal(signal.SIGUSR1)
     yield
     signal.signal(signal.SIGUSR1, before)

@@ -18,6 +18,7 @@ from tests.support.scripts import reports_of, run_script
 def test_a_report_is_read_as_it_was_meant(progress, monkeypatch):
     monkeypatch.setenv("BATUTA_REPLICA", "2")
     monkeypatch.setenv("BATUTA_RESTART", "1")
+    monkeypatch.setenv("BATUTA_REPORT_EVERY_S", "0")
     sdk.report(step=3, total_steps=9, epoch=1, total_epochs=4, samples=640, loss=0.25, lr=0.1, time=7)
     sdk.report(step=4, noise_scale=np.float32(512.0))
     report, later = reports_of(progress)

@@ -36,8 +36,10 @@ def test_importing_it_loads_next_to_nothing():
         "batuta",
         "batuta.sdk",
         "batuta.sdk._lines",
+        "batuta.sdk._pulse",
         "batuta.sdk._requests",
         "batuta.sdk._stderr",
+        "batuta.sdk._steps",
         "atexit",
         "__future__",
     }

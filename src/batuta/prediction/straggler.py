@@ -1,0 +1,140 @@
+"""Which ranks of a job are slower than the others, from the time that each needs for its own part of a step.
+
+Per step, each rank is compared with the median of all, as a ratio in logarithms: what slows all down together
+cancels out. Over steps, what a rank is slower than is tolerated adds up, and what it is faster takes away
+(CUSUM). One step counts for two and a half times as slow at most, so that a stall of a minute is one slow
+step and nothing more. How much must add up grows with the noise, which is measured from step to step: a rank
+that is always slow does not look noisy, and does not hide itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from batuta.core.arrays import FloatArray, IntArray
+
+SHORTEST_S = 1e-3
+"""Below that a step is all noise: it counts as so long."""
+_TWICE = math.log(2.0)
+_MOST = math.log(2.5)
+_NOISE_MEMORY = 0.05
+"""The weight of a step in the running mean of the noise: as if over the last twenty."""
+_SPEED_MEMORY = 0.2
+_NORMAL = 1.4826 / math.sqrt(2.0)
+"""From the median difference between two steps to a standard deviation, if noise were normal."""
+_FALSE_ALARM = 24.0
+"""-ln of how likely noise alone adds up so far, from one step on: once in 10^10."""
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerRules:
+    """When a rank counts as slow."""
+
+    tolerated: float = 1.22
+    """So many times as long as the others is nothing: ranks have unequal work, and nodes differ."""
+    patience: int = 12
+    """So many steps in a row at twice the time, or the like of it, make a straggler."""
+
+    def __post_init__(self) -> None:
+        if not 1.0 < self.tolerated < 2.0:
+            raise ValueError(f"tolerated must be between 1 and 2, found {self.tolerated}")
+        if self.patience < 1:
+            raise ValueError(f"patience must be at least 1, found {self.patience}")
+
+
+@dataclass(frozen=True, slots=True)
+class Straggle:
+    """Some ranks are slower than the others."""
+
+    ranks: tuple[int, ...]
+    """The slow ones; the slowest first."""
+    of: int
+    """How many ranks were compared."""
+    own_s: float
+    """What the slowest needs for its part of a step, …"""
+    usual_s: float
+    """… and the median of all."""
+    steps: int
+    """For so long it has been adding up."""
+
+    @property
+    def slowdown(self) -> float:
+        return self.own_s / self.usual_s
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the slow ones can be blamed: most ranks agree on what is usual.
+
+        Of two ranks one is always slower, and nobody knows whether the other is the one that is odd.
+        """
+        return 2 * len(self.ranks) < self.of
+
+
+class StragglerDetector:
+    """Told of each step once, it says when some ranks have been slow for long enough; then it begins anew."""
+
+    __slots__ = ("_last", "_noise", "_rules", "_scores", "_slow_for", "_speeds")
+
+    def __init__(self, rules: StragglerRules = StragglerRules()) -> None:  # noqa: B008  (frozen)
+        self._rules = rules
+        self._noise = 0.0
+        self._forget(0)
+
+    def see(self, own_s: FloatArray) -> Straggle | None:
+        """One step: by rank, the seconds of its own part; NaN for ranks of which nothing is known."""
+        if own_s.size != self._scores.size:
+            self._forget(own_s.size)
+        known = np.flatnonzero(np.isfinite(own_s))
+        if known.size < 2:
+            return None
+        logs = np.log(np.maximum(own_s[known], SHORTEST_S))
+        # The lower of two: when half are slow, the others are still what is usual.
+        usual = float(np.partition(logs, (known.size - 1) // 2)[(known.size - 1) // 2])
+        behind = logs - usual
+        self._note_noise(behind, known)
+        self._speeds[known] += _SPEED_MEMORY * (behind - self._speeds[known])
+        slack = math.log(self._rules.tolerated)
+        self._scores[known] = np.maximum(0.0, self._scores[known] + np.minimum(behind, _MOST) - slack)
+        self._slow_for[:] = np.where(self._scores > 0.0, self._slow_for + 1, 0)
+        enough = self._enough(slack)
+        if float(self._scores[known].max()) < enough:
+            return None
+        return self._accuse(known, math.exp(usual), enough)
+
+    def _note_noise(self, behind: FloatArray, known: IntArray) -> None:
+        jumps = np.abs(behind - self._last[known])
+        self._last[known] = behind
+        jumps = jumps[np.isfinite(jumps)]
+        if jumps.size:
+            middle = float(np.partition(jumps, jumps.size // 2)[jumps.size // 2])
+            self._noise += _NOISE_MEMORY * (_NORMAL * middle - self._noise)
+
+    def _enough(self, slack: float) -> float:
+        """How much must add up: what patience asks for, or more where noise alone would get there."""
+        return max(self._rules.patience * (_TWICE - slack), _FALSE_ALARM * self._noise**2 / (2 * slack))
+
+    def _accuse(self, known: IntArray, usual_s: float, enough: float) -> Straggle:
+        """Names those who are there and those who are on their way: all ranks of a slow node are slow."""
+        slow = known[self._scores[known] >= enough / 2]
+        slow = slow[np.argsort(-self._speeds[slow], kind="stable")]
+        first = int(slow[0])
+        found = Straggle(
+            tuple(slow.tolist()),
+            int(known.size),
+            usual_s * math.exp(float(self._speeds[first])),
+            usual_s,
+            int(self._slow_for[slow].max()),
+        )
+        self._scores[:] = 0.0
+        self._slow_for[:] = 0
+        return found
+
+    def _forget(self, ranks: int) -> None:
+        """Other ranks than before: nothing that was added up is about them."""
+        self._scores = np.zeros(ranks)
+        self._speeds = np.zeros(ranks)
+        self._last = np.full(ranks, np.nan)
+        self._slow_for = np.zeros(ranks, dtype=np.int64)
