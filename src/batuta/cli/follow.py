@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from batuta.cli.cluster_options import command
@@ -14,11 +15,13 @@ if TYPE_CHECKING:
     from batuta.client.connection import Connection
 
 
-def follow_output(client: Connection, job: Job, rank: int = 0, tail: int | None = None) -> int:
+def follow_output(
+    client: Connection, job: Job, rank: int = 0, tail: int | None = None, since_s: float | None = None
+) -> int:
     """Prints the output until the job ends; its exit code. Ctrl-C detaches, and the job goes on."""
     try:
         _wait_for_start(client, job)
-        print_log(client, job, rank=rank, tail=tail, follow=True)
+        write_output(client.log_bytes(job, rank=rank, tail=tail, since_s=since_s, follow=True))
         job = client.wait(job)
     except KeyboardInterrupt:
         say_detached(job)
@@ -38,15 +41,18 @@ def wait_for_end(client: Connection, job: Job) -> int:
     return exit_code_of(job)
 
 
-def print_log(client: Connection, job: Job, *, rank: int, tail: int | None, follow: bool) -> None:
-    """The bytes as they were written: what a job prints in colour or with bars stays so."""
+def write_output(pieces: Iterable[bytes]) -> bool:
+    """The bytes as they were written: colours and bars stay so. Whether there were any."""
     out = sys.stdout.buffer if hasattr(sys.stdout, "buffer") else None
-    for chunk in client.log_bytes(job, rank=rank, tail=tail, follow=follow):
+    found = False
+    for piece in pieces:
+        found = found or bool(piece)
         if out is not None:
-            out.write(chunk)
+            out.write(piece)
             out.flush()
         else:
-            sys.stdout.write(chunk.decode("utf-8", "replace"))
+            sys.stdout.write(piece.decode("utf-8", "replace"))
+    return found
 
 
 def say_detached(job: Job) -> None:

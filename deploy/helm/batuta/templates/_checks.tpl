@@ -11,6 +11,9 @@
 {{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
 {{- fail "serviceAccount.create: false needs serviceAccount.name" -}}
 {{- end -}}
+{{- if and .Values.logCollector.enabled (not .Values.logCollector.lokiUrl) -}}
+{{- fail "logCollector.enabled needs logCollector.lokiUrl" -}}
+{{- end -}}
 {{- with .Values.config.leaderElection -}}
 {{- if not (and (lt (int .retryPeriodSeconds) (int .renewDeadlineSeconds)) (lt (int .renewDeadlineSeconds) (int .leaseDurationSeconds))) -}}
 {{- fail "config.leaderElection: retryPeriodSeconds < renewDeadlineSeconds < leaseDurationSeconds must hold" -}}

@@ -24,6 +24,10 @@
 {{- include "batuta.fullname" . }}-queues
 {{- end -}}
 
+{{- define "batuta.healthMemory" -}}
+{{- include "batuta.fullname" . }}-health
+{{- end -}}
+
 {{- define "batuta.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default (include "batuta.operator" .) -}}
 {{- end -}}
@@ -60,7 +64,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") 
   "stateDir" "/var/lib/batuta"
   "leaseName" (include "batuta.operator" .)
   "queueFiles" (include "batuta.queueFiles" .)
+  "healthMemory" (include "batuta.healthMemory" .)
+  "health" (dict "burnIn" (dict "image" (.Values.config.health.burnIn.image | default (include "batuta.image" .))))
   "api" (dict "listen" "0.0.0.0" "port" 7077 "openMetrics" .Values.openMetrics "metricsPerJob" .Values.metricsPerJob)
+  "telemetry" .Values.telemetry
 -}}
 {{- merge (dict) $place .Values.config | toYaml -}}
 {{- end -}}

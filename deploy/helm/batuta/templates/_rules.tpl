@@ -1,7 +1,7 @@
 {{- /*
 What the operator may do: the least that works. It reads pods of all namespaces even where it may write in a
 few only: pods of others use up nodes too. It reads the logs of pods where jobs are, for the progress that
-they report. It may not read Secrets and may not change nodes.
+they report. It may not read Secrets, and may change nodes only where it is to look after their health.
 */ -}}
 {{- define "batuta.clusterRules" -}}
 - apiGroups: [""]
@@ -18,6 +18,7 @@ they report. It may not read Secrets and may not change nodes.
   resources: [customresourcedefinitions]
   resourceNames:
     - unifiedjobs.batuta.dev
+    - trialruns.batuta.dev
     - jobsets.jobset.x-k8s.io
     - mpijobs.kubeflow.org
     - noderesourcetopologies.topology.node.k8s.io
@@ -31,6 +32,17 @@ they report. It may not read Secrets and may not change nodes.
   resources: [subjectaccessreviews]
   verbs: [create]
 {{- include "batuta.queueRules" . }}
+{{- include "batuta.healthRules" . }}
+{{- end -}}
+
+{{- /* Where the health of nodes is looked after; events about nodes are in `default`. */ -}}
+{{- define "batuta.healthRules" -}}
+{{- if .Values.config.health.enabled }}
+- apiGroups: [""]
+  resources: [nodes, nodes/status]
+  verbs: [patch]
+{{ include "batuta.eventRules" . }}
+{{- end }}
 {{- end -}}
 
 {{- /* In the whole cluster, for what of Kueue the configuration switches on. */ -}}
@@ -79,15 +91,22 @@ they report. It may not read Secrets and may not change nodes.
 {{- end -}}
 
 {{- define "batuta.jobRules" -}}
+# It makes them too, for trials: each size that is tried out is a UnifiedJob.
 - apiGroups: [batuta.dev]
   resources: [unifiedjobs]
-  verbs: [get, list, watch, delete, patch, update]
+  verbs: [get, list, watch, create, delete, patch, update]
 - apiGroups: [batuta.dev]
   resources: [unifiedjobs/status]
   verbs: [get, patch, update]
 - apiGroups: [batuta.dev]
-  resources: [unifiedjobs/finalizers]
+  resources: [unifiedjobs/finalizers, trialruns/finalizers]
   verbs: [update]
+- apiGroups: [batuta.dev]
+  resources: [trialruns]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [batuta.dev]
+  resources: [trialruns/status]
+  verbs: [get, patch]
 - apiGroups: [""]
   resources: [pods, services, configmaps]
   verbs: [create, delete, patch]

@@ -2,18 +2,22 @@
 
 It reads pods, to know whose processes are on its GPUs, and writes annotations of pods and nodes. It needs no
 capability and no privileged container: it sees the node's processes (hostPID), asks NVML, and asks the
-kubelet who has which GPU.
+kubelet who has which GPU. Only to read the kernel's own log device it must be privileged: no device of the
+host is in a container otherwise.
 """
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Final
 
+from batuta.backends.kube.install.agent_values import Agent
 from batuta.backends.kube.install.monitoring import API_VERSION
 from batuta.backends.kube.install.release import Manifest, Release, filled
 from batuta.backends.kube.install.workload import image
 
 POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
+KMSG: Final = "/dev/kmsg"
 _RBAC: Final = "rbac.authorization.k8s.io"
 _PORT: Final = "metrics"
 
@@ -139,6 +143,7 @@ def _pod(release: Release) -> Manifest:
                 "hostPath": {"path": POD_RESOURCES, "type": "DirectoryOrCreate"},
             },
             {"name": "tmp", "emptyDir": {"sizeLimit": "16Mi"}},
+            *_health_volumes(values),
         ],
     } | filled(
         runtimeClassName=values.runtime_class_name,
@@ -151,7 +156,6 @@ def _pod(release: Release) -> Manifest:
 
 def _container(release: Release) -> Manifest:
     values = release.values.agent
-    capabilities = {"drop": ["ALL"]} | ({"add": ["SYS_PTRACE"]} if values.disk_counters else {})
     probe = {
         "httpGet": {"path": "/healthz", "port": _PORT},
         "periodSeconds": 20,
@@ -173,16 +177,46 @@ def _container(release: Release) -> Manifest:
         "ports": [{"name": _PORT, "containerPort": values.metrics_port, "protocol": "TCP"}],
         "livenessProbe": probe,
         "readinessProbe": probe,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": capabilities,
-        },
+        "securityContext": _security(values),
         "volumeMounts": [
             {"name": "pod-resources", "mountPath": POD_RESOURCES, "readOnly": True},
             {"name": "tmp", "mountPath": "/tmp"},
+            *_health_mounts(values),
         ],
     } | filled(resources=filled(requests=values.resources.requests, limits=values.resources.limits))
+
+
+def _security(values: Agent) -> Manifest:
+    if values.kernel_log == KMSG:
+        return {"privileged": True, "readOnlyRootFilesystem": True}
+    capabilities = {"drop": ["ALL"]} | ({"add": ["SYS_PTRACE"]} if values.disk_counters else {})
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": capabilities,
+    }
+
+
+def _health_volumes(values: Agent) -> list[Manifest]:
+    """Where it remembers how far it has read, and the folder of a log that is a file."""
+    if not values.kernel_log:
+        return []
+    state = {"name": "state", "hostPath": {"path": values.state_dir, "type": "DirectoryOrCreate"}}
+    log = {"name": "kernel-log", "hostPath": {"path": _folder(values), "type": "Directory"}}
+    return [state] if values.kernel_log == KMSG else [state, log]
+
+
+def _health_mounts(values: Agent) -> list[Manifest]:
+    if not values.kernel_log:
+        return []
+    state = {"name": "state", "mountPath": values.state_dir}
+    # The folder and not the file: a log that is rotated is another file.
+    log = {"name": "kernel-log", "mountPath": _folder(values), "readOnly": True}
+    return [state] if values.kernel_log == KMSG else [state, log]
+
+
+def _folder(values: Agent) -> str:
+    return str(PurePosixPath(values.kernel_log).parent)
 
 
 def _words(release: Release) -> list[str]:
@@ -193,6 +227,8 @@ def _words(release: Release) -> list[str]:
         f"--report-every={values.report_every_seconds}",
         f"--metrics-port={values.metrics_port}",
     ]
+    if values.kernel_log:
+        words += [f"--kernel-log={values.kernel_log}", f"--state={values.state_dir}"]
     return [*words, *([f"--dcgm={values.dcgm_url}"] if values.dcgm_url else [])]
 
 

@@ -40,6 +40,15 @@ class Agent(Settings):
         default="",
         description="where DCGM exporter's series are on each node, as in http://$(HOST_IP):9400/metrics",
     )
+    kernel_log: Annotated[str, StringConstraints(pattern=r"^(/\S+)?$")] = Field(
+        default="",
+        description="the node's kernel log, as in /dev/kmsg or /var/log/kern.log, where errors of GPUs are "
+        "looked for; empty means none; for /dev/kmsg the agent is privileged",
+    )
+    state_dir: Annotated[str, StringConstraints(pattern=r"^/\S+$")] = Field(
+        default="/var/lib/batuta/agent",
+        description="folder of the node that keeps how far the kernel log was read",
+    )
     runtime_class_name: OptionalName = Field(
         default="nvidia", description="the RuntimeClass that brings NVIDIA's library; empty means none"
     )

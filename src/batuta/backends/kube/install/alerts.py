@@ -98,6 +98,15 @@ ALERTS = (
         "15m",
     ),
     Alert(
+        "BatutaGuardRailHolds",
+        f"sum(batuta_health_held{_O}) > 0",
+        "critical",
+        "GPUs or nodes are ill and stay in service: so much of their pool is out that no more is taken out.",
+        "batuta nodes shows which, and why. Look for what they share before you cordon more: a switch, a "
+        "driver, a rule.",
+        "2m",
+    ),
+    Alert(
         "BatutaNodeLost",
         f'sum(batuta_nodes{{state="lost",{OURS}}}) > 0',
         "warning",

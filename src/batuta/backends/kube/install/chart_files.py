@@ -1,4 +1,4 @@
-"""Those files of the Helm chart that follow from code: values and their schema, a table, alerts, dashboards.
+"""Those files of the Helm chart that follow from code: values and their schema, alerts and so on.
 
 python -m batuta.backends.kube.install.chart_files deploy/helm/batuta writes them.
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from batuta.backends.kube.install import alerts, dashboards
+from batuta.backends.kube.install import alerts, dashboards, log_collector_config
 from batuta.backends.kube.install.values import Values
 from batuta.backends.kube.settings import Settings
 
@@ -118,6 +118,7 @@ def write(chart: Path) -> None:
     (chart / "values.schema.json").write_text(values_schema(), encoding="utf-8")
     _write_into(chart / "rules", {"alerts.yaml": rules_yaml()})
     _write_into(chart / "dashboards", dashboards.files())
+    _write_into(chart / "collector", log_collector_config.files())
     readme = chart / "README.md"
     readme.write_text(readme_with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -186,6 +186,18 @@ HEALTH = Dashboard(
             Panel("GPUs out of service", {"unhealthy": 'sum(batuta_gpus{state="unhealthy"})'}),
         ),
         (
+            Panel("Not well", {"{{state}}": "sum by (state) (batuta_health_targets)"}, stacked=True),
+            Panel("Ill and kept in service by the guard rail", {"held": "sum(batuta_health_held)"}),
+            Panel(
+                "Findings",
+                {
+                    "{{source}}: {{action}}": "sum by (source, action) "
+                    f"(rate(batuta_health_findings_total{_RATE}))"
+                },
+                "ops",
+            ),
+        ),
+        (
             Panel(
                 "Time of a cycle",
                 {

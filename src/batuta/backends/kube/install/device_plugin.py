@@ -14,9 +14,10 @@ KUBELET_FOLDER = "/var/lib/kubelet/device-plugins"
 STATE_FOLDER = "/var/lib/batuta/share"
 RULES: Sequence[Manifest] = (
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch", "patch"]},
 )
-"""Which pods wait on its node; and how the node's GPUs are, which it writes on the node."""
+"""Which pods wait on its node; which of the node's GPUs are out of service; and how they are, which it writes
+on the node."""
 
 
 def device_plugin(release: Release) -> list[Manifest]:

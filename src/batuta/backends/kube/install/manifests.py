@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batuta.backends.kube.install import agent, device_plugin, monitoring, network, rights, workload
+from batuta.backends.kube.install import (
+    agent,
+    device_plugin,
+    log_collector,
+    monitoring,
+    network,
+    rights,
+    workload,
+)
 from batuta.backends.kube.install.release import Manifest, Release
 from batuta.backends.kube.install.values import JournalType
 
@@ -14,7 +22,8 @@ POD_SECURITY = "pod-security.kubernetes.io"
 def namespace(release: Release) -> Manifest:
     """The operator's namespace, in which nothing may run that has more rights than it needs."""
     # What runs on nodes needs folders of the node, which no level but the last one allows.
-    on_nodes = release.values.device_plugin.enabled or release.values.agent.enabled
+    values = release.values
+    on_nodes = values.device_plugin.enabled or values.agent.enabled or values.log_collector.enabled
     level = "privileged" if on_nodes else "restricted"
     levels = {f"{POD_SECURITY}/{mode}": level for mode in ("enforce", "warn", "audit")}
     return {
@@ -46,5 +55,6 @@ def manifests(release: Release) -> list[Manifest]:
         (values.prometheus_rule.enabled, [monitoring.prometheus_rule(release)]),
         (values.grafana_dashboards.enabled, [monitoring.grafana_dashboards(release)]),
         (values.agent.enabled, agent.agent(release)),
+        (values.log_collector.enabled, log_collector.log_collector(release)),
     )
     return [manifest for included, found in wanted if included for manifest in found]

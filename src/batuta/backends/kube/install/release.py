@@ -47,6 +47,11 @@ class Release:
         return f"{self.fullname}-queues"
 
     @property
+    def health_memory(self) -> str:
+        """The ConfigMap that keeps what is known of the health of nodes."""
+        return f"{self.fullname}-health"
+
+    @property
     def service_account(self) -> str:
         return self.values.service_account.name or self.operator
 

@@ -1,8 +1,8 @@
 """What the operator may do, and what people may do with UnifiedJobs: the least that works.
 
 The operator reads pods of all namespaces even where it may write in a few only: pods of others use up nodes
-too. It reads the logs of pods where jobs are, for the progress that they report. It may not read Secrets and
-may not change nodes. No rule has a wildcard.
+too. It reads the logs of pods where jobs are, for the progress that they report. It may not read Secrets,
+and may change nodes only where it is to look after their health. No rule has a wildcard.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ RBAC = "rbac.authorization.k8s.io"
 
 KNOWN_CRDS = (
     f"{names.PLURAL}.{names.GROUP}",
+    f"{names.TRIAL_PLURAL}.{names.GROUP}",
     "jobsets.jobset.x-k8s.io",
     "mpijobs.kubeflow.org",
     "noderesourcetopologies.topology.node.k8s.io",
@@ -50,9 +51,12 @@ CLUSTER_RULES = (
 """Needed in the whole cluster, wherever jobs may be."""
 
 JOB_RULES = (
-    _rule(names.GROUP, (names.PLURAL,), (*READ, "delete", "patch", "update")),
+    # It makes them too, for trials: each size that is tried out is a UnifiedJob.
+    _rule(names.GROUP, (names.PLURAL,), (*READ, "create", "delete", "patch", "update")),
     _rule(names.GROUP, (f"{names.PLURAL}/status",), ("get", "patch", "update")),
-    _rule(names.GROUP, (f"{names.PLURAL}/finalizers",), ("update",)),
+    _rule(names.GROUP, (f"{names.PLURAL}/finalizers", f"{names.TRIAL_PLURAL}/finalizers"), ("update",)),
+    _rule(names.GROUP, (names.TRIAL_PLURAL,), (*READ, "create", "delete")),
+    _rule(names.GROUP, (f"{names.TRIAL_PLURAL}/status",), ("get", "patch")),
     _rule("", ("pods", "services", "configmaps"), WRITE),
     _rule("", ("pods/binding", "pods/eviction"), ("create",)),
     _rule("", ("pods/status",), ("patch",)),
@@ -79,6 +83,13 @@ def queue_rules(config: Scheduling) -> list[Manifest]:
     return [_rule(kueue.GROUP, settings, READ), *(status if config.kueue.show_workloads else ())]
 
 
+def health_rules(config: Scheduling) -> list[Manifest]:
+    """In the whole cluster, where health is looked after; events about nodes are in `default`."""
+    if not config.health.enabled:
+        return []
+    return [_rule("", ("nodes", "nodes/status"), ("patch",)), *EVENTS]
+
+
 def workload_rules(config: Scheduling) -> list[Manifest]:
     """The same where jobs are."""
     decides = config.admission is Admission.BATUTA
@@ -101,7 +112,12 @@ def operator_rights(release: Release) -> list[Manifest]:
     everywhere = not release.values.namespaces
     config = release.values.config
     job_rules = [*JOB_RULES, *workload_rules(config)]
-    rules = [*CLUSTER_RULES, *queue_rules(config), *(job_rules if everywhere else ())]
+    rules = [
+        *CLUSTER_RULES,
+        *queue_rules(config),
+        *health_rules(config),
+        *(job_rules if everywhere else ()),
+    ]
     found = [
         _role(release, release.operator, None, rules),
         _binding(release, release.operator, None),
@@ -115,27 +131,36 @@ def operator_rights(release: Release) -> list[Manifest]:
 
 
 def own_rules(release: Release) -> list[Manifest]:
-    """In its own namespace: its Lease, its queues, and events about it. A create cannot ask for a name."""
+    """In its own namespace: its Lease, its queues, what it remembers of health and burn-ins, events about it.
+
+    A create cannot ask for a name.
+    """
     group = "coordination.k8s.io"
     files = [_rule("", ("configmaps",), READ, (release.queue_files,))]
+    health = [
+        _rule("", ("configmaps", "pods"), ("create",)),
+        _rule("", ("configmaps",), ("get", "update"), (release.health_memory,)),
+        _rule("", ("pods",), ("delete",)),
+    ]
     return [
         _rule(group, ("leases",), ("create",)),
         _rule(group, ("leases",), ("get", "patch", "update"), (release.operator,)),
         *(files if release.values.config.admission is Admission.BATUTA else ()),
+        *(health if release.values.config.health.enabled else ()),
         *EVENTS,
     ]
 
 
 def user_roles(release: Release) -> list[Manifest]:
-    """Who may view or edit a namespace may view or edit the UnifiedJobs in it; who edits sees them too."""
-    jobs, scale = names.PLURAL, f"{names.PLURAL}/scale"
+    """Who may view or edit a namespace may view or edit jobs and trials in it; who edits sees them too."""
+    jobs, trials, scale = names.PLURAL, names.TRIAL_PLURAL, f"{names.PLURAL}/scale"
     view = [
-        _rule(names.GROUP, (jobs,), READ),
-        _rule(names.GROUP, (f"{jobs}/status", scale), ("get",)),
+        _rule(names.GROUP, (jobs, trials), READ),
+        _rule(names.GROUP, (f"{jobs}/status", scale, f"{trials}/status"), ("get",)),
     ]
     edit = [
         *view,
-        _rule(names.GROUP, (jobs,), ("create", "delete", "deletecollection", "patch", "update")),
+        _rule(names.GROUP, (jobs, trials), ("create", "delete", "deletecollection", "patch", "update")),
         _rule(names.GROUP, (scale,), ("patch", "update")),
     ]
     return [_user_role(release, "view", view), _user_role(release, "edit", edit)]

@@ -12,6 +12,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from batuta.backends.kube.install.agent_values import Agent
 from batuta.backends.kube.install.device_plugin_values import DevicePlugin
+from batuta.backends.kube.install.log_collector_values import LogCollector
 from batuta.backends.kube.install.value_types import (
     Amount,
     OptionalName,
@@ -23,6 +24,7 @@ from batuta.backends.kube.install.value_types import (
 )
 from batuta.backends.kube.operator_config import DnsLabel, Scheduling
 from batuta.backends.kube.settings import Settings
+from batuta.backends.kube.telemetry_config import TelemetryConfig
 
 
 class PullPolicy(StrEnum):
@@ -251,6 +253,9 @@ class Values(Settings):
     metrics_per_job: Annotated[int, Field(ge=0)] = Field(
         default=50, description="how many jobs have metrics of their own; 0 for none"
     )
+    telemetry: TelemetryConfig = Field(
+        default=TelemetryConfig(), description="what the operator tells of itself"
+    )
     resources: Resources = Field(default=Resources(), description="what a replica asks for")
     priority_class_name: OptionalName = Field(default="", description="priority class of the replicas")
     node_selector: Strings = Field(default_factory=dict, description="labels of the nodes that may run it")
@@ -275,6 +280,9 @@ class Values(Settings):
     )
     agent: Agent = Field(default=Agent(), description="the node agent, which tells how GPUs are really used")
     device_plugin: DevicePlugin = Field(default=DevicePlugin(), description="shares of GPUs on nodes")
+    log_collector: LogCollector = Field(
+        default=LogCollector(), description="logs of jobs and of kernels, for a Loki"
+    )
     global_: Raw = Field(
         default_factory=dict, alias="global", description="set by a parent chart; not used here"
     )
@@ -291,4 +299,6 @@ class Values(Settings):
             raise ValueError("journal.type postgres needs journal.postgres.secretName")
         if not self.service_account.create and not self.service_account.name:
             raise ValueError("serviceAccount.create: false needs serviceAccount.name")
+        if self.log_collector.enabled and not self.log_collector.loki_url:
+            raise ValueError("logCollector.enabled needs logCollector.lokiUrl")
         return self

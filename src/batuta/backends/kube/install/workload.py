@@ -33,17 +33,21 @@ def operator_config(release: Release) -> Manifest:
     """What `batuta operator` reads: the administrator's choices, and where it runs."""
     values = release.values
     chosen = values.config.model_dump(mode="json", by_alias=True)
+    burn_in = chosen["health"]["burnIn"]
+    burn_in["image"] = burn_in["image"] or image(release)
     place = {
         "namespaces": list(values.namespaces),
         "stateDir": STATE_FOLDER,
         "leaseName": release.operator,
         "queueFiles": release.queue_files,
+        "healthMemory": release.health_memory,
         "api": {
             "listen": "0.0.0.0",
             "port": PORT,
             "openMetrics": values.open_metrics,
             "metricsPerJob": values.metrics_per_job,
         },
+        "telemetry": values.telemetry.model_dump(mode="json", by_alias=True),
     }
     # Checked here, so that the operator never finds what it would refuse.
     return OperatorConfig.model_validate(chosen | place).model_dump(mode="json", by_alias=True)
