@@ -8,11 +8,13 @@ import type {
   Explanation,
   Job,
   JobPage,
+  NodesAnswer,
   Policies,
   Problem,
   ProgressPoint,
   QueueDetail,
   QueueTree,
+  Report,
   Session,
   SuggestedChange,
   Submitted,
@@ -98,7 +100,7 @@ export interface JobQuery {
 export const session = (): Promise<Session> => json("/session");
 export const signOut = (): Promise<Response> => request("/session", { method: "DELETE" });
 export const cluster = (): Promise<Cluster> => json("/cluster");
-export const nodes = async (): Promise<ClusterNode[]> => (await json<{ nodes: ClusterNode[] }>("/nodes")).nodes;
+export const nodes = (): Promise<NodesAnswer> => json("/nodes");
 export const queues = (): Promise<QueueTree> => json("/queues");
 export const queue = (name: string, limit: number): Promise<QueueDetail> => json(`/queues/${encodeURIComponent(name)}${query({ limit })}`);
 export const eta = (): Promise<EtaAnswer> => json("/eta");
@@ -117,6 +119,13 @@ export const patch = (id: string, change: Record<string, unknown>): Promise<Job>
 export const setPolicy = (name: string): Promise<Policies> => send("PUT", "/policy", { name });
 export const nodeAction = (name: string, action: "cordon" | "uncordon" | "drain"): Promise<ClusterNode> =>
   send("POST", `/nodes/${encodeURIComponent(name)}/${action}`);
+
+export const mended = (name: string, gpu: number | null): Promise<ClusterNode> =>
+  send("POST", `/nodes/${encodeURIComponent(name)}/mended`, gpu == null ? {} : { gpu });
+
+export const report = (from_s: number, to_s: number | null): Promise<Report> => json(`/report${query({ from_s, to_s })}`);
+export const reportHref = (from_s: number, to_s: number | null, format: "json" | "html"): string =>
+  `${BASE}/report${query({ from_s, to_s, format: format === "html" ? "html" : null })}`;
 
 /** What happened after a number, without what comes too often to be read. */
 export async function history(after: number): Promise<LiveEvent[]> {

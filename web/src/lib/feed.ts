@@ -35,6 +35,7 @@ export const EVENT_TYPES = [
   "NodeUncordoned",
   "GpuFailed",
   "GpuRepaired",
+  "HealthChanged",
   "QuotaSet",
   "TimePassed",
   "Planned",
@@ -117,6 +118,22 @@ function jobText(event: LiveEvent): [icon: string, sentence: string] | null {
   }
 }
 
+const HEALTH: Record<string, [icon: string, verb: string]> = {
+  healthy: ["check", "is well again"],
+  suspect: ["warn", "is suspect"],
+  ill: ["warn", "is ill"],
+  "burn-in": ["gear", "is being tested"],
+  probation: ["clock", "is on probation"],
+  alert: ["warn", "is ill, and stays in service: too much of its pool is out already"],
+};
+
+function healthText(data: Record<string, unknown>, node: string): [icon: string, sentence: string] {
+  const gpu = data["gpu"];
+  const [icon, verb] = HEALTH[text(data["state"])] ?? ["dot", `is ${text(data["state"])}`];
+  const why = text(data["reason"]);
+  return [icon, `${gpu == null ? `Node ${node}` : `GPU ${text(gpu)} of ${node}`} ${verb}${why ? `: ${why}` : ""}`];
+}
+
 function clusterText(event: LiveEvent): [icon: string, sentence: string] | null {
   const { data } = event;
   const raw = data["node"];
@@ -138,6 +155,8 @@ function clusterText(event: LiveEvent): [icon: string, sentence: string] | null 
       return ["warn", `GPU ${text(data["gpu"])} of ${node} failed`];
     case "GpuRepaired":
       return ["node", `GPU ${text(data["gpu"])} of ${node} works again`];
+    case "HealthChanged":
+      return healthText(data, node);
     case "QuotaSet":
       return ["queue", "Quota was changed"];
     default:

@@ -6,7 +6,7 @@ export type TileKind = "busy" | "shared" | "free" | "fragmented" | "ill" | "clos
 
 /** Free GPUs beside busy ones are counted apart: a job that wants a whole node cannot use them. */
 export function tileKind(gpu: Gpu, node: ClusterNode): TileKind {
-  if (!gpu.healthy || node.state === "lost") return "ill";
+  if (!gpu.healthy || node.state === "lost" || node.state === "unhealthy") return "ill";
   if (gpu.jobs.length > 1 || gpu.jobs.some((job) => job.share != null)) return "shared";
   if (gpu.jobs.length === 1) return "busy";
   if (node.state !== "ready") return "closed";
@@ -63,4 +63,5 @@ export const NODE_WORDS: Record<NodeState, string> = {
   cordoned: "Cordoned",
   draining: "Draining",
   lost: "Lost",
+  unhealthy: "Unhealthy",
 };

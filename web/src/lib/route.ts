@@ -1,6 +1,6 @@
 // Hash routes: "#/jobs/17?tab=logs" → { page: "job", id: "17", query }.
 
-export type Page = "overview" | "jobs" | "job" | "nodes" | "queues" | "decisions" | "policy" | "submit" | "unknown";
+export type Page = "overview" | "jobs" | "job" | "nodes" | "queues" | "decisions" | "health" | "waste" | "policy" | "submit" | "unknown";
 
 export interface Route {
   page: Page;
@@ -8,7 +8,7 @@ export interface Route {
   query: URLSearchParams;
 }
 
-const PAGES: readonly string[] = ["jobs", "nodes", "queues", "decisions", "policy", "submit"];
+const PAGES: readonly string[] = ["jobs", "nodes", "queues", "decisions", "health", "waste", "policy", "submit"];
 
 export function parse(hash: string): Route {
   const [path = "", search = ""] = hash.replace(/^#\/?/, "").split("?");

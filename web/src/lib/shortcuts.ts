@@ -2,7 +2,7 @@
 
 import { ui } from "./ui.svelte.ts";
 
-const GO: Record<string, string> = { o: "#/", j: "#/jobs", n: "#/nodes", q: "#/queues", d: "#/decisions", p: "#/policy", s: "#/submit" };
+const GO: Record<string, string> = { o: "#/", j: "#/jobs", n: "#/nodes", q: "#/queues", d: "#/decisions", h: "#/health", w: "#/waste", p: "#/policy", s: "#/submit" };
 
 export const HELP: [keys: string[], text: string][] = [
   [["/"], "Filter"],
@@ -12,6 +12,8 @@ export const HELP: [keys: string[], text: string][] = [
   [["g", "n"], "Nodes"],
   [["g", "q"], "Queues"],
   [["g", "d"], "Decisions"],
+  [["g", "h"], "Health"],
+  [["g", "w"], "Waste"],
   [["g", "p"], "Policy"],
   [["g", "s"], "Submit a task"],
   [["t"], "Next theme"],

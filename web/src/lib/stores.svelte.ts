@@ -4,7 +4,7 @@ import * as api from "./api.ts";
 import { clock } from "./clock.svelte.ts";
 import { live } from "./live.svelte.ts";
 import { Resource } from "./resource.svelte.ts";
-import type { Cluster, ClusterNode, Job, JobEta, Policies, QueueTree, Session } from "./types.ts";
+import type { Cluster, ClusterNode, HealthAlert, Job, JobEta, Policies, QueueTree, Session } from "./types.ts";
 
 /** Beyond this many active jobs the table shows the first ones and says so. */
 export const MOST_ACTIVE = 5000;
@@ -18,10 +18,23 @@ export const cluster = new Resource<Cluster>(
   { seldom: ["JobProgressed", "TransitionTimed", "TimePassed"] },
 );
 
-export const nodes = new Resource<ClusterNode[]>(api.nodes, {
-  on: ["JobStarted", "JobInterrupted", "JobEnded", "NodeAdded", "NodeLost", "NodeReturned", "NodeCordoned", "NodeUncordoned", "GpuFailed", "GpuRepaired", "Planned"],
-  seldom: ["JobProgressed"],
-});
+/** What the guard rail of health keeps in service though it is ill; kept with the nodes, which come with it. */
+class Alerts {
+  value = $state.raw<readonly HealthAlert[]>([]);
+}
+export const alerts = new Alerts();
+
+export const nodes = new Resource<ClusterNode[]>(
+  async () => {
+    const answer = await api.nodes();
+    alerts.value = answer.alerts ?? [];
+    return answer.nodes;
+  },
+  {
+    on: ["JobStarted", "JobInterrupted", "JobEnded", "NodeAdded", "NodeLost", "NodeReturned", "NodeCordoned", "NodeUncordoned", "GpuFailed", "GpuRepaired", "HealthChanged", "Planned"],
+    seldom: ["JobProgressed"],
+  },
+);
 
 /** What changes the numbers of queues. */
 export const QUEUE_EVENTS = ["JobSubmitted", "JobStarted", "JobInterrupted", "JobEnded", "JobChanged", "JobWished", "QuotaSet", "Planned"] as const;

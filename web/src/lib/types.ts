@@ -85,9 +85,40 @@ export interface Gpu {
   jobs: { id: string; share: Share | null }[];
   /** 0…1; null when nobody measures it */
   utilisation: number | null;
+  /** null or absent: nothing is known against it */
+  health?: HealthShown | null;
 }
 
-export type NodeState = "ready" | "cordoned" | "draining" | "lost";
+export type HealthState = "healthy" | "suspect" | "ill" | "burn-in" | "probation";
+
+/** What is known of the health of a GPU or node. */
+export interface HealthShown {
+  state: HealthState;
+  reason: string;
+  since_s: number;
+  /** `health`, or a human's name. */
+  who: string;
+  /** What has to be done about it; empty: nothing, or it is done. */
+  remedy: string;
+  /** Ill, and yet in service: too much of its pool is out already. */
+  held: boolean;
+  /** When its probation ends. */
+  until_s: number | null;
+  /** How many returns in a row did not last. */
+  flaps: number;
+  /** Errors that are remembered. */
+  incidents: number;
+}
+
+/** Somebody has to look: this should be out of service, and too much of its pool is already. */
+export interface HealthAlert {
+  pool: string;
+  node: string;
+  gpu: number | null;
+  reason: string;
+}
+
+export type NodeState = "ready" | "cordoned" | "draining" | "lost" | "unhealthy";
 
 export interface ClusterNode {
   name: string;
@@ -97,7 +128,15 @@ export interface ClusterNode {
   rack: string;
   labels: Record<string, string>;
   address: string;
+  /** Who cordoned it, where that is known. */
+  cordoned_by?: string;
+  health?: HealthShown | null;
   gpus: Gpu[];
+}
+
+export interface NodesAnswer {
+  nodes: ClusterNode[];
+  alerts?: HealthAlert[];
 }
 
 /** Whether a job has quota, in Kueue's words. */
@@ -215,6 +254,42 @@ export interface Cluster {
   /** The number of the last event. */
   seq: number;
   cycle: { count: number; last_ms: number; engine_cpu_s: number };
+}
+
+/** GPU-seconds of jobs; what they waited for is no part of the capacity. */
+export interface Spent {
+  used_gpu_s: number;
+  restarting_gpu_s: number;
+  lost_gpu_s: number;
+  waiting_gpu_s: number;
+}
+
+export interface QueueSpent extends Spent {
+  queue: string;
+}
+
+/** All GPU time: used, restarting, lost, idle, fragmented and unavailable are the capacity. */
+export interface Account extends Spent {
+  capacity_gpu_s: number;
+  idle_gpu_s: number;
+  fragmented_gpu_s: number;
+  unavailable_gpu_s: number;
+}
+
+export interface DayAccount extends Account {
+  /** UTC: "2026-11-16" */
+  day: string;
+  queues: QueueSpent[];
+}
+
+export interface Report {
+  from_s: number;
+  to_s: number;
+  total: Account;
+  queues: QueueSpent[];
+  days: DayAccount[];
+  /** What is missing from it. */
+  notes: string[];
 }
 
 export interface Session {
