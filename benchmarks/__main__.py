@@ -41,6 +41,7 @@ ON_REQUEST = (
     "share_escapes",
     "share_accuracy",
     "profiler_overhead",
+    "telemetry_cost",
 )
 """Run only by name: they take long, or look at one part more closely."""
 

@@ -32,13 +32,13 @@ from batuta.backends.sim.foresight.fork import NOTHING, Outside
 from batuta.backends.sim.foresight.hindsight import Hindsight
 from batuta.backends.sim.foresight.lengths import Draws, believed_left_s
 from batuta.bootstrap import rules_for, run_experiment
-from batuta.core.job import JobId
+from batuta.core.job import JobId, JobState
 from batuta.core.plan import Plan
 from batuta.core.world import World
 from batuta.engine.loop import Cadence
-from batuta.prediction.duration import Quantiles
+from batuta.prediction.duration import LEAST_S, Quantiles
 from batuta.prediction.duration_history import spent_s
-from batuta.prediction.duration_progress import reported
+from batuta.prediction.duration_progress import UNKNOWN_SD, reported
 from benchmarks.measure import cpu_s, shared_data, show
 
 POLICY = os.environ.get("BATUTA_ETA_POLICY", "rent")
@@ -140,7 +140,7 @@ def _ask_corrected(forks: Sequence[World], end_s: dict[JobId, float], found: dic
 def _forecast(world: World, seed: int, outside: Callable[[World, Draws, int], Outside]) -> Forecast:
     book = Rulebook(lambda: rules_for(POLICY, freeze=False), Cadence(round_s=ROUND_S))
     draws = Draws(EFFORT.runs, seed=seed)
-    known = known_of(world, world.now_s, _lengths)
+    known = known_of(world, world.now_s, partial(_lengths, _seen(world)))
     scene = Scene(world, world.now_s, known, draws, EFFORT, outside=partial(outside, world, draws))
     return summarise(scene, futures_of(scene, book))
 
@@ -152,10 +152,22 @@ def _as_lately(world: World, draws: Draws, run: int) -> Outside:
     return Outside(draw_arrivals(recent, draws, run, world.now_s, AHEAD_S))
 
 
-def _lengths(world: World, job: JobId) -> Quantiles:
-    """What the goodput model reports is time left; its share of the whole follows from what was done."""
-    left_s = believed_left_s(world, world.jobs.row(job))
-    done_s = spent_s(world, job)
+def _seen(world: World) -> frozenset[str]:
+    """The applications of which a job has come to its end."""
+    over = (past for past in world.past.values() if past.state is JobState.SUCCEEDED)
+    return frozenset(past.job.application for past in over)
+
+
+def _lengths(seen: frozenset[str], world: World, job: JobId) -> Quantiles:
+    """What the goodput model reports is time left; its share of the whole follows from what was done.
+
+    Before a job of its application has come to its end, that is twice what was seen of it: a guess, and no
+    more to be believed than any other about a job of which nobody knows anything.
+    """
+    row = world.jobs.row(job)
+    left_s, done_s = believed_left_s(world, row), spent_s(world, job)
+    if world.jobs.jobs[row].application not in seen:
+        return Quantiles.around(max(left_s, LEAST_S), UNKNOWN_SD)
     return reported(left_s, done_s / max(done_s + left_s, 1.0))
 
 

@@ -26,6 +26,8 @@ ROUTES = (
     "#/nodes",
     "#/queues",
     "#/decisions",
+    "#/health",
+    "#/waste",
     "#/policy",
     "#/submit",
 )

@@ -88,7 +88,7 @@ def home(cluster: ControlPlane) -> Iterator[str]:
 
 
 def runs_on_nodes(values: Json) -> bool:
-    return any(values.get(part, {}).get("enabled") for part in ("agent", "devicePlugin"))
+    return any(values.get(part, {}).get("enabled") for part in ("agent", "devicePlugin", "logCollector"))
 
 
 @pytest.mark.parametrize("variant", ["defaults", "observed", "every field of a pod"])

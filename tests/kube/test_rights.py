@@ -18,9 +18,12 @@ HOME, OTHER = "batuta-rights", "batuta-rights-other"
 
 # Resource (with its group and subresource) → what the operator may do with it wherever jobs are.
 WHERE_JOBS_ARE: dict[str, tuple[str, ...]] = {
-    "unifiedjobs.batuta.dev": (*READ, "delete", "patch", "update"),
+    "unifiedjobs.batuta.dev": (*READ, "create", "delete", "patch", "update"),
     "unifiedjobs.batuta.dev/status": ("get", "patch", "update"),
     "unifiedjobs.batuta.dev/finalizers": ("update",),
+    "trialruns.batuta.dev": (*READ, "create", "delete"),
+    "trialruns.batuta.dev/status": ("get", "patch"),
+    "trialruns.batuta.dev/finalizers": ("update",),
     "unifiedjobs.batuta.dev/scale": (),
     "pods": (*READ, "create", "patch", "delete"),
     "pods/binding": ("create",),
@@ -187,10 +190,15 @@ def test_under_these_rights_it_can_do_its_work(everywhere: Judge, homes: Control
         api.replace(f"{leases}/batuta-operator", lease)
 
         jobs = f"/apis/batuta.dev/v1alpha1/namespaces/{OTHER}/unifiedjobs"
-        with pytest.raises(ApiError, match="cannot create resource"):
-            api.create(jobs, job)
-        uid = homes.api.create(jobs, job)["metadata"]["uid"]
+        # It makes jobs for trials, and trials for jobs; what is to be tried out others say.
+        uid = api.create(jobs, job)["metadata"]["uid"]
         api.patch(f"{jobs}/owner/status", {"status": {"reason": "Pending"}})
+        trials = jobs.replace("unifiedjobs", "trialruns")
+        head = {"apiVersion": "batuta.dev/v1alpha1", "kind": "TrialRun", "metadata": {"name": "owner"}}
+        api.create(trials, head | {"spec": {"jobName": "owner"}})
+        api.patch(f"{trials}/owner/status", {"status": {"reason": "InTrial"}})
+        with pytest.raises(ApiError, match="cannot patch resource"):
+            api.patch(f"{trials}/owner", {"spec": {"parallelism": 2}})
 
         owner = {"apiVersion": "batuta.dev/v1alpha1", "kind": "UnifiedJob", "name": "owner", "uid": uid}
         owners = [owner | {"controller": True, "blockOwnerDeletion": True}]

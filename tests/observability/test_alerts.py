@@ -42,6 +42,7 @@ _BAD: dict[str, Series] = {
         'batuta_gpu_seconds_total{use="used"}': "0+600x70",
     },
     "BatutaGpusUnhealthy": _gpus(unhealthy=2, total=10),
+    "BatutaGuardRailHolds": {"batuta_health_held": "2x70"},
     "BatutaNodeLost": {'batuta_nodes{state="lost"}': "1x70"},
     "BatutaJobsFail": _ended("FAILED", "0+3x70") | _ended("SUCCEEDED", "0+1x70"),
 }
@@ -65,6 +66,7 @@ _GOOD: dict[str, Series] = {
         'batuta_gpu_seconds_total{use="used"}': "0+600x70",
     },
     "BatutaGpusUnhealthy": _gpus(unhealthy=1, total=10),
+    "BatutaGuardRailHolds": {"batuta_health_held": "0x70"},
     "BatutaNodeLost": {'batuta_nodes{state="lost"}': "0x70"},
     "BatutaJobsFail": _ended("FAILED", "0+1x70") | _ended("SUCCEEDED", "0+3x70"),
 }

@@ -25,6 +25,7 @@ NO_DATA = {
     'batuta_gpu_utilisation_ratio{node="$node"}': "the same",
     'batuta_job_idle_seconds{job_id="$job"}': "nobody is idle for 15 minutes",
     "batuta_duration_forecast_coverage": "no job ends here that a forecast was made for",
+    "sum by (source, action) (rate(batuta_health_findings_total[$__rate_interval]))": "no GPU has an error",
     'ALERTS{alertname=~"Batuta.*"}': "nothing is wrong",
 }
 """Queries that are right and find nothing here, and why."""

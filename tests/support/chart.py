@@ -51,6 +51,7 @@ VARIANTS: dict[str, Json] = {
         "serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
         "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
         "grafanaDashboards": {"enabled": True},
+        "telemetry": {"otlpUrl": "http://collector.observed:4318", "logFormat": "text"},
     },
     "fenced": {
         "networkPolicy": {
@@ -138,6 +139,47 @@ VARIANTS: dict[str, Json] = {
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
         "rbac": {"create": False},
     },
+    "healing": {
+        "config": {"health": {"enabled": True, "poolLabel": "example.com/pool"}},
+        "agent": {"enabled": True, "kernelLog": "/dev/kmsg", "diskCounters": True},
+    },
+    "healing, with words of its own": {
+        "config": {
+            "health": {
+                "enabled": True,
+                "rules": "version: 1\nxid:\n  - {code: 79, means: gone, action: reboot}\n",
+                "burnIn": {
+                    "image": "mirror/test:1",
+                    "command": ["/bin/test"],
+                    "runtimeClassName": "",
+                    "timeoutSeconds": 60,
+                },
+            }
+        },
+        "namespaces": ["chart-team-a"],
+        "agent": {"enabled": True, "kernelLog": "/var/log/kern.log", "stateDir": "/opt/state"},
+    },
+    "logs for a Loki": {"logCollector": {"enabled": True, "lokiUrl": "http://loki.logs"}},
+    "logs for a Loki, with everything": {
+        "logCollector": {
+            "enabled": True,
+            "lokiUrl": "https://logs.example/loki",
+            "tenant": "ml",
+            "tokenSecret": {"name": "loki", "key": "password"},
+            "pods": "all",
+            "kernelLog": "files",
+            "image": {"repository": "mirror/collector", "digest": "sha256:" + "b" * 64},
+            "nodeSelector": {"nvidia.com/gpu.present": "true"},
+            "tolerations": [],
+            "priorityClassName": "system-node-critical",
+            "resources": {"limits": None, "requests": {"cpu": 1}},
+        },
+        "imagePullSecrets": [{"name": "pull"}],
+        "rbac": {"create": False},
+    },
+    "logs for a Loki, of jobs only": {
+        "logCollector": {"enabled": True, "lokiUrl": "http://loki.logs", "kernelLog": "none"}
+    },
     "parked": {"replicas": 0},
     "shared GPUs": {"devicePlugin": {"enabled": True, "computePercent": 150, "runtimeClassName": "nvidia"}},
     "shared GPUs, by the driver": {
@@ -199,6 +241,9 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "less than all of a GPU": ({"devicePlugin": {"computePercent": 50}}, "computePercent"),
     "an agent that reports too rarely": ({"agent": {"reportEverySeconds": 120}}, "reportEverySeconds"),
     "an exporter that is no address": ({"agent": {"dcgmUrl": "localhost:9400"}}, "dcgmUrl"),
+    "logs for nobody": ({"logCollector": {"enabled": True}}, "lokiUrl"),
+    "a Loki that is no address": ({"logCollector": {"lokiUrl": "loki:3100"}}, "lokiUrl"),
+    "a kernel log that is nowhere": ({"logCollector": {"kernelLog": "dmesg"}}, "kernelLog"),
     "a list for a mapping": ({"nodeSelector": []}, "nodeSelector"),
 }
 

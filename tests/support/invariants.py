@@ -93,6 +93,7 @@ def check_counters(jobs: JobTable) -> None:
     assert jobs.irregular == sum(job.sizes is not None or job.gpus_per_replica != 1 for job in jobs.jobs)
     assert jobs.elastic == sum(job.max > job.min for job in jobs.jobs)
     assert jobs.total_max == sum(job.max for job in jobs.jobs)
+    assert jobs.unsaved == {job.id for job in jobs.jobs if job.is_lost_by_a_stop}
     assert jobs.beside.cpus_milli == sum(job.size * job.cpus_milli_per_gpu for job in jobs.jobs)
     assert jobs.beside.memory_mib == sum(job.size * job.memory_mib_per_gpu for job in jobs.jobs)
     assert jobs.short == {
@@ -158,7 +159,8 @@ def check_layout(world: World, as_planned: bool = True) -> None:
     assert not as_planned or min(layout.cpus_milli, default=0) >= 0
     assert not as_planned or min(layout.memory_mib, default=0) >= 0
     for (i, gpu), card in layout.cards.items():
-        assert not as_planned or card.compute_percent <= 100
+        promised = world.nodes.nodes[i].gpu_compute_percent
+        assert not as_planned or card.booked_percent(promised) <= 100
         assert not as_planned or card.memory_mib <= world.nodes.nodes[i].gpu_memory_mib
         assert not layout.free[i] >> gpu & 1
 
@@ -182,10 +184,12 @@ def layout_from_placements(world: World, as_planned: bool = True) -> Layout:
                 taken[i, gpu] += 1
             else:
                 card = anew.cards.get((i, gpu), Card(0, 0, 0))
+                soft = job.share.compute_percent if job.share.soft else 0
                 anew.cards[i, gpu] = Card(
-                    card.compute_percent + job.share.compute_percent,
+                    card.compute_percent + job.share.compute_percent - soft,
                     card.memory_mib + job.share.memory_mib,
                     card.shares + 1,
+                    card.soft_percent + soft,
                 )
     assert max(taken.values(), default=0) <= 1, "a GPU belongs to two jobs"
     assert not taken.keys() & anew.cards.keys(), "a GPU is shared and somebody's own"

@@ -23,6 +23,7 @@ from batuta.engine.loop import Cadence, Engine, Live
 from batuta.engine.ports import Journal
 from batuta.engine.requests import Requests
 from batuta.engine.service import PatientJournal, Service
+from batuta.report.waste_page import render_waste
 from batuta.spec.task_paths import PathRules
 from batuta.store.records import Role, hash_of
 from batuta.store.sqlite_store import SqliteStore
@@ -88,6 +89,7 @@ def live_service(
             "account": lambda from_s, to_s: account(
                 store.journal, store.snapshots, from_s, to_s, time.time()
             ).plain(),
+            "account_page": render_waste,
         }
         made = ServerParts(
             *(service, store, files, policy, POLICIES, find_policy, rules_for, shutdowns.append),

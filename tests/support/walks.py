@@ -12,6 +12,7 @@ from batuta.core.decide import decide
 from batuta.core.fit import Operator, Requirement
 from batuta.core.job import Job, JobKind, JobState, Share, Spread, Topology
 from batuta.core.progress import Progress
+from batuta.core.reason import Reason
 from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
 from batuta.core.wish import Wish
 from batuta.core.world import World
@@ -108,6 +109,16 @@ class Walk:
             ev.JobWished(now_s, job, self.chance.choice(list(Wish))),
             ev.TransitionTimed(now_s, job, 2, 1.5, None, 0.25),
             ev.TrialMeasured(now_s, job, TrialMeasurement(f"{job}-t1", 1, TrialOutcome.FAILED, detail="no")),
+            ev.JobHeldUp(
+                now_s,
+                job,
+                Reason.HANG,
+                (("silent_s", 9.0), ("usual_s", 1.0)),
+                (1,),
+                ("n0",),
+                ("n0", "n1"),
+                now_s + 40,
+            ),
             ev.PolicySet(now_s, self.rules.policy.name),
             ev.JobInterrupted(now_s, job, not_before_s=now_s + 60, exit_code=3, detail="exit code 3"),
         )
@@ -122,7 +133,9 @@ class Walk:
         node = self.chance.choice(self.world.nodes.nodes)
         kind = self.chance.choice((ev.NodeLost, ev.NodeCordoned))
         if self.chance.random() < 0.5:
-            self.happens(ev.GpuFailed(self.now_s, node.name, self.chance.randrange(node.gpus)))
+            gpu = self.chance.randrange(node.gpus)
+            self.happens(ev.GpuFailed(self.now_s, node.name, gpu))
+            self.happens(ev.HealthChanged(self.now_s, node.name, gpu, "ill", "Xid 79"))
         else:
             self.happens(kind(self.now_s, node.name))
 

@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 
 from batuta.api import (
     cluster,
+    doctor,
     events,
     foresight,
     health,
@@ -51,6 +52,7 @@ _MODULES = (
     shadow,
     foresight,
     report,
+    doctor,
     events,
     tokens,
     session,

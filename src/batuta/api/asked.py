@@ -100,6 +100,12 @@ class TokenPost(Asked):
     role: Annotated[Role, Field(strict=False)]
 
 
+class MendedPost(Asked):
+    """What was mended: a GPU, or the node as a whole."""
+
+    gpu: Annotated[int, Field(ge=0, le=1_000)] | None = None
+
+
 class ShutdownPost(Asked):
     """Whether jobs go on without the server."""
 

@@ -18,6 +18,35 @@ class GpuTenant(BaseModel):
     share: Share | None
 
 
+class HealthShown(BaseModel):
+    """What is known of the health of a GPU or node."""
+
+    state: Literal["healthy", "suspect", "ill", "burn-in", "probation"]
+    reason: str
+    since_s: float
+    who: str
+    """Who brought it into this state: `health`, or a human's name."""
+    remedy: str
+    """What has to be done about it; empty: nothing, or it is done."""
+    held: bool
+    """Ill, and yet in service: too much of its pool is out already."""
+    until_s: float | None
+    """When its probation ends."""
+    flaps: int
+    """How many returns in a row did not last."""
+    incidents: int
+    """Errors that are remembered."""
+
+
+class HealthAlert(BaseModel):
+    """People have to look: this should be out of service, and too much of its pool is already."""
+
+    pool: str
+    node: str
+    gpu: int | None
+    reason: str
+
+
 class Gpu(BaseModel):
     """One GPU of a node."""
 
@@ -25,18 +54,24 @@ class Gpu(BaseModel):
     healthy: bool
     jobs: list[GpuTenant]
     utilisation: float | None
+    health: HealthShown | None = None
+    """Null: nothing is known against it."""
 
 
 class Node(BaseModel):
     """A node and its GPUs."""
 
     name: str
-    state: Literal["ready", "cordoned", "draining", "lost"]
+    state: Literal["ready", "cordoned", "draining", "lost", "unhealthy"]
+    """`unhealthy`: as a whole; a GPU alone has its own word."""
     gpu_type: str
     gpu_memory_mib: int
     rack: str
     labels: dict[str, str]
     address: str
+    cordoned_by: str = ""
+    """Who did, where that is known."""
+    health: HealthShown | None = None
     gpus: list[Gpu]
 
 
@@ -44,6 +79,7 @@ class Nodes(BaseModel):
     """All nodes."""
 
     nodes: list[Node]
+    alerts: list[HealthAlert] = []
 
 
 class PolicySeen(BaseModel):

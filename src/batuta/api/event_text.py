@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fastapi.sse import format_sse_event
 
+from batuta.api.held_up_text import told_held_up
 from batuta.core.reason import Reason
 from batuta.store.journal_reader import Text
 from batuta.store.values import dumps
@@ -49,6 +50,9 @@ def tell(entry: Text) -> Told:
         # A task has secrets in it.
         event.pop("task", None)
         data, jobs = dumps(event), frozenset((event["job"]["id"],))
+    elif kind == "JobHeldUp":
+        event = json.loads(entry.json)
+        data, jobs = dumps({**event, "sentence": told_held_up(event)}), frozenset((event["job"],))
     else:
         data, jobs = entry.json, _jobs_in(entry.json)
     return Told(entry.seq, kind, jobs, data, _frame(entry.seq, kind, data))

@@ -16,6 +16,7 @@ from batuta.api.auth import check_viewer
 from batuta.api.cycle_watch import CycleWatch
 from batuta.api.desk import AtDesk, Desk
 from batuta.api.duration_metrics import duration_metrics
+from batuta.api.health_metrics import health_metrics
 from batuta.api.job_metrics import job_metrics
 from batuta.api.metric_families import counter, gauge
 from batuta.api.node_metrics import node_metrics
@@ -25,6 +26,7 @@ from batuta.api.queue_metrics import queue_metrics
 from batuta.api.routes import problems
 from batuta.api.schedule_metrics import schedule_metrics
 from batuta.api.shadow_metrics import shadow_metrics
+from batuta.api.telemetry_metrics import telemetry_metrics
 from batuta.engine.service import Service
 
 router = APIRouter(tags=["metrics"])
@@ -65,8 +67,10 @@ class _Scrape(Collector):
             self._picture, parts.cycles, self._desk.now_s(), parts.nodes, parts.metrics_per_job
         )
         yield from self._engine()
+        yield from health_metrics(parts.node_health.seen())
         yield from duration_metrics(parts.experience.calibration())
         yield from shadow_metrics(None if parts.shadow is None else parts.shadow.report)
+        yield from telemetry_metrics(parts.spans)
 
     def _engine(self) -> Iterator[Metric]:
         parts = self._desk.parts

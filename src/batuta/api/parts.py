@@ -12,6 +12,7 @@ from batuta.api.auth import Bearers
 from batuta.api.cycle_watch import CycleWatch
 from batuta.api.experience import Experience, NoExperience
 from batuta.api.foreseen import Foresight
+from batuta.api.node_health import NodeHealth, NoNodeHealth
 from batuta.core.cluster import NodeName
 from batuta.core.decide import Rules
 from batuta.core.job import JobId
@@ -19,6 +20,7 @@ from batuta.engine.service import Service
 from batuta.engine.shadow import Shadow
 from batuta.spec.task_paths import PathRules
 from batuta.store.store import Store
+from batuta.telemetry.exporter import SpanExporter
 
 MOST_JOBS = 50
 """Jobs that have metrics of their own unless somebody says otherwise."""
@@ -87,6 +89,7 @@ class ServerParts:
     """Begins to shut down; whether jobs go on. It returns soon: it is called while a request is answered."""
     clock: Callable[[], float] = time.time
     nodes: NodeFacts = field(default_factory=NoFacts)
+    node_health: NodeHealth = field(default_factory=NoNodeHealth)
     cycles: CycleWatch = field(default_factory=CycleWatch)
     """The engine's watcher, or told by it, for the times of cycles."""
     virtual: bool = False
@@ -101,11 +104,15 @@ class ServerParts:
     """How paths of submitted tasks are understood; relative ones start where the client says."""
     account: Callable[[float | None, float | None], dict[str, Any]] | None = None
     """Where the GPU time went between two times; None where nobody keeps account."""
+    account_page: Callable[[Mapping[str, Any]], str] | None = None
+    """The same as a page of HTML."""
     experience: Experience = field(default_factory=NoExperience)
     shadow: Shadow | None = None
     """A second policy that may watch; None where there is no room for one."""
     foresight: Foresight | None = None
     """Who looks ahead, beside the engine; None where nobody does."""
+    spans: SpanExporter | None = None
+    """Who sends traces away; None where nobody does."""
     hosts: tuple[str, ...] = ()
     """Names of this server beside those of loopback; 0.0.0.0 or :: stands for all its addresses, .svc for all
     names that end so."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batuta.api.event_text import shown_plan, type_of
+from batuta.api.held_up_text import told_held_up
 from batuta.api.trials import tell_measured
+from batuta.core.held_up import CAUSE
 from batuta.store.journal_reader import JournalReader
 
 LONGEST = 500
@@ -144,6 +146,8 @@ _WISHED = {
 
 
 def _wished(event: dict[str, Any]) -> str:
+    if event["cause"] == CAUSE:
+        return "leaves its GPUs for others, because of what holds it up"
     if event["cause"] == "trial":
         return (
             "is queued, with what its trial runs showed"
@@ -163,5 +167,6 @@ _TELLERS: dict[str, Callable[[dict[str, Any]], str]] = {
     "JobChanged": _changed,
     "JobWished": _wished,
     "TrialMeasured": lambda event: f"trial run {tell_measured(event['measured'])}",
+    "JobHeldUp": told_held_up,
     "TransitionTimed": _timed,
 }

@@ -55,6 +55,10 @@ class AgentOptions:
     dcgm_url: str = ""
     kubelet_socket: Path = SOCKET
     proc: Path = PROC
+    kernel_log: Path | None = None
+    """Where errors of GPUs are looked for; None: nowhere."""
+    state: Path = Path("/var/lib/batuta/agent")
+    """Keeps how far the kernel log was read."""
 
     def problems(self) -> list[Problem]:
         """All that is wrong with them."""
@@ -70,7 +74,21 @@ class AgentOptions:
             )
         if self.metrics_port is not None and not 0 < self.metrics_port < 65536:
             found.append(Problem(f"--metrics-port {self.metrics_port} is no port", fix="1 to 65535"))
+        if self.kernel_log is not None:
+            found += self._log_problems(self.kernel_log)
         return found
+
+    def _log_problems(self, log: Path) -> list[Problem]:
+        if not self.is_in_cluster:
+            return [
+                Problem(
+                    "--kernel-log is read for an operator, and no cluster is named",
+                    fix="--kubeconfig FILE; on one machine: batuta up --health-log FILE",
+                )
+            ]
+        from batuta.bootstrap.agent_health import log_problems
+
+        return log_problems(log, self.state)
 
     @property
     def name(self) -> str:
@@ -155,6 +173,11 @@ class Agent:
             if self.options.metrics_port is not None:
                 stack.enter_context(self._server(sampling, self.options.metrics_port))
             _log.info("looking at the GPUs of %s every %g s", self.options.name, self.options.interval_s)
+            if desk is not None and self.options.kernel_log is not None:
+                from batuta.bootstrap.agent_health import tell_kernel_log
+
+                log, state = self.options.kernel_log, self.options.state
+                tell_kernel_log(stack, log, state, desk, sampling.usage)
             await self._report(sampling, desk)
         _log.info("ended after %d reports", self.reports)
         return 0

@@ -44,9 +44,9 @@ async def open_desk(
     except AccessError as error:
         raise InputError.of(str(error)) from None
     api = await stack.enter_async_context(Api(access, manager=MANAGER))
-    desk = ClusterDesk(owners, Scribe(api, node), _informer(api, node, owners), kubelet_socket)
+    desk = ClusterDesk(owners, Scribe(api, node), _informer(api, node, owners), kubelet_socket, api, node)
     watching = asyncio.create_task(desk.pods.run())
-    stack.push_async_callback(_cancelled, watching)
+    stack.push_async_callback(cancelled, watching)
     try:
         await asyncio.wait_for(desk.pods.synced.wait(), _SYNC_WITHIN_S)
     except TimeoutError:
@@ -68,7 +68,8 @@ def _known(pod: objects.Pod) -> KnownPod:
     return KnownPod(found.uids, Owner(found.job, found.name, found.namespace))
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def cancelled(task: asyncio.Task[None]) -> None:
+    """Ends a task, and waits until it has."""
     task.cancel()
     await asyncio.wait([task])
 
@@ -81,6 +82,8 @@ class ClusterDesk:
     scribe: Scribe
     pods: Informer[objects.Pod]
     kubelet_socket: Path
+    api: Api
+    node: str
     _silent: bool = False
 
     async def report(self, usage: NodeUsage) -> None:

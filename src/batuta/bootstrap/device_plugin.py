@@ -92,6 +92,7 @@ def serve_devices(options: DevicePluginOptions) -> int:
 async def _run(options: DevicePluginOptions) -> int:
     from batuta.backends.kube.client.api import Api
     from batuta.backends.kube.client.find import find_access
+    from batuta.bootstrap.device_plugin_orders import heed_operator
     from batuta.bootstrap.device_plugin_pods import NodePods
     from batuta.gpu.device_plugin.clerk import Clerk
     from batuta.gpu.device_plugin.health import NvmlCards, watch_health
@@ -115,6 +116,7 @@ async def _run(options: DevicePluginOptions) -> int:
             running = [
                 tasks.create_task(plugin.run()),
                 tasks.create_task(watch_health(cards, stock)),
+                tasks.create_task(heed_operator(api, options.node, cards.withhold)),
                 tasks.create_task(_keep_told(api, options.node, stock)),
             ]
             await ended.wait()

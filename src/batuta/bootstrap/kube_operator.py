@@ -31,6 +31,7 @@ from batuta.backends.kube.progress.listening import Listeners
 from batuta.bootstrap.operator_api import OperatorApi
 from batuta.bootstrap.operator_bearers import ClusterBearers
 from batuta.bootstrap.operator_front import Front, FrontServer, front_server
+from batuta.bootstrap.operator_health import health_options, remember
 from batuta.bootstrap.operator_leader import Leader, build_leader
 from batuta.bootstrap.operator_metrics import expose
 from batuta.bootstrap.operator_relay import Relay
@@ -63,6 +64,7 @@ class Operator:
 
     def __init__(self, options: OperatorOptions, ready: Callable[[Leader], None] | None = None) -> None:
         self.options = options
+        self._health = health_options(options.config, options.namespace)
         self.leader: Leader | None = None
         self._answers: OperatorApi | None = None
         self._bearers: ClusterBearers | None = None
@@ -177,7 +179,8 @@ class Operator:
             await self._watching(api, inbox, tasks).start()
             config = self.options.config
             state = self.options.state_dir or Path(config.state_dir)
-            leader = await asyncio.to_thread(build_leader, config, state, inbox, clerks, listeners)
+            health = None if self._health is None else await remember(api, self._health)
+            leader = await asyncio.to_thread(build_leader, config, state, inbox, clerks, listeners, health)
             self.leader = leader
             loop = asyncio.get_running_loop()
 

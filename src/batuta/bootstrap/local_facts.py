@@ -74,6 +74,13 @@ def node_devices(home: Path, node: str) -> Path:
     return device_path(home, node)
 
 
+def virtual_kernel_log(home: Path) -> Path:
+    """Where the drivers of virtual GPUs write what real ones write into the kernel's log."""
+    from batuta.bootstrap.health_local import virtual_log
+
+    return virtual_log(home)
+
+
 def find_leftovers(home: Path) -> list[Leftover]:
     """Processes of this state directory's jobs whose runner is gone. They should not be there."""
     jobs = os.fsencode(home / "jobs") + b"/"

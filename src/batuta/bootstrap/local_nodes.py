@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batuta.bootstrap.virtual_gpus import model_of
 from batuta.core import event as ev
@@ -55,6 +55,11 @@ def physical_nodes(count: int | None, gpus: int | None) -> LocalNodes:
             nodes.append(Node(name, len(part), gpu_type, memory_mib, numa=tuple(d.numa for d in part)))
             devices[name] = [device.uuid for device in part]
     return LocalNodes(tuple(nodes), devices)
+
+
+def promising(local: LocalNodes, percent: int) -> LocalNodes:
+    """The same nodes, with so much of each GPU's compute to promise to soft shares together."""
+    return replace(local, nodes=tuple(replace(node, gpu_compute_percent=percent) for node in local.nodes))
 
 
 def check_counts(nodes: int | None, gpus: int | None) -> None:

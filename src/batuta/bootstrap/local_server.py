@@ -19,6 +19,8 @@ from batuta.backends.local.passed_env import passed_env
 from batuta.bootstrap import find_policy, live_cadence, policy_summaries, rules_for, version
 from batuta.bootstrap.experience import Experience
 from batuta.bootstrap.foresight import ForesightProcess
+from batuta.bootstrap.health_local import make_watch, read_health
+from batuta.bootstrap.health_watch import Doors, HealthWatch
 from batuta.bootstrap.local_gpus import LocalGpus, usage_watch
 from batuta.bootstrap.local_nodes import (
     VIRTUAL,
@@ -26,10 +28,13 @@ from batuta.bootstrap.local_nodes import (
     check_counts,
     node_events,
     physical_nodes,
+    promising,
     virtual_nodes,
 )
 from batuta.bootstrap.loopback import Loopback
 from batuta.bootstrap.server_log import open_log
+from batuta.bootstrap.straggler_desk import StragglerDesk
+from batuta.bootstrap.telemetry import Telemetry, telemetry
 from batuta.bootstrap.trial_sight import LocalSight
 from batuta.bootstrap.usage_watch import UsageWatch
 from batuta.bootstrap.virtual_gpus import VirtualGpus
@@ -37,23 +42,27 @@ from batuta.bootstrap.waste import account
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.decide import Rules
+from batuta.core.health_rules import HealthRules
 from batuta.core.idle import IdleRules
 from batuta.core.job import Job
 from batuta.core.plan import Plan
 from batuta.core.world import World
 from batuta.engine.loop import Engine, Live
+from batuta.engine.rank_watch import RankRules
 from batuta.engine.requests import Requests
 from batuta.engine.retention import Keep, Retention
 from batuta.engine.service import PatientJournal, Service
 from batuta.engine.shadow import Shadow
 from batuta.engine.trials.conductor import TrialConductor
 from batuta.placement.placer import TopologyPlacer
+from batuta.report.waste_page import render_waste
 from batuta.spec.task import Task
 from batuta.spec.task_json import task_from_json
 from batuta.store.records import Role
 from batuta.store.sqlite_store import SqliteStore
 from batuta.store.state_dir import StateDir
 from batuta.store.upkeep import Upkeep
+from batuta.telemetry.log_format import LogFormat
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -88,8 +97,20 @@ class UpOptions:
     """What becomes of jobs that leave their GPUs idle, where their queue says nothing."""
     shares: Literal["bin-pack", "spread"] = "bin-pack"
     """Which cards shares of a GPU go to first: full ones, or empty ones."""
+    over_allocate: int = 100
+    """Percent of a GPU's compute that is promised to soft shares together."""
     keep: Keep = field(default_factory=Keep)
     """How long jobs that are over are kept in mind."""
+    health_log: Path | str | None = None
+    """The kernel log to read; None: the kernel's own, or that of the virtual GPUs."""
+    health_rules: Path | str | None = None
+    """What errors of GPUs mean; None: as Batuta has it."""
+    ranks: RankRules = field(default_factory=RankRules)
+    """When ranks hold a job up, where the job itself says nothing, and what follows."""
+    otlp: str = ""
+    """Where traces of cycles are sent; empty: nowhere."""
+    log_format: LogFormat = LogFormat.JSON
+    """Of server.log."""
 
 
 @dataclass(slots=True)
@@ -107,10 +128,12 @@ class Server:
     foresight: ForesightProcess
     shadow: Shadow
     usage: UsageWatch | None
+    telemetry: Telemetry
     parts: ServerParts
     token: str
     log: FilteringBoundLogger
     gpus: LocalGpus
+    health: HealthWatch
     keep_jobs: bool = True
     """Whether jobs go on when the server ends. Only `batuta down` says no."""
     ask_to_end: Callable[[], None] | None = None
@@ -121,7 +144,9 @@ class Server:
         """Ends what `build` and `start` began, in an order that loses nothing."""
         if self.usage is not None:
             self.usage.close()
+        self.health.close()
         has_stopped = self.service.stop()
+        self.telemetry.close()
         self.backend.shutdown(keep_jobs=self.keep_jobs)
         # An engine that died within an event, or still is in one, leaves a World that never was.
         if has_stopped and self.service.failure is None:
@@ -138,17 +163,19 @@ def built(options: UpOptions) -> Iterator[Server]:
     check_counts(options.nodes, options.gpus)
     for policy in filter(None, (options.policy, options.shadow)):
         find_policy(policy)
+    rules = read_health(options.health_log, options.health_rules)
     local = (
         virtual_nodes(options.nodes, options.gpus, options.gpu_type)
         if options.virtual
         else physical_nodes(options.nodes, options.gpus)
     )
+    local = promising(local, options.over_allocate)
     state = StateDir(options.home)
     state.prepare()
     with state.lock:
         # It is removed at a clean end: whoever finds it looks at the whole journal first.
         unclean = (state.path / "server.json").exists()
-        server = _build(options, state, SqliteStore(state.journal, check=unclean), local)
+        server = _build(options, state, SqliteStore(state.journal, check=unclean), local, rules)
         try:
             yield server
         finally:
@@ -157,8 +184,10 @@ def built(options: UpOptions) -> Iterator[Server]:
                 (state.path / "server.json").unlink()
 
 
-def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: LocalNodes) -> Server:
-    log = open_log(state.path / "server.log")
+def _build(
+    options: UpOptions, state: StateDir, store: SqliteStore, local: LocalNodes, health_rules: HealthRules
+) -> Server:
+    log = open_log(state.path / "server.log", options.log_format)
     recovered = store.recover()
     world = recovered.world
     log.info("recovered", events=recovered.seq, snapshot=recovered.snapshot_seq, jobs=world.jobs.n)
@@ -176,6 +205,7 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         on_result=store.results.stage,
         inherited=passed_env(os.environ, options.pass_env),
         since_s=world.now_s,
+        ranks=options.ranks,
     )
     backend.resume(held_in(world))
     gpus.prepare(lambda: _tell_of(gpus, backend, log))
@@ -195,8 +225,10 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
     policy = world.policy or DEFAULT_POLICY
     trials = TrialConductor(requests.ask, store.tasks.get, LocalSight(backend, local, virtual))
     live = Live(requests, rules_of, guard, trials.next_due_s)
+    told = telemetry(cycles, world, options.otlp, place="local")
+    watcher = told.watcher
     engine = Engine(
-        world, backend, rules_of(policy), journal, cycles, live_cadence(), cycles.after_step, live
+        world, backend, rules_of(policy), journal, watcher, live_cadence(), watcher.after_step, live
     )
     upkeep = Upkeep(store, recovered.snapshot_seq, tell=lambda what: log.warning("upkeep", why=what))
     retention = Retention(options.keep, requests.ask, backend.forget)
@@ -206,10 +238,17 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         retention.after_step(world)
         experience.after_step(world)
         trials.after_step(world)
+        held_up.after_step(world)
 
     service = Service(engine, requests, journal, guard, backend.wake, after_step)
     usage = usage_watch(gpus.virtual, local, requests.ask)
     foresight = ForesightProcess()
+    doors = Doors(requests.ask, service.reading)
+    about = (state.path, options.health_log, health_rules, local, virtual)
+    health = make_watch(*about, store.settings, doors, backend.log_path)
+    backend.excuse = health.excuse
+    held_up = StragglerDesk(requests.ask, health.suspect)
+    backend.on_held_up = held_up.found
     server: Server
     parts = ServerParts(
         service,
@@ -221,6 +260,7 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         rules_of,
         shutdown=lambda keep_jobs: _ask_to_end(server, keep_jobs),
         nodes=Loopback(world, usage),
+        node_health=health,
         cycles=cycles,
         virtual=options.virtual,
         version=version(),
@@ -230,13 +270,16 @@ def _build(options: UpOptions, state: StateDir, store: SqliteStore, local: Local
         account=lambda from_s, to_s: account(
             store.journal, store.snapshots, from_s, to_s, time.time()
         ).plain(),
+        account_page=render_waste,
         shadow=shadow,
         foresight=foresight,
+        spans=told.exporter,
         hosts=() if options.listen == LOOPBACK else (options.listen,),
     )
     token = _admin_token(state, store)
-    beside = (upkeep, experience, foresight, shadow, usage)
-    server = Server(options, state, store, world, backend, service, *beside, parts, token, log, gpus)
+    beside = (upkeep, experience, foresight, shadow, usage, told)
+    server = Server(options, state, store, world, backend, service, *beside, parts, token, log, gpus, health)
+    health.start()
     if usage is not None:
         usage.start()
     return server
@@ -285,7 +328,9 @@ def _task_reader(store: SqliteStore, world: World) -> Callable[[str], tuple[Task
 
 
 class _TellsBackend:
-    """Tells the backend what users change about jobs that it runs; of all else it hears by commands."""
+    """Tells the backend what users change about jobs that it runs, and that GPUs have failed that were all
+    a job had; of all else it hears by commands.
+    """
 
     def __init__(self, backend: LocalBackend) -> None:
         self._backend = backend
@@ -293,6 +338,13 @@ class _TellsBackend:
     def saw(self, world: World, event: ev.Event) -> None:
         if isinstance(event, ev.JobChanged) and event.job.id in world.jobs:
             self._backend.changed(world.jobs.jobs[world.jobs.row(event.job.id)])
+        elif isinstance(event, ev.GpuFailed):
+            placed = {
+                job
+                for job, placement in zip(world.jobs.ids, world.jobs.placements, strict=True)
+                if placement is not None
+            }
+            self._backend.lost(event.node, event.gpu, placed)
 
     def deciding(self) -> None:
         pass

@@ -19,9 +19,11 @@ from batuta.api.parts import ServerParts
 from batuta.api.problems import Refusal
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.bootstrap import find_policy, policy_summaries, rules_for, version
+from batuta.bootstrap.operator_health import SeenByOperator
 from batuta.bootstrap.operator_leader import Leader
 from batuta.bootstrap.waste import account
 from batuta.core.job import JobId
+from batuta.report.waste_page import render_waste
 
 READ_ONLY = (
     "an operator is only asked: jobs, queues and nodes are changed through the cluster (kubectl, or "
@@ -90,8 +92,11 @@ def parts_of(leader: Leader, config: OperatorConfig, namespace: str, bearers: Be
         account=lambda from_s, to_s: account(
             store.journal, store.snapshots, from_s, to_s, time.time()
         ).plain(),
+        account_page=render_waste,
+        node_health=SeenByOperator(leader.backend.floor),
         shadow=leader.shadow,
         foresight=leader.foresight,
+        spans=leader.telemetry.exporter,
         hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES),
         read_only=READ_ONLY,
         bearers=bearers,

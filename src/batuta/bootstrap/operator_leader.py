@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from batuta.api.operations import most_that_fit
 from batuta.api.picture import Pictures
 from batuta.backends.kube.binder import BadProfile, Binder, Cluster, Profile, profile_of
 from batuta.backends.kube.binder.profile import DEFAULT_WEIGHTS
+from batuta.backends.kube.health.desk import HealthDesk
 from batuta.backends.kube.kueue.desks import QuotaDesks, set_up_quota
 from batuta.backends.kube.operator.backend import KubeBackend
 from batuta.backends.kube.operator.floor import Floor
@@ -25,14 +26,19 @@ from batuta.backends.kube.operator.node_desk import NodeDesk, Used
 from batuta.backends.kube.operator.nodes import NodeTeller
 from batuta.backends.kube.operator.observed import Observed
 from batuta.backends.kube.operator.outlook import OutlookWatch
+from batuta.backends.kube.operator.parking import ParkingDesk
 from batuta.backends.kube.operator.run import Known, Site, Timing
 from batuta.backends.kube.operator.usher import Usher
 from batuta.backends.kube.operator.writes import Clerks, Writes
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
 from batuta.backends.kube.progress.listening import Listeners, Listening
+from batuta.backends.kube.trial.set_up import set_up_trials
 from batuta.bootstrap import live_cadence, rules_for
 from batuta.bootstrap.experience import Experience
 from batuta.bootstrap.foresight import ForesightProcess
+from batuta.bootstrap.operator_health import HealthStart
+from batuta.bootstrap.straggler_desk import StragglerDesk
+from batuta.bootstrap.telemetry import Telemetry, telemetry
 from batuta.core.apply import apply
 from batuta.core.bitsets import bits
 from batuta.core.cluster import NodeName
@@ -73,6 +79,7 @@ class Leader:
     world: World
     cycles: CycleWatch
     listening: Listening
+    telemetry: Telemetry
     pictures: Pictures = field(init=False)
     """For scrapes, which look again and again."""
 
@@ -83,6 +90,7 @@ class Leader:
         """Ends the engine. Jobs go on: what matters is in the cluster."""
         if self.service.stop() and self.service.failure is None:
             self.upkeep.finish(self.world)
+        self.telemetry.close()
         self.experience.finish()
         self.foresight.close()
         self.shadow.close()
@@ -90,7 +98,12 @@ class Leader:
 
 
 def build_leader(
-    config: OperatorConfig, state: Path, inbox: Inbox, clerks: Clerks, listeners: Listeners
+    config: OperatorConfig,
+    state: Path,
+    inbox: Inbox,
+    clerks: Clerks,
+    listeners: Listeners,
+    health: HealthStart | None = None,
 ) -> Leader:
     """The World from the journal, brought up to date with what the cluster shows."""
     store = open_store(os.environ.get(JOURNAL_URL_VARIABLE) or _journal_in(state))
@@ -101,9 +114,8 @@ def build_leader(
     listening = Listening(listeners.post)
     experience = Experience(store.settings)
     experience.recall(world)
-    backend, usher, desks = kube_backend(
-        world, inbox, clerks, config, clock, listening, experience, store.results.stage
-    )
+    company = Company(listening, experience, store.results.stage, health)
+    backend, usher, desks = kube_backend(world, inbox, clerks, config, clock, company)
     outlook = experience.watching(desks.watch(OutlookWatch(backend.floor)))
 
     def rules_of(name: str) -> Rules:
@@ -112,14 +124,15 @@ def build_leader(
     shadow = Shadow(world, rules_of, outlook)
     guard, journal, cycles = threading.RLock(), PatientJournal(store.journal), CycleWatch(shadow)
     requests = Requests(backend.wake)
+    told = telemetry(cycles, world, config.telemetry.otlp_url, place="kubernetes", tells_of_preempted=False)
     engine = Engine(
         world,
         backend,
         rules_of(config.policy),
         journal,
-        cycles,
+        told.watcher,
         live_cadence(),
-        cycles.after_step,
+        told.watcher.after_step,
         Live(requests, rules_of, guard),
     )
     upkeep = Upkeep(store, recovered.snapshot_seq, tell=_log.warning)
@@ -127,10 +140,24 @@ def build_leader(
     def after_step(world: World) -> None:
         upkeep.after_step(world)
         experience.after_step(world)
+        held_up.after_step(world)
 
     service = Service(engine, requests, journal, guard, backend.wake, after_step)
+    held_up = StragglerDesk(requests.ask, _suspecting(backend.floor.desks))
+    listening.on_held_up = held_up.found
     beside = (upkeep, experience, shadow, ForesightProcess())
-    return Leader(service, backend, usher, *beside, store, world, cycles, listening)
+    return Leader(service, backend, usher, *beside, store, world, cycles, listening, told)
+
+
+def _suspecting(desks: Iterable[object]) -> Callable[[NodeName, JobId, str], None]:
+    """Who is told of nodes that hold jobs up: health, if it is looked after."""
+    found = (desk.suspect for desk in desks if isinstance(desk, HealthDesk))
+    return next(found, _note_suspect)
+
+
+def _note_suspect(node: NodeName, job: JobId, why: str) -> None:
+    """Somebody should look at this node; jobs but this one may still go there."""
+    _log.warning("node %s is suspect: %s", node, why, extra={"job": job})
 
 
 def _note_policy(world: World, store: Store, policy: str, now_s: float) -> None:
@@ -148,22 +175,33 @@ def _journal_in(state: Path) -> Path:
     return state / "journal.db"
 
 
+@dataclass(frozen=True, slots=True)
+class Company:
+    """Who a backend of a cluster works together with; it does without any of them."""
+
+    listening: Listening = field(default_factory=Listening)
+    """By whom the logs of jobs are read."""
+    experience: Experience | None = None
+    """What is known of new jobs."""
+    keep_result: Callable[[JobId, str], None] = lambda job, result: None
+    """Stores what jobs give as their result."""
+    health: HealthStart | None = None
+    """What is remembered of the health of nodes."""
+
+
+ALONE = Company()
+
+
 def kube_backend(
     world: World,
     inbox: Inbox,
     clerks: Clerks,
     config: OperatorConfig,
     clock: Callable[[], float],
-    listening: Listening | None = None,
-    experience: Experience | None = None,
-    keep_result: Callable[[JobId, str], None] = lambda job, result: None,
+    company: Company = ALONE,
 ) -> tuple[KubeBackend, Usher, QuotaDesks]:
-    """What carries decisions out on a cluster, once it has looked at all that is there.
-
-    `listening`: by whom the logs of jobs are read; without it they are not. `experience`: what is known of
-    new jobs; without it nothing is. `keep_result` stores what jobs give as their result.
-    """
-    said = Said()
+    """What carries decisions out on a cluster, once it has looked at all that is there."""
+    said, experience, health = Said(), company.experience, company.health
     observed = Observed()
     writes = Writes(clerks.post)
     binder = Binder(Cluster(), binder_profile(config))
@@ -171,7 +209,7 @@ def kube_backend(
         gang_timeout_s=config.gang_timeout_seconds, restart_backoff_s=config.restart_backoff_seconds
     )
     usher = Usher(binder, writes, timing)
-    teller = NodeTeller(_known_nodes(world))
+    teller = NodeTeller(_known_nodes(world), _known_ill(world))
     site = Site(
         binder.cluster,
         writes,
@@ -181,8 +219,8 @@ def kube_backend(
         has_node=observed.nodes.__contains__,
         timing=timing,
         past=set(world.past),
-        listening=listening or Listening(),
-        keep_result=keep_result,
+        listening=company.listening,
+        keep_result=company.keep_result,
     )
     if experience is not None:
         site.choose = partial(_choose, experience, teller)
@@ -199,22 +237,32 @@ def kube_backend(
     nodes = NodeDesk(site, observed, teller, config.gpu_resources, _told_of_others(world))
     floor = Floor(site, usher, observed, nodes, known, config.namespaces)
     desks = set_up_quota(floor, site, observed, config, world)
+    is_known = (lambda job: True) if experience is None else experience.knows
+    set_up_trials(floor, site, observed, world, partial(_most, teller), is_known)
+    floor.desks.append(ParkingDesk(world, observed, writes))
+    if health is not None:
+        floor.desks.append(health.desk(site, observed, floor.runs, tuple(config.gpu_resources)))
     backend = KubeBackend(floor, said, inbox, clock)
     backend.look_first()
     return backend, usher, desks
 
 
 def _choose(experience: Experience, teller: NodeTeller, job: Job) -> SizeChoice:
+    return experience.choose(job, _most(teller, job))
+
+
+def _most(teller: NodeTeller, job: Job) -> int:
     """Not more than its nodes could ever give; while there are none, whoever adds them is not limited."""
     nodes = teller.nodes()
-    return experience.choose(job, most_that_fit(job, nodes) if nodes else job.max)
+    return most_that_fit(job, nodes) if nodes else job.max
 
 
 def sharing_rules(rules: Rules, config: OperatorConfig) -> Rules:
     """The rules of a policy, with shares of GPUs placed as the configuration says."""
     if not isinstance(rules.placer, TopologyPlacer):
         return rules
-    options = replace(rules.placer.options, shares=config.placement.shares.value)
+    wanted = config.placement
+    options = replace(rules.placer.options, shares=wanted.shares.value, busiest=wanted.busiest)
     return replace(rules, placer=TopologyPlacer(options))
 
 
@@ -233,6 +281,10 @@ def _known_nodes(world: World) -> dict[NodeName, tuple[Any, bool, bool]]:
         node.name: (node, not world.cordoned >> i & 1, not world.lost >> i & 1)
         for i, node in enumerate(world.nodes.nodes)
     }
+
+
+def _known_ill(world: World) -> dict[NodeName, frozenset[int]]:
+    return {world.nodes.nodes[i].name: frozenset(bits(ill)) for i, ill in world.ill.items()}
 
 
 def _told_of_others(world: World) -> dict[NodeName, Used]:

@@ -11,11 +11,14 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from batuta.api.duration_metrics import duration_metrics
+from batuta.api.health_metrics import health_metrics
 from batuta.api.metric_families import counter, gauge
 from batuta.api.metrics import cluster_metrics, engine_metrics
 from batuta.api.parts import NoFacts
 from batuta.api.shadow_metrics import shadow_metrics
+from batuta.api.telemetry_metrics import telemetry_metrics
 from batuta.bootstrap import version
+from batuta.bootstrap.operator_health import SeenByOperator
 from batuta.bootstrap.operator_leader import Leader
 
 
@@ -45,8 +48,10 @@ class _Scrape(Collector):
         yield from cluster_metrics(picture, leader.cycles, time.time(), NoFacts(), self._per_job)
         yield from engine_metrics(leader.service, version(), picture.policy)
         yield from _work(leader)
+        yield from health_metrics(SeenByOperator(leader.backend.floor).seen())
         yield from duration_metrics(leader.experience.calibration())
         yield from shadow_metrics(leader.shadow.report)
+        yield from telemetry_metrics(leader.telemetry.exporter)
 
 
 def _work(leader: Leader) -> Iterator[Metric]:

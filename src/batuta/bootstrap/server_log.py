@@ -1,55 +1,99 @@
-"""The server's own log: one JSON object per line, in a file that does not grow for ever."""
+"""The log of a server or an operator: structured lines, each with the ids of what it speaks of."""
 
 from __future__ import annotations
 
 import logging
 import logging.handlers
 import os
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from batuta.telemetry.log_behind import LogBehind
+from batuta.telemetry.log_format import LogFormat
+
 if TYPE_CHECKING:
-    from structlog.typing import FilteringBoundLogger
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 _MOST_BYTES, _KEPT = 10 << 20, 3
 _LIBRARIES = ("uvicorn", "asyncio")
 """Who else has something to say: what went wrong within a request, for one."""
+_USUAL = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+"""What every record has, or has once somebody has formatted it."""
 
 
-def open_log(path: Path) -> FilteringBoundLogger:
-    """A logger that appends to a file; what libraries warn of goes there too."""
-    handler = _PrivateFile(path, maxBytes=_MOST_BYTES, backupCount=_KEPT, encoding="utf-8", delay=True)
-    timing = structlog.processors.TimeStamper(fmt="iso", utc=True)
-    shared: list[structlog.typing.Processor] = [structlog.stdlib.add_log_level, timing]
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                structlog.processors.JSONRenderer(),
-            ],
-        )
-    )
+def open_log(path: Path, form: LogFormat = LogFormat.JSON) -> FilteringBoundLogger:
+    """A logger that appends to a file that does not grow for ever; what libraries warn of goes there too."""
+    file = _PrivateFile(path, maxBytes=_MOST_BYTES, backupCount=_KEPT, encoding="utf-8", delay=True)
     logger = logging.getLogger("batuta")
     logger.setLevel(logging.INFO)
     logger.propagate = False
-    for own in (logger, *map(logging.getLogger, _LIBRARIES)):
-        for old in [old for old in own.handlers if isinstance(old, _PrivateFile)]:
-            own.removeHandler(old)
-            old.close()
-        own.addHandler(handler)
+    _attach(file, form, (logger, *map(logging.getLogger, _LIBRARIES)))
     for name in _LIBRARIES:
         logging.getLogger(name).setLevel(logging.WARNING)
     wrapped = structlog.wrap_logger(
         logger,
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[structlog.stdlib.add_log_level, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     return cast("FilteringBoundLogger", wrapped)
+
+
+def log_to_stderr(form: LogFormat = LogFormat.JSON) -> None:
+    """All that this process has to say goes to stderr, from where a cluster takes it."""
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    logging.getLogger("batuta").propagate = True
+    _attach(logging.StreamHandler(sys.stderr), form, (root,))
+
+
+def _attach(behind: logging.Handler, form: LogFormat, loggers: Sequence[logging.Logger]) -> None:
+    """In place of what was attached before."""
+    for name in ("", "batuta", *_LIBRARIES):
+        logger = logging.getLogger(name)
+        for old in [old for old in logger.handlers if isinstance(old, LogBehind)]:
+            logger.removeHandler(old)
+            old.close()
+    behind.setFormatter(_formatter(form))
+    handler = LogBehind(behind)
+    for logger in loggers:
+        logger.addHandler(handler)
+
+
+def _formatter(form: LogFormat) -> logging.Formatter:
+    renderers: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    if form is LogFormat.TEXT:
+        renderers = [structlog.dev.ConsoleRenderer(colors=False)]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            _add_extra,
+        ],
+        processors=[_when_and_where, structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+    )
+
+
+def _add_extra(logger: WrappedLogger, name: str, event_dict: EventDict) -> EventDict:
+    """What was said beside the sentence: `_log.info("…", extra={"job": job})`."""
+    own = vars(event_dict["_record"]).items()
+    event_dict.update({key: value for key, value in own if key not in _USUAL and not key.startswith("_")})
+    return event_dict
+
+
+def _when_and_where(logger: WrappedLogger, name: str, event_dict: EventDict) -> EventDict:
+    """The time at which it was said, which is not when it is written; and the cycle in which it was."""
+    record: logging.LogRecord = event_dict["_record"]
+    event_dict["timestamp"] = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+    cycle = getattr(record, "cycle", None)
+    if cycle is not None:
+        event_dict.setdefault("cycle", cycle)
+    return event_dict
 
 
 class _PrivateFile(logging.handlers.RotatingFileHandler):

@@ -61,6 +61,11 @@ class VirtualGpus:
             raise InputError.of(f"programs can see {DEVICES} GPUs of a virtual node at most, it has {most}")
         self._libraries = build()
 
+    @property
+    def has_libraries(self) -> bool:
+        """Whether programs can see these GPUs by now."""
+        return self._libraries is not None
+
     def make_ahead(self) -> None:
         """Makes the files of the first nodes."""
         for node in list(self._nodes.values())[:_MADE_AHEAD]:

@@ -61,19 +61,33 @@ def agent(
     proc: Annotated[Path, typer.Option("--proc", help="Where the host's /proc is.", metavar="DIR")] = Path(
         "/proc"
     ),
+    kernel_log: Annotated[
+        Path | None,
+        typer.Option(
+            "--kernel-log",
+            help="Look for errors of GPUs here, as in /dev/kmsg or /var/log/kern.log; default nowhere.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    state: Annotated[
+        Path, typer.Option("--state", help="Keeps how far the kernel log was read.", metavar="DIR")
+    ] = Path("/var/lib/batuta/agent"),
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Watch the GPUs of this node, and tell the cluster how they are used.
 
     Utilisation, memory, traffic, power; which pod and job each process belongs to, and how jobs behave. In a
     cluster they become annotations batuta.dev/gpu.* of the node and its pods; with --metrics-port also
-    metrics batuta_gpu_*.
+    metrics batuta_gpu_*. With --kernel-log the operator is told of errors of GPUs, and looks after them.
 
     Examples:
 
       batuta agent --once
 
       batuta agent --node worker-1 --kubeconfig ~/.kube/config --metrics-port 9477
+
+      batuta agent --kernel-log /dev/kmsg
     """
     from batuta.bootstrap.agent import AgentOptions, look_once, run_agent
 
@@ -88,6 +102,8 @@ def agent(
         context=context,
         dcgm_url=dcgm,
         proc=proc,
+        kernel_log=kernel_log,
+        state=state,
         **more,
     )
     if not once:

@@ -19,7 +19,7 @@ OF_OPERATOR = frozenset(("eta", "whatif", "replay", "shadow", "report", "dashboa
 """Verbs that a cluster's operator answers, as a server does."""
 NO_CLUSTER = OF_OPERATOR | frozenset(
     (
-        *("up", "down", "doctor", "token", "completion"),
+        *("up", "down", "token", "completion"),
         *("simulate", "compare", "allocate", "policies", "trace"),
     )
 )
@@ -44,6 +44,20 @@ NamespaceOption = Annotated[
 ]
 AllNamespacesOption = Annotated[
     bool, typer.Option("--all-namespaces", "-A", help="Jobs of all its namespaces.")
+]
+
+# Behind the verb: of programs that look after a cluster, and mostly run in it.
+OwnKubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        help="How to reach the cluster; default $KUBECONFIG, ~/.kube/config, or the pod's own account.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+OwnContextOption = Annotated[
+    str | None, typer.Option("--context", help="Which cluster of it.", metavar="NAME", show_default=False)
 ]
 
 

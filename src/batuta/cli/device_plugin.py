@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from batuta.cli.cluster_options import OwnContextOption, OwnKubeconfigOption
+
 
 class ModeChoice(StrEnum):
     """How shares are held."""
@@ -64,18 +66,8 @@ def device_plugin(
             "--pass-device-files", help="Give containers /dev/nvidia*; for nodes without NVIDIA's runtime."
         ),
     ] = False,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            "--kubeconfig",
-            help="How to reach the cluster; default $KUBECONFIG, ~/.kube/config, or the pod's own account.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
-    context: Annotated[
-        str | None, typer.Option("--context", help="Which cluster of it.", metavar="NAME", show_default=False)
-    ] = None,
+    kubeconfig: OwnKubeconfigOption = None,
+    context: OwnContextOption = None,
 ) -> None:
     """Offer shares of this node's GPUs to its kubelet.
 

@@ -91,6 +91,21 @@ def _percents(gpus: list[float | None]) -> str:
     return ", ".join("–" if used is None else f"{used:.0%}" for used in gpus)
 
 
+_HEALTH_STATES = {"burn-in": "in its burn-in", "probation": "on probation"}
+
+
+def _because(data: dict[str, Any]) -> str:
+    return f" ({data['reason']})" if data.get("reason") else ""
+
+
+def _health(data: dict[str, Any]) -> str:
+    what = f"node {data['node']}" if data.get("gpu") is None else f"GPU {data['gpu']} of node {data['node']}"
+    if data["state"] == "alert":
+        return f"look at {what}: {data['reason']}"
+    state = str(data["state"])
+    return f"{what} is {_HEALTH_STATES.get(state, state)}{_because(data)}"
+
+
 def _timed(data: dict[str, Any]) -> str:
     steps = {"checkpoint": "checkpoint_s", "stop": "stop_s", "start": "start_s"}
     parts = [f"{name} {data[key]:.2g} s" for name, key in steps.items() if data.get(key) is not None]
@@ -98,6 +113,8 @@ def _timed(data: dict[str, Any]) -> str:
 
 
 def _wished(data: dict[str, Any]) -> str:
+    if data.get("cause") == "held-up":
+        return f"job {data['job']} leaves its GPUs for others, because of what holds it up"
     if data.get("cause") == "trial":
         after = "is queued" if data["wish"] == "RUN" else "is ended"
         return f"job {data['job']} {after}: it is measured"
@@ -123,6 +140,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"job {data['job']['id']} now asks for {data['job']['size']} GPUs "
         f"({data['job']['min']}–{data['job']['max']}), queue {data['job']['queue']}"
     ),
+    "JobHeldUp": lambda data: f"job {data['job']}: {data.get('sentence') or 'it is held up by some ranks'}",
     "JobWished": _wished,
     "TransitionTimed": _timed,
     "TrialMeasured": _tried,
@@ -134,8 +152,9 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "NodeReturned": lambda data: f"node {data['node']} is back",
     "NodeCordoned": lambda data: f"node {data['node']} is cordoned",
     "NodeUncordoned": lambda data: f"node {data['node']} is in service again",
-    "GpuFailed": lambda data: f"GPU {data['gpu']} of node {data['node']} failed",
+    "GpuFailed": lambda data: f"GPU {data['gpu']} of node {data['node']} failed{_because(data)}",
     "GpuRepaired": lambda data: f"GPU {data['gpu']} of node {data['node']} works again",
+    "HealthChanged": _health,
     "GpusUsed": lambda data: f"GPUs of node {data['node']} are used: {_percents(data['gpus'])}",
     "QuotaSet": lambda data: f"quota is set: {_queues(data['quota'])}",
     "reset": lambda data: "some events were missed",

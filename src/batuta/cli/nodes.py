@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,8 @@ def nodes(ctx: typer.Context, output: OutputOption = Output.TABLE, home: HomeOpt
       batuta nodes
 
       batuta nodes drain node-1
+
+      batuta nodes mended node-1 --gpu 3
     """
     if ctx.invoked_subcommand is None:
         list_nodes(output, home)
@@ -37,7 +39,7 @@ def nodes(ctx: typer.Context, output: OutputOption = Output.TABLE, home: HomeOpt
 
 @app.command(name="list")
 def list_nodes(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
-    """List the nodes and how many of their GPUs are used.
+    """List the nodes, how many of their GPUs are used, and what is wrong with which.
 
     Example: batuta nodes list -o json
     """
@@ -57,7 +59,7 @@ def cordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOp
 
 @app.command()
 def uncordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
-    """Put a node back into service.
+    """Put a node back into service; one that nobody had cordoned is well by your word.
 
     Example: batuta nodes uncordon node-1
     """
@@ -73,6 +75,28 @@ def drain(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOpt
     """
     with connect(home) as client:
         _show((client.drain(node),), output)
+
+
+@app.command()
+def mended(
+    node: NodeArgument,
+    gpu: Annotated[
+        int | None,
+        typer.Option("--gpu", min=0, metavar="N", help="Only this GPU was ill; default: the node."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+    home: HomeOption = None,
+) -> None:
+    """Say that what a node or GPU needed is done: it is tested, and comes back after its probation.
+
+    Examples:
+
+      batuta nodes mended node-1
+
+      batuta nodes mended node-1 --gpu 3
+    """
+    with connect(home) as client:
+        _show((client.mended(node, gpu),), output)
 
 
 def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
@@ -136,6 +160,7 @@ def _share(share: object) -> str:
 
 
 def _show(found: tuple[Node, ...], output: Output) -> None:
+    from batuta.cli.nodes_health import print_health
     from batuta.cli.table import Column, print_table
     from batuta.cli.terminal import NOTHING, print_json, state_text
 
@@ -168,3 +193,4 @@ def _show(found: tuple[Node, ...], output: Output) -> None:
         for node in found
     ]
     print_table(columns, rows, "there are no nodes")
+    print_health(found)

@@ -7,24 +7,18 @@ from typing import Annotated
 
 import typer
 
+from batuta.cli.cluster_options import OwnContextOption, OwnKubeconfigOption
+from batuta.cli.telemetry_options import OtlpOption
+from batuta.telemetry.log_format import LogFormat
+
 
 def operator(
     config: Annotated[
         Path | None,
         typer.Option("--config", help="The configuration; without it, the defaults.", metavar="FILE"),
     ] = None,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            "--kubeconfig",
-            help="How to reach the cluster; default $KUBECONFIG, ~/.kube/config, or the pod's own account.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
-    context: Annotated[
-        str | None, typer.Option("--context", help="Which cluster of it.", metavar="NAME", show_default=False)
-    ] = None,
+    kubeconfig: OwnKubeconfigOption = None,
+    context: OwnContextOption = None,
     namespace: Annotated[
         str,
         typer.Option("--namespace", "-n", help="Where its Lease is.", metavar="NAME", envvar="POD_NAMESPACE"),
@@ -49,6 +43,11 @@ def operator(
         bool,
         typer.Option("--leader-election/--no-leader-election", help="Wait until no other operator leads."),
     ] = True,
+    otlp: OtlpOption = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option("--log-format", help="How its log looks; default as configured, else json."),
+    ] = None,
 ) -> None:
     """Schedule a Kubernetes cluster until told to end.
 
@@ -58,8 +57,21 @@ def operator(
 
       batuta operator --config /etc/batuta/config.yaml
     """
-    from batuta.bootstrap.kube import operate
+    from batuta.bootstrap.kube import OperatorWords, operate
 
     raise typer.Exit(
-        operate(config, kubeconfig, context, namespace, identity, state_dir, port, leader_election)
+        operate(
+            OperatorWords(
+                config,
+                kubeconfig,
+                context,
+                namespace,
+                identity,
+                state_dir,
+                port,
+                leader_election,
+                otlp,
+                log_format,
+            )
+        )
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
@@ -15,6 +15,7 @@ from batuta.cli.server_options import HomeOption, connect
 if TYPE_CHECKING:
     from batuta.client.answers import Job, Trial, TrialRun
     from batuta.client.connection import Connection
+    from batuta.client.kube.client import KubeClient
 
 
 def trial(
@@ -44,31 +45,48 @@ def trial(
     """Run a task for a short while at several sizes, and tell how it scales.
 
     Each size is an ordinary job that is ended when it is measured. Later jobs of the same name start from
-    what it showed; the task itself is not launched. Ctrl-C detaches.
+    what it showed; the task itself is not launched. At a cluster it is a TrialRun. Ctrl-C detaches.
 
     Examples:
 
       batuta trial train.yaml
 
       batuta trial train.yaml --sizes 1,2,4 --budget 3m
+
+      batuta --context prod trial train.yaml
     """
     from batuta.client.submission import Submission
 
-    wishes: dict[str, Any] = {"only": True, "priority": priority} | _read(sizes, budget, each)
+    wishes: dict[str, Any] = {"only": True, "priority": priority} | _read(sizes, budget, each, priority)
     said = {key: value for key, value in wishes.items() if value is not None}
     submission = Submission.of(task, None, {"queue": queue, "trial": said})
     with connect(home) as client:
+        if _is_cluster(client):
+            from batuta.cli.cluster_trial import follow_on_cluster
+
+            raise typer.Exit(follow_on_cluster(client, submission, output, detach=detach))
         raise typer.Exit(_follow(client, submission, output, detach=detach))
 
 
-def _read(sizes: str | None, budget: str | None, each: str | None) -> dict[str, Any]:
+def _is_cluster(client: Connection) -> TypeGuard[KubeClient]:
+    """Whether there is no server of ours in between."""
+    if chosen_cluster() is None:
+        return False
+    from batuta.client.kube.client import KubeClient
+
+    return isinstance(client, KubeClient)
+
+
+def _read(sizes: str | None, budget: str | None, each: str | None, priority: int | None) -> dict[str, Any]:
     """What the options say, or all that is wrong with them."""
     from batuta.spec.duration import parse_duration_s
     from batuta.spec.problem import InputError, Problem
 
     problems: list[Problem] = []
-    if chosen_cluster() is not None:
-        problems.append(Problem("trial runs are for a local server", fix="leave --context out"))
+    if priority is not None and (cluster := chosen_cluster()) is not None and cluster.is_said:
+        problems.append(
+            Problem("--priority is a number, and a cluster has classes", fix="spec.priorityClassName does it")
+        )
     found: dict[str, Any] = {}
     if sizes is not None:
         words = [word.strip() for word in sizes.split(",")]
@@ -125,19 +143,23 @@ class _Teller:
         self._told: set[int] = set()
 
     def look(self, job: Job) -> None:
-        from rich.markup import escape
-
-        from batuta.cli.terminal import say
-
         found = self._client.explain(job).trial
-        if found is None:
-            return
-        for run in found.runs:
-            if run.state in ("waits", "runs"):
-                self._show(escape(f"{_gpus(run.gpus)}: {run.state} (job {run.run})"))
-            elif run.state not in ("planned", "not tried") and run.gpus not in self._told:
-                self._told.add(run.gpus)
-                say(f"{_gpus(run.gpus)}: {_speed(run) or run.state}")
+        if found is not None:
+            tell_runs(found, self._told, self._show)
+
+
+def tell_runs(found: Trial, told: set[int], show: Callable[[str], None]) -> None:
+    """Says once what each run showed, and shows what goes on. `told`: sizes that have been told."""
+    from rich.markup import escape
+
+    from batuta.cli.terminal import say
+
+    for run in found.runs:
+        if run.state in ("waits", "runs"):
+            show(escape(f"{_gpus(run.gpus)}: {run.state} (job {run.run})"))
+        elif run.state not in ("planned", "not tried") and run.gpus not in told:
+            told.add(run.gpus)
+            say(f"{_gpus(run.gpus)}: {_speed(run) or run.state}")
 
 
 def print_trial(found: Trial) -> None:

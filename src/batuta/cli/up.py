@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.rank_options import (
+    HangAfterOption,
+    Stragglers,
+    StragglersOption,
+    rank_rules,
+    read_hang_after,
+)
 from batuta.cli.server_options import HomeOption
+from batuta.cli.telemetry_options import OtlpOption, check_otlp_option
+from batuta.telemetry.log_format import LogFormat
 
 if TYPE_CHECKING:
     import subprocess
@@ -103,6 +112,16 @@ def up(
         ShareOrder,
         typer.Option("--shares", help="Shares of GPUs go to full cards first, or to empty ones."),
     ] = ShareOrder.BIN_PACK,
+    over_allocate: Annotated[
+        int,
+        typer.Option(
+            "--over-allocate",
+            min=100,
+            max=1000,
+            help="Soft shares of a GPU have so much of its compute together, in percent.",
+            metavar="PERCENT",
+        ),
+    ] = 100,
     idle_after: Annotated[
         str,
         typer.Option(
@@ -113,12 +132,34 @@ def up(
         IdleActions,
         typer.Option("--idle-action", help="What becomes of idle jobs, where their queue says nothing."),
     ] = IdleActions.REPORT,
+    stragglers: StragglersOption = Stragglers.MOVE,
+    hang_after: HangAfterOption = "30m",
     retain_jobs: Annotated[
         int, typer.Option("--retain-jobs", min=0, help="How many jobs that are over are kept.", metavar="N")
     ] = 10_000,
     retain_days: Annotated[
         float, typer.Option("--retain-days", help="How long jobs that are over are kept.", metavar="D")
     ] = 7.0,
+    otlp: OtlpOption = None,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="How the lines of server.log look.")
+    ] = LogFormat.JSON,
+    health_log: Annotated[
+        Path | None,
+        typer.Option(
+            "--health-log",
+            help="The kernel log with errors of GPUs; default: /dev/kmsg, or that of the virtual GPUs.",
+            metavar="FILE",
+        ),
+    ] = None,
+    health_rules: Annotated[
+        Path | None,
+        typer.Option(
+            "--health-rules",
+            help="What errors of GPUs mean: an edited copy of what batuta health rules prints.",
+            metavar="FILE",
+        ),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
     home: HomeOption = None,
 ) -> None:
@@ -153,6 +194,10 @@ def up(
         if not _VARIABLE.fullmatch(name)
     ]
     idle_after_s = _seconds(idle_after, problems)
+    if health_log is not None or health_rules is not None:
+        _check_health(health_log, health_rules, problems)
+    hang_after_s = read_hang_after(hang_after, problems)
+    check_otlp_option(otlp, problems)
     if problems:
         raise InputError(problems)
     if not virtual:
@@ -176,11 +221,27 @@ def up(
         metrics_per_job=metrics_per_job,
         pass_env=tuple(pass_env or ()),
         shares=shares.value,
+        over_allocate=over_allocate,
         idle=idle_rules(idle_after_s, idle_action.value),
         keep=Keep(retain_jobs, retain_days * 86_400.0),
+        health_log=None if health_log is None else health_log.absolute(),
+        health_rules=None if health_rules is None else health_rules.absolute(),
+        ranks=rank_rules(hang_after_s, stragglers),
+        otlp=otlp or "",
+        log_format=log_format,
         **({"gpu_type": gpu_type} if gpu_type is not None else {}),
     )
     raise typer.Exit(run_server(options, _tell_ready, demo=demo, stay=stay))
+
+
+def _check_health(log: Path | None, rules: Path | None, problems: list[Problem]) -> None:
+    from batuta.bootstrap.health_local import read_health
+    from batuta.spec.problem import InputError
+
+    try:
+        read_health(log, rules)
+    except InputError as error:
+        problems.extend(error.problems)
 
 
 def _seconds(text: str, problems: list[Problem]) -> float:

@@ -140,12 +140,26 @@ def inject(
         bool,
         typer.Option("--heal", help="First all is well again, as after a reset; lifetime counters stay."),
     ] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log",
+            metavar="FILE",
+            help="Where the driver's line about an Xid goes; default: the log that its server reads.",
+        ),
+    ] = None,
     home: HomeOption = None,
 ) -> None:
     """Harm a virtual GPU, or heal it.
 
-    Example: batuta vgpu inject node.vgpu --gpu 1 --xid 79
+    Examples:
+
+      batuta vgpu inject node.vgpu --gpu 1 --temperature 95
+
+      batuta vgpu inject node-0 --gpu 1 --xid 79
     """
+    from batuta.bootstrap.local_facts import virtual_kernel_log
+    from batuta.client.address import find_home
     from batuta.gpu.vgpu.inject import Harm
     from batuta.gpu.vgpu.inject import inject as harm_it
 
@@ -159,7 +173,10 @@ def inject(
         link_down=link_down,
         heal=heal,
     )
-    harm_it(_found(file, home), gpu, harm)
+    found = _found(file, home)
+    if log is None and found != file:
+        log = virtual_kernel_log(find_home(home))
+    harm_it(found, gpu, harm, log)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -162,6 +162,24 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True)
+class Health:
+    """What is known of the health of a GPU or node."""
+
+    state: str
+    reason: str = ""
+    since_s: float = 0.0
+    who: str = ""
+    remedy: str = ""
+    """What has to be done about it; empty: nothing, or it is done."""
+    held: bool = False
+    """Ill, and yet in service: too much of its pool is out already."""
+    until_s: float | None = None
+    """When its probation ends."""
+    flaps: int = 0
+    incidents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU of a node."""
 
@@ -169,6 +187,7 @@ class Gpu:
     healthy: bool = True
     jobs: tuple[Tenant, ...] = ()
     utilisation: float | None = None
+    health: Health | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +202,8 @@ class Node:
     labels: dict[str, str] = field(default_factory=dict)
     address: str = ""
     gpus: tuple[Gpu, ...] = ()
+    cordoned_by: str = ""
+    health: Health | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,9 +216,17 @@ class Client(ClusterCalls):
             yield rest.decode("utf-8", "replace")
 
     def log_bytes(
-        self, job: a.Job | str, *, follow: bool = False, rank: int = 0, tail: int | None = None
+        self,
+        job: a.Job | str,
+        *,
+        follow: bool = False,
+        rank: int = 0,
+        tail: int | None = None,
+        since_s: float | None = None,
     ) -> Iterator[bytes]:
         """The same as it was written, in pieces of any length."""
+        if since_s is not None:
+            raise ClientError("a server does not know when a line was printed: ask for the last ones instead")
         known = job if isinstance(job, a.Job) else self.job(job)
         path = f"/jobs/{quote(known.id, safe='')}/logs"
         params: dict[str, Any] = {"rank": rank} | ({} if tail is None else {"tail": tail})

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from batuta.client import answers as a
 from batuta.client import queue_answers as q
 from batuta.client.decoding import decode, decode_list
+from batuta.client.doctor_calls import DoctorCalls
 from batuta.client.foresight_calls import ForesightCalls
 from batuta.client.quota_calls import QuotaCalls
 from batuta.client.report_calls import ReportCalls
@@ -19,7 +20,7 @@ FARTHEST = 20_000
 """How many events are looked through for recent ones."""
 
 
-class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls):
+class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
     """The half of `Client` that is not about one job."""
 
     def __init__(self, transport: Transport) -> None:
@@ -45,15 +46,23 @@ class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls):
         return self._tell_node(node, "cordon")
 
     def uncordon(self, node: str) -> a.Node:
-        return self._tell_node(node, "uncordon")
+        """Ends a cordon; where there is none, a node that is out for its health is well by your word."""
+        # Said twice it means more than once: the first ends the cordon, the second overrules health.
+        return self._tell_node(node, "uncordon", repeatable=False)
 
     def drain(self, node: str) -> a.Node:
         """Cordons it, and moves away what runs there."""
         return self._tell_node(node, "drain")
 
-    def _tell_node(self, node: str, what: str) -> a.Node:
+    def mended(self, node: str, gpu: int | None = None) -> a.Node:
+        """What was to be done about a node's or GPU's illness is done: it proves itself in a burn-in."""
+        return self._tell_node(node, "mended", {} if gpu is None else {"gpu": gpu}, repeatable=False)
+
+    def _tell_node(
+        self, node: str, what: str, body: dict[str, int] | None = None, *, repeatable: bool = True
+    ) -> a.Node:
         path = f"/nodes/{quote(node, safe='')}/{what}"
-        return decode(a.Node, self._transport.json("POST", path, repeatable=True))
+        return decode(a.Node, self._transport.json("POST", path, repeatable=repeatable, json=body))
 
     # --------------------------------------------------------------------------------------- queues, policies
 

@@ -74,8 +74,16 @@ class Connection(Protocol):
     ) -> a.Job: ...
 
     def log_bytes(
-        self, job: a.Job | str, *, follow: bool = False, rank: int = 0, tail: int | None = None
-    ) -> Iterator[bytes]: ...
+        self,
+        job: a.Job | str,
+        *,
+        follow: bool = False,
+        rank: int = 0,
+        tail: int | None = None,
+        since_s: float | None = None,
+    ) -> Iterator[bytes]:
+        """What a replica printed. Only a cluster knows when, so `since_s` is for clusters."""
+        ...
 
     # ------------------------------------------------------------------------------------------------- change
 
@@ -109,6 +117,8 @@ class Connection(Protocol):
     def uncordon(self, node: str) -> a.Node: ...
 
     def drain(self, node: str) -> a.Node: ...
+
+    def mended(self, node: str, gpu: int | None = None) -> a.Node: ...
 
     def queues(self) -> tuple[q.Queue, ...]: ...
 

@@ -42,5 +42,9 @@ class AmbiguousJobError(ClientError):
         self.ids = tuple(ids)
 
 
+class OutputGoneError(ClientError):
+    """A job has printed something, and the cluster has it no longer."""
+
+
 class WaitTimeoutError(ClientError, TimeoutError):
     """What was waited for did not happen in time."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from batuta.core import event as ev
-from batuta.core import job_events, node_events, trial_events
+from batuta.core import held_up, job_events, node_events, trial_events
 from batuta.core.plan_event import carry_over
 from batuta.core.world import World
 
@@ -66,7 +66,7 @@ def _policy_set(world: World, event: ev.PolicySet) -> None:
     world.policy = event.policy
 
 
-def _time_passed(world: World, event: ev.TimePassed | ev.TransitionTimed) -> None:
+def _time_passed(world: World, event: ev.TimePassed | ev.TransitionTimed | ev.HealthChanged) -> None:
     """Only the clock moves, which `apply` does for every event."""
 
 
@@ -76,7 +76,9 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.Planned: carry_over,
     ev.QuotaSet: _quota_set,
     ev.PolicySet: _policy_set,
+    ev.JobHeldUp: held_up.note,
     ev.TransitionTimed: _time_passed,
+    ev.HealthChanged: _time_passed,
     ev.TrialMeasured: trial_events.note,
     ev.TimePassed: _time_passed,
 }

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right, insort
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,21 +17,12 @@ WHOLE = 100
 """Percent of a card."""
 
 
-@dataclass(slots=True)
-class _Bundle:
-    """Shares that will lie on one card."""
+class _Size(NamedTuple):
+    """What a card has."""
 
-    card: Card
     memory_mib: int
-    rows: list[int]
-
-    def add(self, row: int, share: Share) -> None:
-        self.card = Card(
-            self.card.compute_percent + share.compute_percent,
-            self.card.memory_mib + share.memory_mib,
-            self.card.shares + 1,
-        )
-        self.rows.append(row)
+    promised_percent: int
+    """Of its compute, to soft shares together."""
 
 
 class _OpenCards:
@@ -41,46 +31,46 @@ class _OpenCards:
     __slots__ = ("_bundles", "_levels")
 
     def __init__(self) -> None:
-        self._bundles: list[_Bundle] = []
-        self._levels: dict[int, list[list[tuple[int, int]]]] = {}
-        """By memory of a card, then by percent taken: memory taken and −number of each bundle, ascending."""
+        self._bundles: dict[int, tuple[Card, _Size]] = {}
+        """By number; of equally full ones the lowest is preferred."""
+        self._levels: dict[_Size, list[list[tuple[int, int]]]] = {}
+        """By size of a card, then by percent booked: memory taken and −number of each bundle, ascending."""
 
-    def open(self, bundle: _Bundle) -> None:
-        """Adds a bundle; of equally full ones the earlier is preferred."""
-        self._bundles.append(bundle)
-        self._enter(len(self._bundles) - 1)
+    def open(self, number: int, card: Card, size: _Size) -> None:
+        """Adds a bundle."""
+        self._bundles[number] = card, size
+        booked = card.booked_percent(size.promised_percent)
+        if booked > WHOLE:
+            # Others than we have put so much there; nobody can join.
+            return
+        levels = self._levels.get(size)
+        if levels is None:
+            levels = self._levels[size] = [[] for _ in range(WHOLE + 1)]
+        insort(levels[booked], (card.memory_mib, -number))
 
-    def add(self, row: int, share: Share) -> bool:
-        """Puts a share on the fullest card with room: by compute, then by memory. False if there is none."""
-        for percent in range(WHOLE - share.compute_percent, -1, -1):
+    def add(self, share: Share) -> int | None:
+        """Puts a share on the fullest card with room: by compute, then by memory. None if there is none."""
+        sizes = [
+            (size.memory_mib - share.memory_mib, WHOLE - share.booked_percent(size.promised_percent), levels)
+            for size, levels in self._levels.items()
+        ]
+        for percent in range(max((most for _, most, _ in sizes), default=-1), -1, -1):
             found: tuple[int, int] | None = None
-            for memory_mib, levels in self._levels.items():
-                here = levels[percent]
-                fitting = bisect_right(here, (memory_mib - share.memory_mib, 0)) if here else 0
+            for room_mib, most, levels in sizes:
+                here = levels[percent] if percent <= most else ()
+                fitting = bisect_right(here, (room_mib, 0)) if here else 0
                 if fitting and (found is None or here[fitting - 1] > found):
                     found = here[fitting - 1]
             if found is not None:
-                number = -found[1]
-                self._leave(number)
-                self._bundles[number].add(row, share)
-                self._enter(number)
-                return True
-        return False
+                return self._join(-found[1], share)
+        return None
 
-    def _enter(self, number: int) -> None:
-        bundle = self._bundles[number]
-        if bundle.card.compute_percent > WHOLE:
-            # Others than we have put so much there; nobody can join.
-            return
-        levels = self._levels.get(bundle.memory_mib)
-        if levels is None:
-            levels = self._levels[bundle.memory_mib] = [[] for _ in range(WHOLE + 1)]
-        insort(levels[bundle.card.compute_percent], (bundle.card.memory_mib, -number))
-
-    def _leave(self, number: int) -> None:
-        bundle = self._bundles[number]
-        here = self._levels[bundle.memory_mib][bundle.card.compute_percent]
-        del here[bisect_right(here, (bundle.card.memory_mib, -number)) - 1]
+    def _join(self, number: int, share: Share) -> int:
+        card, size = self._bundles[number]
+        here = self._levels[size][card.booked_percent(size.promised_percent)]
+        del here[bisect_right(here, (card.memory_mib, -number)) - 1]
+        self.open(number, card.plus(share), size)
+        return number
 
 
 class Bundles:
@@ -90,19 +80,22 @@ class Bundles:
     asked: the other jobs of the bundle have their share for nothing.
     """
 
-    __slots__ = ("_asked", "_kept", "_stays", "_world", "hidden")
+    __slots__ = ("_asked", "_bounds", "_kept", "_rows", "_stays", "_world", "hidden")
 
-    def __init__(self, world: World, bundles: list[_Bundle], eligible: BoolArray, fixed: BoolArray) -> None:
-        self._world = world
+    def __init__(
+        self, world: World, rows: IntArray, bounds: IntArray, eligible: BoolArray, fixed: BoolArray
+    ) -> None:
+        """`rows` has the jobs, those of a bundle together; `bounds` where each bundle begins, and the end."""
+        self._world, self._rows, self._bounds = world, rows, bounds
         self._stays = eligible | fixed
-        self._kept = [bundle for bundle in bundles if fixed[bundle.rows].any()]
-        self._asked = [bundle for bundle in bundles if not fixed[bundle.rows].any()]
+        firsts = bounds[:-1]
+        is_kept = np.logical_or.reduceat(fixed[rows], firsts) if len(rows) else np.zeros(0, dtype=bool)
+        self._kept: IntArray = np.flatnonzero(is_kept)
+        self._asked: IntArray = np.flatnonzero(~is_kept)
         self.hidden: BoolArray = np.zeros(world.jobs.n, dtype=bool)
         """Rows that the policy is not shown."""
-        for bundle in self._kept:
-            self.hidden[bundle.rows] = True
-        for bundle in self._asked:
-            self.hidden[bundle.rows[1:]] = True
+        self.hidden[rows] = True
+        self.hidden[rows[firsts[self._asked]]] = False
 
     def put_best_first(self, among: BoolArray, winner: Callable[[IntArray], int]) -> None:
         """Lets the job stand for its bundle that would win if all of them fought for the card.
@@ -111,20 +104,30 @@ class Bundles:
         those that came for it. If it stood for them, the card would look worse than they do, and would be
         taken from them in the next cycle, and so on for ever.
         """
-        for bundle in self._asked:
-            rows = [row for row in bundle.rows if among[row]]
-            if len(rows) > 1:
-                best = winner(np.array(sorted(rows), dtype=np.int64))
-                self.hidden[bundle.rows[0]], self.hidden[best] = True, False
-                bundle.rows.remove(best)
-                bundle.rows.insert(0, best)
+        if not len(self._rows):
+            return
+        counts = np.add.reduceat(among[self._rows].astype(np.int64), self._bounds[:-1])
+        for number in self._asked[counts[self._asked] > 1].tolist():
+            bundle = self._rows[self._bounds[number] : self._bounds[number + 1]]
+            best = winner(np.sort(bundle[among[bundle]]))
+            self.hidden[bundle[0]], self.hidden[best] = True, False
+            place = int(np.flatnonzero(bundle == best)[0])
+            bundle[1 : place + 1] = bundle[:place].copy()
+            bundle[0] = best
 
     def spread(self, gpus: IntArray) -> None:
         """Gives every job of a bundle what its first job got, unless it may not run at all."""
-        for bundle in self._kept:
-            gpus[bundle.rows] = self._stays[bundle.rows]
-        for bundle in self._asked:
-            gpus[bundle.rows[1:]] = gpus[bundle.rows[0]] * self._stays[bundle.rows[1:]]
+        rows, firsts = self._rows, self._bounds[:-1]
+        if not len(rows):
+            return
+        leads = np.repeat(firsts, np.diff(self._bounds))
+        given = gpus[rows[leads]]
+        own = leads == np.arange(len(rows))
+        after = np.where(own, given, given * self._stays[rows])
+        is_kept = np.zeros(len(firsts), dtype=bool)
+        is_kept[self._kept] = True
+        kept = np.repeat(is_kept, np.diff(self._bounds))
+        gpus[rows] = np.where(kept, self._stays[rows], after)
 
     def cards_held(self, gpu_type: IntArray, kind: int, fixed: BoolArray) -> int:
         """GPUs of one type that the policy cannot dispose of; a shared card counts once."""
@@ -134,67 +137,108 @@ class Bundles:
             for row in np.flatnonzero(fixed & (gpu_type == kind))
             if jobs.jobs[row].share is None
         )
-        return whole + sum(1 for bundle in self._kept if gpu_type[bundle.rows[0]] == kind)
+        firsts = self._rows[self._bounds[:-1][self._kept]]
+        return whole + int(np.count_nonzero(gpu_type[firsts] == kind))
 
 
 def bundle_shares(world: World, gpu_type: IntArray, eligible: BoolArray, fixed: BoolArray) -> Bundles:
     """Groups the jobs that take shares: running ones by their card, waiting ones best fit in row order."""
     jobs = world.jobs
-    shares = [(row, job.share) for row, job in enumerate(jobs.jobs) if job.share] if jobs.picky else []
-    bundles = _on_cards(world, shares)
+    rows = [row for row, job in enumerate(jobs.jobs) if job.share is not None] if jobs.picky else []
+    placements = jobs.placements
+    running = [row for row in rows if placements[row] is not None]
+    cards = _cards(world, running)
+    waiting = [row for row in rows if placements[row] is None and eligible[row]]
+    joined = _join(world, running, cards, waiting, gpu_type) if waiting else []
+    everyone: IntArray = np.array(running + waiting, dtype=np.int64)
+    numbers: IntArray = np.concatenate((_numbered(cards), np.array(joined, dtype=np.int64)))
+    order = _eldest_first(world, everyone, numbers, eligible, len(running))
+    numbers = numbers[order]
+    firsts = np.flatnonzero(np.diff(numbers, prepend=-1)) if len(numbers) else np.zeros(0, dtype=np.int64)
+    bounds: IntArray = np.append(firsts, len(numbers)).astype(np.int64)
+    return Bundles(world, everyone[order], bounds, eligible, fixed)
+
+
+def _cards(world: World, running: list[int]) -> IntArray:
+    """The card of each of these jobs, as one number."""
+    index, placements, width = world.nodes.index, world.jobs.placements, max(world.nodes.largest, 1)
+    spans = [placement.spans[0] for row in running if (placement := placements[row]) is not None]
+    return np.array([index[node] * width + gpus[0] for node, gpus in spans], dtype=np.int64)
+
+
+def _numbered(cards: IntArray) -> IntArray:
+    """Cards by number, in ascending order."""
+    found: IntArray = np.unique(cards, return_inverse=True)[1].astype(np.int64)
+    return found
+
+
+def _join(
+    world: World, running: list[int], cards: IntArray, waiting: list[int], gpu_type: IntArray
+) -> list[int]:
+    """The bundle that each waiting job joins, by number; those that need a fresh card get new numbers."""
+    jobs, nodes, width = world.jobs.jobs, world.nodes.nodes, max(world.nodes.largest, 1)
+    sums = _sums(world, running, cards)
+    first_row: dict[int, int] = {}
+    for row, card in zip(running, cards.tolist(), strict=True):
+        first_row.setdefault(card, row)
+    by_number = sorted(sums)
+    preferred = {card: number for number, card in enumerate(first_row)}
     by_type: dict[int, _OpenCards] = {}
-    for bundle in bundles:
-        by_type.setdefault(int(gpu_type[bundle.rows[0]]), _OpenCards()).open(bundle)
-    memory_mib: dict[int, int] = {}
-    for row, share in shares:
-        if jobs.placements[row] is not None or not eligible[row]:
-            continue
-        kind = int(gpu_type[row])
-        cards = by_type.setdefault(kind, _OpenCards())
-        if not cards.add(row, share):
-            if kind not in memory_mib:
-                memory_mib[kind] = _card_memory_mib(world, kind)
-            bundle = _Bundle(EMPTY_CARD, memory_mib[kind], [])
-            bundle.add(row, share)
-            cards.open(bundle)
-            bundles.append(bundle)
-    _put_eldest_first(world, bundles, eligible)
-    return Bundles(world, bundles, eligible, fixed)
+    for card in first_row:
+        node = nodes[card // width]
+        size = _Size(node.gpu_memory_mib, node.gpu_compute_percent)
+        kind = int(gpu_type[first_row[card]])
+        by_type.setdefault(kind, _OpenCards()).open(preferred[card], sums[card], size)
+    places = {preferred[card]: number for number, card in enumerate(by_number)}
+    sizes: dict[int, _Size] = {}
+    found = []
+    for row in waiting:
+        share, kind = jobs[row].share, int(gpu_type[row])
+        assert share is not None
+        open_cards = by_type.setdefault(kind, _OpenCards())
+        number = open_cards.add(share)
+        if number is None:
+            number = places[len(places)] = len(places)
+            if kind not in sizes:
+                sizes[kind] = _smallest(world, kind)
+            open_cards.open(number, EMPTY_CARD.plus(share), sizes[kind])
+        found.append(places[number])
+    return found
 
 
-def _on_cards(world: World, shares: list[tuple[int, Share]]) -> list[_Bundle]:
-    """The jobs that have a share, by card."""
-    by_card: dict[tuple[int, int], _Bundle] = {}
-    for row, share in shares:
-        placement = world.jobs.placements[row]
-        if placement is not None:
-            node, gpus = placement.spans[0]
-            i = world.nodes.index[node]
-            bundle = by_card.get((i, gpus[0]))
-            if bundle is None:
-                bundle = by_card[i, gpus[0]] = _Bundle(EMPTY_CARD, world.nodes.nodes[i].gpu_memory_mib, [])
-            bundle.add(row, share)
-    return list(by_card.values())
+def _sums(world: World, running: list[int], cards: IntArray) -> dict[int, Card]:
+    """By card: what is taken of it."""
+    jobs, numbers = world.jobs.jobs, _numbered(cards)
+    shares = [share for row in running if (share := jobs[row].share) is not None]
+    columns = (
+        [0 if share.soft else share.compute_percent for share in shares],
+        [share.memory_mib for share in shares],
+        [1] * len(shares),
+        [share.compute_percent if share.soft else 0 for share in shares],
+    )
+    totals = [np.bincount(numbers, weights=column).astype(np.int64).tolist() for column in columns]
+    return dict(zip(np.unique(cards).tolist(), map(Card, *totals), strict=True))
 
 
-def _put_eldest_first(world: World, bundles: list[_Bundle], eligible: BoolArray) -> None:
+def _eldest_first(
+    world: World, rows: IntArray, numbers: IntArray, eligible: BoolArray, running: int
+) -> IntArray:
     """Lets a job stand for its bundle before the policy that may run, the one that has been there longest.
 
     So it is until the policy itself says who is best.
     """
-    jobs, begun_s = world.jobs, world.jobs.f("last_start_s")
-    for bundle in bundles:
-        if len(bundle.rows) > 1:
-            bundle.rows.sort(
-                key=lambda row: (
-                    not eligible[row],
-                    float(begun_s[row]) if jobs.placements[row] is not None else math.inf,
-                    row,
-                )
-            )
+    begun_s = world.jobs.f("last_start_s")[rows].copy()
+    begun_s[running:] = np.inf
+    order: IntArray = np.lexsort((rows, begun_s, ~eligible[rows], numbers))
+    return order
 
 
-def _card_memory_mib(world: World, kind: int) -> int:
-    nodes = world.nodes
-    sizes = [nodes.nodes[i].gpu_memory_mib for i, own in enumerate(nodes.type_of) if own == kind]
-    return min(sizes, default=0)
+def _smallest(world: World, kind: int) -> _Size:
+    """What every card of a type has at least."""
+    own = [
+        node for node, type_of in zip(world.nodes.nodes, world.nodes.type_of, strict=True) if type_of == kind
+    ]
+    return _Size(
+        min((node.gpu_memory_mib for node in own), default=0),
+        min((node.gpu_compute_percent for node in own), default=WHOLE),
+    )

@@ -27,6 +27,8 @@ class Node:
     numa: tuple[int, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     taints: tuple[str, ...] = ()
+    gpu_compute_percent: int = 100
+    """How much of a GPU's compute soft shares may be promised together; more than 100: than there is."""
 
     def faults(self) -> list[str]:
         found = []
@@ -36,6 +38,9 @@ class Node:
             found.append(f"node {self.name}: GPUs must be at least 1, found {self.gpus}")
         if self.gpu_memory_mib < 1:
             found.append(f"node {self.name}: GPU memory must be positive, found {self.gpu_memory_mib}")
+        if self.gpu_compute_percent < 100:
+            least = f"GPU compute must be at least 100 percent, found {self.gpu_compute_percent}"
+            found.append(f"node {self.name}: {least}")
         for name, groups in (("nvlink", self.nvlink), ("numa", self.numa)):
             if groups and len(groups) != self.gpus:
                 found.append(f"node {self.name}: {name} names {len(groups)} GPUs, the node has {self.gpus}")

@@ -12,6 +12,7 @@ from batuta.core.outlook import Outlook
 from batuta.core.plan import Plan
 from batuta.core.progress import Progress
 from batuta.core.quota import Quota
+from batuta.core.reason import Evidence, Reason
 from batuta.core.trial import TrialMeasurement
 from batuta.core.wish import Wish
 
@@ -131,6 +132,25 @@ class JobWished:
 
 
 @dataclass(frozen=True, slots=True)
+class JobHeldUp:
+    """Some ranks hold a job up: they are slower than the others, or none goes on any more."""
+
+    time_s: float
+    job: JobId
+    reason: Reason
+    evidence: Evidence = ()
+    ranks: tuple[int, ...] = ()
+    """Those that do, as far as it is known."""
+    nodes: tuple[NodeName, ...] = ()
+    """Where these are: to blame for it. Empty when nobody can be blamed."""
+    avoid: tuple[NodeName, ...] = ()
+    """The job is not placed on these nodes …"""
+    until_s: float = 0.0
+    """… before this time."""
+    cause: str = "held-up"
+
+
+@dataclass(frozen=True, slots=True)
 class TransitionTimed:
     """How long the steps of a start, resize, migration or preemption took. The World does not care."""
 
@@ -239,6 +259,8 @@ class GpuFailed:
     node: NodeName
     gpu: int
     cause: str = "health"
+    reason: str | None = field(default=None, metadata={"rare": True})
+    """What is wrong with it, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +270,21 @@ class GpuRepaired:
     time_s: float
     node: NodeName
     gpu: int
+    cause: str = "health"
+    reason: str | None = field(default=None, metadata={"rare": True})
+
+
+@dataclass(frozen=True, slots=True)
+class HealthChanged:
+    """What is thought of a GPU or node is another thing than before. The World does not care."""
+
+    time_s: float
+    node: NodeName
+    gpu: int | None
+    """None: the whole node."""
+    state: str
+    """As core.health_record.State has it; `alert` when people have to look."""
+    reason: str = ""
     cause: str = "health"
 
 
@@ -300,6 +337,7 @@ Event: TypeAlias = (
     | JobForgotten
     | JobChanged
     | JobWished
+    | JobHeldUp
     | TransitionTimed
     | TrialMeasured
     | PolicySet
@@ -312,6 +350,7 @@ Event: TypeAlias = (
     | NodeUncordoned
     | GpuFailed
     | GpuRepaired
+    | HealthChanged
     | GpusUsed
     | QuotaSet
     | TimePassed

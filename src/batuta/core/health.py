@@ -98,10 +98,11 @@ class HealthBook:
             return []
         noted.incidents = [*noted.incidents, verdict.incident(finding)][-MOST_INCIDENTS:]
         target = here if verdict.scope is Scope.GPU else Target(finding.node)
-        if verdict.action is Action.RESTART_JOB:
+        if not verdict.action.takes_out:
             if noted.state is State.HEALTHY:
                 noted.enter(State.SUSPECT, finding.time_s, verdict.reason)
-            return _restarts(here, finding.jobs, verdict.reason)
+            hit = finding.jobs if verdict.action is Action.RESTART_JOB else ()
+            return _restarts(here, hit, verdict.reason)
         return self._accuse(target, verdict, finding)
 
     def _accuse(self, target: Target, verdict: Verdict, finding: Finding) -> list[Order]:

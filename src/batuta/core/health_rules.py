@@ -15,6 +15,8 @@ class Action(StrEnum):
     """What is done about a finding, from nothing to the most."""
 
     IGNORE = "ignore"
+    SUSPECT = "suspect"
+    """Remembered, and held against the hardware when several different jobs met it; nothing else."""
     RESTART_JOB = "restart job"
     RESET_GPU = "reset GPU"
     REBOOT = "reboot"
@@ -40,6 +42,15 @@ class Source(StrEnum):
     """The driver of NVLink switches, in the kernel log."""
     LOG = "log"
     """What a job prints."""
+    NVML = "nvml"
+    """A figure of a GPU: its name is the text, its value the code."""
+    BEHAVIOUR = "behaviour"
+    """How a job does on a node: what somebody who watches jobs says of it."""
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether a code names the error; else the rule that fits does."""
+        return self in {Source.XID, Source.SXID}
 
 
 class Scope(StrEnum):
@@ -58,7 +69,7 @@ class Rule:
     action: Action
     scope: Scope = Scope.GPU
     first: int = 0
-    """The codes from `first` to `last`; of the source `log` there are none."""
+    """The codes, or values, from `first` to `last`; of logs and behaviour there are none."""
     last: int = 0
     pattern: re.Pattern[str] | None = None
     """What must be found in the text besides; None: nothing."""
@@ -83,6 +94,8 @@ class HealthLimits:
     """An application error that so many different jobs met on one GPU is the GPU's fault."""
     within_s: float = 86_400.0
     """Errors longer ago than this are forgotten."""
+    restarts: int = 3
+    """So often within that time a job is restarted for its own errors; then it has to help itself."""
     incident_s: float = 60.0
     """The same error again within this time is still the same incident."""
     probation_s: float = 1_800.0
@@ -126,4 +139,9 @@ class Finding:
     @property
     def name(self) -> str:
         """What people call it: `Xid 79`."""
-        return {Source.XID: f"Xid {self.code}", Source.SXID: f"SXid {self.code}"}.get(self.source, "log")
+        names = {
+            Source.XID: f"Xid {self.code}",
+            Source.SXID: f"SXid {self.code}",
+            Source.NVML: self.text if self.code == 1 else f"{self.text} {self.code}",
+        }
+        return names.get(self.source, self.source.value)

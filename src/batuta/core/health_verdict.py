@@ -41,32 +41,35 @@ class Verdict(NamedTuple):
 def classify(rules: HealthRules, finding: Finding, history: Sequence[Incident]) -> Verdict:
     """The action that a finding calls for. `history`: the incidents of its GPU, or of its node.
 
-    An application error restarts its job. The same one in several different jobs on one GPU is hardware.
+    An application error restarts its job. The same one in several different jobs on one GPU is hardware, and
+    so is a suspicion that several jobs share.
     """
     rule = rules.find(finding.source, finding.code, finding.text)
     if rule is None:
         return Verdict(Action.IGNORE, Scope.GPU, f"{finding.name}: no rule knows it")
     scope = Scope.NODE if finding.gpu is None else rule.scope
-    reason = rule.means if finding.source is Source.LOG else f"{finding.name}: {rule.means}"
+    has_name = finding.source.has_codes or finding.source is Source.NVML
+    reason = f"{finding.name}: {rule.means}" if has_name else rule.means
     if rule.action is Action.IGNORE:
         return Verdict(Action.IGNORE, scope, reason, rule)
     limits = rules.limits
     recent = [one for one in history if abs(finding.time_s - one.time_s) <= limits.incident_s]
     if rule.follows and any((one.source, one.code) != (finding.source, finding.code) for one in recent):
         return Verdict(Action.IGNORE, scope, reason, rule, "it follows another error")
-    if rule.action is not Action.RESTART_JOB:
+    if rule.action.takes_out:
         return Verdict(rule.action, scope, reason, rule)
     if any(_is_same(rule, finding, one) and set(finding.jobs) <= set(one.jobs) for one in recent):
         return Verdict(Action.IGNORE, scope, reason, rule, "it is the same incident")
     jobs = _different_jobs(rule, finding, history, limits)
     if rule.counts and jobs >= limits.jobs:
         return Verdict(Action.RESET_GPU, scope, f"{reason}, in {jobs} different jobs", rule)
-    return Verdict(Action.RESTART_JOB, scope, reason, rule)
+    return Verdict(rule.action, scope, reason, rule)
 
 
 def _is_same(rule: Rule, finding: Finding, one: Incident) -> bool:
-    # Lines of logs have no code: there the rule says whether two are the same.
-    return (one.source, one.code, one.means) == (finding.source, finding.code, rule.means)
+    # Where no code names the error, the rule says whether two are the same.
+    same_code = one.code == finding.code or not finding.source.has_codes
+    return same_code and (one.source, one.means) == (finding.source, rule.means)
 
 
 def _different_jobs(rule: Rule, finding: Finding, history: Iterable[Incident], limits: HealthLimits) -> int:

@@ -69,6 +69,12 @@ class Share:
     soft: bool = False
     """Its compute may be exceeded while nobody else wants the card's time; memory never."""
 
+    def booked_percent(self, promised_percent: int) -> int:
+        """What is booked for it at most, of a card whose compute is promised so often to soft shares."""
+        if not self.soft:
+            return self.compute_percent
+        return -(-self.compute_percent * 100 // promised_percent)
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

@@ -135,8 +135,8 @@ def _wished(world: World, event: ev.JobWished) -> None:
     if event.job not in jobs:
         return
     row = jobs.row(event.job)
-    if jobs.wish_of(row) is Wish.CANCEL:
-        return
+    if jobs.wish_of(row) is Wish.CANCEL or jobs.wish_of(row) is event.wish is Wish.PARK:
+        return  # of one that is parked it stays known why
     if event.wish is not Wish.EVICT:
         world.idle.pop(event.job, None)  # somebody has looked after it
         if jobs.wish_of(row) is Wish.TRY:

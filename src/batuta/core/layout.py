@@ -23,8 +23,30 @@ class Card(NamedTuple):
     """What the shares on one GPU have taken together."""
 
     compute_percent: int
+    """With hard limits: these are promises."""
     memory_mib: int
     shares: int
+    soft_percent: int = 0
+    """Compute with soft limits: more of it may be given away than there is."""
+
+    def plus(self, share: Share) -> Card:
+        return self._changed(share, 1)
+
+    def minus(self, share: Share) -> Card:
+        return self._changed(share, -1)
+
+    def booked_percent(self, promised_percent: int) -> int:
+        """Of the compute of a card that is promised so often to soft shares; 100 is all of it."""
+        return self.compute_percent - (-self.soft_percent * 100 // promised_percent)
+
+    def _changed(self, share: Share, by: int) -> Card:
+        hard, soft = (0, share.compute_percent) if share.soft else (share.compute_percent, 0)
+        return Card(
+            self.compute_percent + by * hard,
+            self.memory_mib + by * share.memory_mib,
+            self.shares + by,
+            self.soft_percent + by * soft,
+        )
 
 
 EMPTY_CARD = Card(0, 0, 0)
@@ -121,12 +143,7 @@ class Layout:
         self.memory_mib[i] -= job.memory_mib_per_gpu * gpus
 
     def _take_share(self, i: int, gpu: int, share: Share) -> None:
-        card = self.cards.get((i, gpu), EMPTY_CARD)
-        self.cards[i, gpu] = Card(
-            card.compute_percent + share.compute_percent,
-            card.memory_mib + share.memory_mib,
-            card.shares + 1,
-        )
+        self.cards[i, gpu] = self.cards.get((i, gpu), EMPTY_CARD).plus(share)
         self.set_free(i, self.free[i] & ~(1 << gpu))
 
     def _give_back_share(self, i: int, gpu: int, share: Share) -> None:
@@ -135,19 +152,12 @@ class Layout:
             del self.cards[i, gpu]
             self.set_free(i, self.free[i] | (1 << gpu & self.healthy[i]))
         else:
-            self.cards[i, gpu] = Card(
-                card.compute_percent - share.compute_percent,
-                card.memory_mib - share.memory_mib,
-                card.shares - 1,
-            )
+            self.cards[i, gpu] = card.minus(share)
 
     def fits_card(self, i: int, gpu: int, share: Share) -> bool:
-        """Whether a share fits on a GPU, beside the shares that are there."""
-        card = self.cards.get((i, gpu), EMPTY_CARD)
-        return (
-            card.compute_percent + share.compute_percent <= 100
-            and card.memory_mib + share.memory_mib <= self.table.nodes[i].gpu_memory_mib
-        )
+        """Whether a share fits on a GPU, beside the shares that are there. Memory is never given twice."""
+        node, card = self.table.nodes[i], self.cards.get((i, gpu), EMPTY_CARD).plus(share)
+        return card.memory_mib <= node.gpu_memory_mib and card.booked_percent(node.gpu_compute_percent) <= 100
 
     def has_beside(self, i: int, gpus: int, job: Job) -> bool:
         """Whether the node has the CPU and memory that the job wants beside so many GPUs."""

@@ -75,9 +75,19 @@ class Reason(Enum):
         "give it a size that fits, or start it all the same"
     )
     CANCELLING = "is cancelled and about to end"
-    EVICTED = "leaves its GPUs, which are taken out of service"
+    EVICTED = "has to leave its GPUs, and may have others"
     RESTART_BACKOFF = "failed and is tried again in {wait_s:.0f} s"
     RESIZE_BACKOFF = "could not be resized; that is tried again in {wait_s:.0f} s"
+    # What holds a job up that has all it asked for.
+    STRAGGLER = (
+        "is held up by a straggler: rank {rank:.0f} of {ranks:.0f} needs {slowdown:.1f} times as long as "
+        "most for its part of a step, {own_s:.3g} s instead of {usual_s:.3g} s, for {steps:.0f} steps"
+    )
+    UNEVEN_RANKS = (
+        "is held up: rank {rank:.0f} of {ranks:.0f} needs {slowdown:.1f} times as long as others for its "
+        "part of a step, {own_s:.3g} s instead of {usual_s:.3g} s, but too few agree on what is usual"
+    )
+    HANG = "hangs: it has reported nothing for {silent_s:.0f} s, and used to every {usual_s:.3g} s"
     # Why a command is given.
     ADMITTED = "starts with {gpus:.0f} GPUs"
     GREW = "grows from {before:.0f} to {gpus:.0f} GPUs"

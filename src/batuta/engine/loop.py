@@ -10,7 +10,16 @@ from typing import Protocol
 
 from batuta.core.apply import apply, check
 from batuta.core.decide import Rules, decide
-from batuta.core.event import Event, GpusUsed, JobProgressed, JobStarted, Planned, PolicySet, TransitionTimed
+from batuta.core.event import (
+    Event,
+    GpusUsed,
+    HealthChanged,
+    JobProgressed,
+    JobStarted,
+    Planned,
+    PolicySet,
+    TransitionTimed,
+)
 from batuta.core.idle import next_idle_s
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
@@ -19,8 +28,8 @@ from batuta.core.world import World
 from batuta.engine.ports import Backend, Journal
 from batuta.engine.requests import Requests
 
-_NEWS = (JobProgressed, TransitionTimed, GpusUsed)
-"""What jobs report as long as they run: good to know, but nothing waits for it."""
+_NEWS = (JobProgressed, TransitionTimed, GpusUsed, HealthChanged)
+"""What is reported all the time: good to know, but nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

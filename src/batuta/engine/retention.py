@@ -86,6 +86,6 @@ class Retention:
         try:
             self._remove(job)
         except (OSError, ValueError):
-            _log.exception("job %s is not forgotten: its files cannot be removed", job)
+            _log.exception("job %s is not forgotten: its files cannot be removed", job, extra={"job": job})
             return False
         return True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeAlias
 
 from batuta.core.idle import STALE_S, Usage
 from batuta.core.load import expected_load
@@ -14,51 +16,85 @@ UNKNOWN = 0.5
 """What a GPU counts as of which nothing is known: neither idle nor busy."""
 
 
+Card: TypeAlias = tuple[int, int]
+"""A node, and one of its GPUs."""
+
+
 class BusyCards:
     """What is known of cards. A card is a bit, as in `CardLevels`."""
 
-    __slots__ = ("_crowded", "_fresh", "_together", "_width")
+    __slots__ = ("_crowded", "_expected", "_fresh", "_sums", "_width", "busiest")
 
     def __init__(
-        self, usage: Mapping[int, Usage], expected: Mapping[tuple[int, int], float], now_s: float, width: int
+        self,
+        usage: Mapping[int, Usage],
+        expected: Callable[[], Mapping[Card, float]],
+        now_s: float,
+        width: int,
+        busiest: float = BUSIEST,
     ) -> None:
-        """`expected` is what the sharers of a card will use of it together, as far as that is known."""
+        """`expected` is what the sharers of a card will use of it together, as far as that is known.
+
+        Nobody joins on a card that would be busier than `busiest` then.
+        """
         self._width = width
         self._fresh = {i: own.gpus for i, own in usage.items() if now_s - own.time_s <= STALE_S}
-        self._together = dict(expected)
-        for i, gpus in self._fresh.items():
-            for gpu, busy in enumerate(gpus[:width]):
-                if busy is not None:
-                    self._together[i, gpu] = max(busy, self._together.get((i, gpu), 0.0))
+        self._expected = expected
+        self._sums: dict[Card, float] | None = None
         self._crowded: dict[float, int] = {}
+        self.busiest = busiest
 
     @staticmethod
-    def of_world(world: World) -> BusyCards:
-        expected: dict[tuple[int, int], float] = {}
-        if world.loads and world.layout.cards:
-            for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
-                if job.share is not None and placement is not None:
-                    node, gpus = placement.spans[0]
-                    card = world.nodes.index[node], gpus[0]
-                    expected[card] = expected.get(card, 0.0) + expected_load(world, job)
-        return BusyCards(world.usage, expected, world.now_s, world.nodes.largest)
+    def of_world(world: World, busiest: float = BUSIEST) -> BusyCards:
+        return BusyCards(world.usage, partial(_expected, world), world.now_s, world.nodes.largest, busiest)
 
     def __bool__(self) -> bool:
         return bool(self._fresh)
+
+    @property
+    def nodes(self) -> Mapping[int, tuple[float | None, ...]]:
+        """The nodes of which something is known."""
+        return self._fresh
+
+    @property
+    def tenth_unknown(self) -> int:
+        """What a node counts as of which nothing is known."""
+        return round(10 * UNKNOWN)
 
     def crowded(self, load: float) -> int:
         """Cards that would be too busy with one more, who uses so much."""
         found = self._crowded.get(load)
         if found is None:
             found = 0
-            for (i, gpu), busy in self._together.items():
-                if busy + load > BUSIEST:
+            for (i, gpu), busy in self._together().items():
+                if busy + load > self.busiest:
                     found |= 1 << i * self._width + gpu
             self._crowded[load] = found
         return found
+
+    def _together(self) -> Mapping[Card, float]:
+        """By card: how busy it is, or will be when all on it do what is expected of them."""
+        if self._sums is None:
+            self._sums = dict(self._expected())
+            for i, gpus in self._fresh.items():
+                for gpu, busy in enumerate(gpus[: self._width]):
+                    if busy is not None:
+                        self._sums[i, gpu] = max(busy, self._sums.get((i, gpu), 0.0))
+        return self._sums
 
     def of(self, i: int, gpu: int) -> float:
         """How busy a GPU is, to a tenth: less is no difference."""
         gpus = self._fresh.get(i, ())
         busy = gpus[gpu] if gpu < len(gpus) else None
         return round(UNKNOWN if busy is None else busy, 1)
+
+
+def _expected(world: World) -> Mapping[Card, float]:
+    found: dict[Card, float] = {}
+    if world.loads and world.layout.cards:
+        for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
+            if job.share is not None and placement is not None:
+                node, gpus = placement.spans[0]
+                card = world.nodes.index[node], gpus[0]
+                found[card] = found.get(card, 0.0) + expected_load(world, job)
+    return found

@@ -12,6 +12,7 @@ from batuta.core.node_table import NodeTable
 from batuta.core.placer import Failure, Move, Placed, Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World, speed_at
+from batuta.placement.busy_cards import BUSIEST
 from batuta.placement.room import Room
 
 
@@ -23,6 +24,8 @@ class PlacerOptions:
     """Whether many jobs may be moved at once for one that fits nowhere."""
     shares: Literal["bin-pack", "spread"] = "bin-pack"
     """Whether shares of GPUs go to the fullest card with room, or to the emptiest."""
+    busiest: float = BUSIEST
+    """A card gets no further sharer, while there is another place, if it would be busier than this."""
     moves: int = 8
     """Running jobs that are brought closer together in one cycle."""
     tries: int = 32

@@ -48,12 +48,13 @@ def pack(room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) 
 def fullest(room: Room, job: Job, gpus: int, nodes: int) -> int:
     """The fullest node on which the whole job fits; NOWHERE without one.
 
-    Among equally full ones the one where it strands the fewest GPUs, then the lowest number.
+    Among equally full ones the one where it strands the fewest GPUs, then the really least used, then the
+    lowest number.
     """
     if room.levels(job) is room.layout.buckets:
         for k in range(gpus, len(room.layout.buckets)):
             if fit := room.layout.buckets[k] & nodes:
-                first = (fit & -fit).bit_length() - 1
+                first = next(room.calm_first(fit, gpus))
                 return (
                     _snuggest(room, gpus, fit, first)
                     if gpus > 1 and room.table.nodes[first].nvlink
@@ -70,23 +71,22 @@ def fitting_at(room: Room, job: Job, gpus: int, nodes: int, k: int) -> list[int]
     """The first few nodes of level `k` on which the whole job fits, with what it wants beside its GPUs."""
     levels, found = room.levels(job), list[int]()
     fit = levels[k] & nodes
-    while fit and len(found) < COMPARED:
-        low = fit & -fit
-        i = low.bit_length() - 1
-        capacity = room.capacity(i, job)
+    for i in room.calm_first(fit, gpus) if fit else ():
+        low, capacity = 1 << i, room.capacity(i, job)
         if capacity < k and levels is not room.layout.buckets:
             levels[k] ^= low
             levels[capacity] |= low
         if capacity >= gpus:
             found.append(i)
-        fit ^= low
+            if len(found) == COMPARED:
+                break
     return found
 
 
 def _snuggest(room: Room, gpus: int, fit: int, first: int) -> int:
     """Of some equally full nodes the first one with the fewest NVLink groups for the job."""
     best, fewest = first, len(room.layout.buckets)
-    for tries, i in enumerate(bits(fit)):
+    for tries, i in enumerate(room.calm_first(fit, gpus)):
         if tries == SNUG_TRIES or fewest == 1:
             break
         node = room.table.nodes[i]
@@ -123,8 +123,7 @@ def few_nodes(
         k, count = rest[0] if rest else (top, whole)
         i = next((i for i in home if levels[k] >> i & 1), NOWHERE)
         if i < 0:
-            fit = levels[k] & near or levels[k]
-            i = (fit & -fit).bit_length() - 1
+            i = next(room.calm_first(levels[k] & near or levels[k], count))
         low = 1 << i
         levels[k] ^= low
         if not exact and (capacity := room.capacity(i, job)) < k:

@@ -40,7 +40,7 @@ class TopologyPlacer:
         costs: Costs,
         within: Mapping[JobId, int] = EVERYWHERE,
     ) -> Placed:
-        room = Room.of(world, within)
+        room = Room.of(world, within, self.options.busiest)
         room.spreads = self.options.shares == "spread"
         draft = Draft(world, now_s, costs, self.options, room, targets)
         work = _Work.sorted_from(world, targets)

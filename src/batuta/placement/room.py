@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from batuta.core.bitsets import bits, mask_of
@@ -13,7 +14,8 @@ from batuta.core.layout import Layout
 from batuta.core.load import expected_load
 from batuta.core.placer import EVERYWHERE
 from batuta.core.world import Avoided, World
-from batuta.placement.busy_cards import BusyCards
+from batuta.placement.busy_cards import BUSIEST, BusyCards
+from batuta.placement.calm import CalmNodes, calmest_gpus
 from batuta.placement.choose_gpus import choose_gpus, numa_part
 from batuta.placement.stranding import Stranding
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from batuta.placement.sharing import CardLevels
 
 NOTHING_ASKED = Beside(0, 0, 0)
-NOTHING_KNOWN = BusyCards({}, {}, 0.0, 0)
+NOTHING_KNOWN = BusyCards({}, dict, 0.0, 0)
 NOTHING_AVOIDED: Mapping[JobId, Avoided] = {}
 Part = tuple[int, int]
 """A node, and how many of its GPUs."""
@@ -34,13 +36,15 @@ class Room:
     __slots__ = (
         "_asked",
         "_avoided",
+        "_busy",
+        "_calm",
+        "_know",
         "_levels",
         "_missing",
         "_stranding",
         "_suited",
         "_widest",
         "_within",
-        "busy",
         "cards",
         "layout",
         "loads",
@@ -67,10 +71,12 @@ class Room:
         self._levels: dict[tuple[int, int, int, bool], list[int]] = {}
         self._asked = asked
         self._stranding: Stranding | None = None
-        self.busy = NOTHING_KNOWN
-        """How busy GPUs really are, …"""
+        self._know: Callable[[], BusyCards] | None = None
+        """Finds out how busy GPUs really are; None where nobody knows."""
+        self._busy: BusyCards | None = None
+        self._calm: CalmNodes | None = None
         self.loads: Callable[[Job], float] = _unknown
-        """… and how busy a job will keep one."""
+        """How busy a job will keep a GPU."""
         self.spreads = False
         """Whether shares go to empty cards first, and not to full ones."""
         self.cards: CardLevels | None = None
@@ -79,20 +85,36 @@ class Room:
         """By set of nodes: how full the racks are, as it was when somebody last asked."""
 
     @staticmethod
-    def of(world: World, within: Mapping[JobId, int] = EVERYWHERE) -> Room:
+    def of(world: World, within: Mapping[JobId, int] = EVERYWHERE, busiest: float = BUSIEST) -> Room:
         """A copy of what the World has, to place on for as long as it does not change."""
         room = Room(world.layout.sketch(), world.missing(), world.avoided, within, world.jobs.beside)
-        if world.usage and world.jobs.picky:
-            room.busy = BusyCards.of_world(world)
-            room.loads = lambda job: expected_load(world, job)
+        if world.usage:
+            room._know = partial(BusyCards.of_world, world, busiest)
+            room.loads = partial(expected_load, world)
         return room
 
     def fork(self) -> Room:
         """A copy to try something out on."""
         twin = Room(self.layout.fork(), self._missing, self._avoided, self._within, self._asked)
         twin._suited, twin._widest = self._suited, self._widest
-        twin.busy, twin.loads, twin.spreads = self.busy, self.loads, self.spreads
+        twin._know, twin._busy = self._know, self._busy
+        twin.loads, twin.spreads = self.loads, self.spreads
         return twin
+
+    @property
+    def busy(self) -> BusyCards:
+        """How busy GPUs really are; worked out when somebody asks."""
+        if self._busy is None:
+            self._busy = NOTHING_KNOWN if self._know is None else self._know()
+        return self._busy
+
+    def calm_first(self, nodes: int, gpus: int) -> Iterator[int]:
+        """Nodes that are as good for a job with so many GPUs on one: the really least used first."""
+        if self._know is None or not self.busy:
+            return bits(nodes)
+        if self._calm is None:
+            self._calm = CalmNodes(self.busy, self.layout)
+        return self._calm.calm_first(nodes, gpus)
 
     @property
     def stranding(self) -> Stranding:
@@ -145,11 +167,13 @@ class Room:
         return max(most - most % job.gpus_per_replica, 0)
 
     def take(self, i: int, count: int, job: Job, own: int = 0) -> Span:
-        """Gives a job GPUs of a node, chosen close together."""
-        node = self.table.nodes[i]
-        mask, gpus = choose_gpus(
-            node.nvlink, node.numa, self.layout.free[i], count, own, job.topology.single_numa
-        )
+        """Gives a job GPUs of a node, chosen close together; of such that are as close the least used."""
+        node, numa = self.table.nodes[i], job.topology.single_numa
+        what = node.nvlink, node.numa, self.layout.free[i], count, own, numa
+        if self._know is None or i not in self.busy.nodes:
+            mask, gpus = choose_gpus(*what)
+        else:
+            mask, gpus = calmest_gpus(*what, [round(10 * self.busy.of(i, k)) for k in range(node.gpus)])
         self.layout.take(i, mask, job)
         return Span(node.name, gpus)
 
@@ -184,14 +208,16 @@ class Room:
     def give_back(self, i: int, mask: int, job: Job) -> None:
         """Gives some GPUs of a node back. What was remembered about full nodes no longer holds."""
         self.layout.give_back(i, mask, job)
-        self._levels.clear()
-        self.cards = None
+        self._forget()
 
     def vacate(self, placement: Placement, job: Job) -> None:
         """Gives all these GPUs back."""
         self.layout.remove(placement, job)
+        self._forget()
+
+    def _forget(self) -> None:
         self._levels.clear()
-        self.cards = None
+        self.cards = self._calm = None
 
     def total(self, nodes: int) -> int:
         """Healthy GPUs of a set of usable nodes, free or not."""

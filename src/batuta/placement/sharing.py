@@ -23,7 +23,16 @@ WHOLE = 100
 class CardLevels:
     """The shared cards by how full they are, one bit each, so that thousands of shares are placed fast."""
 
-    __slots__ = ("_cards_of", "_compute", "_memory", "_nodes_by_memory", "_starved", "_width", "levels")
+    __slots__ = (
+        "_cards_of",
+        "_compute",
+        "_memory",
+        "_most_promised",
+        "_nodes_by_memory",
+        "_starved",
+        "_width",
+        "levels",
+    )
 
     def __init__(self, layout: Layout) -> None:
         self._width = layout.table.largest
@@ -31,6 +40,7 @@ class CardLevels:
         """By percent: cards of which so much is taken."""
         self._compute = [0] * (WHOLE + 1)
         """By percent: cards of which at most so much compute is taken."""
+        self._most_promised = max((node.gpu_compute_percent for node in layout.table.nodes), default=WHOLE)
         self._nodes_by_memory: dict[int, int] = {}
         for i, node in enumerate(layout.table.nodes):
             memory_mib = node.gpu_memory_mib
@@ -63,9 +73,10 @@ class CardLevels:
 
         More than all may be taken where others than we have put the jobs there; for us that is all.
         """
-        memory_mib = layout.table.nodes[i].gpu_memory_mib
-        memory = card.memory_mib * WHOLE // memory_mib
-        return memory_mib, min(card.compute_percent, WHOLE), min(memory, WHOLE)
+        node = layout.table.nodes[i]
+        memory_mib = node.gpu_memory_mib
+        memory, compute = card.memory_mib * WHOLE // memory_mib, card.booked_percent(node.gpu_compute_percent)
+        return memory_mib, min(compute, WHOLE), min(memory, WHOLE)
 
     def moved(self, layout: Layout, i: int, gpu: int, before: Card) -> None:
         """Notes that a share was put on a card."""
@@ -129,12 +140,13 @@ class CardLevels:
         return None
 
     def _about_fitting(self, share: Share) -> int:
-        """The cards with room for a share, and some on which a percent of memory may be missing."""
+        """The cards with room for a share, and some on which a percent may be missing."""
         fitting = 0
         for memory_mib, at_most in self._memory.items():
             if memory_mib >= share.memory_mib:
                 fitting |= at_most[(memory_mib - share.memory_mib) * WHOLE // memory_mib]
-        return fitting & self._compute[WHOLE - share.compute_percent]
+        least = share.compute_percent * WHOLE // self._most_promised if share.soft else share.compute_percent
+        return fitting & self._compute[WHOLE - least]
 
     def _cards_on(self, nodes: int) -> int:
         cards = self._cards_of.get(nodes)

@@ -33,7 +33,8 @@ class Stranding:
         """Percent of GPUs that are stranded on a node once a job has so many there, beyond those that are."""
         free = self._free_percent(i)
         cpus, memory = self._layout.cpus_milli[i], self._layout.memory_mib[i]
-        takes = WHOLE * gpus if job.share is None else job.share.compute_percent
+        promised = self._layout.table.nodes[i].gpu_compute_percent
+        takes = WHOLE * gpus if job.share is None else job.share.booked_percent(promised)
         after = self._stranded(
             free - takes, cpus - job.cpus_milli_per_gpu * gpus, memory - job.memory_mib_per_gpu * gpus
         )
@@ -45,11 +46,11 @@ class Stranding:
 
     def _free_percent(self, i: int) -> int:
         layout = self._layout
-        free = WHOLE * layout.free[i].bit_count()
-        for gpu in range(layout.table.nodes[i].gpus if layout.cards else 0):
+        node, free = layout.table.nodes[i], WHOLE * layout.free[i].bit_count()
+        for gpu in range(node.gpus if layout.cards else 0):
             card = layout.cards.get((i, gpu))
             if card is not None:
-                free += max(WHOLE - card.compute_percent, 0)
+                free += max(WHOLE - card.booked_percent(node.gpu_compute_percent), 0)
         return free
 
     def _stranded(self, free_percent: int, cpus_milli: int, memory_mib: int) -> float:

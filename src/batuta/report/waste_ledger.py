@@ -22,7 +22,10 @@ from batuta.report.waste import Account, Left, Waste
 from batuta.report.waste_free import count_left
 
 _LAST_START, _LAST_RESIZE = JobTable.F["last_start_s"], JobTable.F["last_resize_s"]
-_QUIET = (ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten)
+_QUIET = (
+    *(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten),
+    ev.HealthChanged,
+)
 """Events that change nobody's GPUs."""
 
 _Spared: TypeAlias = Callable[[Job], bool]

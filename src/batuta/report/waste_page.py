@@ -58,7 +58,13 @@ def render_waste(report: Mapping[str, Any]) -> str:
             tag("h1", escape(title)),
             *(tag("p", escape(note), class_="warning", role="note") for note in report["notes"]),
         ),
-        tag("main", _tiles(report["total"]), _days(report), _queues(report["queues"])),
+        tag(
+            "main",
+            _tiles(report["total"]),
+            _days(report),
+            _queues(report["queues"]),
+            _queues_by_day(report["days"]),
+        ),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
 
@@ -159,6 +165,20 @@ def _queues(queues: Sequence[Mapping[str, Any]]) -> str:
     head = ("Queue", *(kind.name for kind in (*_HELD, WAITING)))
     rows = [(own["queue"], *(_hours(own[kind.key]) for kind in (*_HELD, WAITING))) for own in queues]
     return tag("h2", "By queue") + _table("GPU-hours of the jobs of each queue.", head, rows)
+
+
+def _queues_by_day(days: Sequence[Mapping[str, Any]]) -> str:
+    """Whose waste it was and when; the newest day first."""
+    rows = [
+        (f"{day['day']} {own['queue']}", *(_hours(own[kind.key]) for kind in (*_HELD, WAITING)))
+        for day in reversed(days)
+        for own in day["queues"]
+    ]
+    if not rows:
+        return ""
+    head = ("Day (UTC) and queue", *(kind.name for kind in (*_HELD, WAITING)))
+    table = _table("GPU-hours of the jobs of each queue on each day.", head, rows)
+    return tag("h2", "By queue and day") + table
 
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

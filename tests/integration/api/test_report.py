@@ -43,6 +43,15 @@ def test_a_span_of_time_may_be_chosen(api: ServedApi) -> None:
     assert shown["total"]["idle_gpu_s"] == pytest.approx(8 * 60)
 
 
+def test_the_page_of_it_is_a_file_that_needs_nothing_else(api: ServedApi) -> None:
+    answer = api.ask("GET", "/report", params={"format": "html"})
+    assert answer.status_code == 200
+    assert answer.headers["Content-Type"].startswith("text/html")
+    assert 'filename="batuta-waste.html"' in answer.headers["Content-Disposition"]
+    assert "GPU-hours were used</h1>" in answer.text
+    assert api.ask("GET", "/report", params={"format": "pdf"}).status_code == 422
+
+
 @pytest.mark.parametrize(
     "span", [{"from_s": 50, "to_s": 50}, {"from_s": 9e11}, {"to_s": "x"}, {"from_s": -1}]
 )
@@ -55,6 +64,8 @@ def test_a_span_that_is_empty_or_nonsense_is_refused(api: ServedApi, span: dict[
 def test_a_server_without_an_account_says_so(tmp_path: Path) -> None:
     with served_api(tmp_path, account=None) as api:
         assert api.ask("GET", "/report").status_code == 501
+    with served_api(tmp_path / "plain", account_page=None) as api:
+        assert api.ask("GET", "/report", params={"format": "html"}).status_code == 501
 
 
 # ---------------------------------------------------------------------------------------------- jobs to come

@@ -70,6 +70,7 @@ PROGRAMS = {
         _kubernetes("kubelet"),
         _other("kwok", "sigs.k8s.io/kwok"),
         _other("mpi-operator", "github.com/kubeflow/mpi-operator"),
+        Program("otelcol", "otelcol", ".", "go.opentelemetry.io/collector/otelcol"),
         Program("kueue", "kueue", "./manager", "sigs.k8s.io/kueue"),
         _other("helm", "helm.sh/helm/v3", _HELM_STAMPS),
         _other("kubeconform", "github.com/yannh/kubeconform", ("main.version={version}",)),

@@ -118,7 +118,9 @@ class ControlPlane:
 
     def clear_namespace(self, name: str) -> None:
         """Ends all that runs in a namespace at once. It stays itself: to delete it is work for seconds."""
-        for kind in ("batuta.dev/v1alpha1/{}/unifiedjobs", "batch/v1/{}/jobs"):
+        # Trials first: they make jobs.
+        own = ("trialruns", "unifiedjobs")
+        for kind in (*(f"batuta.dev/v1alpha1/{{}}/{one}" for one in own), "batch/v1/{}/jobs"):
             path = f"/apis/{kind.format(f'namespaces/{name}')}"
             with suppress(ApiError):  # of a kind that nobody has defined, there is nothing
                 self.api.delete(path, propagationPolicy="Background")

@@ -129,8 +129,8 @@ class OperatorProcess:
 
 
 def prepare(cluster: ControlPlane) -> None:
-    """What an operator needs of a cluster: the definition of UnifiedJob, and its own namespace."""
-    cluster.install_crds(CRD)
+    """What an operator needs of a cluster: the definitions of its kinds, and its own namespace."""
+    cluster.install_crds(CRD.parent)
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
 
 

@@ -2,19 +2,24 @@
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from batuta import __version__
 from batuta.bootstrap import local_facts
 from batuta.bootstrap.local_facts import Leftover
 from batuta.cli.checks import server as server_checks
 from batuta.cli.checks.finding import Severity
+from batuta.cli.checks.job_python import check_sdk
 from batuta.cli.checks.machine import check_machine
+from batuta.cli.checks.ports import check_ports
 from batuta.cli.checks.state_dir import check_state_dir
 from batuta.cli.main import app
 from batuta.client.answers import Cluster, Gpu, Job, Node, Reason
+from tests.support.fake_api import Routes, client_to
 
 
 def by_name(findings) -> dict:
@@ -112,10 +117,69 @@ def test_jobs_that_can_never_run():
 
 
 def test_clocks_and_versions():
-    assert server_checks._clock(Cluster(now_s=100.0), 99.0, 101.0).severity is Severity.OK
-    assert server_checks._clock(Cluster(now_s=100.0), 160.0, 161.0).severity is Severity.WARNING
-    told = {f.check: f.severity for f in server_checks._engine(Cluster(version="0.0", trouble="disk full"))}
-    assert told == {"version": Severity.WARNING, "journal": Severity.ERROR}
+    assert server_checks.check_clock(100.0, 99.0, 101.0, "its").severity is Severity.OK
+    assert server_checks.check_clock(100.0, 160.0, 161.0, "its").severity is Severity.WARNING
+    assert server_checks.check_clock(100.0, 30.0, 31.0, "its").severity is Severity.WARNING
+    assert server_checks._version(Cluster(version="0.0")).severity is Severity.WARNING
+    assert server_checks._version(Cluster(version=__version__)).severity is Severity.OK
+
+
+def test_an_older_server_that_does_not_examine_itself(monkeypatch):
+    routes = Routes(
+        cluster={"version": "0.0", "trouble": "nothing is decided"}, nodes={"nodes": []}, jobs={"jobs": []}
+    )
+    client = client_to(routes)
+    monkeypatch.setattr("batuta.client.client.Client", lambda **_: client)
+    found = by_name(server_checks.check_server(None))
+    assert (found["engine"].severity, found["engine"].found) == (Severity.ERROR, "nothing is decided")
+    assert found["inside"].severity is Severity.NOTE
+
+
+def test_the_port_of_a_server_that_was_killed(home):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        url = f"http://127.0.0.1:{other.getsockname()[1]}"
+        (home / "server.json").write_text(json.dumps({"url": url, "pid": 4}))
+        assert [one.severity for one in check_ports(home)] == [Severity.OK]
+    (finding,) = check_ports(home)
+    assert (finding.severity, finding.fix) == (Severity.WARNING, "batuta up")
+
+
+def test_the_usual_port_is_free_or_somebody_elses(home):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        (finding,) = check_ports(home, port)
+        assert (finding.severity, "another program" in finding.found) == (Severity.NOTE, True)
+    assert next(check_ports(home, port)).severity is Severity.OK
+
+
+def test_a_server_that_everybody_can_reach(home):
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        url = f"http://0.0.0.0:{other.getsockname()[1]}"
+        (home / "server.json").write_text(json.dumps({"url": url, "pid": 4}))
+        answers, is_open = check_ports(home)
+    assert (answers.severity, is_open.severity) == (Severity.OK, Severity.WARNING)
+    assert "not encrypted" in is_open.found
+
+
+@pytest.mark.parametrize(
+    ("script", "severity", "words"),
+    [
+        (f"printf {__version__}", Severity.OK, __version__),
+        ("printf 0.0.9", Severity.WARNING, "has batuta 0.0.9"),
+        ("exit 1", Severity.NOTE, "has no batuta"),
+    ],
+)
+def test_the_sdk_that_jobs_would_import(tmp_path, script, severity, words):
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    found = check_sdk(str(python))
+    assert (found.severity, words in found.found) == (severity, True)
+
+
+def test_a_python_that_does_not_run(tmp_path):
+    (tmp_path / "python3").write_text("")
+    assert check_sdk(str(tmp_path / "python3")).severity is Severity.WARNING
 
 
 def test_without_a_server_it_is_no_error(home, monkeypatch):
@@ -124,9 +188,22 @@ def test_without_a_server_it_is_no_error(home, monkeypatch):
     assert result.exit_code == 0, result.output
     found = {one["check"]: one for one in json.loads(result.stdout)}
     assert found["server"]["severity"] == "note"
+    assert found["journal"]["severity"] == "note"
+    again = CliRunner().invoke(app, ["doctor", "--home", str(home), "--json"])
+    assert {one["check"] for one in json.loads(again.stdout)} == set(found)
     table = CliRunner().invoke(app, ["doctor", "--home", str(home)]).output
     assert "CHECK" in table
     assert "no server is running" in table
+
+
+def test_a_damaged_journal_is_found_without_a_server(home, monkeypatch):
+    monkeypatch.delenv("BATUTA_SERVER", raising=False)
+    (home / "journal.db").write_bytes(b"not a database" * 1000)
+    (home / "journal.db").chmod(0o600)
+    result = CliRunner().invoke(app, ["doctor", "--home", str(home), "--json"])
+    assert result.exit_code == 1
+    found = {one["check"]: one for one in json.loads(result.stdout)}
+    assert (found["journal"]["severity"], "move it away" in found["journal"]["fix"]) == ("error", True)
 
 
 def test_an_error_is_the_exit_code(home):

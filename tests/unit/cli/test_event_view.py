@@ -11,6 +11,7 @@ from batuta.core.cluster import Node
 from batuta.core.job import Job, JobState
 from batuta.core.progress import Progress
 from batuta.core.quota import ClusterQueue, Quota
+from batuta.core.reason import Reason
 from batuta.core.trial import TrialMeasurement, TrialOutcome
 from batuta.core.wish import Wish
 from batuta.store.codec import EVENT_TYPES, encode
@@ -37,6 +38,11 @@ EVENTS = [
     (ev.JobEnded(1.0, "7", JobState.FAILED, exit_code=3), "job 7 is over: FAILED (exit code 3)"),
     (ev.JobEnded(1.0, "7", JobState.SUCCEEDED, exit_code=0), "job 7 is over: SUCCEEDED"),
     (ev.JobChanged(1.0, JOB), "job 7 now asks for 2 GPUs (1–4), queue default"),
+    (ev.JobHeldUp(1.0, "7", Reason.HANG), "job 7: it is held up by some ranks"),
+    (
+        ev.JobWished(1.0, "7", Wish.EVICT, cause="held-up"),
+        "job 7 leaves its GPUs for others, because of what holds it up",
+    ),
     (ev.JobWished(1.0, "7", Wish.PARK), "its user wants job 7 to park"),
     (ev.JobWished(1.0, "7-t2", Wish.CANCEL, cause="trial"), "job 7-t2 is ended: it is measured"),
     (
@@ -65,7 +71,11 @@ EVENTS = [
     (ev.NodeCordoned(1.0, "n"), "node n is cordoned"),
     (ev.NodeUncordoned(1.0, "n"), "node n is in service again"),
     (ev.GpuFailed(1.0, "n", 3), "GPU 3 of node n failed"),
+    (ev.GpuFailed(1.0, "n", 3, reason="Xid 79"), "GPU 3 of node n failed (Xid 79)"),
     (ev.GpuRepaired(1.0, "n", 3), "GPU 3 of node n works again"),
+    (ev.HealthChanged(1.0, "n", None, "ill", "Xid 79"), "node n is ill (Xid 79)"),
+    (ev.HealthChanged(1.0, "n", 3, "burn-in"), "GPU 3 of node n is in its burn-in"),
+    (ev.HealthChanged(1.0, "n", 3, "alert", "too many"), "look at GPU 3 of node n: too many"),
     (ev.GpusUsed(1.0, "n", (0.5, None, 0.0)), "GPUs of node n are used: 50%, –, 0%"),
     (ev.QuotaSet(1.0, short(("q", {}))), "quota is set: 1 cluster queue"),
     (ev.QuotaSet(1.0, Quota(cluster_queues=(ClusterQueue("q"),))), "quota is set: 1 cluster queue"),

@@ -71,7 +71,7 @@ def all_commands() -> list[tuple[str, ...]]:
 def test_all_verbs_of_the_spec_are_there():
     assert {path[0] for path in all_commands()} == OF_THE_SPEC
     families = {
-        "nodes": {"list", "cordon", "uncordon", "drain"},
+        "nodes": {"list", "cordon", "uncordon", "drain", "mended"},
         "queues": {"list", "apply", "describe", "try", "delete", "export"},
         "policy": {"show", "set", "shadow", "list"},
         "token": {"create", "list", "revoke"},

@@ -252,7 +252,7 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
     ),
     "its node is drained": (
         Reason.EVICTED,
-        "leaves its GPUs, which are taken out of service",
+        "has to leave its GPUs, and may have others",
         lambda: wished(Wish.EVICT, True),
     ),
     "it is tried out": (
@@ -290,6 +290,8 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
     "it is just starting": (Reason.IN_TRANSITION, "has 2 GPUs and is just starting or resizing", moving),
 }
 
+FOR_EVENTS = {Reason.STRAGGLER, Reason.UNEVEN_RANKS, Reason.HANG}
+"""What holds up a job that runs as it should is told when it is found."""
 FOR_COMMANDS = {
     *(Reason.ADMITTED, Reason.GREW, Reason.SHRANK, Reason.PREEMPTED, Reason.CONSOLIDATED, Reason.MADE_ROOM),
     *(Reason.REPAIRED, Reason.LOST_NODE, Reason.CUT_TO_MAX, Reason.CHANGED_TYPE, Reason.SHRUNK_IDLE),
@@ -313,7 +315,7 @@ def test_a_job_is_told_why(case: str) -> None:
 
 def test_there_is_a_case_for_every_reason() -> None:
     told = {reason for reason, _, _ in (*CASES.values(), *QUOTA_CASES.values())}
-    assert told | FOR_COMMANDS == set(Reason)
+    assert told | FOR_COMMANDS | FOR_EVENTS == set(Reason)
 
 
 def test_shares_that_fit_on_no_card_are_told_so() -> None:

@@ -69,6 +69,28 @@ def test_the_same_error_in_three_different_jobs_takes_out_the_gpu_and_nothing_el
     assert dict(book.out) == {Target("n0", 3): reason}
 
 
+def test_a_suspicion_restarts_nothing_until_three_jobs_share_it():
+    book = book_of()
+    for k, job in enumerate(("j1", "j2")):
+        suspicion = Finding(k * HOUR_S, "n0", Source.BEHAVIOUR, text="a straggler", jobs=(job,))
+        assert book.found(suspicion) == []
+    assert book.look(Target("n0")).state is State.SUSPECT
+    orders = book.found(Finding(2 * HOUR_S, "n0", Source.BEHAVIOUR, text="a straggler", jobs=("j3",)))
+    reason = "jobs run slower here than elsewhere, in 3 different jobs"
+    assert orders[0] == TakeOut(Target("n0"), reason)
+
+
+def test_a_figure_that_is_too_high_acts_by_its_rule():
+    book = book_of()
+    assert book.found(Finding(1.0, "n0", Source.NVML, 96, "temperature", 2)) == []
+    assert book.look(Target("n0", 2)).reason == "temperature 96: GPU is too hot"
+    orders = book.found(Finding(1.0, "n0", Source.NVML, 1, "remap-failed", 3))
+    assert orders == [
+        TakeOut(Target("n0", 3), "remap-failed: no spare memory row is left"),
+        Mend(Target("n0", 3), Action.REPLACE, "remap-failed: no spare memory row is left"),
+    ]
+
+
 def test_three_jobs_on_different_gpus_with_different_errors_or_long_ago_prove_nothing():
     book = book_of()
     book.found(xid(31, "n0", 0, "j1"))

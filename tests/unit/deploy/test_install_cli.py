@@ -28,7 +28,7 @@ def kinds(*words: str) -> list[str]:
 
 def test_definitions_come_first_and_the_deployment_after_all_it_needs():
     found = kinds()
-    assert found[:2] == ["CustomResourceDefinition", "Namespace"]
+    assert found[:3] == ["CustomResourceDefinition", "CustomResourceDefinition", "Namespace"]
     for needed in ("ServiceAccount", "ClusterRoleBinding", "RoleBinding", "ConfigMap"):
         assert found.index(needed) < found.index("Deployment")
 
@@ -64,6 +64,7 @@ def test_uninstall_prints_commands_and_spares_what_holds_data():
     ]
     assert commands[0].endswith("deployment batuta-operator")
     for spared in (
+        "crd trialruns.batuta.dev",
         "crd unifiedjobs.batuta.dev",
         "namespace batuta-system",
         "persistentvolumeclaim batuta-journal",

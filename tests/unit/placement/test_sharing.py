@@ -234,3 +234,37 @@ def test_shares_can_be_spread():
     assert placed(shared(40, 20), "spread") == "n0:2"
     assert placed(shared(40, 20, 50, 60), "spread") == "n0:1"
     assert placed(report(shared(40, 20, 50, 60), 0.0, 0.9, 0.0, 0.0), "spread") == "n0:0"
+
+
+# -------------------------------------------------------------------------------------- more than there is
+
+
+def joined(first: Share, second: Share, promised: int) -> str:
+    """Where a share goes that comes to a card with another one, on a node with a second card."""
+    nodes = make_nodes(2, gpu_memory_mib=1000, gpu_compute_percent=promised)
+    world = make_world(nodes, {"s": "n0:0"}, [make_job("s", share=first), make_job("j", share=second)])
+    return placed(world)
+
+
+def test_soft_shares_are_promised_as_much_as_the_node_says():
+    assert joined(Share(100, 80, soft=True), Share(100, 60, soft=True), promised=100) == "n0:1"
+    assert joined(Share(100, 80, soft=True), Share(100, 60, soft=True), promised=150) == "n0:0"
+    assert joined(Share(100, 80, soft=True), Share(100, 80, soft=True), promised=150) == "n0:1"
+
+
+def test_what_is_promised_by_a_hard_limit_is_there():
+    assert joined(Share(100, 80), Share(100, 60), promised=400) == "n0:1"
+    assert joined(Share(100, 80), Share(100, 60, soft=True), promised=400) == "n0:0"
+    assert joined(Share(100, 80), Share(100, 90, soft=True), promised=400) == "n0:1"
+
+
+def test_memory_is_never_promised_twice():
+    assert joined(Share(600, 10, soft=True), Share(600, 10, soft=True), promised=400) == "n0:1"
+
+
+def test_how_busy_a_shared_card_may_be_is_configuration():
+    world = report(shared(40, 30), 0.5, 0.0, 0.0, 0.0)
+    lenient = TopologyPlacer(PlacerOptions(busiest=0.9))
+    assert outcome(world, place(lenient, world, {"j": 1}))["j"] == "n0:0"
+    strict = TopologyPlacer(PlacerOptions(busiest=0.3))
+    assert outcome(world, place(strict, world, {"j": 1}))["j"] == "n0:1"

@@ -183,6 +183,7 @@ def test_the_page_says_what_the_account_says() -> None:
     page = Page(render_waste(some_waste().plain()))
     text = " ".join(page.text)
     assert "49 % of 288 GPU-hours were used" in text
+    assert "By queue and day" in text
     assert page.tags.count("rect") == 3 * 2 + 1  # used and idle on three days, restarts on the first
     assert "script" not in page.tags
     assert not [value for _, name, value in page.attributes if name in ("src", "href")]

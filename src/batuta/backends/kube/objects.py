@@ -288,6 +288,13 @@ class Address(_Base):
     address: str = ""
 
 
+class NodeInfo(_Base):
+    """What runs on a node."""
+
+    boot_id: str = msgspec.field(default="", name="bootID")
+    """Another one after each boot."""
+
+
 class NodeStatus(_Base):
     """What a node has."""
 
@@ -295,6 +302,7 @@ class NodeStatus(_Base):
     capacity: dict[str, str] = {}
     conditions: list[Condition] = []
     addresses: list[Address] = []
+    node_info: NodeInfo = msgspec.field(default_factory=NodeInfo)
 
 
 class Node(_Base):

@@ -9,7 +9,9 @@ from typing import Annotated, TypeAlias
 from pydantic import Field, StringConstraints, model_validator
 
 from batuta.backends.kube import names
+from batuta.backends.kube.health_config import HealthConfig
 from batuta.backends.kube.settings import Settings, validated
+from batuta.backends.kube.telemetry_config import TelemetryConfig
 from batuta.backends.kube.yaml_source import YamlSource
 
 DnsLabel: TypeAlias = Annotated[
@@ -142,6 +144,9 @@ class Scheduling(Settings):
         description="with admission batuta: queues that borrow more than their share give back to others",
     )
     kueue: Kueue = Field(default=Kueue(), description="what Batuta has to do with the objects of Kueue")
+    health: HealthConfig = Field(
+        default=HealthConfig(), description="how the health of nodes and GPUs is looked after"
+    )
     leader_election: LeaderElection = Field(
         default=LeaderElection(), description="how fast another replica takes over"
     )
@@ -175,7 +180,10 @@ class OperatorConfig(Scheduling):
     lease_name: DnsLabel = "batuta-operator"
     queue_files: DnsLabel = "batuta-queues"
     """The ConfigMap in its own namespace whose keys are files with queues."""
+    health_memory: DnsLabel = "batuta-health"
+    """The ConfigMap in its own namespace that keeps what is known of the health of nodes."""
     api: Api = Api()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
 
 def read_operator_config(path: Path) -> OperatorConfig:

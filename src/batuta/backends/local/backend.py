@@ -11,7 +11,7 @@ import math
 import os
 import queue
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -26,17 +26,18 @@ from batuta.backends.local.place_plan import Device, Machine
 from batuta.backends.local.ports import PortReservations
 from batuta.backends.local.processes import RunningReplica
 from batuta.backends.local.recovery import Held, clear_runs, held_in, recover
-from batuta.backends.local.site import Occupancy, Site, Timing
+from batuta.backends.local.site import Excuse, Occupancy, Site, Timing, gpus_of, no_excuse, no_hold_up
 from batuta.backends.local.spec import DEFAULT_LOG_CAP_BYTES
 from batuta.backends.local.trash import Janitor
 from batuta.backends.local.watch import News, Watch
 from batuta.backends.local.yard import Yard
-from batuta.core.cluster import Node, NodeName, Placement
+from batuta.core.cluster import Node, NodeName, Placement, Span
 from batuta.core.command import Command, Preempt, Stop
 from batuta.core.curve import power_curve
 from batuta.core.event import Event, JobEnded
 from batuta.core.job import Job, JobId, JobState
 from batuta.engine.clock import SteadyClock
+from batuta.engine.rank_watch import HeldUp, RankRules
 from batuta.engine.said import Said
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
@@ -67,6 +68,7 @@ class LocalBackend:
         since_s: float = -math.inf,
         timing: Timing = Timing(),  # noqa: B008  (frozen)
         log_cap_bytes: int = DEFAULT_LOG_CAP_BYTES,
+        ranks: RankRules = RankRules(),  # noqa: B008  (frozen)
     ) -> None:
         """Files lie below `root`. `tasks` says what a job runs; it may raise KeyError or InputError.
 
@@ -74,7 +76,8 @@ class LocalBackend:
         within their node. `equipment` is what programs need beside that. `inherited` is passed on to jobs, by
         default what is harmless of the server's own environment.
         `on_result` gets a job's return value as JSON, before the job's end is told. `since_s` is the World's
-        time: should the clock have been set back since, events go on from there.
+        time: should the clock have been set back since, events go on from there. `ranks` says when ranks hold
+        a job up.
         """
         self.root = root.absolute()
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,6 +87,10 @@ class LocalBackend:
         self._inbox: queue.SimpleQueue[News | None] = queue.SimpleQueue()
         self._said = Said()
         self._later: list[Callable[[], None]] = []
+        self.excuse: Excuse = no_excuse
+        """Asked about every job that has failed."""
+        self.on_held_up: Callable[[HeldUp], None] = no_hold_up
+        """Told of jobs that are held up by some of their ranks, in the engine's thread."""
         doorbell = self.root / "doorbell"
         self._watch = Watch(self._inbox.put, doorbell)
         self._janitor = Janitor(self.root)
@@ -108,6 +115,9 @@ class LocalBackend:
             later=self._later.append,
             on_result=on_result,
             blanks=Blanks(self.root, self._janitor.call),
+            excuse=self._excuse,
+            held_up=self._tell_held_up,
+            ranks=ranks,
         )
 
     # ------------------------------------------------------------------------------- what the engine asks
@@ -167,6 +177,14 @@ class LocalBackend:
         machine = self._yard.machines.get(job.id)
         if machine is not None:
             machine.change(job)
+
+    def lost(self, node: NodeName, gpu: int, placed: Collection[JobId]) -> None:
+        """A GPU has failed. Jobs that are not `placed` elsewhere leave it; others are told where to go."""
+        for machine in self._yard.machines.values():
+            wanted = machine.wanted
+            if wanted is not None and machine.job.id not in placed and (node, gpu) in gpus_of(wanted):
+                machine.wanted = None
+                self._yard.touch(machine)
 
     def quiet(self) -> bool:
         return False
@@ -241,7 +259,7 @@ class LocalBackend:
                 machine.remember(now_s)
         except Exception as error:
             # What nobody thought of is the end of one job, and not of all.
-            _log.exception("job %s is given up before it has begun", job)
+            _log.exception("job %s is given up before it has begun", job, extra={"job": job})
             self._yard.machines.pop(job, None)
             self._said.append(JobEnded(now_s, job, JobState.FAILED, detail=fault_of_ours(error)))
             return None
@@ -269,6 +287,12 @@ class LocalBackend:
             prior = power_curve(min(about.max, LONGEST_CURVE), PRIOR_EXPONENT)
             return task, replace(about, curve=prior)
         return task, task_to_job(task, job, 0.0, user=about, nodes=self._nodes)
+
+    def _excuse(self, job: JobId, workers: Sequence[Span], since_s: float) -> str:
+        return self.excuse(job, workers, since_s)
+
+    def _tell_held_up(self, found: HeldUp) -> None:
+        self.on_held_up(found)
 
     def _watch_replica(self, replica: RunningReplica, job: JobId, rank: int) -> None:
         self._yard.owners[replica.run_id] = (job, rank)

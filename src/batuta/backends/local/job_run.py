@@ -50,7 +50,7 @@ class JobRun:
         self._files = files
         self._task = task
         self._ledger = read_ledger(files.ledger)
-        self._feed = ProgressFeed(files, task, job)
+        self._feed = ProgressFeed(files, task, job, site.ranks)
         self._voice = JobVoice(site, files, task, job.id, self._ledger)
         self._deadline_s = math.inf
         """Until when the run may take for its present step."""
@@ -127,6 +127,9 @@ class JobRun:
         news = self._feed.poll(now_s, at_end=at_end)
         if news is not None:
             self._site.say(news)
+        if self.run is not None and self.run.going is Going.NO and not at_end:
+            for found in self._feed.ranks.look(now_s):
+                self._site.held_up(found)
 
     # ---------------------------------------------------------------------------------------- step by step
 
@@ -151,9 +154,16 @@ class JobRun:
         self._deadline_s = self._released_s = math.inf
         record = run.record
         self._site.occupancy.take(self.job.id, record.placement)
-        self._feed.began(record.started_s, record.number, record.placement.size, len(record.placement.nodes))
+        self._begin_reports(record.started_s, record)
         for rank, replica in run.replicas:
             self._site.watch(replica, self.job.id, rank)
+
+    def _begin_reports(self, since_s: float, record: RunRecord) -> None:
+        """Of workers that one replica starts by itself, nobody knows which is on which node."""
+        workers = record.placement.workers(self.job.gpus_per_replica)
+        is_known = record.ranks == len(workers) or len(set(record.placement.nodes)) == 1
+        places = [worker.node for worker in workers] if is_known else []
+        self._feed.began(since_s, record.number, record.placement, places)
 
     def _go_on(self, run: LiveRun, now_s: float) -> None:
         if run.trouble or run.is_partial:
@@ -199,7 +209,7 @@ class JobRun:
         site.occupancy.take(self.job.id, Placement((*run.record.placement.spans, *wanted.spans)))
         run.move(record)
         self._released_s = now_s + site.timing.release_s
-        self._feed.began(now_s, record.number, wanted.size, len(wanted.nodes))
+        self._begin_reports(now_s, record)
         self._go_on(run, now_s)
         return True
 
@@ -214,7 +224,9 @@ class JobRun:
     def _begin_to_leave(self, run: LiveRun, now_s: float) -> None:
         elastic = self._task.elastic
         self._voice.steps = Steps()
-        if elastic.checkpoint is Checkpoint.ON_SIGNAL and run.all_run and not self.is_ending:
+        # Who hangs does not answer.
+        can_answer = run.all_run and not self._feed.ranks.is_hung
+        if elastic.checkpoint is Checkpoint.ON_SIGNAL and can_answer and not self.is_ending:
             run.ask_for_checkpoint(now_s)
             self._feed.asked(now_s)
             self._deadline_s = now_s + elastic.grace_s
@@ -287,9 +299,17 @@ class JobRun:
         begun_s = run.checkpointed_s or record.asked_s or run.stop_sent_s
         if begun_s is not None:
             self._voice.steps.stop_s = max(0.0, now_s - begun_s)
-        outcome = run.judge()
+        outcome = self._excused(run, run.judge())
         self._note(run, outcome, now_s)
         self._decide(run, outcome, now_s)
+
+    def _excused(self, run: LiveRun, outcome: Outcome) -> Outcome:
+        """A job that failed because its GPU did is lost and not to blame."""
+        if outcome.end is not End.FAILED:
+            return outcome
+        record, gpus = run.record, self.job.gpus_per_replica
+        why = self._site.excuse(self.job.id, record.placement.workers(gpus), record.started_s)
+        return replace(outcome, end=End.LOST, detail=f"{why}; {outcome.detail}") if why else outcome
 
     def give_up(self, now_s: float, error: Exception) -> None:
         """Ends the job for a fault of ours: all of it is killed, and nothing is left to go wrong again."""

@@ -112,7 +112,9 @@ class JobVoice:
             self._site.on_result(self._job, text)
         except Exception:
             # It stays in its file; the end of a job is not to be lost for it.
-            _log.exception("the result of job %s could not be handed over", self._job)
+            _log.exception(
+                "the result of job %s could not be handed over", self._job, extra={"job": self._job}
+            )
 
     def _timed(self, now_s: float, gpus: int, start_s: float | None) -> None:
         steps, self.steps = self.steps, Steps()

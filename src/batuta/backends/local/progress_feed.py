@@ -11,12 +11,15 @@ from collections.abc import Iterator, Sequence
 from batuta.backends.local.job_files import JobFiles
 from batuta.backends.local.progress_tail import ProgressTail
 from batuta.backends.local.voda_source import VodaSource
+from batuta.core.cluster import NodeName, Placement
 from batuta.core.event import JobProgressed
 from batuta.core.job import Job
+from batuta.engine.rank_watch import RankRules, RankWatch
 from batuta.engine.report_meter import ReportMeter, sample_of
 from batuta.prediction import Run, Sample, SpeedMeter, replay
 from batuta.spec.progress import ProgressReport, parse_line
 from batuta.spec.task import Task
+from batuta.spec.task_ranks import rank_wishes
 
 _MOST_READS = 64
 """Pieces of a long file per poll: a server that starts again catches up bit by bit."""
@@ -27,7 +30,8 @@ _LONG_BEFORE_S = 60.0
 class ProgressFeed:
     """Reads one job's reports once each, and measures the job by them."""
 
-    def __init__(self, files: JobFiles, task: Task, job: Job) -> None:
+    def __init__(self, files: JobFiles, task: Task, job: Job, ranks: RankRules = RankRules()) -> None:  # noqa: B008
+        self.ranks = RankWatch(job.id, ranks.for_job(rank_wishes(dict(task.labels))))
         self._reports = ReportMeter(job)
         self._tail = ProgressTail(files.progress)
         self._voda = VodaSource(files, task)
@@ -55,11 +59,14 @@ class ProgressFeed:
             # Nor when the present run had started up: nobody shall take the next report for its first.
             self.meter.transitions.progressed(-math.inf)
 
-    def began(self, time_s: float, number: int, gpus: int, nodes: int) -> None:
-        """A run begins, or has been going on since then."""
+    def began(
+        self, time_s: float, number: int, placement: Placement, places: Sequence[NodeName] = ()
+    ) -> None:
+        """A run begins, or has been going on since then; `places`: the node of each replica, if known."""
         self._run = number
         self._answered = self._unasked = 0
-        self._reports.began(time_s, gpus, nodes)
+        self._reports.began(time_s, placement.size, len(placement.nodes))
+        self.ranks.began(places, placement.nodes, number)
 
     def ended(self, time_s: float) -> None:
         self._reports.ended(time_s)
@@ -75,9 +82,11 @@ class ProgressFeed:
 
     def read(self, now_s: float, *, at_end: bool = False) -> None:
         """Reads what is new."""
-        samples = [_sample(report, now_s) for report in self._read(now_s, at_end=at_end)]
-        if samples:
-            self._reports.add(samples)
+        reports = list(self._read(now_s, at_end=at_end))
+        for report in reports:
+            self.ranks.hear(report, now_s)
+        if reports:
+            self._reports.add([_sample(report, now_s) for report in reports])
 
     def poll(self, now_s: float, *, at_end: bool = False) -> JobProgressed | None:
         """The same, and an event when it is worth one: at the end of a run, whatever is new."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from batuta.backends.local.blanks import Blanks
 from batuta.backends.local.place_plan import Machine
 from batuta.backends.local.ports import PortReservations
 from batuta.backends.local.processes import RunningReplica
-from batuta.core.cluster import NodeName, Placement
+from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.event import Event
 from batuta.core.job import JobId
+from batuta.engine.rank_watch import HeldUp, RankRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,20 @@ def gpus_of(placement: Placement) -> set[tuple[NodeName, int]]:
     return {(span.node, gpu) for span in placement.spans for gpu in span.gpus}
 
 
+Excuse: TypeAlias = Callable[[JobId, Sequence[Span], float], str]
+"""Why a job that has failed is not to blame, or shall have another try; empty: it has failed. It gets to know
+where the job's ranks ran, and since when."""
+
+
+def no_excuse(job: JobId, workers: Sequence[Span], since_s: float) -> str:
+    """A job that has failed has failed."""
+    return ""
+
+
+def no_hold_up(found: HeldUp) -> None:
+    """Nobody wants to know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """Handed to each job."""
@@ -82,3 +98,7 @@ class Site:
     """Does something once all that was said so far is durable."""
     on_result: Callable[[JobId, str], None] | None = None
     blanks: Blanks | None = None
+    excuse: Excuse = no_excuse
+    held_up: Callable[[HeldUp], None] = no_hold_up
+    """Is told of jobs that some of their ranks hold up, or that hang."""
+    ranks: RankRules = field(default_factory=RankRules)

@@ -119,7 +119,12 @@ class Yard:
         fit_together(meters)
 
     def _give_up(self, machine: JobRun, now_s: float, error: Exception) -> None:
-        _log.error("job %s is given up: something went wrong that should not", machine.job.id, exc_info=error)
+        _log.error(
+            "job %s is given up: something went wrong that should not",
+            machine.job.id,
+            exc_info=error,
+            extra={"job": machine.job.id},
+        )
         machine.give_up(now_s, error)
 
     def close(

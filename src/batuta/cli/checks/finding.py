@@ -2,43 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+from batuta.engine.finding import Finding, Severity, error, named, note, ok, warning
 
-
-class Severity(StrEnum):
-    """How bad it is."""
-
-    OK = "ok"
-    NOTE = "note"
-    """Not needed by everybody."""
-    WARNING = "warning"
-    """Works, but somebody should look at it."""
-    ERROR = "error"
-    """Does not work."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the table."""
-
-    check: str
-    severity: Severity
-    found: str
-    fix: str = ""
-
-
-def ok(check: str, found: str) -> Finding:
-    return Finding(check, Severity.OK, found)
-
-
-def note(check: str, found: str, fix: str = "") -> Finding:
-    return Finding(check, Severity.NOTE, found, fix)
-
-
-def warning(check: str, found: str, fix: str = "") -> Finding:
-    return Finding(check, Severity.WARNING, found, fix)
-
-
-def error(check: str, found: str, fix: str = "") -> Finding:
-    return Finding(check, Severity.ERROR, found, fix)
+__all__ = ["Finding", "Severity", "error", "named", "note", "ok", "warning"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from batuta.cli.checks.finding import Finding, note, ok, warning
+from batuta.cli.checks.finding import Finding, Severity, note, ok, warning
 from batuta.cli.checks.finding import error as bad
 
 NEEDED_PYTHON = (3, 11)
@@ -17,6 +19,8 @@ TOOLS = (
     ("mpirun", "kind mpi", "install Open MPI"),
     ("horovodrun", "kind horovod-elastic", "install Horovod"),
     ("bash", "run and setup", "install bash"),
+    ("cc", "virtual GPUs", "install a C compiler"),
+    ("nvidia-smi", "NVIDIA's GPUs", "install the driver"),
 )
 
 
@@ -33,6 +37,7 @@ def check_machine(home: Path) -> Iterator[Finding]:
         else:
             yield note(tool, f"is not on the PATH; needed for {purpose}", fix)
     yield from _leftovers(home)
+    yield from _temporary(home)
 
 
 def _python() -> Finding:
@@ -65,3 +70,15 @@ def _leftovers(home: Path) -> Iterator[Finding]:
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     pids = " ".join(str(one.pid) for one in found[:20])
     yield warning("processes", f"{len(found)} are left over from jobs: {shown}{more}", f"kill {pids}")
+
+
+def _temporary(home: Path) -> Iterator[Finding]:
+    """Told only where it is another disk than the state directory's, or nearly full."""
+    from batuta.store.room import check_room
+
+    folder = Path(tempfile.gettempdir())
+    found = check_room(folder, f"disk of {folder}")
+    with suppress(OSError):
+        if home.stat().st_dev == folder.stat().st_dev and found.severity is Severity.OK:
+            return
+    yield found

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batuta import __version__
-from batuta.cli.checks.finding import Finding, note, ok, warning
+from batuta.cli.checks.finding import Finding, Severity, named, note, ok, warning
 from batuta.cli.checks.finding import error as bad
 from batuta.client.errors import ApiError, ClientError, NoServerError
 
 if TYPE_CHECKING:
     from batuta.client.answers import Cluster, Job, Node
+    from batuta.client.client import Client
 
 MOST_SKEW_S = 2.0
 NEVER_FITS = frozenset(
@@ -22,7 +23,7 @@ NEVER_FITS = frozenset(
 """Reasons that no amount of waiting helps against, unless somebody changes something."""
 
 
-def check_server(home: Path | None) -> Iterator[Finding]:
+def check_server(home: Path | None, *, full: bool = False) -> Iterator[Finding]:
     """All that a server tells about itself. No server is no error: one may not want one."""
     from batuta.client.client import Client
 
@@ -31,12 +32,12 @@ def check_server(home: Path | None) -> Iterator[Finding]:
             before_s = time.time()
             cluster = client.cluster()
             after_s = time.time()
-            where = client.address.url if client.address else ""
-            yield ok("server", f"answers at {where} after {1000 * (after_s - before_s):.0f} ms")
-            yield from _engine(cluster)
-            yield _clock(cluster, before_s, after_s)
+            yield ok("server", f"answers at {client.where} after {1000 * (after_s - before_s):.0f} ms")
+            yield _version(cluster)
+            yield check_clock(cluster.now_s, before_s, after_s, "the server's")
             yield from _nodes(client.nodes())
             yield from _stuck(client.jobs(states=("PENDING", "PREEMPTED")))
+            yield from _inside(client, cluster, full)
         except NoServerError as trouble:
             yield note("server", str(trouble))
         except ApiError as trouble:
@@ -50,29 +51,24 @@ def check_server(home: Path | None) -> Iterator[Finding]:
             yield bad("server", str(trouble), "batuta down, then batuta up")
 
 
-def _engine(cluster: Cluster) -> Iterator[Finding]:
+def _version(cluster: Cluster) -> Finding:
     if cluster.version == __version__:
-        yield ok("version", f"{__version__}, as the server")
-    else:
-        yield warning(
-            "version",
-            f"this is {__version__}, the server is {cluster.version}",
-            "batuta down --keep-jobs, then batuta up",
-        )
-    if cluster.trouble:
-        yield bad("journal", cluster.trouble, "make room; jobs run on and nothing is lost meanwhile")
-    else:
-        yield ok("journal", f"{cluster.seq:,} events, no trouble")
+        return ok("version", f"{__version__}, as the server")
+    return warning(
+        "version",
+        f"this is {__version__}, the server is {cluster.version}",
+        "batuta down --keep-jobs, then batuta up",
+    )
 
 
-def _clock(cluster: Cluster, before_s: float, after_s: float) -> Finding:
-    """The server's time lies between our question and its answer."""
-    if cluster.now_s is None:
-        return note("clock", "the server does not tell its time")
-    skew_s = max(before_s - cluster.now_s, cluster.now_s - after_s, 0.0)
+def check_clock(now_s: float | None, before_s: float, after_s: float, whose: str) -> Finding:
+    """The other's time lies between our question and its answer."""
+    if now_s is None:
+        return note("clock", f"{whose} time is not told")
+    skew_s = max(before_s - now_s, now_s - after_s, 0.0)
     if skew_s > MOST_SKEW_S:
-        return warning("clock", f"the server's differs by {skew_s:.0f} s", "synchronise both (NTP)")
-    return ok("clock", "as the server's")
+        return warning("clock", f"{whose} differs by {skew_s:.0f} s", "synchronise both (NTP)")
+    return ok("clock", f"as {whose}")
 
 
 def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
@@ -91,7 +87,7 @@ def _nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
                 "nodes", f"{state}: {', '.join(out[state])}", f"batuta nodes uncordon {out[state][0]}"
             )
     if ill:
-        yield warning("GPU health", f"{len(ill)} are not healthy: {', '.join(ill[:8])}", "see batuta gpus")
+        yield warning("GPU health", f"{len(ill)} are not healthy: {named(ill, 8)}", "see batuta nodes")
     if not any(out.values()) and not ill:
         yield ok("nodes", f"{len(nodes)} ready")
 
@@ -104,3 +100,18 @@ def _stuck(jobs: Sequence[Job]) -> Iterator[Finding]:
         yield warning(f"job {job.id}", f"waits for what cannot happen: {job.reason.sentence}", fix)
     if not stuck:
         yield ok("waiting jobs", f"{len(jobs)}, none that could never run")
+
+
+def _inside(client: Client, cluster: Cluster, full: bool) -> Iterator[Finding]:
+    """What only the server itself can know."""
+    try:
+        found = client.examine(full=full).findings
+    except ApiError as trouble:
+        if cluster.trouble:
+            yield bad("engine", cluster.trouble, "see server.log")
+        if trouble.status not in (404, 405):
+            raise
+        yield note("inside", "an older server does not examine itself", "start it with this version")
+        return
+    for one in found:
+        yield Finding(one.check, Severity(one.severity), one.found, one.fix)

@@ -11,8 +11,8 @@ from batuta.cli.checks.finding import Finding, note, ok, warning
 from batuta.cli.checks.finding import error as bad
 from batuta.client.address import read_server_file, show_path
 from batuta.client.errors import ClientError
+from batuta.store.room import check_room
 
-LITTLE_BYTES, TOO_LITTLE_BYTES = 1 << 30, 64 << 20
 _OTHERS = 0o077
 
 
@@ -29,7 +29,7 @@ def check_state_dir(home: Path) -> Iterator[Finding]:
         return
     yield _owner(home, facts)
     yield from _secrets(home)
-    yield _room(home)
+    yield check_room(home)
     yield _lock(home)
 
 
@@ -55,17 +55,6 @@ def _secrets(home: Path) -> Iterator[Finding]:
         if mode & _OTHERS:
             name = show_path(file)
             yield bad(file.name, f"{name} can be read by others (mode {mode:04o})", f"chmod 600 {name}")
-
-
-def _room(home: Path) -> Finding:
-    room = os.statvfs(home)
-    free = room.f_bavail * room.f_frsize
-    found = f"{free / 2**30:.1f} GiB free"
-    if free < TOO_LITTLE_BYTES:
-        return bad("disk", found, "make room: a server does not start")
-    if free < LITTLE_BYTES:
-        return warning("disk", found, "logs and checkpoints may fill it")
-    return ok("disk", found)
 
 
 def _lock(home: Path) -> Finding:

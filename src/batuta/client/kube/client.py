@@ -6,24 +6,23 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeAlias
 
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.errors import Forbidden, NotFound
-from batuta.backends.kube.client.kinds import NODE
+from batuta.backends.kube.client.errors import Forbidden
 from batuta.backends.kube.operator.watched import UNIFIED_JOB
 from batuta.backends.kube.unified_job.from_task import TaskManifests
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.client import answers as a
 from batuta.client.errors import ClientError, WaitTimeoutError
-from batuta.client.kube import reading, writing
+from batuta.client.kube import reading, tending, trying, writing
 from batuta.client.kube.events import KubeEvent, event_view, story_of, wanted
 from batuta.client.kube.job_view import job_view, result_of
 from batuta.client.kube.launching import Sender, manifests_of
 from batuta.client.kube.log import follow_log, read_log
-from batuta.client.kube.node_view import node_view
 from batuta.client.kube.session import Session
 from batuta.client.submission import Submission
 
@@ -86,6 +85,25 @@ class KubeClient:
         )
         return manifests_of(submission, sender)
 
+    # --------------------------------------------------------------------------------------------------- try
+
+    def try_out(self, submission: Submission) -> tuple[str, tuple[str, ...]]:
+        """Writes a TrialRun of it; its name, and what is to be known about it."""
+        found = trying.trial_manifests(submission, self._manifests)
+        made = self._session.run(lambda api: trying.create(api, found))
+        return made.metadata.name, found.notes
+
+    def trial(self, name: str) -> tuple[str, a.Trial]:
+        """The state of a TrialRun, and what it has shown so far."""
+        namespace = self.namespace
+        run = self._session.run(lambda api: trying.find(api, name, namespace))
+        return run.status.state, trying.trial_view(run)
+
+    @property
+    def namespace(self) -> str:
+        """Where new jobs come into."""
+        return self._session.run(self._home)
+
     # --------------------------------------------------------------------------------------------------- look
 
     def job(self, job: AskedJob) -> a.Job:
@@ -129,7 +147,8 @@ class KubeClient:
             if reason is not None and seen.state in ("PENDING", "PREEMPTED"):
                 reason = replace(reason, evidence=await self._ahead(api, uj))
             story = story_of(uj, events)
-            return a.Explanation(uj.id, seen.state, reason, story, size_choice=seen.size_choice)
+            trial = await trying.trial_of(api, uj.metadata.name, uj.metadata.namespace)
+            return a.Explanation(uj.id, seen.state, reason, story, size_choice=seen.size_choice, trial=trial)
 
         return self._session.run(ask)
 
@@ -189,12 +208,23 @@ class KubeClient:
         return self._session.run(ask)
 
     def log_bytes(
-        self, job: AskedJob, *, follow: bool = False, rank: int = 0, tail: int | None = None
+        self,
+        job: AskedJob,
+        *,
+        follow: bool = False,
+        rank: int = 0,
+        tail: int | None = None,
+        since_s: float | None = None,
     ) -> Iterator[bytes]:
-        """One replica's output, as its pods wrote it."""
+        """One replica's output, as its pods wrote it. Raises OutputGoneError when they are gone."""
         uj = self._session.run(lambda api: self._find(api, job))
         read = follow_log if follow else read_log
-        return self._session.stream(lambda api: read(api, uj, rank, tail))
+        since = "" if since_s is None else datetime.fromtimestamp(since_s, UTC).isoformat(timespec="seconds")
+        return self._session.stream(lambda api: read(api, uj, rank, tail, since))
+
+    def namespace_of(self, job: str) -> str:
+        """Where a job of this name would be, if it is there or not; empty when it could be anywhere."""
+        return job.rpartition("/")[0] or self._session.run(self._place)
 
     # ------------------------------------------------------------------------------------------------- change
 
@@ -249,20 +279,16 @@ class KubeClient:
 
     def cordon(self, node: str) -> a.Node:
         """Nothing new starts there; what runs stays."""
-        return self._set_unschedulable(node, True)
+        return self._tend(node, lambda api: tending.cordon(api, node))
 
     def uncordon(self, node: str) -> a.Node:
-        return self._set_unschedulable(node, False)
+        return self._tend(node, lambda api: tending.uncordon(api, node))
 
-    def _set_unschedulable(self, node: str, closed: bool) -> a.Node:
-        async def ask(api: Api) -> a.Node:
-            try:
-                changed = await api.patch(NODE, node, {"spec": {"unschedulable": closed}})
-            except NotFound:
-                raise ClientError(f"there is no node {node}: `batuta nodes` lists them") from None
-            return node_view(changed, ()) or a.Node(node, "cordoned" if closed else "ready")
+    def mended(self, node: str, gpu: int | None = None) -> a.Node:
+        return self._tend(node, lambda api: tending.mended(api, node, gpu))
 
-        self._session.run(ask)
+    def _tend(self, node: str, do: Callable[[Api], Awaitable[None]]) -> a.Node:
+        self._session.run(do)
         return next(one for one in (*self.nodes(), a.Node(node)) if one.name == node)
 
     def drain(self, node: str) -> NoReturn:

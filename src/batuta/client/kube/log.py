@@ -15,7 +15,7 @@ from batuta.backends.kube.jobtypes.registry import JobTypes, load_job_types
 from batuta.backends.kube.operator.watched import UNIFIED_JOB
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.client.answers import OVER
-from batuta.client.errors import ClientError, UnknownJobError
+from batuta.client.errors import OutputGoneError, UnknownJobError
 from batuta.client.kube.readable_log import ReadableLog, last_lines
 
 _BEGUN: Final = frozenset({"Running", "Succeeded", "Failed"})
@@ -52,16 +52,20 @@ def _age(pod: objects.Pod) -> tuple[int, str]:
     return (int(start) if start.isdecimal() else 0, pod.metadata.creation_timestamp)
 
 
-async def read_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None) -> AsyncIterator[bytes]:
-    """What there is now, of the last start."""
+async def read_log(
+    api: Api, uj: UnifiedJob, rank: int, tail: int | None, since: str = ""
+) -> AsyncIterator[bytes]:
+    """What there is now, of the last start. Raises OutputGoneError when its pods or their node are gone."""
     listed = await api.list(POD, uj.metadata.namespace, labels=labels_of(uj))
     pods = pods_of_rank(uj, listed.items, rank)
     if not pods:
         _refuse_rank(uj, rank)
+        if uj.status.start_time:
+            raise OutputGoneError(f"the pods of replica {rank} of job {uj.id} are gone")
         return
     readable, tail_lines = ReadableLog(), None if tail is None else _MORE_LINES + _MORE_TIMES * tail
     shown = b""
-    async for piece in _pieces(api, pods[-1], tail_lines, follow=False):
+    async for piece in _pieces(api, pods[-1], tail_lines, since, follow=False):
         text = readable.take(piece)
         if tail is None:
             yield text
@@ -70,7 +74,9 @@ async def read_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None) -> Asy
     yield readable.rest() if tail is None else last_lines(shown + readable.rest(), tail)
 
 
-async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None) -> AsyncIterator[bytes]:
+async def follow_log(
+    api: Api, uj: UnifiedJob, rank: int, tail: int | None, since: str = ""
+) -> AsyncIterator[bytes]:
     """The same, and on until the job is over: through restarts, and through connections that break."""
     meta = uj.metadata
     await api.list(POD, meta.namespace, labels=labels_of(uj))  # who may not see pods is told so here
@@ -100,7 +106,7 @@ async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None) -> A
                 uid = pod.metadata.uid
                 is_last = pod.status.phase != "Running"
                 log = readable.setdefault(uid, ReadableLog())
-                async for piece in _resumed(api, pod, tail if uid not in given else None, given):
+                async for piece in _resumed(api, pod, tail if uid not in given else None, since, given):
                     yield log.take(piece)
                 tail = None if tail is None else 0
                 if is_last:
@@ -118,13 +124,13 @@ async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None) -> A
 
 
 async def _resumed(
-    api: Api, pod: objects.Pod, tail: int | None, given: dict[str, int]
+    api: Api, pod: objects.Pod, tail: int | None, since: str, given: dict[str, int]
 ) -> AsyncIterator[bytes]:
     """A pod's output from where it was left, until it ends or the connection breaks."""
     uid = pod.metadata.uid
     skip = given.setdefault(uid, 0)
     try:
-        async for piece in _pieces(api, pod, tail, follow=True):
+        async for piece in _pieces(api, pod, tail, since, follow=True):
             fresh = piece[skip:]
             skip -= min(skip, len(piece))
             given[uid] += len(fresh)
@@ -134,12 +140,16 @@ async def _resumed(
         return  # the pod is gone, or it is tried again
 
 
-async def _pieces(api: Api, pod: objects.Pod, tail: int | None, *, follow: bool) -> AsyncIterator[bytes]:
+async def _pieces(
+    api: Api, pod: objects.Pod, tail: int | None, since: str, *, follow: bool
+) -> AsyncIterator[bytes]:
     meta = pod.metadata
     first = pod.spec.containers[0].name if pod.spec.containers else ""
     container = meta.annotations.get(_DEFAULT_CONTAINER) or first
     try:
-        async for piece in api.logs(meta.namespace, meta.name, container=container, follow=follow, tail=tail):
+        async for piece in api.logs(
+            meta.namespace, meta.name, container=container, follow=follow, tail=tail, since=since
+        ):
             yield piece
     except Forbidden:
         raise
@@ -147,9 +157,11 @@ async def _pieces(api: Api, pod: objects.Pod, tail: int | None, *, follow: bool)
         if isinstance(error, Invalid) and "waiting to start" in error.message:
             return
         is_gone = isinstance(error, NotFound) and f'"{meta.name}" not found' in error.message
-        if is_gone or (follow and isinstance(error, Unavailable) and not error.status):
+        if follow and (is_gone or (isinstance(error, Unavailable) and not error.status)):
             raise
-        raise ClientError(f"the node of pod {meta.name} does not give its output: {error.message}") from error
+        raise OutputGoneError(
+            f"the node of pod {meta.name} does not give its output: {error.message}"
+        ) from error
 
 
 def _refuse_rank(uj: UnifiedJob, rank: int) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cards import gpu_indices
 from batuta.backends.kube.binder.requests import pod_requests
 from batuta.backends.kube.binder.tenant import is_over
-from batuta.backends.kube.operator.nodes import is_open, read_node
+from batuta.backends.kube.health.people import cordoned_by
+from batuta.backends.kube.health.shown import Shown, read_shown
+from batuta.backends.kube.operator.nodes import ill_cards, is_open, is_unhealthy, read_node
 from batuta.client import answers as a
+from batuta.core.health_record import WHOLE_NODE
 
 
 def node_views(
@@ -33,6 +38,7 @@ def node_view(
     known = read_node(node, None, gpu_resources)
     if known is None:
         return None
+    shown, ill = read_shown(node.metadata.annotations).by_gpu(), ill_cards(node)
     return a.Node(
         name=known.name,
         state=_state(node),
@@ -42,17 +48,25 @@ def node_view(
         labels=dict(node.metadata.labels),
         address=next((one.address for one in node.status.addresses if one.type == "InternalIP"), ""),
         gpus=tuple(
-            a.Gpu(index, jobs=tuple(tenants))
+            a.Gpu(index, index not in ill, tuple(tenants), health=_health(shown.get(index)))
             for index, tenants in enumerate(_tenants(known.gpus, pods, gpu_resources))
         ),
+        cordoned_by=cordoned_by(node),
+        health=_health(shown.get(WHOLE_NODE)),
     )
+
+
+def _health(shown: Shown | None) -> a.Health | None:
+    return None if shown is None else a.Health(**msgspec.structs.asdict(shown))
 
 
 def _state(node: objects.Node) -> str:
     if is_open(node):
         return "ready"
     ready = next((one.status for one in node.status.conditions if one.type == "Ready"), "True")
-    return "cordoned" if ready == "True" else "lost"
+    if ready != "True":
+        return "lost"
+    return "cordoned" if cordoned_by(node) else "unhealthy" if is_unhealthy(node) else "cordoned"
 
 
 def _tenants(count: int, pods: Sequence[objects.Pod], gpu_resources: Sequence[str]) -> list[list[a.Tenant]]:

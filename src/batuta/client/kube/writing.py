@@ -17,6 +17,8 @@ from batuta.backends.kube.unified_job.to_job import pinned_replicas
 from batuta.client.errors import ClientError
 
 SECRET: Final = Kind("", "v1", "secrets", "Secret", Batch)
+_TRIED_OUT: Final = ("InTrial", "OutOfMemory")
+"""Reasons of jobs that wait for their trial, or have had one in vain."""
 _WHO_AM_I: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
@@ -70,8 +72,10 @@ async def park(api: Api, uj: UnifiedJob) -> UnifiedJob:
 
 
 async def resume(api: Api, uj: UnifiedJob) -> UnifiedJob:
-    """Lets it run; a size that was pinned to 0 is left to the scheduler again."""
+    """Lets it run, without its trial; a size that was pinned to 0 is left to the scheduler again."""
     patch: dict[str, Any] = {"spec": {"suspend": False}}
+    if uj.status.reason in _TRIED_OUT and not uj.spec.suspend:
+        return await _patch(api, uj, {"metadata": {"annotations": {names.TRIAL: "false"}}})
     if pinned_replicas(uj) == 0:
         patch = patch | _unpinned(uj)
         patch["spec"] = {"suspend": False, **patch["spec"]}

@@ -105,7 +105,7 @@ class TrialConductor:
             return self._next(world, job, now_s)
         except Exception as error:
             # A trial is a favour: whatever goes wrong with it, the job itself shall not wait for ever.
-            _log.exception("job %s cannot be tried out", job.id)
+            _log.exception("job %s cannot be tried out", job.id, extra={"job": job.id})
             return _abandon(job, now_s, f"it cannot be tried out: {error}")
 
     def _next(self, world: World, job: Job, now_s: float) -> list[ev.Event]:

@@ -41,10 +41,9 @@ def learn(job: Job, measured: Sequence[TrialMeasurement]) -> Lesson:
     """What the trial of a job says about it."""
     plan = job.trial
     assert plan is not None
-    lacking = {one.gpus for one in measured if one.outcome is TrialOutcome.OUT_OF_MEMORY}
-    if lacking.issuperset(plan.sizes):
+    if _lacking(measured).issuperset(plan.sizes):
         return Lesson(job, fits=False)
-    narrowed = _where_it_fits(job, measured, lacking)
+    narrowed = where_it_fits(job, measured)
     known = known_speed(measured)
     if known is None:
         return Lesson(narrowed)
@@ -81,8 +80,9 @@ def _footprint(one: TrialMeasurement) -> Footprint:
     return Footprint(one.gpus, one.nodes, one.racks)
 
 
-def _where_it_fits(job: Job, measured: Sequence[TrialMeasurement], lacking: set[int]) -> Job:
+def where_it_fits(job: Job, measured: Sequence[TrialMeasurement]) -> Job:
     """The job without the sizes at which its memory does not do, next to one at which it does."""
+    lacking = _lacking(measured)
     fitting = [one.gpus for one in measured if one.units_per_s is not None]
     if not lacking or not fitting:
         return job
@@ -93,3 +93,8 @@ def _where_it_fits(job: Job, measured: Sequence[TrialMeasurement], lacking: set[
         return job  # its user has changed the range since: what was tried says nothing of that
     size = min(max(job.size, sizes[0]), sizes[-1])
     return replace(job, size=size, min=sizes[0], max=sizes[-1], sizes=tuple(sizes) if job.sizes else None)
+
+
+def _lacking(measured: Sequence[TrialMeasurement]) -> set[int]:
+    """The sizes at which it ran out of memory."""
+    return {one.gpus for one in measured if one.outcome is TrialOutcome.OUT_OF_MEMORY}

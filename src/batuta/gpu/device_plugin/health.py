@@ -1,8 +1,9 @@
-"""Looks after the cards: which there are, and whether each is well, as NVML tells.
+"""Looks after the cards: which there are, and whether each is well, as NVML and the operator tell.
 
-Two sources. What NVML says of a card's state is asked every second, so it is found again after a restart. Xid
-errors come as events, and are remembered until the plugin is started again: whether a card may return is not
-for this program to say.
+Three sources. What NVML says of a card's state is asked every second, so it is found again after a restart.
+Xid errors come as events, of which the rules know whether they are the card's own fault; they are remembered
+until the plugin is started again, or until the operator, who had taken the card out of service, puts it back:
+whether a card may return is not for this program to say. And what the operator takes out is withheld.
 """
 
 from __future__ import annotations
@@ -11,17 +12,18 @@ import asyncio
 import ctypes
 import logging
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self
 
+from batuta.core.health_rules import HealthRules, Source
 from batuta.gpu.device_plugin.stock import Card, Stock
+from batuta.gpu.health.rules_file import read_rules
 
 log = logging.getLogger("batuta.device_plugin")
 
-HARDWARE_XIDS: Final = frozenset({46, 48, 62, 64, 74, 79, 94, 95, 109, 119, 120, 140, 154})
-"""Errors of the card itself. All others are errors of programs, or of no consequence."""
 _MIB: Final = 1 << 20
 _WAIT_MS: Final = 1000
 
@@ -33,7 +35,12 @@ class NoGpus(Exception):
 class NvmlCards:
     """The node's cards, as a context manager: NVML is open between start and end."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: HealthRules | None = None) -> None:
+        """`rules`: which Xids are the fault of the card; None: as those say that come with Batuta."""
+        self._rules = read_rules() if rules is None else rules
+        self._withheld: Mapping[int, str] = {}
+        self._ordered: Mapping[int, str] = {}
+        """What is to be withheld from the next look on."""
         self._nvml: Any = None
         self._events: Any = None
         self._xids: dict[str, int] = {}
@@ -69,11 +76,22 @@ class NvmlCards:
             return self._look()
 
     def _look(self) -> tuple[Card, ...]:
+        withheld, self._withheld = self._withheld, self._ordered
+        for index in withheld.keys() - self._withheld.keys():
+            if index in self._cards:
+                self._xids.pop(self._cards[index].uuid, None)
         for index in range(self._nvml.nvmlDeviceGetCount()):
             if index not in self._cards:
                 with suppress(self._nvml.NVMLError):
                     self._cards[index] = self._card(index)
         return tuple(replace(card, illness=self._illness(card)) for _, card in sorted(self._cards.items()))
+
+    def withhold(self, ill: Mapping[int, str]) -> None:
+        """These cards, by number, are out of service by the operator's word; others that were are well.
+
+        It counts from the next look on, so nobody has to wait here.
+        """
+        self._ordered = dict(ill)
 
     def wait(self) -> None:
         """Waits for an event, up to a second, and notes it."""
@@ -89,8 +107,13 @@ class NvmlCards:
             return
         # By its handle: a card that is lost cannot tell its name any more.
         uuid = next((uuid for uuid, one in self._handles.items() if _same(one, event.device)), "")
-        if event.eventType & nvml.nvmlEventTypeXidCriticalError and event.eventData in HARDWARE_XIDS:
+        if event.eventType & nvml.nvmlEventTypeXidCriticalError and self._is_its_fault(int(event.eventData)):
             self._xids[uuid] = int(event.eventData)
+
+    def _is_its_fault(self, xid: int) -> bool:
+        """Whether the card has to be taken out of service at once; an event tells no more than the number."""
+        rule = self._rules.find(Source.XID, xid, "")
+        return rule is not None and rule.action.takes_out and not rule.at_idle
 
     @property
     def listens(self) -> bool:
@@ -115,6 +138,8 @@ class NvmlCards:
 
     def _illness(self, card: Card) -> str:
         nvml, handle = self._nvml, self._handles[card.uuid]
+        if card.index in self._withheld:
+            return self._withheld[card.index]
         if card.uuid in self._xids:
             return f"Xid {self._xids[card.uuid]}"
         try:

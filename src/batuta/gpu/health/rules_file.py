@@ -11,6 +11,7 @@ from typing import Final
 import yaml
 
 from batuta.core.health_rules import Action, HealthLimits, HealthRules, Rule, Scope, Source
+from batuta.gpu.health.figures import Figure
 from batuta.spec.duration import parse_duration_s
 from batuta.spec.problem import InputError, in_order
 from batuta.spec.sound_yaml import SoundReader
@@ -19,8 +20,17 @@ from batuta.spec.yaml_nodes import YamlNode
 
 VERSION: Final = 1
 _TOP: Final = ("version", "limits", *Source)
-_RULE: Final = ("code", "means", "action", "if", "scope", "at", "follows", "counts", "vendor")
-_LIMITS: Final = ("jobs", "within", "incident", "probation", "longest-probation", "calm", "share")
+_COMMON: Final = ("means", "action", "scope", "at", "follows", "counts", "vendor")
+_KEYS: Final = {
+    Source.XID: ("code", "if", *_COMMON),
+    Source.SXID: ("code", "if", *_COMMON),
+    Source.LOG: ("if", *_COMMON),
+    Source.NVML: ("figure", "from", *_COMMON),
+    Source.BEHAVIOUR: ("if", *_COMMON),
+}
+_NEEDED: Final = {Source.XID: "code", Source.SXID: "code", Source.NVML: "figure"}
+"""What a rule is found by; `if` in the other tables."""
+_LIMITS: Final = ("jobs", "within", "restarts", "incident", "probation", "longest-probation", "calm", "share")
 _HIGHEST: Final = 999_999
 _RANGE: Final = re.compile(r"([0-9]{1,6})(?:\s*-\s*([0-9]{1,6}))?")
 
@@ -64,7 +74,7 @@ class _RulesReader(SoundReader):
             if source in top:
                 rules += self._table(top[source], source)
         if not rules and not self.problems:
-            self.fault(root, "holds no rules", "list some under xid, sxid or log")
+            self.fault(root, "holds no rules", f"list some under {', '.join(Source)}")
         return HealthRules(tuple(rules), limits)
 
     def _table(self, node: YamlNode, source: Source) -> list[Rule]:
@@ -75,7 +85,7 @@ class _RulesReader(SoundReader):
             line = item.start_mark.line + 1
             for rule in read:
                 before = [was for first, last, was in settled if first <= rule.first and rule.last <= last]
-                if before and source is not Source.LOG:
+                if before and source.has_codes:
                     what = f"{rule.first}" if rule.first == rule.last else f"{rule.first}-{rule.last}"
                     self.fault(item, f"the rule for {source} {what} is never used: line {before[0]} decides")
                 if rule.pattern is None:
@@ -86,22 +96,22 @@ class _RulesReader(SoundReader):
     def _rule(self, item: YamlNode, source: Source) -> list[Rule]:
         """One rule for each range of codes; none when something is wrong."""
         count = len(self.problems)
-        values = self.section(item, f"a rule of {source}", _RULE)
-        for key in ("means", "action", "if" if source is Source.LOG else "code"):
+        keys = _KEYS[source]
+        values = self.section(item, f"a rule of {source}", keys)
+        for key in ("means", "action", _NEEDED.get(source, "if")):
             if key not in values:
-                self.fault(item, f"a rule of {source} needs {key}", f"known: {', '.join(_RULE)}")
-        if source is Source.LOG and "code" in values:
-            self.fault(values["code"], "lines of logs have no code", "say what to look for with if")
+                self.fault(item, f"a rule of {source} needs {key}", f"known: {', '.join(keys)}")
         means = self.text(values["means"], "means") if "means" in values else ""
         word = self.word(values["action"], "action", [*Action]) if "action" in values else None
         action = Action(word) if word else Action.IGNORE
-        codes = self._codes(values["code"]) if "code" in values and source is not Source.LOG else [(0, 0)]
+        codes = self._codes(values["code"]) if "code" in values else self._values(values, source)
+        pattern = self._figure(values.get("figure")) if source is Source.NVML else None
         rule = Rule(
             source,
             means or "",
             action,
             self._scope(values.get("scope"), source, action),
-            pattern=self._pattern(values.get("if")),
+            pattern=pattern or self._pattern(values.get("if")),
             at_idle=self._at_idle(values.get("at"), action),
             follows=self._flag(values.get("follows"), "follows", default=False),
             counts=self._flag(values.get("counts"), "counts", default=True),
@@ -128,6 +138,17 @@ class _RulesReader(SoundReader):
             return []
         return [(first, last)]
 
+    def _values(self, values: dict[str, YamlNode], source: Source) -> list[tuple[int, int]]:
+        """From when on a figure is too high; lines of logs have no numbers."""
+        if source is not Source.NVML:
+            return [(0, 0)]
+        least = self.whole(values["from"], "from", 1, _HIGHEST) if "from" in values else 1
+        return [(least or 1, _HIGHEST)]
+
+    def _figure(self, node: YamlNode | None) -> re.Pattern[str] | None:
+        word = self.word(node, "figure", [*Figure]) if node is not None else None
+        return re.compile(f"^{re.escape(word)}$") if word is not None else None
+
     def _pattern(self, node: YamlNode | None) -> re.Pattern[str] | None:
         text = self.text(node, "if") if node is not None else None
         if node is None or text is None:
@@ -142,7 +163,8 @@ class _RulesReader(SoundReader):
         word = self.word(node, "scope", [*Scope]) if node is not None else None
         if word is not None:
             return Scope(word)
-        return Scope.GPU if source is Source.XID and action is not Action.REBOOT else Scope.NODE
+        of_gpu = source in {Source.XID, Source.NVML} and action is not Action.REBOOT
+        return Scope.GPU if of_gpu else Scope.NODE
 
     def _at_idle(self, node: YamlNode | None, action: Action) -> bool:
         word = self.word(node, "at", ["now", "idle"]) if node is not None else None
@@ -162,10 +184,12 @@ class _RulesReader(SoundReader):
             return default_s if found_s is None else found_s
 
         jobs = self.whole(values["jobs"], "jobs", 2, 1000) if "jobs" in values else None
+        restarts = self.whole(values["restarts"], "restarts", 0, 1000) if "restarts" in values else None
         share = self.number(values["share"], "share", 0.0, 1.0) if "share" in values else None
         limits = HealthLimits(
             jobs=usual.jobs if jobs is None else jobs,
             within_s=seconds("within", usual.within_s),
+            restarts=usual.restarts if restarts is None else restarts,
             incident_s=seconds("incident", usual.incident_s),
             probation_s=seconds("probation", usual.probation_s),
             longest_probation_s=seconds("longest-probation", usual.longest_probation_s),

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.gpu.vgpu.device_file import opened
-from batuta.gpu.vgpu.layout import Device
+from batuta.gpu.vgpu.kernel_log import write_xid
+from batuta.gpu.vgpu.layout import Device, DeviceFile
+from batuta.gpu.vgpu.snapshot import is_alive
 from batuta.spec.problem import InputError, Problem
 
 _SINGLE_BIT, _DOUBLE_BIT, _XID = 0x1, 0x2, 0x8
@@ -48,8 +50,11 @@ class Harm:
         return problems
 
 
-def inject(path: Path, gpu: int, harm: Harm) -> None:
-    """Does it; programs that wait for NVML's events are told."""
+def inject(path: Path, gpu: int, harm: Harm, log: Path | None = None) -> None:
+    """Does it; programs that wait for NVML's events are told.
+
+    `log`: where the driver's line about an Xid is added, as of a host that is called as the file.
+    """
     problems = harm.problems()
     with opened(path) as file:
         if not 0 <= gpu < file.devices_count:
@@ -62,7 +67,37 @@ def inject(path: Path, gpu: int, harm: Harm) -> None:
             problems.append(Problem(f"GPU {gpu} is of a model that remaps no rows"))
         if problems:
             raise InputError(problems)
+        if log is not None and harm.xid is not None:
+            # Before anything happens: programs may fail at once, and whoever asks why has to find it.
+            device = file.devices[gpu]
+            blamed = None if harm.xid == OFF_THE_BUS else _process_on(file, gpu)
+            write_xid(log, path.stem, device.pci_bus_id.decode(), harm.xid, blamed)
         _do(file.devices[gpu], harm)
+
+
+def reset(path: Path, gpu: int) -> None:
+    """What a reset of a real GPU mends: contexts that an error ended, counters since the driver was loaded,
+    rows that wait. One that is off the bus, has no spare row or a broken link stays so.
+    """
+    with opened(path) as file:
+        device = file.devices[gpu]
+        device.uncorrectable = device.remap_pending = 0
+        device.ecc_volatile[0] = device.ecc_volatile[1] = 0
+
+
+def _process_on(file: DeviceFile, gpu: int) -> tuple[int, str] | None:
+    """Whom a driver would blame for an error: the first who computes there; pid and name."""
+    for slot in file.processes:
+        if slot.taken and slot.use[gpu].contexts and is_alive(slot.pid, slot.start_ticks):
+            return slot.pid, _name_of(slot.pid)
+    return None
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except OSError:
+        return "<unknown>"
 
 
 def _do(device: Device, harm: Harm) -> None:

@@ -9,6 +9,7 @@ from batuta.core.event import JobProgressed
 from batuta.prediction import Run
 from batuta.spec.task import parse_task
 from batuta.spec.task_job import task_to_job
+from tests.support.worlds import at
 
 TASK = parse_task("name: a\nrun: train\nresources: {accelerators: 'A100:1'}\n")
 JOB = task_to_job(TASK, "1", 0.0)
@@ -25,7 +26,7 @@ def resumed(files: JobFiles, now_s: float) -> ProgressFeed:
     """As a new server takes up a run that goes on."""
     feed = ProgressFeed(files, TASK, JOB)
     feed.remember([Run(BEGAN_S, 1, 1)], now_s)
-    feed.began(BEGAN_S, 0, 1, 1)
+    feed.began(BEGAN_S, 0, at("n:0"))
     return feed
 
 

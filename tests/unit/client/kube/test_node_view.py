@@ -1,9 +1,10 @@
 """Nodes of a cluster with their GPUs, and who has them."""
 
+import json
 from typing import Any
 
 from batuta.backends.kube import names, objects
-from batuta.client.answers import Share
+from batuta.client.answers import Health, Share
 from batuta.client.kube.node_view import node_views
 
 GPU = "nvidia.com/gpu"
@@ -68,3 +69,31 @@ def test_several_may_share_a_gpu():
 def test_a_node_that_takes_no_pods_is_cordoned_and_one_without_gpus_is_left_out():
     views = node_views([node("b", unschedulable=True), node("a"), node("cpu", gpus=0)], [])
     assert [(view.name, view.state) for view in views] == [("a", "ready"), ("b", "cordoned")]
+
+
+def test_a_node_that_is_ill_says_why_since_when_and_by_whose_word():
+    """Given what the operator wrote on a node, its state, its GPUs and who cordoned it are told."""
+    ill = {"state": "ill", "reason": "Xid 79: gone", "since_s": 5.0, "who": "health", "remedy": "reboot"}
+    part = {"state": "probation", "reason": "Xid 48: memory", "since_s": 6.0, "who": "health", "until_s": 9.0}
+    shown = {"taint": "Xid-79", "node": ill, "gpus": {"2": part}}
+    found = node(taints=[objects.Taint(key=names.UNHEALTHY, value="Xid-79", effect="NoSchedule")])
+    found.metadata.annotations = {
+        names.HEALTH: json.dumps(shown),
+        names.ILL_GPUS: json.dumps({"2": "memory"}),
+    }
+    (seen,) = node_views([found], [])
+    assert (seen.state, seen.cordoned_by) == ("unhealthy", "")
+    assert seen.health == Health("ill", "Xid 79: gone", 5.0, "health", "reboot")
+    assert [gpu.healthy for gpu in seen.gpus] == [True, True, False, True]
+    assert seen.gpus[2].health == Health("probation", "Xid 48: memory", 6.0, "health", until_s=9.0)
+    found.spec.unschedulable = True
+    (seen,) = node_views([found], [])
+    assert (seen.state, seen.cordoned_by) == ("cordoned", "kubectl cordon")
+
+
+def test_words_about_health_that_cannot_be_read_say_nothing():
+    found = node()
+    found.metadata.annotations = {names.HEALTH: "{", names.ILL_GPUS: "[1]"}
+    (seen,) = node_views([found], [])
+    assert (seen.state, seen.health) == ("ready", None)
+    assert all(gpu.healthy for gpu in seen.gpus)

@@ -47,7 +47,7 @@ def test_an_nvlink_unit_acts_when_it_says_that_it_is_fatal():
 
 def test_only_a_reboot_and_a_switch_take_a_whole_node():
     for rule in OWN.rules:
-        whole = rule.action is Action.REBOOT or rule.source is not Source.XID
+        whole = rule.action is Action.REBOOT or rule.source not in {Source.XID, Source.NVML}
         assert rule.scope is (Scope.NODE if whole else Scope.GPU), rule
 
 
@@ -113,6 +113,8 @@ xid:
   - {code: 15, action: ignore, if: '(('}
 log:
   - {code: 14, means: x, action: ignore}
+nvml:
+  - {figure: temprature, from: 0, means: x, action: suspect}
 """
     assert problems(text) == [
         "rules.yaml:1:10: is of a version that is not known (write version: 1)",
@@ -124,12 +126,14 @@ log:
         "rules.yaml:7:46: ignore cannot wait (at: idle is for reset GPU, reboot and replace)",
         "rules.yaml:8:5: the rule for xid 13 is never used: line 6 decides",
         "rules.yaml:9:5: a rule of xid needs means"
-        " (known: code, means, action, if, scope, at, follows, counts, vendor)",
+        " (known: code, if, means, action, scope, at, follows, counts, vendor)",
         "rules.yaml:9:36: if is not a regular expression: missing ), unterminated subpattern at position 1"
         " (put it between single quotes)",
         "rules.yaml:11:5: a rule of log needs if"
-        " (known: code, means, action, if, scope, at, follows, counts, vendor)",
-        "rules.yaml:11:12: lines of logs have no code (say what to look for with if)",
+        " (known: if, means, action, scope, at, follows, counts, vendor)",
+        "rules.yaml:11:6: unknown key code in a rule of log (did you mean scope?)",
+        "rules.yaml:13:14: figure cannot be 'temprature' (did you mean temperature?)",
+        "rules.yaml:13:32: from must be a whole number within 1..999999, found '0'",
     ]
 
 

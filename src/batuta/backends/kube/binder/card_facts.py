@@ -23,8 +23,26 @@ class CardFacts(NamedTuple):
 
 
 def cards_of(node: objects.Node) -> tuple[CardFacts, ...]:
-    """A node's GPUs by index: what the device plugin has written, else what capacity and labels tell."""
-    return _written(node.metadata.annotations.get(names.CARDS, "")) or _counted(node)
+    """A node's GPUs by index: what the device plugin has written, else what capacity and labels tell.
+
+    One that health has taken out of service is ill, whatever the device plugin thinks of it.
+    """
+    annotations = node.metadata.annotations
+    cards = _written(annotations.get(names.CARDS, "")) or _counted(node)
+    out = ill_gpus(annotations)
+    if not out:
+        return cards
+    return tuple(card._replace(is_ill=True) if gpu in out else card for gpu, card in enumerate(cards))
+
+
+def ill_gpus(annotations: Mapping[str, str]) -> dict[int, str]:
+    """The GPUs that health has taken out of service, and why; what cannot be read says nothing."""
+    text = annotations.get(names.ILL_GPUS, "")
+    try:
+        told: dict[str, str] = _decode_ill(text.encode()) if text else {}
+    except msgspec.MsgspecError:
+        return {}
+    return {int(gpu): why for gpu, why in told.items() if gpu.isdecimal() and len(gpu) < 5}
 
 
 def _written(text: str) -> tuple[CardFacts, ...]:
@@ -73,3 +91,4 @@ class _Told(msgspec.Struct):
 
 
 _decode: Any = msgspec.json.Decoder(list[_Told]).decode
+_decode_ill: Any = msgspec.json.Decoder(dict[str, str]).decode

@@ -57,6 +57,8 @@ class Transport:
         self.requests: Counter[tuple[str, int]] = Counter()
         """Answers by verb and HTTP status; status 0 is a request without an answer."""
         self.retries = 0
+        self.date = ""
+        """The server's time, as its last answer to a read had it."""
         self._headers: dict[str | None, CIMultiDict[str]] = {}
         self._heads: dict[str | None, bytes] = {}
         self._authorization = ""
@@ -206,6 +208,7 @@ class Transport:
             allow_redirects=False,
         ) as answer:
             got = await answer.read()
+        self.date = answer.headers.get("Date", "")
         return answer.status, answer.headers.get("Retry-After"), got
 
     def _url(self, path: str) -> URL:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from batuta.backends.kube import objects
 from batuta.backends.kube.client.known import Change, Did
 from batuta.backends.kube.operator.node_usage import UsageTeller
-from batuta.backends.kube.operator.nodes import NodeTeller, is_open, read_node
+from batuta.backends.kube.operator.nodes import NodeTeller, ill_cards, is_open, is_unhealthy, read_node
 from batuta.backends.kube.operator.observed import Observed
 from batuta.backends.kube.operator.run import Site
 from batuta.core import event as ev
@@ -91,7 +91,9 @@ class NodeDesk:
         found = None
         if node is not None:
             found = read_node(node, self._observed.topologies.get(name), self._gpu_resources)
-        for event in self._teller.tell(name, found, node is not None and is_open(node), now_s):
+        opened, ill = (False, frozenset[int]()) if node is None else (is_open(node), ill_cards(node))
+        cause = "health" if node is not None and is_unhealthy(node) else "cluster"
+        for event in self._teller.tell(name, found, opened, now_s, ill, cause):
             self._site.say(event)
         if name in self._teller and not was_there:
             self._doubtful.add(name)

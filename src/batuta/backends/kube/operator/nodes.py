@@ -15,7 +15,12 @@ NAME_LABEL: Final = "metadata.name"
 """Not a label in the cluster: affinity can ask for a node by its name, and the World compares labels."""
 _BLOCKING: Final = frozenset({"NoSchedule", "NoExecute"})
 _STATES: Final = frozenset(
-    {"node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+    {
+        "node.kubernetes.io/unschedulable",
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        names.UNHEALTHY,
+    }
 )
 """Taints that say what the World knows as a closed node."""
 _SHARES: Final = (names.SHARE_COMPUTE, names.SHARE_MEMORY)
@@ -35,7 +40,8 @@ def read_node(
         return None
     shared = cards_of(node) if resource in _SHARES else ()
     gpus = len(shared) or count(allocatable, resource)
-    memory_mib = min((card.memory_mib for card in shared if not card.is_ill), default=0)
+    well = [card for card in shared if not card.is_ill]
+    memory_mib = min((card.memory_mib for card in well), default=0)
     return Node(
         name=node.metadata.name,
         gpus=gpus,
@@ -55,13 +61,25 @@ def read_node(
             ),
             *((f"{names.SHARES_ONLY}=true:NoSchedule",) if shared else ()),
         ),
+        gpu_compute_percent=max(100, min((card.compute_percent for card in well), default=100)),
     )
 
 
 def is_open(node: objects.Node) -> bool:
-    """Whether new pods may go there: it is ready, and nobody has cordoned it."""
+    """Whether new pods may go there: it is ready, nobody has cordoned it, and it is well."""
     ready = next((one.status for one in node.status.conditions if one.type == "Ready"), "True")
-    return ready == "True" and not node.spec.unschedulable and not node.metadata.deletion_timestamp
+    is_shut = node.spec.unschedulable or is_unhealthy(node)
+    return ready == "True" and not is_shut and not node.metadata.deletion_timestamp
+
+
+def is_unhealthy(node: objects.Node) -> bool:
+    """Whether it was taken out of service because of its health."""
+    return any(taint.key == names.UNHEALTHY and taint.effect in _BLOCKING for taint in node.spec.taints)
+
+
+def ill_cards(node: objects.Node) -> frozenset[int]:
+    """The GPUs of a node that are ill, by the word of its device plugin or of whoever looks after health."""
+    return frozenset(gpu for gpu, card in enumerate(cards_of(node)) if card.is_ill)
 
 
 def count(amounts: Mapping[str, str], resource: str) -> int:
@@ -89,17 +107,36 @@ def _number(text: str | None) -> int:
 class NodeTeller:
     """Tells the World about nodes: what is new since it was told last."""
 
-    def __init__(self, known: Mapping[NodeName, tuple[Node, bool, bool]]) -> None:
-        """`known`: what the World knows already: node, whether it is open, whether it is there."""
+    def __init__(
+        self,
+        known: Mapping[NodeName, tuple[Node, bool, bool]],
+        ill: Mapping[NodeName, frozenset[int]] | None = None,
+    ) -> None:
+        """`known`: what the World knows already: node, whether it is open, whether it is there.
+
+        `ill`: which GPUs of nodes it knows to be ill.
+        """
         self._told: dict[NodeName, Node] = {name: node for name, (node, _, _) in known.items()}
         self._closed = {name for name, (_, is_open, _) in known.items() if not is_open}
         self._lost = {name for name, (_, _, is_there) in known.items() if not is_there}
+        self._ill = dict(ill or {})
 
     def __contains__(self, name: NodeName) -> bool:
         return name in self._told and name not in self._lost
 
-    def tell(self, name: NodeName, node: Node | None, opened: bool, now_s: float) -> list[ev.Event]:
-        """What has to be said so that the World knows this; None for a node that is gone."""
+    def tell(
+        self,
+        name: NodeName,
+        node: Node | None,
+        opened: bool,
+        now_s: float,
+        ill: frozenset[int] = frozenset(),
+        cause: str = "cluster",
+    ) -> list[ev.Event]:
+        """What has to be said so that the World knows this; None for a node that is gone.
+
+        `ill`: which of its GPUs nobody may have. `cause`: of its being closed.
+        """
         said: list[ev.Event] = []
         if node is None:
             if name in self:
@@ -116,11 +153,17 @@ class NodeTeller:
         self._told[name] = node
         if opened and name in self._closed:
             self._closed.remove(name)
-            said.append(ev.NodeUncordoned(now_s, name, cause="cluster"))
+            said.append(ev.NodeUncordoned(now_s, name, cause=cause))
         elif not opened and name not in self._closed:
             self._closed.add(name)
-            said.append(ev.NodeCordoned(now_s, name, cause="cluster"))
-        return said
+            said.append(ev.NodeCordoned(now_s, name, cause=cause))
+        return [*said, *self._tell_ill(name, frozenset(gpu for gpu in ill if gpu < node.gpus), now_s)]
+
+    def _tell_ill(self, name: NodeName, ill: frozenset[int], now_s: float) -> list[ev.Event]:
+        known = self._ill.get(name, frozenset())
+        self._ill[name] = ill
+        failed = (ev.GpuFailed(now_s, name, gpu) for gpu in sorted(ill - known))
+        return [*failed, *(ev.GpuRepaired(now_s, name, gpu) for gpu in sorted(known - ill))]
 
     def names(self) -> list[NodeName]:
         """The nodes that the World thinks are there."""

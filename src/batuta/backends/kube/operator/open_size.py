@@ -34,6 +34,8 @@ class OpenSize:
             self.choice = _read(uj.status.size_choice, job)
         if self.choice is None or not _is_legal(self.choice, job):
             self.choice = self._site.choose(job)
+        if self.choice is None:
+            return job  # it is tried out first
         # A job that cannot save what it has done is not resized.
         return settle(job, self.choice, for_good=job.checkpoint_interval_s == NEVER_S)
 

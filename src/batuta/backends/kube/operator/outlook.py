@@ -27,11 +27,13 @@ class OutlookWatch:
         self._floor = floor
         self._clock = clock
         self._touched: set[JobId] = set()
+        self._idle: set[JobId] = set()
         self._sweep_s = 0.0
 
     def saw(self, world: World, event: Event) -> None:
         if isinstance(event, Planned):
             self._touched.update(command.job for command in event.plan.commands)
+            self._touched.update(event.plan.found_idle)
         else:
             job = getattr(event, "job", None)
             self._touched.add(job if isinstance(job, str) else getattr(job, "id", ""))
@@ -54,8 +56,12 @@ class OutlookWatch:
         pass
 
     def _restless(self, world: World) -> list[JobId]:
-        """Jobs whose outlook may change though nothing happens to them: who waits, or could be larger."""
-        return [job for job in world.jobs.short if job in self._floor.runs]
+        """Jobs whose outlook may change though nothing happens to them: who waits, or could be larger.
+
+        And who leaves its GPUs idle, or did when this was asked last.
+        """
+        idle, self._idle = self._idle | world.idle.keys(), set(world.idle)
+        return [job for job in (*world.jobs.short, *idle) if job in self._floor.runs]
 
     def _show(self, world: World, plan: Plan, job: JobId) -> None:
         run, row = self._floor.runs.get(job), world.jobs.row(job)

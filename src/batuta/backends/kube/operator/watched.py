@@ -8,6 +8,7 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.kinds import Kind
 from batuta.backends.kube.kueue import kinds as kueue
+from batuta.backends.kube.trial.model import TRIAL_RUN
 from batuta.backends.kube.unified_job.model import UnifiedJob
 
 UNIFIED_JOB: Final = Kind(names.GROUP, names.VERSION, names.PLURAL, names.KIND, UnifiedJob)
@@ -38,6 +39,7 @@ IF_SERVED: Final[tuple[Kind[Any], ...]] = (
     kinds.JOB_SET,
     kinds.MPI_JOB,
     WORKLOAD_GROUP,
+    TRIAL_RUN,
 )
 QUOTA: Final[tuple[Kind[Any], ...]] = (kueue.QUEUE_FILES, *kueue.ALL)
 """Where quota comes from, and jobs as Kueue sees them; watched as far as the configuration says."""

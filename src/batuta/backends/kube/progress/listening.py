@@ -12,6 +12,7 @@ from batuta.backends.kube.progress.heard import Heard, LogOf
 from batuta.backends.kube.progress.log_reader import LogReader, ReadingPace, Tell
 from batuta.backends.kube.progress.room import Room
 from batuta.core.job import JobId
+from batuta.engine.rank_watch import HeldUp, RankRules
 
 MOST_LOGS: Final = 128
 """So many logs are followed at once; more take turns."""
@@ -36,6 +37,10 @@ class Listening:
         self._changed: dict[JobId, LogOf | None] = {}
         self.reports = self.refused = 0
         """How many were heard of all jobs, and how many lines were none that claimed to be."""
+        self.ranks = RankRules()
+        """When ranks hold a job up, where the job itself says nothing."""
+        self.on_held_up: Callable[[HeldUp], None] = lambda found: None
+        """Is told of jobs that are."""
 
     @property
     def logs(self) -> int:
@@ -135,5 +140,6 @@ class Listeners:
             else:
                 await reader.follow()
         except Exception:
-            _log.exception("the log of pod %s/%s is not read any more", reader.log.namespace, reader.log.pod)
+            log, ids = reader.log, {"job": reader.log.job}
+            _log.exception("the log of pod %s/%s is not read any more", log.namespace, log.pod, extra=ids)
             self._tell(Heard(reader.log.job, reader.log.uid, is_all=True))

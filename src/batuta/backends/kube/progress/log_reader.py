@@ -135,4 +135,5 @@ class LogReader:
 
     def _note(self, error: ApiError) -> None:
         level = logging.WARNING if isinstance(error, Forbidden) else logging.DEBUG
-        _log.log(level, "cannot read the log of pod %s/%s: %s", self.log.namespace, self.log.pod, error)
+        log, ids = self.log, {"job": self.log.job}
+        _log.log(level, "cannot read the log of pod %s/%s: %s", log.namespace, log.pod, error, extra=ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.tenant import is_over
+from batuta.backends.kube.binder.tenant import has_begun, is_over
 from batuta.backends.kube.jobtypes.job_type import JobType
 from batuta.backends.kube.jobtypes.pod_parts import LAUNCHER
 from batuta.backends.kube.progress.heard import Heard, LogOf
@@ -13,16 +13,16 @@ from batuta.backends.kube.progress.said import Reported, ResultGiven
 from batuta.core.cluster import Span
 from batuta.core.event import JobProgressed
 from batuta.core.job import Job, JobId
+from batuta.engine.rank_watch import RankWatch
 from batuta.engine.report_meter import ReportMeter, sample_of
 from batuta.spec.progress import ProgressReport
-
-_BEGUN = ("Running", "Succeeded", "Failed")
 
 
 class Reports:
     """Told when runs begin and end and what is heard of them. For the engine's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: RankWatch) -> None:
+        self._ranks = ranks
         self.result: str | None = None
         """What the script gave to `batuta.sdk.result`, as JSON."""
         self.has_spoken = False
@@ -35,6 +35,11 @@ class Reports:
         self._answered = self._unasked = 0
         """The last request of this start that was answered; checkpoints without a number since then."""
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a run goes on."""
+        return self._start is not None
+
     def began(self, job: Job, start: int, places: Iterable[Span], begun_s: float) -> None:
         """All members of a start run, or run at another size: since then."""
         if self._reports is None:
@@ -45,6 +50,7 @@ class Reports:
         held = list(places)
         gpus, nodes = sum(len(place.gpus) for place in held), len({place.node for place in held})
         self._reports.began(begun_s, gpus, nodes)
+        self._ranks.began([place.node for place in held], {place.node for place in held}, start)
 
     def ended(self, now_s: float) -> None:
         """The run is over, or about to be."""
@@ -86,6 +92,8 @@ class Reports:
         if not (reported or heard.is_all) or self._reports is None or self._start is None:
             return None
         # By the clock of the node: a script may say anything, but nothing is said before it happens.
+        for one in reported:
+            self._ranks.hear(one.report, now_s)
         times = ((one.report, now_s if one.time_s is None else min(one.time_s, now_s)) for one in reported)
         self._reports.add([sample_of(report, time_s) for report, time_s in times])
         return self._reports.news(now_s, at_last=heard.is_all)
@@ -98,11 +106,8 @@ class Reports:
         """The log that tells of the run: that of the launcher where there is one, else of replica 0."""
         if self._start is None:
             return None
-        own = [
-            pod
-            for pod in pods
-            if pod.metadata.labels.get(names.START) == str(self._start) and pod.status.phase in _BEGUN
-        ]
+        start = str(self._start)
+        own = [pod for pod in pods if pod.metadata.labels.get(names.START) == start and has_begun(pod)]
         launchers = [pod for pod in own if pod.metadata.labels.get(names.ROLE) == LAUNCHER]
         pod = next(iter(launchers or [pod for pod in own if kind.replica_of(pod) == 0]), None)
         if pod is None or not pod.spec.containers:

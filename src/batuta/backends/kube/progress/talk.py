@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from batuta.backends.kube import objects
@@ -17,6 +18,9 @@ from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import Span
 from batuta.core.job import Job, JobId
 from batuta.core.progress import Progress
+from batuta.engine.rank_watch import RankWatch
+from batuta.spec.problem import InputError
+from batuta.spec.task_ranks import RankWishes, rank_wishes
 
 LAST_WORDS_S: Final = 2.0
 """A job that has succeeded is over so much later at most, if the end of its log is slow to come."""
@@ -30,7 +34,9 @@ class Talk:
     def __init__(self, site: Site, job: JobId) -> None:
         self._site = site
         self._job = job
-        self._reports = Reports()
+        self._ranks = RankWatch(job, site.listening.ranks)
+        self._wishes = RankWishes()
+        self._reports = Reports(self._ranks)
         self._asking = Asking(site, self._reports)
         self._begun_s = -math.inf
         self._until_s = math.inf
@@ -85,8 +91,28 @@ class Talk:
         if event is not None and is_alive:
             self.progress = event.progress
             self._site.say(event)
+        if is_alive:
+            self._tell_of_ranks(now_s)
         has_result = any(isinstance(one, ResultGiven) for one in heard.said)
         return heard.is_all or has_result or self._asking.is_open
+
+    def watch(self, labels: Mapping[str, str], now_s: float) -> float:
+        """Looks whether its ranks hold it up; when to look again, even if nothing is heard until then.
+
+        `labels` may say what the job wants to be done about it; what means nothing there is passed over.
+        """
+        with suppress(InputError):
+            if (wishes := rank_wishes(labels)) != self._wishes:
+                self._wishes = wishes
+                self._ranks.judge_by(self._site.listening.ranks.for_job(wishes))
+        if not self._reports.is_running or self._asking.is_open:
+            return math.inf
+        self._tell_of_ranks(now_s)
+        return self._ranks.next_look_s(now_s)
+
+    def _tell_of_ranks(self, now_s: float) -> None:
+        for found in self._ranks.look(now_s):
+            self._site.listening.on_held_up(found)
 
     def may_go(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> bool:
         """Whether these pods may be ended: they have saved when asked, cannot, or have had their time."""

@@ -66,6 +66,8 @@ def from_task(
     secret = f"{own}-env" if task.secrets else ""
     types = known_products([one.type for one in _alike(task) if one.type != ANY], products)
     template = pod_template_of(task, _image(task), types, secret, workdir_in_image)
+    if task.gpu.soft:
+        template["metadata"] = {"annotations": {names.SHARE_LIMITS: "soft"}}
     job: Manifest = {
         "apiVersion": names.API_VERSION,
         "kind": names.KIND,
@@ -168,7 +170,21 @@ def _annotations(task: Task, user: str) -> dict[str, str]:
         found[names.WANTED] = names.ANY_SIZE
     elif task.num_nodes != elastic.min_nodes:
         found[names.WANTED] = str(task.num_nodes)
-    return found | ({names.USER: user} if user else {})
+    return found | _trial(task) | ({names.USER: user} if user else {})
+
+
+def _trial(task: Task) -> dict[str, str]:
+    """Whether it is to be tried out before it is queued, where it says so itself."""
+    wishes = task.trial
+    if wishes.wanted is None:
+        return {}
+    found = {names.TRIAL: "true" if wishes.wanted else "false"}
+    if wishes.sizes:
+        found[names.TRIAL_SIZES] = ",".join(map(str, wishes.sizes))
+    for key, seconds in ((names.TRIAL_BUDGET, wishes.budget_s), (names.TRIAL_EACH, wishes.each_s)):
+        if seconds is not None:
+            found[key] = str(math.ceil(seconds))
+    return found
 
 
 def _labels(task: Task) -> dict[str, str]:
@@ -205,8 +221,8 @@ def _notes(task: Task) -> tuple[str, ...]:
         notes.append(
             f"of the alternative accelerators, those with {task.accelerators[0].count:g} are asked for"
         )
-    if task.trial.wanted:
-        notes.append("trial is not used on a cluster: only a local server makes trial runs")
+    if task.trial.priority is not None:
+        notes.append("trial.priority is a number, and a cluster has classes: its runs have that of the job")
     if task.auto_nodes:
         notes.append("num_nodes: auto: the operator chooses the size; status.sizeChoice has it, and why")
     return tuple(notes)

@@ -6,10 +6,9 @@ that got past it. A rule about a change (`oldSelf`) is the API server's alone: o
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from batuta.backends.kube.definition import Rule, broken
 from batuta.backends.kube.unified_job.model import JOB_TYPES, LONGEST_NAME, NAME_PATTERN, Spec, UnifiedJob
 
 _KNOWN: Final = ", ".join(JOB_TYPES)
@@ -18,30 +17,9 @@ _RESTARTS_ITSELF: Final = ("Job", "MPIJob")
 _RUNS: Final = "(has(self.status) && has(self.status.replicas) && self.status.replicas > 0)"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A CEL rule at a place of the schema; `holds` says the same in Python (None: about a change)."""
-
-    at: str
-    """The object that `self` is; empty for the whole UnifiedJob."""
-    cel: str
-    message: str
-    field: str = ""
-    """The field to blame, below `at`."""
-    holds: Callable[[UnifiedJob], bool] | None = None
-
-    @property
-    def path(self) -> str:
-        return ".".join(part for part in (self.at, self.field) if part)
-
-
 def broken_rules(job: UnifiedJob) -> list[str]:
     """The messages of the rules that a job breaks, each with its field."""
-    return [
-        f"{rule.path or 'metadata.name'}: {rule.message}"
-        for rule in RULES
-        if rule.holds is not None and not rule.holds(job)
-    ]
+    return broken(RULES, job)
 
 
 def _sound_name(job: UnifiedJob) -> bool:
@@ -91,7 +69,7 @@ def _restart_policy(spec: Spec) -> str:
     return str(pod.get("restartPolicy", "Never")) if isinstance(pod, dict) else "Never"
 
 
-def _while_running(field: str, path: str) -> Rule:
+def _while_running(field: str, path: str) -> Rule[UnifiedJob]:
     new, old = f"self.spec.{path}", f"oldSelf.spec.{path}"
     same = f"(has({new}) == has({old}) && (!has({new}) || {new} == {old}))"
     return Rule(
@@ -102,7 +80,7 @@ def _while_running(field: str, path: str) -> Rule:
     )
 
 
-RULES: Final[tuple[Rule, ...]] = (
+RULES: Final[tuple[Rule[UnifiedJob], ...]] = (
     Rule(
         "",
         f"size(self.metadata.name) <= {LONGEST_NAME} && self.metadata.name.matches('{NAME_PATTERN}')",

@@ -112,7 +112,7 @@ def _build(
         namespace=meta.namespace,
         priority=priorities.get(spec.priority_class_name, 0),
         kind=_KINDS.get(spec.job_type, JobKind.SCRIPT),
-        application=meta.labels.get("app.kubernetes.io/name", "") or meta.name,
+        application=meta.labels.get(names.APPLICATION, "") or meta.name,
         gpu_types=tuple((name, 1.0) for name in wishes.gpu_types) or ANY_TYPE,
         share=share,
         topology=topology,
@@ -125,6 +125,7 @@ def _build(
         work_s=prior_work_s(curve),
         restart_s=PRIOR_RESTART_S,
         checkpoint_interval_s=_checkpoint_interval_s(job),
+        trial_of=f"{meta.namespace}/{trial}" if (trial := meta.labels.get(names.TRIAL_RUN)) else None,
     )
 
 
@@ -163,7 +164,14 @@ def _share(spec: Spec, faults: list[str]) -> Share | None:
             faults.append(
                 f"spec.sharing.gpuMemory: {sharing.gpu_memory!r} is not 1Mi or more, for example 8Gi"
             )
-    return Share(whole_units_mib(memory_mib), sharing.gpu_compute or 0)
+    return Share(whole_units_mib(memory_mib), sharing.gpu_compute or 0, soft=_is_soft(spec))
+
+
+def _is_soft(spec: Spec) -> bool:
+    """Whether its pods may have more of a card's compute than their share while that is idle."""
+    metadata = spec.replica_spec.template.get("metadata")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    return isinstance(annotations, dict) and annotations.get(names.SHARE_LIMITS) == "soft"
 
 
 def _topology(spec: Spec, faults: list[str]) -> Topology:

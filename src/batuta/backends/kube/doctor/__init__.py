@@ -1,0 +1,1 @@
+"""What `batuta doctor` looks at in a cluster."""

@@ -1,0 +1,73 @@
+"""What a cluster shows of a trial run beside its speed: how its GPUs are used, and its last words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+
+import msgspec
+
+from batuta.backends.kube import names, objects
+from batuta.core.cluster import Placement
+from batuta.engine.trials.reading import Look, Seen
+
+
+class _Gpu(msgspec.Struct, rename="camel"):
+    """One GPU of an agent's report."""
+
+    index: int
+    utilisation: float | None = None
+    memory_used_mib: float | None = None
+
+
+class _Report(msgspec.Struct):
+    """What an agent writes on its node."""
+
+    time: float
+    gpus: list[_Gpu] = []
+
+
+class RunSight:
+    """All that was seen of one run. An operator that comes later sees what comes later."""
+
+    def __init__(self, since_s: float) -> None:
+        """Reports of a time before `since_s` are about whoever had the GPUs then, or about its loading."""
+        self.seen = Seen()
+        self._last_s = since_s
+
+    def look(self, placement: Placement, nodes: Mapping[str, objects.Node]) -> None:
+        """Takes in what the agents of its nodes have reported since the last look."""
+        reports = {span.node: _report(nodes.get(span.node)) for span in placement.spans}
+        times = [one.time for one in reports.values() if one is not None]
+        if not times or max(times) <= self._last_s:
+            return
+        figures = [
+            gpu
+            for span in placement.spans
+            if (report := reports[span.node]) is not None and report.time > self._last_s
+            for gpu in report.gpus
+            if gpu.index in span.gpus
+        ]
+        self._last_s = max(times)
+        self.seen.add(_summed(figures))
+
+
+def _summed(figures: Iterable[_Gpu]) -> Look:
+    figures = tuple(figures)
+    memory = [one.memory_used_mib for one in figures if one.memory_used_mib is not None]
+    busy = [min(max(one.utilisation, 0.0), 1.0) for one in figures if one.utilisation is not None]
+    return Look(round(max(memory)) if memory else None, fmean(busy) if busy else None)
+
+
+def _report(node: objects.Node | None) -> _Report | None:
+    text = "" if node is None else node.metadata.annotations.get(names.UTILISATION, "")
+    try:
+        return msgspec.json.decode(text, type=_Report) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def last_words(pod: objects.Pod) -> str:
+    """The end of the output of a pod whose containers failed, as its kubelet kept it."""
+    ended = (one.state.terminated for one in pod.status.container_statuses)
+    return "\n".join(one.message for one in ended if one is not None and one.exit_code and one.message)

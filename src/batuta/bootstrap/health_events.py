@@ -1,0 +1,94 @@
+"""What the engine has to be told so that the World is as the book of health wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from batuta.core import event as ev
+from batuta.core.bitsets import bits
+from batuta.core.cluster import NodeName
+from batuta.core.health import HealthBook
+from batuta.core.health_record import BY_HEALTH, WHOLE_NODE, Alert, RestartJob, Target
+from batuta.core.job import JobId
+from batuta.core.job_table import Phase
+from batuta.core.wish import Wish
+from batuta.core.world import World
+
+GpuPlace: TypeAlias = tuple[NodeName, int]
+
+
+def gpus_out(book: HealthBook) -> dict[GpuPlace, str]:
+    """All GPUs that jobs may not have, and why: those of a node that is out as a whole too."""
+    found: dict[GpuPlace, str] = {}
+    for target, reason in sorted(book.out.items(), reverse=True):
+        whole = target.gpu == WHOLE_NODE
+        gpus = range(book.members[target.node].gpus) if whole else (target.gpu,)
+        for gpu in gpus:
+            found.setdefault((target.node, gpu), reason)
+    return found
+
+
+def levelling(world: World, out: Mapping[GpuPlace, str], now_s: float) -> Iterator[ev.Event]:
+    """Brings the World's GPUs to what is wanted, from whatever they are.
+
+    A node that is ill as a whole is one whose GPUs all are: its cordon belongs to people, so the two never
+    meet. Jobs that lose a part of their GPUs are made whole elsewhere by the next plan.
+    """
+    index, names = world.nodes.index, {node for node, _ in out if node in world.nodes.index}
+    names |= {world.nodes.nodes[i].name for i, gpus in world.ill.items() if gpus}
+    for i in sorted(index[name] for name in names):
+        node, ill = world.nodes.nodes[i], world.ill.get(i, 0)
+        for gpu in range(node.gpus):
+            reason = out.get((node.name, gpu))
+            if reason is not None and not ill >> gpu & 1:
+                yield ev.GpuFailed(now_s, node.name, gpu, reason=reason)
+            elif reason is None and ill >> gpu & 1:
+                yield ev.GpuRepaired(now_s, node.name, gpu)
+
+
+def restarts(world: World, orders: Iterable[tuple[RestartJob, float]], now_s: float) -> Iterator[ev.Event]:
+    """Has jobs begin again from a checkpoint, each with the time of what it is to be restarted for.
+
+    One that does not run, or has begun since, needs nothing more.
+    """
+    jobs, done = world.jobs, set[JobId]()
+    for order, found_s in orders:
+        if order.job in done or order.job not in jobs:
+            continue
+        row = jobs.row(order.job)
+        runs = jobs.phase_of(row) is Phase.RUNNING and jobs.wish_of(row) is Wish.RUN
+        begun_s = np.fmax(jobs.f("last_start_s")[row], jobs.f("last_resize_s")[row])
+        if runs and begun_s < found_s:
+            done.add(order.job)
+            yield ev.JobWished(now_s, order.job, Wish.EVICT, cause=BY_HEALTH)
+
+
+def jobs_on(world: World, node: NodeName, gpu: int | None) -> tuple[JobId, ...]:
+    """The jobs that have a GPU, or any GPU of a node."""
+    return tuple(
+        job
+        for job, placement in zip(world.jobs.ids, world.jobs.placements, strict=True)
+        if placement is not None
+        and any(span.node == node and (gpu is None or gpu in span.gpus) for span in placement.spans)
+    )
+
+
+def idle_gpus(world: World) -> set[Target]:
+    """GPUs that no job has."""
+    layout = world.layout
+    return {
+        Target(node.name, gpu) for i, node in enumerate(world.nodes.nodes) for gpu in bits(layout.free[i])
+    }
+
+
+def told_of(book: HealthBook) -> dict[Target, tuple[str, str]]:
+    """State and reason of all that people are told of when it changes."""
+    alerts = {order.target: order.reason for order in book.standing() if isinstance(order, Alert)}
+    return {
+        target: ("alert", alerts[target]) if target in alerts else (record.state.value, record.reason)
+        for target, record in book.records.items()
+        if record.since_s or record.reason
+    }

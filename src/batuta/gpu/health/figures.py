@@ -1,0 +1,74 @@
+"""Figures of GPUs that tell of their health: which there are, and what is new since the last look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Final, Protocol, TypeAlias
+
+from batuta.core.cluster import NodeName
+from batuta.core.health_record import Target
+from batuta.core.health_rules import Finding, HealthRules, Source
+
+
+class Figure(StrEnum):
+    """What is looked at. A GPU that does not answer to one of them is not judged by it."""
+
+    LOST = "lost"
+    """1: the driver does not reach the GPU any more, or does not count it any more."""
+    ECC_CORRECTED = "ecc-corrected"
+    ECC_UNCORRECTED = "ecc-uncorrected"
+    """Since the driver was loaded."""
+    REMAP_PENDING = "remap-pending"
+    REMAP_FAILED = "remap-failed"
+    """1: so it is."""
+    NVLINKS_DOWN = "nvlinks-down"
+    """How many are not up, where others of the same GPU are."""
+    NVLINK_ERRORS = "nvlink-errors"
+    """Replays, recoveries and checksum errors of all links."""
+    TEMPERATURE = "temperature"
+    """In °C."""
+    SLOWED_DOWN = "slowed-down"
+    """1: clocks are low for heat or power, by the hardware's own doing."""
+
+
+COUNTERS: Final = frozenset({Figure.ECC_CORRECTED, Figure.ECC_UNCORRECTED, Figure.NVLINK_ERRORS})
+"""These only grow, until a reset; what is new since the last look is what counts."""
+
+Values: TypeAlias = Mapping[Figure, int]
+Seen: TypeAlias = dict[Target, dict[str, int]]
+"""What figures were at the last look. Plain, so that it can be kept: then nothing counts twice."""
+
+
+class FigureSource(Protocol):
+    """Looks at GPUs. For one thread."""
+
+    def read(self) -> Mapping[tuple[NodeName, int], Values]:
+        """The figures of all GPUs that can be looked at now."""
+        ...
+
+
+def news(
+    rules: HealthRules, seen: Seen, found: Mapping[tuple[NodeName, int], Values], now_s: float
+) -> Iterator[Finding]:
+    """What is new since the last look and of interest to the rules; `seen` is brought up to date.
+
+    A counter that was never seen before begins where it is: what it counted is nobody's news. One that is
+    lower than before was reset, and all of it is new. Any other figure is news when it comes to fit another
+    rule than before: a GPU that stays hot is told of once.
+    """
+    for (node, gpu), values in sorted(found.items()):
+        before = seen.setdefault(Target(node, gpu), {})
+        for figure, value in values.items():
+            last = before.get(figure)
+            before[figure] = value
+            if figure in COUNTERS:
+                new = 0 if last is None else value - last if value >= last else value
+            else:
+                new = value if _rule(rules, figure, value) != _rule(rules, figure, last or 0) else 0
+            if new and _rule(rules, figure, new) is not None:
+                yield Finding(now_s, node, Source.NVML, new, figure.value, gpu)
+
+
+def _rule(rules: HealthRules, figure: Figure, value: int) -> object:
+    return rules.find(Source.NVML, value, figure.value)

@@ -1,0 +1,48 @@
+"""What is thought of a node by who watches jobs reaches the book, and only three jobs take it out."""
+
+import msgspec
+
+from batuta.backends.kube import objects
+from batuta.backends.kube.binder.cluster import Cluster
+from batuta.backends.kube.health.desk import HealthDesk, HealthOptions
+from batuta.backends.kube.health.memory import Stored
+from batuta.backends.kube.operator.observed import Observed
+from batuta.backends.kube.operator.run import Site
+from batuta.backends.kube.operator.writes import Writes
+from batuta.core.health_record import State, Target
+from batuta.gpu.health.rules_file import read_rules
+
+GPU = "nvidia.com/gpu"
+WHY = "straggler: job j is held up by a straggler: rank 1 of 4"
+
+
+def make_desk() -> HealthDesk:
+    observed = Observed()
+    for name in ("n0", "n1", "n2", "n3"):
+        node = {"metadata": {"name": name}, "status": {"capacity": {GPU: "4"}, "allocatable": {GPU: "4"}}}
+        observed.nodes[name] = msgspec.convert(node, objects.Node)
+    site = Site(
+        Cluster(),
+        Writes(lambda posted: None),
+        observed.owners(),
+        lambda event: None,
+        lambda party: None,
+    )
+    return HealthDesk(HealthOptions(read_rules(), "batuta-system"), Stored(), site, observed, {}, (GPU,))
+
+
+def test_a_node_that_holds_a_job_up_is_suspect():
+    desk = make_desk()
+    desk.suspect("n1", "team-a/j", WHY)
+    desk.suspect("gone", "team-a/j", WHY)
+    desk.drive(1000.0)
+    records = desk.memory.book.records
+    assert {target: record.state for target, record in records.items()} == {Target("n1"): State.SUSPECT}
+
+
+def test_three_jobs_take_it_out():
+    desk = make_desk()
+    for number in range(3):
+        desk.suspect("n1", f"team-a/j{number}", WHY)
+    desk.drive(1000.0)
+    assert Target("n1") in desk.memory.book.out

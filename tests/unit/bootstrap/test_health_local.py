@@ -1,0 +1,59 @@
+"""Which log is read, and what is wrong with what somebody wants to be read."""
+
+from pathlib import Path
+
+import pytest
+
+from batuta.bootstrap.health_local import open_log, read_health, virtual_log
+from batuta.bootstrap.health_saved import recall
+from batuta.core.cluster import Node
+from batuta.gpu.health.log_file import LogFile
+from batuta.gpu.health.rules_file import read_rules
+from batuta.spec.problem import InputError
+
+
+class Texts(dict[str, str]):
+    def put(self, key: str, value: str) -> None:
+        self[key] = value
+
+
+def test_all_that_is_wrong_with_log_and_rules_is_told_at_once(tmp_path: Path):
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("version: 1\nlimits: {share: 7}\nxid: [{code: 79, means: x, action: rebot}]\n")
+    with pytest.raises(InputError) as caught:
+        read_health(tmp_path / "nowhere" / "kern.log", rules)
+    told = [str(problem) for problem in caught.value.problems]
+    assert len(told) == 3
+    assert "there is no folder" in told[0]
+    assert "share must be" in told[1]
+    assert "did you mean reboot?" in told[2]
+
+
+def test_a_log_may_come_later_but_is_no_folder(tmp_path: Path):
+    assert read_health(tmp_path / "kern.log", None) == read_rules()
+    with pytest.raises(InputError, match="is a folder"):
+        read_health(tmp_path, None)
+
+
+def test_virtual_gpus_have_a_log_of_their_own_unless_another_is_named(tmp_path: Path):
+    line = "NVRM: Xid (PCI:0000:01:00): 79, x\n"
+    virtual_log(tmp_path).parent.mkdir()
+    virtual_log(tmp_path).write_text(line)
+    own = open_log(tmp_path, None, virtual=True)
+    assert isinstance(own, LogFile)
+    assert own.read(None).lines == (line.strip(),)
+    other = open_log(tmp_path, tmp_path / "other.log", virtual=True)
+    assert isinstance(other, LogFile)
+    assert other.read(None).lines == ()
+
+
+def test_what_is_known_of_nodes_that_are_gone_is_forgotten():
+    texts, rules = Texts(), read_rules()
+    memory = recall(texts, rules, [Node("n0", 2), Node("n1", 2)])
+    memory.book.cordoned("n1", "ana")
+    assert memory.may_restart("j", 1.0)
+    memory.last_note = 7
+    memory.save(texts)
+    again = recall(texts, rules, [Node("n0", 4)])
+    assert (again.last_note, again.restarts, again.book.cordons) == (7, {"j": [1.0]}, {})
+    assert {name: member.gpus for name, member in again.book.members.items()} == {"n0": 4}
