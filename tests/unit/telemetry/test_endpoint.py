@@ -89,16 +89,18 @@ def test_nobody_there_is_worth_another_attempt():
     assert answer.trouble
 
 
-@pytest.mark.parametrize(
-    ("said", "low_s", "high_s"),
-    [
-        ("7", 7, 7),
-        (formatdate(time.time() + 3600, usegmt=True), 3000, 3601),
-        ("soon", None, None),
-        ("-1", None, None),
-    ],
-)
-def test_when_to_come_again_is_a_number_or_a_date(said, low_s, high_s):
+@pytest.mark.parametrize(("said", "after_s"), [("7", 7), ("soon", None), ("-1", None)])
+def test_when_to_come_again_is_a_number_of_seconds(said, after_s):
+    assert _told_to_come_again(said) == after_s
+
+
+def test_when_to_come_again_may_be_a_date():
+    # Not a parameter: names of tests must not depend on the clock, or two test processes disagree about them.
+    found = _told_to_come_again(formatdate(time.time() + 3600, usegmt=True))
+    assert found is not None
+    assert 3000 <= found <= 3601
+
+
+def _told_to_come_again(said: str) -> float | None:
     with receiving(statuses=[429], retry_after=said) as receiver:
-        found = read_endpoint(receiver.url).post(b"{}", 10.0).retry_after_s
-    assert found is None if low_s is None else low_s <= found <= high_s
+        return read_endpoint(receiver.url).post(b"{}", 10.0).retry_after_s
