@@ -143,6 +143,41 @@ def test_preemption_over_borrowing_pushes_aside_in_the_first_flavor_rather_than_
     assert not standing.preempted
 
 
+def test_a_flavor_in_which_nobody_may_be_pushed_aside_is_never_preferred_to_one_that_is_free() -> None:
+    """Given that `x` is full, nobody there gives way and none of it may be borrowed, when `y` is free but
+    farther away, then `y` it is, although borrowing comes last: it would wait for `x` for ever.
+    """
+    quota = quota_of(
+        *(Cohort("near", "root"), Cohort("root")),
+        ClusterQueue("a", "near", by_flavor(x=Limits(2 * MILLI, borrowing=0), y=0), fungibility=BORROW_LAST),
+        ClusterQueue("idle", "near", by_flavor(x=2)),
+        ClusterQueue("far", "root", by_flavor(y=2)),
+    )
+    trial = Trial(quota)
+    submit(trial, "first", "a", pods(2))
+    assert submit(trial, "second", "a", pods(2)).admitted["second"] == {GPU: "y"}
+
+
+def test_a_flavor_of_which_one_resource_cannot_be_had_is_one_to_wait_for() -> None:
+    """Given that in `x` GPUs can be borrowed and CPUs are gone, when both are free in `y`, then `y` it is."""
+
+    def group(*flavors: tuple[str, int, Limits]) -> tuple[ResourceGroup, ...]:
+        own = (FlavorQuota(name, (Limits(gpu * MILLI), cpu)) for name, gpu, cpu in flavors)
+        return (ResourceGroup((GPU, CPU), tuple(own)),)
+
+    none, some, own = Limits(), Limits(4 * MILLI), Limits(2 * MILLI, borrowing=0)
+    quota = quota_of(
+        *(Cohort("near", "root"), Cohort("root")),
+        ClusterQueue("a", "near", group(("x", 0, own), ("y", 0, none)), fungibility=BORROW_LAST),
+        ClusterQueue("idle", "near", group(("x", 0, some))),
+        ClusterQueue("far", "root", group(("x", 4, none), ("y", 4, some))),
+    )
+    trial = Trial(quota)
+    both = PodSet(((GPU, MILLI), (CPU, 2 * MILLI)))
+    assert trial.submit("first", "a", (both,)).admitted["first"] == {GPU: "x", CPU: "x"}
+    assert trial.submit("second", "a", (both,)).admitted["second"] == {GPU: "y", CPU: "y"}
+
+
 # ---------------------------------------------------------------------------------------- partial admission
 
 

@@ -281,6 +281,10 @@ def _ends_search(tried: Possibility, rules: Fungibility) -> bool:
 
 
 def _better(one: Possibility, other: Possibility, rules: Fungibility) -> bool:
+    waits, other_waits = one.mode is Mode.NO_CANDIDATES, other.mode is Mode.NO_CANDIDATES
+    if waits is not other_waits:
+        # What cannot be had now does not keep a claim from what can, whatever the queue prefers.
+        return other_waits
     if rules.preference is Preference.PREEMPTION_OVER_BORROWING:
         return (-one.level, one.mode) > (-other.level, other.mode)
     return (one.mode, -one.level) > (other.mode, -other.level)
