@@ -178,6 +178,26 @@ def test_a_flavor_of_which_one_resource_cannot_be_had_is_one_to_wait_for() -> No
     assert trial.submit("second", "a", (both,)).admitted["second"] == {GPU: "y", CPU: "y"}
 
 
+def test_when_quota_comes_free_a_search_begins_with_the_first_flavor_again() -> None:
+    """Given a workload whose first pod set has a place in `x` and whose second waits for `y`, when in that
+    very cycle somebody gives `y` back, then the first one still gets its place in `x`.
+    """
+    only_y = pods(1, name="second", node_labels=(("kind", "y"),))
+    trial = Trial(
+        quota_of(
+            ClusterQueue("waits", "all", by_flavor(x=2, y=0)),
+            ClusterQueue("owner", "all", by_flavor(y=3), preemption=TAKES_BACK),
+            ClusterQueue("borrower", "all", by_flavor(y=0)),
+            *(Flavor("x", (("kind", "x"),)), Flavor("y", (("kind", "y"),))),
+        )
+    )
+    submit(trial, "large", "borrower", pods(2))
+    submit(trial, "stays", "borrower", pods(1), priority=5)
+    assert set(submit(trial, "w", "waits", pods(2, name="first"), only_y, priority=1).pending) == {"w"}
+    standing = submit(trial, "small", "owner", pods(1))
+    assert (set(standing.admitted), lost(standing)) == ({"small", "stays", "w"}, ["large"])
+
+
 # ---------------------------------------------------------------------------------------- partial admission
 
 
@@ -381,3 +401,27 @@ def test_a_blocked_strict_head_keeps_its_own_quota_from_borrowers_of_the_cycle()
     submit(trial, "head", "strict", pods(3))
     submit(trial, "borrows", "b", pods(2))
     assert set(trial.standing().admitted) == {"runs"}
+
+
+def test_what_a_strict_head_does_not_keep_for_good_goes_to_who_was_overtaken() -> None:
+    """Given a blocked strict head that keeps one of `x` in one search and three in the next, when somebody
+    comes who needs one and is overtaken by both and by another that has to wait, then it gets one in the end.
+    """
+    x, y = Flavor("x", (("kind", "x"),)), Flavor("y", (("kind", "y"),))
+    trial = Trial(
+        quota_of(
+            ClusterQueue("strict", "all", by_flavor(x=3, y=3), Strategy.STRICT_FIFO),
+            ClusterQueue("other", "all", by_flavor(y=1, x=2)),
+            ClusterQueue("borrower", "all", by_flavor(x=0)),
+            *(x, y),
+        )
+    )
+    submit(trial, "fills-y", "strict", pods(4, node_labels=y.node_labels))
+    submit(trial, "in-x", "other", pods(1))
+    submit(trial, "borrows-x", "borrower", pods(2))
+    submit(trial, "head", "strict", pods(1, name="first"), pods(3, name="second"))
+    second = pods(1, name="second", node_labels=y.node_labels)
+    submit(trial, "waits", "other", pods(1, name="first", node_labels=x.node_labels), second)
+    standing = submit(trial, "w", "borrower", pods(1))
+    assert "w" in standing.admitted
+    assert set(standing.pending) == {"head", "waits"}

@@ -19,6 +19,7 @@ from batuta.quota.victims import Cause
 MOST_CYCLES = 100_000
 MOST_RESUMED = 64
 """So often a search for flavors goes on where it ended, in case it never comes to the end of all at once."""
+_SERVED = (Outcome.ADMITTED, Outcome.PUSHES)
 
 
 @dataclass(slots=True)
@@ -48,6 +49,9 @@ class Line:
         self.refused[claim.shape] = (claim.priority, refusal)
 
     def wake(self) -> None:
+        for _, _, claim in self.waiting:
+            # A flavor that its search has passed may be free now.
+            claim.tried = ()
         for claim in self.aside.values():
             self.put(claim)
         self.aside.clear()
@@ -99,14 +103,23 @@ class Lines:
 
         Who is pushed aside is told to `on_push`, which may put it in line again.
         """
+        again = True
         for _ in range(MOST_CYCLES):
             busy = [line for line in self._lines.values() if line.first or len(line)]
             heads = [claim for line in busy if (claim := self._head(line)) is not None]
             if not heads:
                 return
+            resumes = any(claim.resumes for claim in heads)
             entries = run_cycle(self.ledger, heads)
-            if not self._act(entries, on_admit, on_push):
+            if self._act(entries, on_admit, on_push):
+                again = again or any(entry.outcome in _SERVED for entry in entries)
+                continue
+            # One that stays at the head begins its search anew and keeps other flavors free then: who was
+            # overtaken meanwhile may fit beside it.
+            again = again and resumes and any(entry.outcome is Outcome.LATER for entry in entries)
+            if not again:
                 return
+            again = False
 
     def _head(self, line: Line) -> Claim | None:
         """The first one that has not been answered already by way of another just like it."""
