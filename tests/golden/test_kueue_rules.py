@@ -366,6 +366,27 @@ def test_a_door_that_is_drained_lets_its_own_out_and_no_others() -> None:
     assert set(trial.change(quota(StopPolicy.NONE)).admitted) == {"w1", "w2", "w3"}
 
 
+def test_who_is_pushed_out_of_a_held_queue_waits_until_it_is_open_again() -> None:
+    """Given a held queue that borrows in `x`, when the owner takes that back, then nobody starts in `y`."""
+
+    def quota(queue: StopPolicy, door: StopPolicy) -> Quota:
+        return quota_of(
+            ClusterQueue("owner", "all", by_flavor(x=2), preemption=TAKES_BACK),
+            ClusterQueue("borrower", "all", by_flavor(x=0, y=2), stop=queue),
+            *(LocalQueue("owner", "owner"), LocalQueue("borrower", "borrower", stop=door)),
+        )
+
+    opened = quota(StopPolicy.NONE, StopPolicy.NONE)
+    for held in (quota(StopPolicy.HOLD, StopPolicy.NONE), quota(StopPolicy.NONE, StopPolicy.HOLD)):
+        trial = Trial(opened)
+        assert submit(trial, "borrows", "borrower", pods(2)).admitted == {"borrows": {GPU: "x"}}
+        trial.change(held)
+        standing = submit(trial, "owns", "owner", pods(2))
+        assert (set(standing.admitted), lost(standing)) == ({"owns"}, ["borrows"])
+        assert standing.pending["borrows"].reason == "Suspended"
+        assert trial.change(opened).admitted["borrows"] == {GPU: "y"}
+
+
 def test_a_queue_that_is_made_again_goes_on_with_what_runs_in_it() -> None:
     queue = ClusterQueue("a", "", gpus(2))
     trial = Trial(quota_of(queue))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from batuta.core.quota import Cell, Quota, StopPolicy
 from batuta.quota.claim import Claim, PodSet
-from batuta.quota.doors import Door, open_door
+from batuta.quota.doors import open_door
 from batuta.quota.ledger import Ledger
 from batuta.quota.lines import Lines, Pushed
 from batuta.quota.refusal import Refusal, Why
@@ -142,7 +142,6 @@ class Trial:
         lines = Lines(ledger)
         claims: dict[str, Claim] = {}
         for work in self._works.values():
-            door = open_door(quota, quota.door(work.namespace, work.door), work.door)
             if work.queue and self._stopped(work):
                 self._evict(work, Evicted(work.name, "ClusterQueueStopped"))
             if work.queue:
@@ -151,14 +150,14 @@ class Trial:
                 usage = {ledger.tree.number(cell): amount for cell, amount in work.usage.items()}
                 ledger.book(claim, usage, work.since)
             elif work.active:
-                self._wait(ledger, lines, work, door, claims)
+                self._wait(ledger, lines, work, claims)
             else:
                 self._refusals[work.name] = ("", Refusal(Why.SUSPENDED, "is not active"))
 
         def push(pushed: Pushed) -> None:
-            name, by = str(pushed.claim.key), str(pushed.by.key)
-            self._evict(self._works[name], Evicted(name, "Preempted", pushed.cause.value, by))
-            lines.put(pushed.claim)
+            work, by = self._works[str(pushed.claim.key)], str(pushed.by.key)
+            self._evict(work, Evicted(work.name, "Preempted", pushed.cause.value, by))
+            self._wait(ledger, lines, work, claims)
 
         lines.settle(lambda claim: self._admit(ledger, claim), push)
         for key, refusal in lines.refusals.items():
@@ -173,13 +172,17 @@ class Trial:
         stops = (queue.stop if queue else StopPolicy.NONE, door.stop if door else StopPolicy.NONE)
         return StopPolicy.HOLD_AND_DRAIN in stops
 
-    def _wait(self, ledger: Ledger, lines: Lines, work: _Work, door: Door, claims: dict[str, Claim]) -> None:
+    def _wait(self, ledger: Ledger, lines: Lines, work: _Work, claims: dict[str, Claim]) -> None:
+        """Puts a workload in line, if the way there is open: it may have been pushed out of a held queue."""
+        door = open_door(self._quota, self._quota.door(work.namespace, work.door), work.door)
         refusal = door.refusal or self._refuse_namespace(door.queue, work.namespace or _DEFAULT_NAMESPACE)
         if refusal is not None:
             self._refusals[work.name] = (door.queue, refusal)
             return
-        claims[work.name] = self._claim(ledger, work, door.queue)
-        lines.put(claims[work.name])
+        claim = claims.get(work.name)
+        if claim is None or claim.queue.name != door.queue:
+            claim = claims[work.name] = self._claim(ledger, work, door.queue)
+        lines.put(claim)
 
     def _refuse_namespace(self, queue: str, namespace: str) -> Refusal | None:
         selector = self._quota.queue_of[queue].namespaces
