@@ -27,7 +27,8 @@ def try_out(
 ) -> None:
     """Try quota out: who would get it, who would lose it and why, step by step. Needs no server.
 
-    Where the file says what is expected, differences are told, and the exit code is 1.
+    Where the file says what is expected, differences are told, and the exit code is 1. A case that is wrong
+    is told with all its problems, and does not keep the others from being tried.
 
     Example: batuta queues try case.yaml
 
@@ -39,9 +40,13 @@ def try_out(
     """
     from batuta.cli.quota_story import play
     from batuta.cli.terminal import print_json, say
-    from batuta.spec.quota_case_file import read_cases
+    from batuta.spec.problem import InputError
+    from batuta.spec.quota_case_file import sort_out
+    from batuta.spec.text_file import read_text
 
-    cases = read_cases(file)
+    cases, problems = sort_out(read_text(file), str(file))
+    if problems and not cases:
+        raise InputError(problems)
     told: list[dict[str, Any]] = []
     wrong = 0
     for case in cases:
@@ -59,6 +64,8 @@ def try_out(
     expecting = sum(any(step.expected for step in case.steps) for case in cases)
     if expecting:
         say(f"{expecting - wrong} of {expecting} cases went as expected")
+    if problems:
+        raise InputError(problems)
     if wrong:
         raise typer.Exit(1)
 
@@ -151,9 +158,10 @@ def _sentence(action: Action) -> str:
         case Delete():
             return f"delete {action.name}"
         case PatchWorkload():
-            said = {"active": action.active, "priority": action.priority}
+            active = None if action.active is None else str(action.active).lower()
+            said = {"active": active, "priority": action.priority, "queue": action.queue}
             changes = ", ".join(f"{key} {value}" for key, value in said.items() if value is not None)
-            return f"change {action.name}: {changes.lower() or 'nothing'}"
+            return f"change {action.name}: {changes or 'nothing'}"
         case ChangeQuota():
             return f"{action.verb.removesuffix('Object')} {action.kind} {action.name}"
 

@@ -52,7 +52,7 @@ def _do(trial: Trial, action: Action, over: set[str]) -> Standing:
             over.add(action.name)
             return trial.finish(action.name)
         case PatchWorkload():
-            return trial.patch(action.name, action.active, action.priority)
+            return trial.patch(action.name, action.active, action.priority, action.queue)
         case ChangeQuota():
             return trial.change(action.quota)
 

@@ -99,9 +99,13 @@ class Trial:
         del self._works[self._known(name)]
         return self._settle()
 
-    def patch(self, name: str, active: bool | None = None, priority: int | None = None) -> Standing:
-        """A workload gets another priority, or is (de)activated."""
+    def patch(
+        self, name: str, active: bool | None = None, priority: int | None = None, queue: str | None = None
+    ) -> Standing:
+        """It gets another priority, is (de)activated, or goes to another queue, if it has no quota yet."""
         work = self._works[self._known(name)]
+        if queue is not None and not work.queue:
+            work.door = queue
         if priority is not None:
             work.priority = priority
         if active is not None and active != work.active:

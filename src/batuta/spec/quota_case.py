@@ -59,6 +59,7 @@ class PatchWorkload:
     name: str
     active: bool | None = None
     priority: int | None = None
+    queue: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

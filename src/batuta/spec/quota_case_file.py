@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from batuta.spec.kueue.part import Item, ObjectReader, Part, part_of, read_text_value
-from batuta.spec.problem import InputError, in_order
+from batuta.spec.problem import InputError, Problem, in_order
 from batuta.spec.quota_case import Case, Eviction, Expected, Step, Wait
 from batuta.spec.quota_case_step import Workloads, read_action
 from batuta.spec.quota_case_world import CaseQuota
@@ -43,15 +43,17 @@ def read_cases(path: Path) -> tuple[Case, ...]:
 
 def parse_cases(text: str, file: str = "cases.yaml") -> tuple[Case, ...]:
     """The same for a text."""
+    cases, problems = sort_out(text, file)
+    if problems:
+        raise InputError(problems)
+    return cases
+
+
+def sort_out(text: str, file: str = "cases.yaml") -> tuple[tuple[Case, ...], list[Problem]]:
+    """The cases that are sound, and what is wrong with the others, in the order in which it stands there."""
     reader = ObjectReader(file)
-    cases = []
-    for item in _each_case(reader, text):
-        case = _read_case(reader, item)
-        if case is not None:
-            cases.append(case)
-    if reader.problems:
-        raise InputError(in_order(reader.problems))
-    return tuple(cases)
+    read = [_read_case(reader, item) for item in _each_case(reader, text)]
+    return tuple(case for case in read if case is not None), in_order(reader.problems)
 
 
 def _each_case(reader: ObjectReader, text: str) -> Iterator[Item]:

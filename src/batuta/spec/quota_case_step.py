@@ -130,11 +130,12 @@ def _pod_set(part: Part, name: str) -> PodSet:
 def _patch(part: Part, quota: Quota, workloads: Workloads) -> PatchWorkload:
     if "name" not in part or "spec" not in part:
         part.fault("name", f"{part.path} needs name and spec")
-    spec = part.part("spec", ("active", "priority"))
+    spec = part.part("spec", ("active", "priority", "queueName"))
     return PatchWorkload(
         workloads.find(part, "name"),
         spec.flag("active", default=True) if "active" in spec else None,
         _priority(spec, quota),
+        spec.text("queueName") if "queueName" in spec else None,
     )
 
 

@@ -88,6 +88,40 @@ def test_a_bad_file_is_refused_with_all_its_problems(tmp_path):
     assert len(result.exception.problems) == 2
 
 
+def test_a_case_that_is_wrong_does_not_keep_the_others_from_being_tried(tmp_path):
+    """Given two cases of which the second has two faults, the first is tried, and both faults are told."""
+    text = f"---{CASE}---\nname: wrong\nobjects: []\nsteps: [{{do: {{finish: x}}}}, {{do: {{delete: y}}}}]\n"
+    result = run(tmp_path, text, "-o", "json")
+    assert [case["name"] for case in json.loads(result.stdout)] == [
+        "the older one waits for the more important one"
+    ]
+    assert result.stderr == "1 of 1 cases went as expected\n"
+    assert isinstance(result.exception, InputError)
+    assert [(one.line, one.message) for one in result.exception.problems] == [
+        (16, "there is no workload x"),
+        (16, "there is no workload y"),
+    ]
+
+
+def test_a_workload_that_waits_can_go_to_another_queue_and_one_that_has_quota_cannot(tmp_path):
+    """Given a full queue and an idle one, who waits for the first starts in the second; who runs stays."""
+    text = """
+    objects: [{queues: [{name: a, quota: {"*": 2}}, {name: b, quota: {"*": 2}}]}]
+    steps:
+      - do: {submit: {name: runs, queue: a, requests: {batuta.dev/gpus: 2}}}
+      - do: {submit: {name: waits, queue: a, requests: {batuta.dev/gpus: 2}}}
+        pending: [waits]
+      - do: {patchWorkload: {name: runs, spec: {queueName: b}}}
+        pending: [waits]
+      - do: {patchWorkload: {name: waits, spec: {queueName: b}}}
+        admitted: [runs, waits]
+        preempted: []
+    """
+    result = run(tmp_path, text)
+    assert result.exit_code == 0, result.output
+    assert "change waits: queue b" in result.stdout
+
+
 def test_a_quota_change_is_a_step(tmp_path):
     text = """
 objects:
