@@ -363,6 +363,7 @@ def test_a_door_that_is_drained_lets_its_own_out_and_no_others() -> None:
     assert set(submit(trial, "w3", "one", pods(1)).pending) == {"w3"}
     drained = trial.change(quota(StopPolicy.HOLD_AND_DRAIN))
     assert (set(drained.admitted), lost(drained)) == ({"w2"}, ["w1"])
+    assert [one.reason for one in drained.preempted] == ["LocalQueueStopped"]
     assert set(trial.change(quota(StopPolicy.NONE)).admitted) == {"w1", "w2", "w3"}
 
 

@@ -146,8 +146,8 @@ class Trial:
         lines = Lines(ledger)
         claims: dict[str, Claim] = {}
         for work in self._works.values():
-            if work.queue and self._stopped(work):
-                self._evict(work, Evicted(work.name, "ClusterQueueStopped"))
+            if work.queue and (why := self._stopped(work)):
+                self._evict(work, Evicted(work.name, why))
             if work.queue:
                 claim = claims[work.name] = self._claim(ledger, work, work.queue)
                 claim.flavors = work.flavors
@@ -169,12 +169,13 @@ class Trial:
         evicted, self._evicted = tuple(sorted(self._evicted, key=lambda one: one.workload)), []
         return self._tell(evicted)
 
-    def _stopped(self, work: _Work) -> bool:
-        """Whether its queue, or the door it came through, does not let it go on."""
+    def _stopped(self, work: _Work) -> str:
+        """Why its queue, or the door it came through, does not let it go on; empty if both do."""
         queue = self._quota.queue_of.get(work.queue)
         door = self._quota.door(work.namespace, work.door)
-        stops = (queue.stop if queue else StopPolicy.NONE, door.stop if door else StopPolicy.NONE)
-        return StopPolicy.HOLD_AND_DRAIN in stops
+        if queue is not None and queue.stop is StopPolicy.HOLD_AND_DRAIN:
+            return "ClusterQueueStopped"
+        return "LocalQueueStopped" if door is not None and door.stop is StopPolicy.HOLD_AND_DRAIN else ""
 
     def _wait(self, ledger: Ledger, lines: Lines, work: _Work, claims: dict[str, Claim]) -> None:
         """Puts a workload in line, if the way there is open: it may have been pushed out of a held queue."""
