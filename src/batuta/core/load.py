@@ -1,4 +1,7 @@
-"""How busy jobs of a name keep a GPU, as it was measured: what is expected of the next one of that name."""
+"""How busy jobs of a name keep a GPU, as it was measured: what is expected of the next one of that name.
+
+Measured is what runs, and what is tried out: a trial run may be over before anybody has reported its GPUs.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,12 @@ _NEWS = 0.3
 
 
 def learn(world: World, job: Job, busy: float) -> None:
-    """Takes in how busy a job keeps its busiest GPU. Names that nobody used for long are forgotten."""
-    name = job.application or job.name
+    """Takes in how busy a job keeps its busiest GPU."""
+    learn_name(world, _name(job), busy)
+
+
+def learn_name(world: World, name: str, busy: float) -> None:
+    """Takes in how busy a job of a name keeps a GPU. Names that nobody used for long are forgotten."""
     if name:
         before = world.loads.pop(name, busy)
         world.loads[name] = before + _NEWS * (busy - before)
@@ -26,8 +33,17 @@ def learn(world: World, job: Job, busy: float) -> None:
 
 def expected_load(world: World, job: Job) -> float:
     """What a job will probably use of a GPU, from 0 to 1; 0 where nothing is known of its like."""
-    load = world.loads.get(job.application or job.name, 0.0)
+    load = world.loads.get(_name(job), 0.0)
     share = job.share
     if share is not None and share.compute_percent and not share.soft:
         return min(load, share.compute_percent / 100)
     return load
+
+
+def is_known(world: World, job: Job) -> bool:
+    """Whether anything was measured of a job's like."""
+    return _name(job) in world.loads
+
+
+def _name(job: Job) -> str:
+    return job.application or job.name

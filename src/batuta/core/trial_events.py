@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from batuta.core.event import TrialMeasured
 from batuta.core.job import Job
+from batuta.core.load import learn_name
 from batuta.core.reason import Evidence, Reason
 from batuta.core.trial import TrialMeasurement, TrialOutcome, run_id
 from batuta.core.wish import Wish
@@ -22,9 +23,12 @@ def begin(world: World, row: int) -> None:
 
 def note(world: World, event: TrialMeasured) -> None:
     """Keeps what a trial run showed, beside what is known of other sizes."""
+    measured = event.measured
+    if measured.outcome is TrialOutcome.MEASURED and measured.utilisation is not None:
+        learn_name(world, measured.application, measured.utilisation)
     if event.job in world.trials:
-        others = (one for one in world.trials[event.job] if one.gpus != event.measured.gpus)
-        world.trials[event.job] = (*others, event.measured)
+        others = (one for one in world.trials[event.job] if one.gpus != measured.gpus)
+        world.trials[event.job] = (*others, measured)
 
 
 def give_up(world: World, job: Job) -> None:

@@ -14,6 +14,8 @@ BUSIEST = 0.7
 """Sharers of a card that is busier than this disturb each other: nobody joins them while there is room."""
 UNKNOWN = 0.5
 """What a GPU counts as of which nothing is known: neither idle nor busy."""
+_A_TRIFLE = 1e-9
+"""Sums of floats are not their parts: 0.4 and 0.3 are no more than 0.7."""
 
 
 Card: TypeAlias = tuple[int, int]
@@ -48,6 +50,14 @@ class BusyCards:
     def of_world(world: World, busiest: float = BUSIEST) -> BusyCards:
         return BusyCards(world.usage, partial(_expected, world), world.now_s, world.nodes.largest, busiest)
 
+    def fork(self) -> BusyCards:
+        """A copy on which others may join."""
+        twin = BusyCards({}, self._expected, 0.0, self._width, self.busiest)
+        twin._fresh = self._fresh
+        twin._sums = None if self._sums is None else self._sums.copy()
+        twin._crowded = self._crowded.copy()
+        return twin
+
     def __bool__(self) -> bool:
         return bool(self._fresh)
 
@@ -66,13 +76,29 @@ class BusyCards:
         found = self._crowded.get(load)
         if found is None:
             found = 0
-            for (i, gpu), busy in self._together().items():
-                if busy + load > self.busiest:
-                    found |= 1 << i * self._width + gpu
+            for card, busy in self._together().items():
+                if self._is_too_much(busy + load):
+                    found |= self._bit(card)
             self._crowded[load] = found
         return found
 
-    def _together(self) -> Mapping[Card, float]:
+    def join(self, card: Card, load: float) -> None:
+        """Somebody who will use so much goes to a card: who comes next in this cycle meets it there."""
+        if load > 0.0:
+            sums = self._together()
+            sums[card] = sums.get(card, 0.0) + load
+            for other, found in self._crowded.items():
+                if self._is_too_much(sums[card] + other):
+                    self._crowded[other] = found | self._bit(card)
+
+    def _is_too_much(self, busy: float) -> bool:
+        return busy > self.busiest + _A_TRIFLE
+
+    def _bit(self, card: Card) -> int:
+        i, gpu = card
+        return 1 << i * self._width + gpu
+
+    def _together(self) -> dict[Card, float]:
         """By card: how busy it is, or will be when all on it do what is expected of them."""
         if self._sums is None:
             self._sums = dict(self._expected())

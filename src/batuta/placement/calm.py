@@ -48,10 +48,6 @@ class CalmNodes:
                 else:
                     yield i
 
-    def forget(self) -> None:
-        """GPUs were given back: nodes may be calmer than was thought."""
-        self._tiers.clear()
-
     def _sorted(self, gpus: int) -> list[int]:
         tiers = [0] * (TENTHS + 1)
         known = 0

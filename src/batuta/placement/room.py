@@ -88,7 +88,7 @@ class Room:
     def of(world: World, within: Mapping[JobId, int] = EVERYWHERE, busiest: float = BUSIEST) -> Room:
         """A copy of what the World has, to place on for as long as it does not change."""
         room = Room(world.layout.sketch(), world.missing(), world.avoided, within, world.jobs.beside)
-        if world.usage:
+        if world.usage or world.loads:
             room._know = partial(BusyCards.of_world, world, busiest)
             room.loads = partial(expected_load, world)
         return room
@@ -97,7 +97,7 @@ class Room:
         """A copy to try something out on."""
         twin = Room(self.layout.fork(), self._missing, self._avoided, self._within, self._asked)
         twin._suited, twin._widest = self._suited, self._widest
-        twin._know, twin._busy = self._know, self._busy
+        twin._know, twin._busy = self._know, None if self._busy is None else self._busy.fork()
         twin.loads, twin.spreads = self.loads, self.spreads
         return twin
 

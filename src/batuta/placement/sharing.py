@@ -161,19 +161,23 @@ def place_share(room: Room, job: Job, share: Share, nodes: int) -> Placement | N
     layout = room.layout
     if room.cards is None:
         room.cards = CardLevels(layout)
-    found = _choose(room, room.cards, job, share, nodes)
+    # To a percent, so that thousands of jobs are of few kinds.
+    load = round(room.loads(job), 2)
+    found = _choose(room, room.cards, job, share, nodes, room.busy.crowded(load))
     if found is None:
         return None
     i, gpu = found
+    room.busy.join(found, load)
     before = layout.cards.get(found, EMPTY_CARD)
     layout.take(i, 1 << gpu, job)
     room.cards.moved(layout, i, gpu, before)
     return Placement((Span(room.table.nodes[i].name, (gpu,)),))
 
 
-def _choose(room: Room, cards: CardLevels, job: Job, share: Share, nodes: int) -> tuple[int, int] | None:
+def _choose(
+    room: Room, cards: CardLevels, job: Job, share: Share, nodes: int, crowded: int
+) -> tuple[int, int] | None:
     """Beside others that leave it in peace, or alone; if there is no other place, beside any."""
-    crowded = room.busy.crowded(room.loads(job))
     fresh = _fresh_card(room, cards, job, share, nodes) if room.spreads else None
     return (
         fresh

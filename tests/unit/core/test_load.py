@@ -6,6 +6,7 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.job import Share
 from batuta.core.load import MOST_NAMES, expected_load, learn
+from batuta.core.trial import TrialMeasurement, TrialOutcome
 from batuta.core.world import World
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world
 
@@ -17,6 +18,29 @@ def test_reports_teach_what_a_job_uses():
     next_one = make_job("k", application="resnet")
     assert expected_load(world, next_one) == pytest.approx(0.8 - 0.3 * 0.4)
     assert expected_load(world, make_job("k", application="bert")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "busy", "load"),
+    [
+        (TrialOutcome.MEASURED, 0.6, 0.6),
+        (TrialOutcome.MEASURED, None, 0.0),
+        (TrialOutcome.FAILED, 0.6, 0.0),
+    ],
+)
+def test_a_trial_run_teaches_it_before_the_job_has_run(
+    outcome: TrialOutcome, busy: float | None, load: float
+):
+    world = World()
+    apply(
+        world,
+        ev.TrialMeasured(
+            NOW_S,
+            "j",
+            TrialMeasurement("j-t2", 2, outcome, application="resnet", utilisation=busy),
+        ),
+    )
+    assert expected_load(world, make_job("j", application="resnet", share=Share())) == load
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from batuta.core.idle import STALE_S
 from batuta.core.job import Job, JobState, Share
 from batuta.core.layout import Layout
 from batuta.core.reason import Reason
+from batuta.core.trial import TrialMeasurement, TrialOutcome
 from batuta.placement import TopologyPlacer
 from batuta.placement.draft import PlacerOptions
 from batuta.placement.room import Room
@@ -234,6 +235,50 @@ def test_shares_can_be_spread():
     assert placed(shared(40, 20), "spread") == "n0:2"
     assert placed(shared(40, 20, 50, 60), "spread") == "n0:1"
     assert placed(report(shared(40, 20, 50, 60), 0.0, 0.9, 0.0, 0.0), "spread") == "n0:0"
+
+
+def tried_out(world, **busy: float):
+    """Applications of which trial runs have shown how busy they keep a GPU."""
+    for name, load in busy.items():
+        one = TrialMeasurement(f"{name}-t1", 1, TrialOutcome.MEASURED, application=name, utilisation=load)
+        apply(world, ev.TrialMeasured(NOW_S, name, one))
+    return world
+
+
+def soft(name: str, application: str, submit_s: float = 0.0):
+    """A job that takes what it can get of a card."""
+    return make_job(name, share=Share(100, soft=True), application=application, submit_s=submit_s)
+
+
+def newcomers(*applications: str):
+    """Jobs that wait for a share, on a node with four cards."""
+    jobs = [soft(f"j{k}", application, float(k)) for k, application in enumerate(applications)]
+    return make_world(make_nodes(4, **GPU), {}, jobs)
+
+
+def all_placed(world) -> dict[str, str]:
+    return outcome(world, place(TopologyPlacer(), world, dict.fromkeys(world.jobs.ids, 1)))
+
+
+def test_trial_runs_say_with_whom_a_job_can_share_before_anything_was_measured():
+    def joins(loud: float, quiet: float) -> str:
+        jobs = [soft("s", "loud"), soft("j", "quiet")]
+        return placed(
+            tried_out(make_world(make_nodes(4, **GPU), {"s": "n0:0"}, jobs), loud=loud, quiet=quiet)
+        )
+
+    assert joins(loud=0.5, quiet=0.2) == "n0:0"
+    assert joins(loud=0.6, quiet=0.2) == "n0:1"
+
+
+def test_sharers_that_start_together_count_with_each_other():
+    """Two at 0.3 leave each other in peace; a third would not."""
+    world = tried_out(newcomers("calm", "calm", "calm", "calm"), calm=0.3)
+    assert all_placed(world) == {"j0": "n0:0", "j1": "n0:0", "j2": "n0:1", "j3": "n0:1"}
+
+
+def test_those_of_whom_nothing_is_known_do_not():
+    assert set(all_placed(newcomers("a", "b", "c")).values()) == {"n0:0"}
 
 
 # -------------------------------------------------------------------------------------- more than there is
