@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batuta.backends.kube import names
 from batuta.backends.kube.binder import Binder, Need, profile_of
 from batuta.backends.kube.binder.plugins.gpu_share import GpuShare
 from tests.unit.backends.kube.binder.test_gpus import share, shared_node, utilisation
@@ -28,7 +29,12 @@ def test_no_card_is_given_away_twice(seed: int, order: str) -> None:
         single(pod(f"w{number}", gpu=dice.randint(1, 2)))
         if dice.random() < 0.2
         else single(
-            share(f"s{number}", dice.choice([200, 400, 700]), dice.choice([0, 30, 60])),
+            share(
+                f"s{number}",
+                dice.choice([200, 400, 700]),
+                dice.choice([0, 30, 60]),
+                annotations=dice.choice([{}, {names.SHARE_LIMITS: "soft"}]),
+            ),
             load=dice.choice([None, 0.2, 0.5]),
             priority=dice.randint(0, 1),
         )
@@ -47,7 +53,7 @@ def test_no_card_is_given_away_twice(seed: int, order: str) -> None:
 
     cards = where.cards
     assert (cards.memory_taken_mib <= cards.memory_mib).all()
-    assert (cards.compute_taken <= 100).all()
+    assert (cards.compute_taken + cards.soft_taken <= 100).all()
     assert (cards.held <= 1).all()
     assert not ((cards.held > 0) & (cards.sharers > 0)).any()
     assert ((cards.sharers < 2) | (cards.load <= 0.7 + 1e-9)).all()

@@ -47,6 +47,7 @@ from batuta.core.event import PolicySet
 from batuta.core.expected import SizeChoice
 from batuta.core.job import Job, JobId
 from batuta.core.job_table import Phase
+from batuta.core.load import known_load
 from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.engine.clock import SteadyClock
@@ -208,7 +209,7 @@ def kube_backend(
     timing = Timing(
         gang_timeout_s=config.gang_timeout_seconds, restart_backoff_s=config.restart_backoff_seconds
     )
-    usher = Usher(binder, writes, timing)
+    usher = Usher(binder, writes, timing, partial(_expected, world))
     teller = NodeTeller(_known_nodes(world), _known_ill(world))
     site = Site(
         binder.cluster,
@@ -245,6 +246,12 @@ def kube_backend(
     backend = KubeBackend(floor, said, inbox, clock)
     backend.look_first()
     return backend, usher, desks
+
+
+def _expected(world: World, job: JobId) -> float | None:
+    """How busy a job will keep a GPU, by what its like were measured at: in trial runs, or as they ran."""
+    load = known_load(world, world.jobs.jobs[world.jobs.row(job)]) if job in world.jobs else None
+    return None if load is None else round(load, 2)
 
 
 def _choose(experience: Experience, teller: NodeTeller, job: Job) -> SizeChoice:

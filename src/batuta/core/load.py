@@ -31,18 +31,17 @@ def learn_name(world: World, name: str, busy: float) -> None:
             del world.loads[next(iter(world.loads))]
 
 
-def expected_load(world: World, job: Job) -> float:
-    """What a job will probably use of a GPU, from 0 to 1; 0 where nothing is known of its like."""
-    load = world.loads.get(_name(job), 0.0)
-    share = job.share
-    if share is not None and share.compute_percent and not share.soft:
+def known_load(world: World, job: Job) -> float | None:
+    """What a job will probably use of a GPU, from 0 to 1; None where nothing is known of its like."""
+    load, share = world.loads.get(_name(job)), job.share
+    if load is not None and share is not None and share.compute_percent and not share.soft:
         return min(load, share.compute_percent / 100)
     return load
 
 
-def is_known(world: World, job: Job) -> bool:
-    """Whether anything was measured of a job's like."""
-    return _name(job) in world.loads
+def expected_load(world: World, job: Job) -> float:
+    """The same; 0 where nothing is known."""
+    return known_load(world, job) or 0.0
 
 
 def _name(job: Job) -> str:

@@ -123,7 +123,7 @@ class Attempt:
 
     def _pick_gpus(self, need: Need, row: int) -> tuple[int, ...]:
         if need.cls.gpus:
-            return self._cluster.cards.lowest(row, need.cls.gpus)
+            return self._cluster.cards.calmest(row, need.cls.gpus)
         if need.cls.share is not None:
             return (self._share.pick(need, self._cluster, row),)
         return ()

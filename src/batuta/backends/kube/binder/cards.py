@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.card_facts import cards_of
+from batuta.backends.kube.binder.card_facts import WHOLE_COMPUTE, cards_of
 from batuta.backends.kube.binder.node_table import Flags, Floats, Ints
 from batuta.backends.kube.binder.padding import padded
 from batuta.backends.kube.binder.pod_class import Share
@@ -44,7 +44,9 @@ class Cards:
         self.compute: Ints = np.zeros(shape, np.int64)
         self.memory_taken_mib: Ints = np.zeros(shape, np.int64)
         self.compute_taken: Ints = np.zeros(shape, np.int64)
-        """Percent of each GPU that its sharers have."""
+        """Percent of each GPU that its sharers have by hard limits, …"""
+        self.soft_taken: Ints = np.zeros(shape, np.int64)
+        """… and by soft ones, of which more may be given away than there is."""
         self.held: Ints = np.zeros(shape, np.int64)
         """How many pods hold the GPU whole; more than one only where somebody else made a mistake."""
         self.sharers: Ints = np.zeros(shape, np.int64)
@@ -59,6 +61,8 @@ class Cards:
         """Whether shares can be had of it at all: it is well, and nobody holds it whole, named or unnamed."""
         self.memory_left_mib: Ints = np.zeros(shape, np.int64)
         self.compute_left: Ints = np.zeros(shape, np.int64)
+        """For hard limits: these are promises, and no GPU can keep more than 100 percent."""
+        self.soft_left: Ints = np.zeros(shape, np.int64)
         self.full: Floats = np.zeros(shape, np.float64)
         """How much of what it has to give is taken, of memory or of compute, whichever is more."""
         # Per node, worked out whenever a line of the above changes:
@@ -127,9 +131,18 @@ class Cards:
         """The GPUs of which nothing may be given."""
         return [gpu for gpu, ill in enumerate(self.ill[row, : int(self.count[row])].tolist()) if ill]
 
-    def lowest(self, row: int, count: int) -> tuple[int, ...]:
-        """The first GPUs that nobody holds; those that are held without a number count as the last ones."""
-        return tuple(self._untouched(row)[:count])
+    def calmest(self, row: int, count: int) -> tuple[int, ...]:
+        """GPUs that nobody holds, the really least used ones, of those as much used the first.
+
+        Those that are held without a number count as the last ones.
+        """
+        untouched = self._untouched(row)
+        free = untouched[: max(len(untouched) - int(self.unnamed[row]), 0)]
+        return tuple(sorted(sorted(free, key=lambda gpu: self.tenths(row, gpu))[:count]))
+
+    def tenths(self, row: int, gpu: int) -> int:
+        """How busy a GPU probably is, to a tenth: less is no difference."""
+        return round(10 * float(self.believed[row, gpu]))
 
     def guess(self, row: int, count: int) -> tuple[int, ...]:
         """The GPUs that are taken to be held by pods of which nobody wrote down a number: the last ones."""
@@ -139,18 +152,26 @@ class Cards:
         assert holding.share is not None
         self.sharers[row, gpu] += sign
         self.memory_taken_mib[row, gpu] += sign * holding.share.memory_mib
-        self.compute_taken[row, gpu] += sign * holding.share.compute_percent
+        taken = self.soft_taken if holding.share.soft else self.compute_taken
+        taken[row, gpu] += sign * holding.share.compute_percent
         self._settle(row, gpu)
         # A sum of floats does not return to 0 by itself.
         self.load[row, gpu] = self.load[row, gpu] + sign * holding.load if self.sharers[row, gpu] else 0.0
 
     def _settle(self, row: int, gpu: int) -> None:
-        """Works out what is left of a GPU."""
-        memory, compute = int(self.memory_mib[row, gpu]), int(self.compute[row, gpu])
-        memory_taken, compute_taken = int(self.memory_taken_mib[row, gpu]), int(self.compute_taken[row, gpu])
+        """Works out what is left of a GPU: the same as in the World (`Card.booked_percent`)."""
+        memory, promised = int(self.memory_mib[row, gpu]), int(self.compute[row, gpu])
+        memory_taken, hard = int(self.memory_taken_mib[row, gpu]), int(self.compute_taken[row, gpu])
+        soft, whole = int(self.soft_taken[row, gpu]), min(promised, WHOLE_COMPUTE)
+        booked = hard - (-soft * whole // max(promised, 1))
         self.memory_left_mib[row, gpu] = memory - memory_taken
-        self.compute_left[row, gpu] = compute - compute_taken
-        self.full[row, gpu] = max(memory_taken / max(memory, 1), compute_taken / max(compute, 1))
+        self.compute_left[row, gpu] = whole - booked
+        self.soft_left[row, gpu] = (whole - hard) * promised // max(whole, 1) - soft
+        self.full[row, gpu] = max(memory_taken / max(memory, 1), booked / max(whole, 1))
+
+    def compute_left_for(self, share: Share) -> Ints:
+        """What is left for shares like this one."""
+        return self.soft_left if share.soft else self.compute_left
 
     def _untouched(self, row: int) -> list[int]:
         count = int(self.count[row])
@@ -187,6 +208,7 @@ _TABLES: Final = (
     "compute",
     "memory_taken_mib",
     "compute_taken",
+    "soft_taken",
     "held",
     "sharers",
     "load",
@@ -194,6 +216,7 @@ _TABLES: Final = (
     "sharable",
     "memory_left_mib",
     "compute_left",
+    "soft_left",
     "full",
 )
 _SUMMARIES: Final = ("unnamed", "count", "untouched", "mean_busy", "least_busy", "expected")

@@ -256,7 +256,15 @@ class Cluster:
             for resource, line in self.nodes.resources.items():
                 free = again.nodes.free[again.nodes.line(resource), other]
                 assert self.nodes.free[line, row] == free, f"{name}: {resource}"
-            for table in ("held", "sharers", "memory_taken_mib", "compute_taken", "unnamed", "untouched"):
+            for table in (
+                "held",
+                "sharers",
+                "memory_taken_mib",
+                "compute_taken",
+                "soft_taken",
+                "unnamed",
+                "untouched",
+            ):
                 mine, theirs = getattr(self.cards, table)[row], getattr(again.cards, table)[other]
                 assert np.sum(mine) == np.sum(theirs), f"{name}: {table}"
             assert self.ports.by_row.get(row) == again.ports.by_row.get(other), f"{name}: ports"

@@ -36,6 +36,8 @@ class Share(NamedTuple):
 
     memory_mib: int
     compute_percent: int
+    soft: bool = False
+    """Whether it may have more compute while the card is idle, and counts on less than it was promised."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
@@ -108,6 +110,7 @@ def _key(pod: objects.Pod) -> bytes:
             spec.tolerations,
             spec.topology_spread_constraints,
             (pod.metadata.namespace, pod.metadata.labels) if social else None,
+            _is_soft(pod),
         )
     )
 
@@ -136,7 +139,7 @@ def read_class(pod: objects.Pod) -> PodClass:
         apart=pod_terms(apart.required_during_scheduling_ignored_during_execution, space),
         spread=spreads(spec.topology_spread_constraints, space, pod.metadata.labels),
         gpus=next((asked[name] for name in names.GPU_RESOURCES if name in asked), 0),
-        share=_share(asked),
+        share=_share(asked, _is_soft(pod)),
         aligned=aligned_pod(containers),
         aligned_containers=containers,
     )
@@ -165,6 +168,10 @@ def _preferred(node: objects.NodeAffinity) -> tuple[tuple[int, NodeTerm], ...]:
     )
 
 
-def _share(asked: dict[str, int]) -> Share | None:
+def _is_soft(pod: objects.Pod) -> bool:
+    return pod.metadata.annotations.get(names.SHARE_LIMITS) == "soft"
+
+
+def _share(asked: dict[str, int], soft: bool) -> Share | None:
     units, compute = asked.get(names.SHARE_MEMORY, 0), asked.get(names.SHARE_COMPUTE, 0)
-    return Share(units * names.SHARE_UNIT_MIB, compute) if units or compute else None
+    return Share(units * names.SHARE_UNIT_MIB, compute, soft) if units or compute else None

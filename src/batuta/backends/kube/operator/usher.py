@@ -52,11 +52,19 @@ class Turned:
 class Usher:
     """Takes requests for seats during a turn, and serves them all at its end."""
 
-    def __init__(self, binder: Binder, writes: Writes, timing: Timing) -> None:
+    def __init__(
+        self,
+        binder: Binder,
+        writes: Writes,
+        timing: Timing,
+        expected: Callable[[JobId], float | None] = lambda job: None,
+    ) -> None:
+        """`expected`: how busy a job will keep a GPU, by trial runs and history; None where nobody knows."""
         self._binder = binder
         self._cluster = binder.cluster
         self._writes = writes
         self._timing = timing
+        self._expected = expected
         self._asked: dict[str, Party] = {}
         self._underway: dict[str, _Underway] = {}
         self._party_of: dict[str, str] = {}
@@ -99,7 +107,7 @@ class Usher:
     ) -> list[Turned]:
         if not parties:
             return []
-        outcome = self._binder.schedule([_group(party) for party in parties.values()], now_s)
+        outcome = self._binder.schedule([self._group(party) for party in parties.values()], now_s)
         turned: list[Turned] = []
         by_party: dict[str, list[Binding]] = {}
         for binding in outcome.bindings:
@@ -127,7 +135,9 @@ class Usher:
             return
         if self._kept is not None and any(key in self._cluster.assumed for key in self._kept[1]):
             return
-        found = self._binder.schedule([_group(replace(party, seats=party.seats[:placed]))], now_s).bindings
+        found = self._binder.schedule(
+            [self._group(replace(party, seats=party.seats[:placed]))], now_s
+        ).bindings
         self._kept = party.job, tuple(one.key for one in found)
         self.given.update(one.node for one in found)
 
@@ -226,6 +236,16 @@ class Usher:
             return None
         return self._give_up(uid, underway, _Failed(f"pod {pod.metadata.name} is gone"))
 
+    def _group(self, party: Party) -> Group:
+        members = (
+            Member(seat.pod) if seat.place is None else Member(seat.pod, seat.place.node, seat.place.gpus)
+            for seat in party.seats
+        )
+        # Somebody may know better, and say so on the pods, which are all alike.
+        load = next((expected_load(seat.pod.metadata.annotations) for seat in party.seats), None)
+        load = self._expected(party.job) if load is None else load
+        return Group(party.key, tuple(members), party.priority, party.since_s, load=load)
+
     def retry(self, now_s: float) -> list[Turned]:
         """Asks again for bindings without an answer; gives up those that took too long."""
         for uid in self._unanswered:
@@ -269,16 +289,6 @@ class Usher:
         nodes = {one.node for one in underway.failed if one.node}
         why = "; ".join(sorted({one.why for one in underway.failed}))
         return Turned(underway.party, why, tuple(sorted(nodes)))
-
-
-def _group(party: Party) -> Group:
-    members = (
-        Member(seat.pod) if seat.place is None else Member(seat.pod, seat.place.node, seat.place.gpus)
-        for seat in party.seats
-    )
-    # What a trial run or history expects stands on the pods, which are all alike.
-    load = next((expected_load(seat.pod.metadata.annotations) for seat in party.seats), None)
-    return Group(party.key, tuple(members), party.priority, party.since_s, load=load)
 
 
 def _failed(error: ApiError, node: NodeName) -> _Failed:

@@ -24,6 +24,12 @@ class TestWholeGpus:
 
         assert binding.gpus == (0, 2)
 
+    def test_of_those_the_really_least_used_go_first(self) -> None:
+        where = cluster(node("n", gpu=4, annotations=utilisation(1000.0, 0.9, 0.5, 0.0, 0.04)))
+
+        assert bind(where, pod("p", gpu=2), now_s=1000.0).bindings[0].gpus == (2, 3)
+        assert bind(where, pod("q", gpu=1), now_s=2000.0).bindings[0].gpus == (0,)
+
     def test_gpus_that_are_held_without_a_number_count_as_the_last_ones(self) -> None:
         where = cluster(node("n", gpu=4), holding("x", "", 2))
 
@@ -159,6 +165,19 @@ class TestShares:
         )
         # The same report says nothing any more once it is old.
         assert bind(where, share("b", 100), now_s=1200.0).bindings
+
+    def test_of_equally_full_cards_the_one_that_is_really_less_used_is_taken(self) -> None:
+        where = cluster(shared_node(annotations=utilisation(1000.0, 0.6, 0.1)))
+
+        assert bind(where, share("a", 100), now_s=1010.0).bindings[0].gpus == (1,)
+
+    def test_whoever_decides_on_a_busy_card_knew_no_better_one(self) -> None:
+        busy = shared_node(cards=1, annotations=utilisation(1000.0, 0.8))
+        where = cluster(busy, share("a", 100, on="n", annotations={names.GPUS: "0"}))
+
+        decided = Group("g", (Member(share("b", 100), "n", (0,)),))
+
+        assert bind(where, decided, now_s=1010.0).bindings
 
     def test_a_decided_card_is_checked_alone(self) -> None:
         where = cluster(shared_node(), share("a", 900, on="n", annotations={names.GPUS: "0"}))

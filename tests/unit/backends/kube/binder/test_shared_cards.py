@@ -25,9 +25,13 @@ def shared(*cards: dict[str, Any], text: str | None = None) -> Any:
     return node("n", requests=offers, annotations={names.CARDS: told(*cards) if text is None else text})
 
 
-def share(name: str, units: int, compute: int = 0, on: str = "", card: int | None = None) -> Any:
+def share(
+    name: str, units: int, compute: int = 0, on: str = "", card: int | None = None, soft: bool = False
+) -> Any:
     wanted = {names.SHARE_MEMORY: str(units), names.SHARE_COMPUTE: str(compute)}
     given = {} if card is None else {names.GPUS: str(card)}
+    if soft:
+        given[names.SHARE_LIMITS] = "soft"
     return pod(name, on=on, requests={key: n for key, n in wanted.items() if n != "0"}, annotations=given)
 
 
@@ -71,7 +75,30 @@ def test_cards_differ_in_what_they_have() -> None:
 @pytest.mark.parametrize(("compute", "placed"), [(100, 2), (150, 3), (200, 4)])
 def test_a_generous_node_gives_out_more_compute_than_it_has(compute: int, placed: int) -> None:
     where = cluster(shared({"index": 0, "compute": compute}))
-    assert len(cards_of(where, *(share(name, 1, 50) for name in "abcdef"))) == placed
+    assert len(cards_of(where, *(share(name, 1, 50, soft=True) for name in "abcdef"))) == placed
+    where.check_invariants()
+
+
+@pytest.mark.parametrize("compute", [100, 150, 200])
+def test_but_no_more_than_it_has_to_hard_shares(compute: int) -> None:
+    where = cluster(shared({"index": 0, "compute": compute}))
+    assert len(cards_of(where, *(share(name, 1, 50) for name in "abcdef"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fits"),
+    [((60, False), (60, True), True), ((60, False), (61, True), False), ((60, True), (61, False), False)],
+)
+def test_soft_shares_have_so_many_times_what_hard_ones_leave(
+    first: tuple[int, bool], second: tuple[int, bool], fits: bool
+) -> None:
+    """As in the World: of a card that is promised 150 percent, 60 hard ones leave 40, which are 60."""
+    where = cluster(shared({"index": 0, "compute": 150}))
+    pods = [
+        share(name, 1, percent, soft=soft)
+        for name, (percent, soft) in zip("ab", (first, second), strict=True)
+    ]
+    assert len(cards_of(where, *pods)) == 1 + fits
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '[{"index": -1}]', '[{"index": 9999}]', '[{"memory": "x"}]'])

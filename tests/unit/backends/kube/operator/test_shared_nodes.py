@@ -11,6 +11,7 @@ from batuta.backends.kube.operator.nodes import read_node
 from batuta.backends.kube.operator.pod_job import job_of
 from batuta.core.cluster import Node
 from batuta.core.fit import tolerates
+from batuta.core.job import Share
 
 CARDS = json.dumps(
     [{"index": 0, "memory": 60, "compute": 150}, {"index": 1, "memory": 60, "illness": "Xid 79"}]
@@ -52,3 +53,14 @@ def test_only_jobs_with_a_share_may_go_there() -> None:
     jobs = [job_of("j", one, read_class(one), 1) for one in (share, whole)]
     (taint,) = found.taints
     assert [tolerates(job.tolerations, taint) for job in jobs] == [True, False]
+
+
+def test_a_pod_says_itself_whether_its_share_is_soft_and_what_it_runs():
+    """Without the annotation a share is hard; its application is that of its label, for its name is new."""
+    hard = pod(batuta_gpu_memory="4", batuta_gpu_compute="30")
+    soft = pod(batuta_gpu_memory="4", batuta_gpu_compute="30")
+    soft.metadata.annotations = {names.SHARE_LIMITS: "soft"}
+    soft.metadata.labels = {names.APPLICATION: "notebook"}
+    jobs = [job_of("j", one, read_class(one), 1) for one in (hard, soft)]
+    assert [job.share for job in jobs] == [Share(1024, 30), Share(1024, 30, soft=True)]
+    assert [job.application for job in jobs] == ["", "notebook"]

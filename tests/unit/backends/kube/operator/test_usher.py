@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from batuta.backends.kube import objects
+from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder import Binder, Cluster
 from batuta.backends.kube.client.errors import ApiError, Conflict, Invalid, NotFound, Unavailable
 from batuta.backends.kube.operator.inbox import Written
@@ -12,7 +12,7 @@ from batuta.backends.kube.operator.run import Party, Seat, Timing
 from batuta.backends.kube.operator.usher import BIND, Turned, Usher
 from batuta.backends.kube.operator.writes import Writes
 from batuta.core.cluster import Span
-from tests.unit.backends.kube.binder import things
+from tests.unit.backends.kube.binder import test_gpus, things
 
 FIRST, SECOND = (things.pod(name, gpu=1) for name in ("first", "second"))
 PLACES = (Span("left", (0,)), Span("right", (0,)))
@@ -135,3 +135,17 @@ def test_one_party_at_a_time_keeps_seats(rig):
     assert rig.asked == []
     rig.serve(first, now_s=2.0)
     assert sorted(rig.asked) == [f"{BIND}first-{index}" for index in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [({}, "0.4"), ({names.EXPECTED_UTILISATION: "0.1"}, "0.1")],
+    ids=["history", "the pod"],
+)
+def test_how_busy_a_job_will_be_is_known_from_its_pods_or_else_from_history(said, written):
+    """Given a job whose like were 40 % busy, that is written on its pod, unless it says something itself."""
+    where = things.cluster(test_gpus.shared_node())
+    usher = Usher(Binder(where), Writes(lambda asked: None), Timing(), {"job": 0.4}.get)
+    usher.seat(Party("party", "job", (Seat(test_gpus.share("p", 100, annotations=said), None),)))
+    usher.serve(lambda node: False, 0.0)
+    assert where.cards.load[0, 0] == float(written)

@@ -40,10 +40,12 @@ class GpuShare(Plugin):
         room = [gpu for gpu in cards if self._has_room(need, cluster, row, gpu)]
         if not room:
             return No(self.name, Reason.NO_ROOM)
-        good = [gpu for gpu in room if self._is_peaceful(need, cluster, row, gpu)]
-        if not good:
+        if gpus:
+            # Whoever decided on a card knew how busy it is, and that there is no calmer place.
+            return None if gpus[0] in room else No(self.name, Reason.CARD, str(gpus[0]))
+        if not any(self._is_peaceful(need, cluster, row, gpu) for gpu in room):
             return No(self.name, Reason.TOO_BUSY)
-        return No(self.name, Reason.CARD, str(gpus[0])) if gpus and gpus[0] not in good else None
+        return None
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         good: Flags = np.logical_or.reduce(self._good(need, cluster, rows), axis=1)
@@ -68,14 +70,20 @@ class GpuShare(Plugin):
         return self._best(self._good(need, cluster, rows), cluster, rows)
 
     def pick(self, need: Need, cluster: Cluster, row: int) -> int:
-        """The card that a pod gets on a node that has passed the filter: of equally good ones, the first."""
+        """The card that a pod gets on a node that has passed the filter.
+
+        Of equally full ones the one that is really less used, then the first.
+        """
         cards = [
             gpu
             for gpu in range(int(cluster.cards.count[row]))
             if self._has_room(need, cluster, row, gpu) and self._is_peaceful(need, cluster, row, gpu)
         ]
-        full = [float(cluster.cards.full[row, gpu]) for gpu in cards]
-        return cards[full.index(max(full) if self.order == "bin_pack" else min(full))]
+        sign = -1.0 if self.order == "bin_pack" else 1.0
+        return min(
+            cards,
+            key=lambda gpu: (sign * float(cluster.cards.full[row, gpu]), cluster.cards.tenths(row, gpu)),
+        )
 
     def _has_room(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
         cards, share = cluster.cards, need.cls.share
@@ -83,7 +91,7 @@ class GpuShare(Plugin):
         return bool(
             cards.sharable[row, gpu]
             and cards.memory_left_mib[row, gpu] >= share.memory_mib
-            and cards.compute_left[row, gpu] >= share.compute_percent
+            and cards.compute_left_for(share)[row, gpu] >= share.compute_percent
         )
 
     def _is_peaceful(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
@@ -102,7 +110,7 @@ class GpuShare(Plugin):
         assert share is not None
         room: Flags = cards.sharable[rows]
         room &= cards.memory_left_mib[rows] >= share.memory_mib
-        room &= cards.compute_left[rows] >= share.compute_percent
+        room &= cards.compute_left_for(share)[rows] >= share.compute_percent
         return room
 
     def _peaceful(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
