@@ -28,6 +28,7 @@ from batuta.backends.kube.operator.observed import Observed
 from batuta.backends.kube.operator.outlook import OutlookWatch
 from batuta.backends.kube.operator.parking import ParkingDesk
 from batuta.backends.kube.operator.run import Known, Site, Timing
+from batuta.backends.kube.operator.usage_desk import UsageDesk, sharers_on
 from batuta.backends.kube.operator.usher import Usher
 from batuta.backends.kube.operator.writes import Clerks, Writes
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
@@ -241,6 +242,8 @@ def kube_backend(
     is_known = (lambda job: True) if experience is None else experience.knows
     set_up_trials(floor, site, observed, world, partial(_most, teller), is_known)
     floor.desks.append(ParkingDesk(world, observed, writes))
+    sharers = partial(sharers_on, world, observed, binder.cluster.pods_on, floor.job_of)
+    floor.desks.append(UsageDesk(observed, teller.__contains__, sharers, site.say))
     if health is not None:
         floor.desks.append(health.desk(site, observed, floor.runs, tuple(config.gpu_resources)))
     backend = KubeBackend(floor, said, inbox, clock)

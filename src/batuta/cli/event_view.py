@@ -87,8 +87,12 @@ def _others(data: dict[str, Any]) -> str:
     return f"others use {_gpus(len(data['gpus']))}, {cpus:g} CPUs and {memory:.1f} GiB of node {data['node']}"
 
 
-def _percents(gpus: list[float | None]) -> str:
-    return ", ".join("–" if used is None else f"{used:.0%}" for used in gpus)
+def _use(data: dict[str, Any]) -> str:
+    gpus: list[float | None] = data["gpus"]
+    if not gpus:
+        return f"how busy GPUs of node {data['node']} are is not known any more"
+    percents = ", ".join("–" if used is None else f"{used:.0%}" for used in gpus)
+    return f"GPUs of node {data['node']} are used: {percents}"
 
 
 _HEALTH_STATES = {"burn-in": "in its burn-in", "probation": "on probation"}
@@ -155,7 +159,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "GpuFailed": lambda data: f"GPU {data['gpu']} of node {data['node']} failed{_because(data)}",
     "GpuRepaired": lambda data: f"GPU {data['gpu']} of node {data['node']} works again",
     "HealthChanged": _health,
-    "GpusUsed": lambda data: f"GPUs of node {data['node']} are used: {_percents(data['gpus'])}",
+    "GpusUsed": _use,
     "QuotaSet": lambda data: f"quota is set: {_queues(data['quota'])}",
     "reset": lambda data: "some events were missed",
 }

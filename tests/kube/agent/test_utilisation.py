@@ -17,6 +17,7 @@ from tests.support.gpu_work import end
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.operator_process import OperatorProcess, prepare
 from tests.support.kube.pods import Pods, make_gang, make_pod
+from tests.support.kube.unified import Jobs
 
 
 async def read_all(kubeconfig: Path) -> tuple[Sequence[Node], Sequence[Pod]]:
@@ -113,3 +114,39 @@ def test_a_share_goes_to_the_card_that_is_really_idle(
         pods.wait_for("share")
     # then it gets the other card
     assert pods.gpus()["share"] == (node.name, "1")
+
+
+def test_a_job_with_whole_gpus_goes_to_the_node_that_is_really_idle(
+    cluster: ControlPlane, namespace: str, make_nodes: MakeNodes, tmp_path: Path
+):
+    # given two nodes alike; somebody whom Kubernetes does not know uses the one that would be taken
+    prepare(cluster)
+    first, second = sorted(make_nodes(2), key=lambda node: node.name)
+    jobs = Jobs(cluster, namespace)
+    process = first.work()
+    for node in (first, second):
+        node.start_agent()
+    settled(first, 0.5, 1.0)
+    settled(second, 0.0, 0.02)
+    with OperatorProcess(cluster, tmp_path):
+        # when a job comes, then it goes to the other one
+        job = jobs.submit("whole")
+        (place,) = wait_until(lambda: list(job.places().values()), "the job to be placed")
+        assert place == (second.name, "0")
+    end(process)
+
+
+def test_a_report_that_is_old_says_nothing_to_the_world_either(
+    cluster: ControlPlane, namespace: str, make_nodes: MakeNodes, tmp_path: Path
+):
+    # given two nodes alike, of which the first was busy long ago
+    prepare(cluster)
+    first = min(make_nodes(2), key=lambda node: node.name)
+    report = {"time": time.time() - 100, "gpus": [{"index": 0, "utilisation": 0.9}]}
+    body = {"metadata": {"annotations": {names.UTILISATION: json.dumps(report)}}}
+    cluster.api.patch(f"/api/v1/nodes/{first.name}", body)
+    with OperatorProcess(cluster, tmp_path):
+        # when jobs come, then it is as good as the other one, and before it
+        job = Jobs(cluster, namespace).submit("whole")
+        (place,) = wait_until(lambda: list(job.places().values()), "the job to be placed")
+        assert place == (first.name, "0")

@@ -77,6 +77,7 @@ EVENTS = [
     (ev.HealthChanged(1.0, "n", 3, "burn-in"), "GPU 3 of node n is in its burn-in"),
     (ev.HealthChanged(1.0, "n", 3, "alert", "too many"), "look at GPU 3 of node n: too many"),
     (ev.GpusUsed(1.0, "n", (0.5, None, 0.0)), "GPUs of node n are used: 50%, –, 0%"),
+    (ev.GpusUsed(1.0, "n", ()), "how busy GPUs of node n are is not known any more"),
     (ev.QuotaSet(1.0, short(("q", {}))), "quota is set: 1 cluster queue"),
     (ev.QuotaSet(1.0, Quota(cluster_queues=(ClusterQueue("q"),))), "quota is set: 1 cluster queue"),
 ]

@@ -97,6 +97,8 @@ GPU_PREFIX: Final = "batuta.dev/gpu."
 """Of all annotations that the agent writes, on nodes and on pods."""
 UTILISATION: Final = f"{GPU_PREFIX}utilisation"
 """On a node, written by the agent: how busy each GPU is, as JSON with the time of measurement."""
+POD_USAGE: Final = f"{GPU_PREFIX}usage"
+"""On a pod, written by the agent: what it has of its GPUs, as JSON."""
 
 REPORT_PREFIX: Final = "batuta-report "
 """A line of a log with these words and a JSON object after them is a report of `batuta.sdk`."""

@@ -96,3 +96,33 @@ def test_idle_jobs_are_told_of_shrunk_or_parked_as_their_queue_says(
     assert jobs["park"].running() == {}
     jobs["park"].patch({"spec": {"suspend": False}})
     jobs["park"].reaches("RUNNING")
+
+
+def test_of_two_that_share_a_card_the_one_is_idle_that_does_nothing(
+    cluster: ControlPlane, idle_jobs: Jobs, add_nodes: AddNodes
+) -> None:
+    """Given a card that is busy, when its agent says by whom, then the other one is told of."""
+    shares = {names.SHARE_MEMORY: "160", names.SHARE_COMPUTE: "100"}
+    (node,) = add_nodes(1, NodeShape(gpus=0, capacity=shares))
+    sharing = {"gpuMemory": "4Gi", "gpuCompute": 30}
+    works, sleeps = (
+        idle_jobs.submit(name, "Pods", sharing=sharing, queueName="report")
+        for name in ("works", "sleeps")
+    )
+    for job in (works, sleeps):
+        job.runs_with(1)
+
+    def say() -> bool:
+        for job, mean in ((works, 0.6), (sleeps, 0.0)):
+            (pod,) = job.workers()
+            text = json.dumps({"time": 0, "gpus": [0], "utilisation": {"mean": mean}})
+            cluster.api.patch(
+                f"{idle_jobs.pods_path}/{pod}", {"metadata": {"annotations": {names.POD_USAGE: text}}}
+            )
+        report = {"time": time.time(), "gpus": [{"index": 0, "utilisation": 0.6}]}
+        body = {"metadata": {"annotations": {names.UTILISATION: json.dumps(report)}}}
+        cluster.api.patch(f"/api/v1/nodes/{node}", body)
+        return sleeps.status.get("reason") == "Idle"
+
+    wait_until(say, "the idle sharer to be told of", 60.0, 0.5)
+    assert works.status.get("reason") != "Idle"

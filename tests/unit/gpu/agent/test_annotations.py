@@ -15,6 +15,7 @@ def measured() -> Node:
 
 def test_the_agent_and_the_binder_mean_the_same_annotation():
     assert notes.NODE_UTILISATION == names.UTILISATION
+    assert notes.POD_USAGE == names.POD_USAGE
     assert notes.PREFIX == names.GPU_PREFIX
 
 

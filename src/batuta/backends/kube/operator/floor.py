@@ -112,6 +112,11 @@ class Floor:
         """Something else is wanted of a job, or has happened to it."""
         self._dirty[job] = None
 
+    def job_of(self, pod: str) -> JobId | None:
+        """Whose a pod is."""
+        run = self._roster.run_of(pod)
+        return None if run is None else run.id
+
     def finish_first_look(self, now_s: float) -> None:
         """Everything has been listed once: jobs and nodes of the World that were not found are gone."""
         self._nodes.finish_first_look(now_s)

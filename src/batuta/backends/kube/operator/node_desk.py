@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.client.known import Change, Did
-from batuta.backends.kube.operator.node_usage import UsageTeller
 from batuta.backends.kube.operator.nodes import NodeTeller, ill_cards, is_open, is_unhealthy, read_node
 from batuta.backends.kube.operator.observed import Observed
 from batuta.backends.kube.operator.run import Site
@@ -42,7 +41,6 @@ class NodeDesk:
         self._teller = teller
         self._gpu_resources = tuple(gpu_resources)
         self._told = dict(told)
-        self._usage = UsageTeller()
         self._doubtful = set(told)
         """Nodes of which others may use something else than the World was told."""
 
@@ -57,7 +55,6 @@ class NodeDesk:
         else:
             self._site.cluster.node_set(change.object)
         self._tell(name, now_s)
-        self._tell_usage(name, now_s)
         self.doubt(name)
 
     def topology(self, change: Change[objects.NodeResourceTopology], now_s: float) -> None:
@@ -97,11 +94,3 @@ class NodeDesk:
             self._site.say(event)
         if name in self._teller and not was_there:
             self._doubtful.add(name)
-
-    def _tell_usage(self, name: NodeName, now_s: float) -> None:
-        node = self._observed.nodes.get(name)
-        if node is None or name not in self._teller:
-            self._usage.forget(name)
-            return
-        for event in self._usage.tell(name, node.metadata.annotations, now_s):
-            self._site.say(event)

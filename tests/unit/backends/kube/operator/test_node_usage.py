@@ -1,11 +1,12 @@
 """What the World is told of how busy GPUs are, and what not."""
 
 import json
+import math
 
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.operator.node_usage import UsageTeller
+from batuta.backends.kube.operator.node_usage import UsageTeller, pod_use
 from batuta.core.event import GpusUsed
 
 NOW_S = 10_000.0
@@ -71,3 +72,55 @@ def test_what_cannot_be_read_is_not_told(text: str):
 def test_odd_numbers_are_brought_into_bounds():
     (event,) = said(UsageTeller(), NOW_S, 1.7, -0.3)
     assert event.gpus == (1.0, 0.0)
+
+
+def test_what_those_have_who_share_a_card_is_told_with_it():
+    teller = UsageTeller()
+    text = {names.UTILISATION: json.dumps({"time": NOW_S, "gpus": [{"index": 0, "utilisation": 0.6}]})}
+    (event,) = teller.tell("n", text, NOW_S, {"b": 0.5, "a": 0.1})
+    assert event.jobs == (("a", 0.1), ("b", 0.5))
+
+
+@pytest.mark.parametrize(
+    ("sharers", "is_news"),
+    [({"a": 0.15}, False), ({"a": 0.01}, True), ({"a": 0.3}, True), ({}, True), ({"b": 0.1}, True)],
+)
+def test_it_is_news_when_one_of_them_does_something_else(sharers: dict[str, float], is_news: bool):
+    teller = UsageTeller()
+    for late_s, using in ((0, {"a": 0.1}), (30, sharers)):
+        report = {"time": NOW_S + late_s, "gpus": [{"index": 0, "utilisation": 0.6}]}
+        told = list(teller.tell("n", {names.UTILISATION: json.dumps(report)}, NOW_S + late_s, using))
+    assert bool(told) is is_news
+
+
+def test_of_a_node_whose_agent_is_silent_nothing_is_known_any_more():
+    """Once: until it reports again there is nothing to say."""
+    teller = UsageTeller()
+    said(teller, NOW_S, 0.5)
+    said(teller, NOW_S + 30, 0.5)
+    assert list(teller.tell_silent(NOW_S + 120)) == []
+    due_s = teller.silent_s()
+    assert NOW_S + 120 < due_s < NOW_S + 121
+    assert list(teller.tell_silent(due_s)) == [GpusUsed(due_s, "n", (), cause="agent")]
+    assert list(teller.tell_silent(due_s + 1000)) == []
+    assert teller.silent_s() == math.inf
+    # and what it says then is news, though it be the same as before
+    assert said(teller, due_s + 30, 0.5)
+
+
+def test_a_report_that_was_old_when_it_was_first_seen_is_not_told():
+    assert said(UsageTeller(), NOW_S, 0.5, now_s=NOW_S + 91) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "used"),
+    [
+        ('{"time": 1, "gpus": [0], "utilisation": {"mean": 0.3, "peak": 1.0}}', 0.3),
+        ('{"time": 1, "utilisation": {"mean": 7}}', 1.0),
+        ('{"time": 1}', None),
+        ("{", None),
+        ("", None),
+    ],
+)
+def test_what_a_pod_has_is_read_from_it(text: str, used: float | None):
+    assert pod_use({names.POD_USAGE: text}) == used

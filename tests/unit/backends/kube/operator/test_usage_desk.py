@@ -1,0 +1,64 @@
+"""What the operator tells of how busy GPUs are: with those who share a card, and not for ever."""
+
+import json
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.client.kinds import NODE
+from batuta.backends.kube.client.known import Change, Did
+from batuta.backends.kube.operator.inbox import Changed
+from batuta.backends.kube.operator.observed import Observed
+from batuta.backends.kube.operator.usage_desk import UsageDesk, sharers_on
+from batuta.core.event import Event, GpusUsed
+from batuta.core.job import Share
+from tests.support.worlds import NOW_S, make_job, make_nodes, make_world
+
+
+class Rig:
+    """A desk before a cluster with one node."""
+
+    def __init__(self, *known: str) -> None:
+        self.observed, self.said, self.known = Observed(), list[Event](), set(known)
+        sharers = {"n0": {"s": 0.3}}
+        self.desk = UsageDesk(
+            self.observed, self.known.__contains__, lambda node: sharers.get(node, {}), self.said.append
+        )
+
+    def report(self, time_s: float, busy: float, did: Did = Did.MODIFIED) -> None:
+        text = json.dumps({"time": time_s, "gpus": [{"index": 0, "utilisation": busy}]})
+        node = objects.Node(metadata=objects.Meta(name="n0", annotations={names.UTILISATION: text}))
+        change = Change(did, node, None)
+        self.observed.note(self.observed.nodes, change)
+        self.desk.take(Changed(NODE, (change,)), time_s)
+
+
+def test_a_report_is_told_with_what_sharers_have_and_taken_back_when_none_follows():
+    rig = Rig("n0")
+    rig.report(NOW_S, 0.5)
+    rig.desk.drive(NOW_S)
+    assert rig.said == [GpusUsed(NOW_S, "n0", (0.5,), (("s", 0.3),), cause="agent")]
+    due_s = rig.desk.next_s()
+    rig.desk.drive(due_s)
+    assert rig.said[1:] == [GpusUsed(due_s, "n0", (), cause="agent")]
+
+
+def test_nothing_is_told_of_a_node_that_the_world_does_not_know_or_that_is_gone():
+    rig = Rig()
+    rig.report(NOW_S, 0.5)
+    rig.desk.drive(NOW_S)
+    rig.known.add("n0")
+    rig.report(NOW_S + 30, 0.5)
+    rig.report(NOW_S + 30, 0.5, Did.DELETED)
+    rig.desk.drive(NOW_S + 30)
+    rig.desk.drive(NOW_S + 1000)
+    assert rig.said == []
+
+
+def test_sharers_are_jobs_of_the_world_with_a_share_whose_pods_say_what_they_have():
+    jobs = [make_job("s", share=Share(100)), make_job("t", share=Share(100)), make_job("whole")]
+    world = make_world(make_nodes(2), {"s": "n0:0", "t": "n0:0", "whole": "n0:1"}, jobs)
+    observed, used = Observed(), {"s": 0.3, "whole": 0.9, "stranger": 0.5}
+    for name in ("s", "t", "whole", "stranger"):
+        said = {names.POD_USAGE: json.dumps({"utilisation": {"mean": used[name]}})} if name in used else {}
+        observed.pods[name] = objects.Pod(metadata=objects.Meta(name=name, annotations=said))
+    pods = ["s", "t", "whole", "stranger", "unseen"]
+    assert sharers_on(world, observed, lambda node: pods, lambda pod: pod, "n0") == {"s": 0.3}
