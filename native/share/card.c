@@ -48,10 +48,11 @@ int card_enter(struct share_card *card, uint64_t key, int64_t now_ns)
 }
 
 struct claim {
-    uint32_t least;  /* what it gets whoever else comes */
+    uint32_t least;  /* what it gets whoever else comes, if there is so much */
     uint32_t most;
     uint32_t weight;
     uint32_t share;
+    bool is_soft; /* it was told that it may get less when the card is promised more often than it is there */
 };
 
 static uint32_t smaller(uint32_t one, uint32_t other)
@@ -77,6 +78,7 @@ static bool read_claim(const struct share_tenant *tenant, bool own, int64_t now_
     /* A hard limit alone is also what the container may count on. */
     claim->least = smaller(soft != 0 ? soft : hard < WHOLE ? hard : 0, wanted);
     claim->most = smaller(hard, wanted);
+    claim->is_soft = soft != 0;
     claim->weight = __atomic_load_n(&tenant->weight, __ATOMIC_RELAXED);
     claim->share = claim->least;
     return true;
@@ -107,6 +109,27 @@ static void divide(struct claim *claims, int count, uint32_t left)
     }
 }
 
+/*
+ * More was promised than there is. Who has a hard limit was promised that it is there, so those come first; the soft
+ * ones get less, in the same ratio. If the hard promises alone are too many, they get less, and the soft ones nothing.
+ */
+static void cut(struct claim *claims, int count, uint32_t promised)
+{
+    uint32_t hard = 0;
+    for (int c = 0; c < count; c++) {
+        hard += claims[c].is_soft ? 0 : claims[c].least;
+    }
+    uint32_t left = hard < WHOLE ? WHOLE - hard : 0;
+    for (int c = 0; c < count; c++) {
+        struct claim *claim = &claims[c];
+        if (claim->is_soft) {
+            claim->share = claim->least * left / (promised - hard);
+        } else if (hard > WHOLE) {
+            claim->share = claim->least * WHOLE / hard;
+        }
+    }
+}
+
 bool card_is_alone(const struct share_card *card, int tenant, int64_t now_ns)
 {
     struct claim claim;
@@ -130,10 +153,8 @@ uint32_t card_share(const struct share_card *card, int tenant, int64_t now_ns)
             count++;
         }
     }
-    if (promised > WHOLE) { /* more was promised than there is: all get less, in the same ratio */
-        for (int c = 0; c < count; c++) {
-            claims[c].share = claims[c].least * WHOLE / promised;
-        }
+    if (promised > WHOLE) {
+        cut(claims, count, promised);
     } else {
         divide(claims, count, WHOLE - promised);
     }

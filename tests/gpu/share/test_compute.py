@@ -86,14 +86,31 @@ def test_what_a_fixed_limit_leaves_goes_to_the_others_by_weight(node: VirtualNod
     eventually(lambda: rates(fixed, *others) == (40, 30, 30))
 
 
-def test_more_promises_than_there_is_are_cut_in_the_same_ratio(node: VirtualNode, running: ExitStack):
+@pytest.mark.parametrize("kind", ["compute_percent", "soft_compute_percent"])
+def test_more_promises_than_there_is_are_cut_in_the_same_ratio(
+    node: VirtualNode, running: ExitStack, kind: str
+):
     places = [
-        container(node, limit(node, compute_percent=percent), name=str(percent), cards=True)
-        for percent in (90, 60)
+        container(node, limit(node, **{kind: percent}), name=str(percent), cards=True) for percent in (90, 60)
     ]
     for place in places:
         start(running, place)
     eventually(lambda: rates(*places) == (60, 40))
+
+
+def test_what_soft_limits_were_promised_too_much_is_not_taken_from_hard_ones(
+    node: VirtualNode, running: ExitStack
+):
+    # given a card of which 190 percent were promised, 40 of them by a hard limit
+    hard = container(node, limit(node, compute_percent=40), name="hard", cards=True)
+    soft = [
+        container(node, limit(node, soft_compute_percent=percent), name=str(percent), cards=True)
+        for percent in (100, 50)
+    ]
+    # when all want it, then the hard one has what it was promised, and the others share the rest as promised
+    for place in (hard, *soft):
+        start(running, place)
+    eventually(lambda: rates(hard, *soft) == (40, 40, 20))
 
 
 def test_one_that_wants_little_leaves_the_rest_to_others(node: VirtualNode, running: ExitStack):

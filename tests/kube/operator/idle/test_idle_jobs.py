@@ -106,8 +106,7 @@ def test_of_two_that_share_a_card_the_one_is_idle_that_does_nothing(
     (node,) = add_nodes(1, NodeShape(gpus=0, capacity=shares))
     sharing = {"gpuMemory": "4Gi", "gpuCompute": 30}
     works, sleeps = (
-        idle_jobs.submit(name, "Pods", sharing=sharing, queueName="report")
-        for name in ("works", "sleeps")
+        idle_jobs.submit(name, "Pods", sharing=sharing, queueName="report") for name in ("works", "sleeps")
     )
     for job in (works, sleeps):
         job.runs_with(1)
