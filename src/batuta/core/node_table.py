@@ -11,6 +11,8 @@ from batuta.core.fit import Choosy, NodeTerm, Operator, Requirement, compares, t
 
 TYPE_LABEL = "batuta.dev/gpu-type"
 """Every node has this label, whatever else is written on it."""
+OFFERS_SHARES = ("batuta.dev/offers-shares", "true")
+"""A label of nodes of which shares can be had: jobs ask for it where not every node holds them to one."""
 
 
 class NodeTable:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from batuta.core.event import JobChanged
 from batuta.core.job import ANY_TYPE, ANYWHERE, Job
+from batuta.core.node_table import OFFERS_SHARES
 from batuta.engine.suggest.suggestion import Facts, Remedy, Suggestion
 from batuta.engine.suggest.trials import Trials, first_that_works
 
@@ -61,8 +62,9 @@ def without_wishes(trials: Trials) -> Iterator[Suggestion]:
     ways: list[tuple[Remedy, Job]] = []
     if job.topology != ANYWHERE:
         ways.append((Remedy.WITHOUT_TOPOLOGY, replace(job, topology=ANYWHERE)))
-    if job.node_labels or job.node_terms:
-        ways.append((Remedy.WITHOUT_NODE_WISHES, replace(job, node_labels=(), node_terms=())))
+    needed = tuple(label for label in job.node_labels if label == OFFERS_SHARES)
+    if job.node_labels != needed or job.node_terms:
+        ways.append((Remedy.WITHOUT_NODE_WISHES, replace(job, node_labels=needed, node_terms=())))
     for remedy, changed in ways:
         found = trials.suggestion(remedy, (), [_changed(trials, changed)])
         if found is not None:

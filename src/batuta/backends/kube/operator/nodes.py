@@ -10,6 +10,7 @@ from batuta.backends.kube.binder.card_facts import cards_of
 from batuta.backends.kube.binder.quantity import amount, units
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName
+from batuta.core.node_table import OFFERS_SHARES
 
 NAME_LABEL: Final = "metadata.name"
 """Not a label in the cluster: affinity can ask for a node by its name, and the World compares labels."""
@@ -52,7 +53,11 @@ def read_node(
         rack=_first(labels, names.RACK_LABELS),
         zone=labels.get(names.ZONE_LABEL, ""),
         numa=_numa(topology, resource, gpus),
-        labels=((NAME_LABEL, node.metadata.name), *sorted(labels.items())),
+        labels=(
+            (NAME_LABEL, node.metadata.name),
+            *((OFFERS_SHARES,) if any(count(node.status.capacity, name) for name in _SHARES) else ()),
+            *sorted(labels.items()),
+        ),
         taints=(
             *(
                 f"{taint.key}={taint.value}:{taint.effect}"

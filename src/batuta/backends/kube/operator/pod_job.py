@@ -11,6 +11,7 @@ from batuta.backends.kube.binder.selector import Requirement
 from batuta.core import fit
 from batuta.core.curve import linear_curve
 from batuta.core.job import NO_RESTART_S, Job, JobId, Share
+from batuta.core.node_table import OFFERS_SHARES
 
 _OPERATORS: Final = {operator.value: operator for operator in fit.Operator}
 _NOWHERE: Final = (fit.Requirement("", fit.Operator.IN),)
@@ -40,6 +41,7 @@ def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int, sequence: 
         share=None if cls.share is None else Share(*cls.share),
         cpus_milli_per_gpu=-(-asked.get("cpu", 0) // each),
         memory_mib_per_gpu=-(-asked.get("memory", 0) // (_MIB * each)),
+        node_labels=() if cls.share is None else (OFFERS_SHARES,),
         node_terms=node_terms(cls.selector, cls.required),
         tolerations=(
             *map(toleration, cls.tolerations),

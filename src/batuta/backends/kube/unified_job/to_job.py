@@ -16,6 +16,7 @@ from batuta.backends.kube.unified_job.quantity import parse_quantity
 from batuta.backends.kube.unified_job.rules import broken_rules
 from batuta.core.curve import power_curve
 from batuta.core.job import ANY_TYPE, ANYWHERE, Job, JobKind, Share, Spread, Topology
+from batuta.core.node_table import OFFERS_SHARES
 from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, PRIOR_EXPONENT, PRIOR_RESTART_S, prior_work_s
 
 DEFAULT_QUEUE: Final = Spec().queue_name
@@ -118,7 +119,7 @@ def _build(
         topology=topology,
         cpus_milli_per_gpu=-(-requests.amounts.get("cpu", 0) // each),
         memory_mib_per_gpu=-(-requests.amounts.get("memory", 0) // (_MIB * each)),
-        node_labels=wishes.labels,
+        node_labels=wishes.labels if share is None else (*wishes.labels, OFFERS_SHARES),
         node_terms=wishes.terms,
         tolerations=wishes.tolerations if share is None else (*wishes.tolerations, names.SHARES_ONLY),
         curve=curve,

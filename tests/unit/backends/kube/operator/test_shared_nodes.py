@@ -9,9 +9,16 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.pod_class import read_class
 from batuta.backends.kube.operator.nodes import read_node
 from batuta.backends.kube.operator.pod_job import job_of
+from batuta.backends.kube.unified_job.to_job import to_job
 from batuta.core.cluster import Node
+from batuta.core.command import Start
+from batuta.core.decide import Rules, decide
 from batuta.core.fit import tolerates
-from batuta.core.job import Share
+from batuta.core.job import Job, Share
+from batuta.placement import TopologyPlacer
+from batuta.policies.elastic_fifo import ElasticFifo
+from tests.support.unified_jobs import unified_job
+from tests.support.worlds import NOW_S, make_world
 
 CARDS = json.dumps(
     [{"index": 0, "memory": 60, "compute": 150}, {"index": 1, "memory": 60, "illness": "Xid 79"}]
@@ -64,3 +71,21 @@ def test_a_pod_says_itself_whether_its_share_is_soft_and_what_it_runs():
     jobs = [job_of("j", one, read_class(one), 1) for one in (hard, soft)]
     assert [job.share for job in jobs] == [Share(1024, 30), Share(1024, 30, soft=True)]
     assert [job.application for job in jobs] == ["", "notebook"]
+
+
+def test_jobs_with_a_share_go_nowhere_else():
+    """Given nodes that have whole GPUs only, a share is not sent there: nobody would hold it to it."""
+    shares = shared()
+    assert shares is not None
+    status = objects.NodeStatus(allocatable={"nvidia.com/gpu": "8"}, capacity={"nvidia.com/gpu": "8"})
+    whole = read_node(objects.Node(metadata=objects.Meta(name="w"), status=status), None, names.GPU_RESOURCES)
+    assert whole is not None
+    jobs = [
+        job_of(str(k), one, read_class(one), 1) for k, one in enumerate((pod(batuta_gpu_memory="4"),) * 2)
+    ]
+    unified = to_job(unified_job(replicas={"maxReplicas": 1}, sharing={"gpuMemory": "1Gi"}), {})
+    assert isinstance(unified, Job)
+    world = make_world([whole, shares], {}, [*jobs, unified])
+    decided = decide(world, NOW_S, Rules(ElasticFifo(), TopologyPlacer())).commands
+    assert {one.placement.spans[0].node for one in decided if isinstance(one, Start)} == {"n"}
+    assert len(decided) == 3
