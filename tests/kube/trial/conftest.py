@@ -48,6 +48,11 @@ class Trials(Jobs):
     def trial(self, name: str) -> Json:
         return self.api.get(f"{self._trials}/{name}")
 
+    def uid(self, name: str) -> str:
+        """That of a trial; empty when there is none."""
+        known = {one["metadata"]["name"]: one["metadata"]["uid"] for one in self.api.items(self._trials)}
+        return known.get(name, "")
+
     def status(self, name: str) -> Json:
         return self.trial(name).get("status", {})
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 from batuta.backends.kube import names
 from tests.kube.cli.command_line import Batuta
+from tests.kube.conftest import AddNodes
 from tests.kube.trial.conftest import Bench, template
 from tests.support.kube.control_plane import wait_until
+from tests.support.kube.nodes import NodeShape
 from tests.support.kube.operator_process import OperatorProcess
-from tests.support.kube.unified import manifest
+from tests.support.kube.unified import Submitted, manifest
 
 QUICK = {"sizes": [1, 2, 4], "eachSeconds": 6, "parallelism": 1, "budgetSeconds": 60}
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
@@ -61,6 +63,41 @@ def test_a_job_waits_for_its_trial_and_runs_then(bench: Bench) -> None:
     job.runs_with(2)
     owner = bench.trial("bert")["metadata"]["ownerReferences"][0]
     assert (owner["kind"], owner["name"]) == (names.KIND, "bert")
+
+
+def test_a_job_that_is_deleted_and_made_again_at_once_is_tried_out_again(bench: Bench) -> None:
+    """Given the trial of a job that is gone, then another one of its name has a trial of its own."""
+    bench.speeds = {1: 100.0}
+    words = {names.TRIAL: "true", names.TRIAL_EACH: "6", names.TRIAL_SIZES: "1"}
+    body = manifest("again", "Pods", replicas=1, annotations=words, pod={"runs_for": "3600s"})
+    bench.create(body)
+    first = wait_until(lambda: bench.uid("again"), "its trial")
+    bench.ends("again")
+    bench.api.delete(f"{bench.path}/again")
+    wait_until(Submitted(bench, "again").is_gone, "its end")
+    job = bench.create(body)
+    wait_until(lambda: job.status.get("reason") == "InTrial", "it to say why it waits")
+    wait_until(lambda: bench.uid("again") not in ("", first), "its own trial")
+    assert [run["state"] for run in bench.ends("again")["runs"]] == ["measured"]
+    job.runs_with(1)
+
+
+def test_what_a_trial_showed_says_with_whom_a_job_may_share_a_card(bench: Bench, add_nodes: AddNodes) -> None:
+    """Given a trial in which GPUs were 80 % busy, then two of its application do not share one."""
+    bench.try_out("resnet", QUICK | {"sizes": [1], "template": template(bench, most=1)})
+    bench.ends("resnet")
+    add_nodes(1, NodeShape(gpus=0, capacity={names.SHARE_MEMORY: "320", names.SHARE_COMPUTE: "200"}))
+    cards = set()
+    for name in ("one", "two"):
+        body = manifest(name, "Pods", sharing={"gpuMemory": "4Gi", "gpuCompute": 20})
+        body["metadata"]["labels"] = {names.APPLICATION: f"resnet-{bench.namespace}"}
+        body["spec"]["replicaSpec"]["template"]["metadata"]["annotations"][names.SHARE_LIMITS] = "soft"
+        job = bench.create(body)
+        job.runs_with(1)
+        (pod,) = job.workers().values()
+        assert pod["metadata"]["annotations"][names.EXPECTED_UTILISATION] == "0.8"
+        cards.add(pod["metadata"]["annotations"][names.GPUS])
+    assert cards == {"0", "1"}
 
 
 def test_a_job_that_fits_nowhere_is_not_started_and_says_so(bench: Bench) -> None:

@@ -28,6 +28,8 @@ class RunSeen:
     is_over: bool = False
     started_s: float | None = None
     is_leaving: bool = False
+    is_left_over: bool = False
+    """It is that of a trial of the same name before this one, and goes with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,9 @@ def next_moves(plan: TrialPlan, parallelism: int, began_s: float, standing: Stan
                     moves.append(End(gpus))
         elif run is not None:
             at_work += 1
-            over_s = _over_s(run, plan, end_s)
+            over_s = end_s if run.is_left_over else _over_s(run, plan, end_s)
+            if run.is_left_over and not is_over:
+                continue
             if run.is_over or run.is_leaving or now_s >= over_s:
                 moves.append(Measure(gpus))
             else:

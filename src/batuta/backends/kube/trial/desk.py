@@ -52,12 +52,23 @@ class TrialDesk:
         return found if is_its_own else None
 
     def is_in_the_way(self, uj: UnifiedJob) -> bool:
-        """Whether there can be no trial of a job, for another one has its name."""
-        return uj.id in self._trials and self.trial_of(uj) is None
+        """Whether there can be no trial of a job, for another one has its name and stays."""
+        return uj.id in self._trials and self.trial_of(uj) is None and not self._is_left_over(uj)
+
+    def _is_left_over(self, uj: UnifiedJob) -> bool:
+        """Whether the trial of this name is that of a job before this one, which is gone, and goes too."""
+        found = self._trials.get(uj.id)
+        owners = () if found is None else found.run.metadata.owner_references
+        return any(
+            (one.kind, one.name) == (names.KIND, uj.metadata.name) and one.uid != uj.metadata.uid
+            for one in owners
+        )
 
     def want(self, uj: UnifiedJob) -> None:
         """A job waits for its trial."""
         self._wanted[uj.id] = uj
+        if self._is_left_over(uj):
+            self._unwanted[uj.id] = self._trials[uj.id].run
 
     def drop(self, uj: UnifiedJob) -> None:
         """A job does not wait for its trial any more: one that goes on has no use."""

@@ -8,7 +8,7 @@ from statistics import fmean
 import msgspec
 
 from batuta.backends.kube import names, objects
-from batuta.core.cluster import Placement
+from batuta.core.cluster import NodeName, Placement
 from batuta.engine.trials.reading import Look, Seen
 
 
@@ -33,23 +33,23 @@ class RunSight:
     def __init__(self, since_s: float) -> None:
         """Reports of a time before `since_s` are about whoever had the GPUs then, or about its loading."""
         self.seen = Seen()
-        self._last_s = since_s
+        self._since_s = since_s
+        self._last_s: dict[NodeName, float] = {}
+        """Of the last report of each node that was taken in: agents report when they like."""
 
     def look(self, placement: Placement, nodes: Mapping[str, objects.Node]) -> None:
         """Takes in what the agents of its nodes have reported since the last look."""
-        reports = {span.node: _report(nodes.get(span.node)) for span in placement.spans}
-        times = [one.time for one in reports.values() if one is not None]
-        if not times or max(times) <= self._last_s:
+        reports = {node: _report(nodes.get(node)) for node in placement.nodes}
+        new = {
+            node: report
+            for node, report in reports.items()
+            if report is not None and report.time > self._last_s.get(node, self._since_s)
+        }
+        if not new:
             return
-        figures = [
-            gpu
-            for span in placement.spans
-            if (report := reports[span.node]) is not None and report.time > self._last_s
-            for gpu in report.gpus
-            if gpu.index in span.gpus
-        ]
-        self._last_s = max(times)
-        self.seen.add(_summed(figures))
+        self._last_s |= {node: report.time for node, report in new.items()}
+        spans = (span for span in placement.spans if span.node in new)
+        self.seen.add(_summed(gpu for span in spans for gpu in new[span.node].gpus if gpu.index in span.gpus))
 
 
 def _summed(figures: Iterable[_Gpu]) -> Look:

@@ -208,7 +208,11 @@ class Trial:
         return Standing(measured, written, {gpus: self._seen(uj) for gpus, uj in self._runs().items()})
 
     def _seen(self, uj: UnifiedJob) -> RunSeen:
-        started = uj.status.start_time
+        started, meta = uj.status.start_time, self.run.metadata
+        if not self._is_ours(uj) and any(
+            (one.kind, one.name) == (names.TRIAL_KIND, meta.name) for one in uj.metadata.owner_references
+        ):
+            return RunSeen(is_left_over=True)
         return RunSeen(
             # What stands in the way is nothing that could be waited for.
             is_over=is_finished(uj) or not self._is_ours(uj),

@@ -45,6 +45,13 @@ def test_a_run_that_has_ended_or_is_deleted_by_somebody_is_measured_at_once():
     assert moves(t1=RunSeen(is_leaving=True)) == [Measure(1)]
 
 
+def test_the_run_of_a_trial_before_this_one_is_waited_for_as_long_as_the_budget_lasts():
+    left = RunSeen(is_left_over=True)
+    assert moves(t1=left) == []
+    assert due_s(12.0, t1=left) == 100.0
+    assert moves(t1=left, now_s=100.0) == [Measure(1)]
+
+
 def test_a_run_goes_only_when_what_it_showed_is_written_down():
     assert moves(measured=[1], t1=RUNS) == []
     assert moves(written=[1], t1=RUNS) == [End(1)]

@@ -174,3 +174,18 @@ def test_another_trial_of_the_same_name_is_in_the_way_and_holds_nobody_up(house)
     )
     house.desk.take(Changed(TRIAL_RUN, [Change(Did.ADDED, other, None)]), 0.0)
     assert house.asks(unified_job(annotations=WANTED)).waiting is None
+
+
+def test_the_trial_of_a_job_before_it_that_had_its_name_is_waited_for_until_it_is_gone(house):
+    """Given a job that was deleted and made again at once, then it is tried out as the first one was."""
+    house.has_trial(unified_job(annotations=WANTED), "Measured", {"gpus": 1, "unitsPerSecond": "90", **ROW})
+    again = unified_job(annotations=WANTED)
+    again.metadata.uid = "another"
+    passed = house.asks(again)
+    assert passed.waiting is not None
+    assert passed.waiting.reason == "InTrial"
+    assert house.asked == ["trial-run/team-a/resnet//unmake"]
+    left = msgspec.convert({"metadata": {"name": "resnet", "namespace": "team-a", "uid": "t1"}}, TrialRun)
+    house.desk.take(Changed(TRIAL_RUN, [Change(Did.DELETED, left, None)]), 0.0)
+    assert house.asks(again).waiting is not None
+    assert house.asked[1:] == ["trial-run/team-a/resnet//make"]
