@@ -97,6 +97,8 @@ class UpOptions:
     """What becomes of jobs that leave their GPUs idle, where their queue says nothing."""
     shares: Literal["bin-pack", "spread"] = "bin-pack"
     """Which cards shares of a GPU go to first: full ones, or empty ones."""
+    busiest: float = 0.7
+    """A card gets no further sharer, while there is another place, if it would be busier than this."""
     over_allocate: int = 100
     """Percent of a GPU's compute that is promised to soft shares together."""
     keep: Keep = field(default_factory=Keep)
@@ -289,7 +291,7 @@ def _with_options(rules: Rules, options: UpOptions) -> Rules:
     """The rules of a policy as this server was told to apply them."""
     placer = rules.placer
     if isinstance(placer, TopologyPlacer):
-        placer = TopologyPlacer(replace(placer.options, shares=options.shares))
+        placer = TopologyPlacer(replace(placer.options, shares=options.shares, busiest=options.busiest))
     return replace(rules, placer=placer, idle=options.idle)
 
 

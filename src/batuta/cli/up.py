@@ -112,6 +112,16 @@ def up(
         ShareOrder,
         typer.Option("--shares", help="Shares of GPUs go to full cards first, or to empty ones."),
     ] = ShareOrder.BIN_PACK,
+    busiest: Annotated[
+        float,
+        typer.Option(
+            "--busiest",
+            min=0.0,
+            max=1.0,
+            help="A GPU is shared further while all on it together are not busier than this.",
+            metavar="SHARE",
+        ),
+    ] = 0.7,
     over_allocate: Annotated[
         int,
         typer.Option(
@@ -221,6 +231,7 @@ def up(
         metrics_per_job=metrics_per_job,
         pass_env=tuple(pass_env or ()),
         shares=shares.value,
+        busiest=busiest,
         over_allocate=over_allocate,
         idle=idle_rules(idle_after_s, idle_action.value),
         keep=Keep(retain_jobs, retain_days * 86_400.0),
