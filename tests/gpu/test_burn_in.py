@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from batuta.core.health_figures import Figure
 from batuta.core.health_rules import Source
 from batuta.gpu.health.burn_in_checks import arrivals
 from batuta.gpu.health.burn_in_run import BurnInRun
-from batuta.gpu.health.figures import Figure
 from batuta.gpu.health.kernel_line import parse_line
 from batuta.gpu.health.virtual_figures import VirtualFigures
 from batuta.gpu.vgpu.inject import Harm, inject, reset

@@ -174,10 +174,10 @@ class Agent:
                 stack.enter_context(self._server(sampling, self.options.metrics_port))
             _log.info("looking at the GPUs of %s every %g s", self.options.name, self.options.interval_s)
             if desk is not None and self.options.kernel_log is not None:
-                from batuta.bootstrap.agent_health import tell_kernel_log
+                from batuta.bootstrap.agent_health import tell_health
 
                 log, state = self.options.kernel_log, self.options.state
-                tell_kernel_log(stack, log, state, desk, sampling.usage)
+                tell_health(stack, log, state, desk, sampling.usage)
             await self._report(sampling, desk)
         _log.info("ended after %d reports", self.reports)
         return 0

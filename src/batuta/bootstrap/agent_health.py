@@ -1,4 +1,7 @@
-"""An agent's part in health: what the kernel log says of its GPUs, told until the operator has heard it."""
+"""An agent's part in health: what the kernel log says of its GPUs, told until the operator has heard it.
+
+What NVML says of them is told beside it (agent_figures.py).
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ from batuta.backends.kube.health.notes import (
 )
 from batuta.bootstrap.agent_addresses import FILE, Addresses, nvml_addresses
 from batuta.bootstrap.agent_cluster import ClusterDesk, cancelled
+from batuta.bootstrap.agent_figures import FigureTeller, NvmlReader, figures_publisher
 from batuta.core.health_rules import Source
 from batuta.gpu.attribution.owner import Owner
 from batuta.gpu.health.kernel_line import parse_line
@@ -73,14 +77,14 @@ def open_kernel_log(path: Path) -> KernelLog:
     return LogFile(path)
 
 
-def tell_kernel_log(
+def tell_health(
     stack: AsyncExitStack,
     log: Path,
     state: Path,
     desk: ClusterDesk,
     usage: Callable[[], NodeUsage],
 ) -> None:
-    """Begins to read a kernel log and to tell the operator of it, until the stack is left."""
+    """Begins to read a kernel log and figures of GPUs, and to tell the operator, until the stack is left."""
     try:
         ledger = stack.enter_context(Ledger(state / LEDGER, open_kernel_log(log), time.time))
     except (LedgerBusy, OSError) as error:
@@ -94,8 +98,12 @@ def tell_kernel_log(
 
     addresses = Addresses(state / FILE, partial(nvml_addresses, usage))
     notes = KernelNotes(ledger, addresses, whose)
-    telling = asyncio.create_task(NoteTeller(notes, publisher(desk.api, desk.node)).run())
-    stack.push_async_callback(cancelled, telling)
+    tellers = (
+        NoteTeller(notes, publisher(desk.api, desk.node)),
+        FigureTeller(NvmlReader(usage), figures_publisher(desk.api, desk.node)),
+    )
+    for teller in tellers:
+        stack.push_async_callback(cancelled, asyncio.create_task(teller.run()))
 
 
 class KernelNotes:

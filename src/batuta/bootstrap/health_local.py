@@ -17,12 +17,12 @@ from batuta.bootstrap.health_watch import Doors, HealthWatch
 from batuta.bootstrap.local_nodes import LocalNodes
 from batuta.bootstrap.virtual_gpus import VirtualGpus, device_path
 from batuta.core.cluster import NodeName
+from batuta.core.health_figures import FigureSource
 from batuta.core.health_record import WHOLE_NODE, Target
 from batuta.core.health_rules import HealthRules
 from batuta.core.job import JobId
 from batuta.gpu.attribution.local_owners import LocalOwners
 from batuta.gpu.health.burn_in_run import BurnInRun
-from batuta.gpu.health.figures import FigureSource
 from batuta.gpu.health.job_log import RankLog
 from batuta.gpu.health.kernel_log import KernelLog
 from batuta.gpu.health.kmsg import KmsgLog

@@ -11,11 +11,11 @@ from typing import Any, Final, Protocol
 
 from batuta.core.cluster import Node
 from batuta.core.health import HealthBook
+from batuta.core.health_figures import Seen
 from batuta.core.health_memory import from_plain, to_plain
 from batuta.core.health_record import Target
 from batuta.core.health_rules import Action, HealthRules, Source
 from batuta.core.job import JobId
-from batuta.gpu.health.figures import Seen
 
 SETTING: Final = "health"
 _FORM: Final = 1

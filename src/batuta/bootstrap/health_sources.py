@@ -9,11 +9,12 @@ from typing import Final
 
 from batuta.bootstrap.health_saved import HealthMemory
 from batuta.core.cluster import Span
+from batuta.core.health_figures import FigureSource, news
 from batuta.core.health_rules import Finding
+from batuta.core.health_words import findings_in
 from batuta.core.job import JobId
 from batuta.gpu.attribution.owner import Owners
-from batuta.gpu.health.figures import FigureSource, news
-from batuta.gpu.health.job_log import RankLog, findings_in
+from batuta.gpu.health.job_log import RankLog
 from batuta.gpu.health.kernel_line import parse_line
 from batuta.gpu.health.ledger import Ledger, Note
 from batuta.gpu.health.places import Places

@@ -1,9 +1,12 @@
-"""From a line of a node's kernel log to the taint: a real agent, a real operator, a real API server."""
+"""From a node's kernel log and NVML to the taint: a real agent, a real operator, a real API server."""
 
 import json
 from pathlib import Path
 
 from batuta.backends.kube import names
+from batuta.backends.kube.health.told_figures import read_figures
+from batuta.core.health_figures import Figure
+from batuta.gpu.vgpu.inject import Harm, inject
 from tests.kube.agent.conftest import AgentNode, agent_kubeconfig, make_nodes
 from tests.support.gpu_work import end
 from tests.support.kube.control_plane import wait_until
@@ -45,3 +48,25 @@ def test_a_line_of_the_kernel_log_takes_the_gpu_out_and_the_next_one_the_node(
     write(log, 0, 79)
     node.start_agent(*words)
     assert ward.is_shut(node.name, 60) == "Xid-79"
+
+
+def test_what_only_nvml_knows_takes_a_gpu_out(
+    operator: OperatorProcess, ward: Ward, make_nodes, tmp_path: Path
+):
+    """Given a GPU that had memory errors before, when it has new ones of which no log tells, it is out."""
+    compiler()
+    node: AgentNode
+    node, _ = make_nodes(2, gpus=2)
+    inject(node.gpus.path, 1, Harm(uncorrected=4))
+    (tmp_path / "kern.log").write_text("")
+    node.start_agent("--kernel-log", str(tmp_path / "kern.log"), "--state", str(tmp_path / "state"))
+
+    def figures() -> dict[int, dict[Figure, int]]:
+        return read_figures(ward.annotations(node.name).get(names.HEALTH_FIGURES, ""))
+
+    assert wait_until(figures, "figures", 60)[1][Figure.ECC_UNCORRECTED] == 4
+    assert names.ILL_GPUS not in ward.annotations(node.name)
+    inject(node.gpus.path, 1, Harm(uncorrected=2))
+    ill = wait_until(lambda: ward.annotations(node.name).get(names.ILL_GPUS, ""), "the GPU to be out", 30)
+    assert json.loads(ill) == {"1": "ecc-uncorrected 2: new uncorrected memory errors"}
+    assert ward.taint(node.name) is None

@@ -22,6 +22,9 @@ xid:
   - {code: 79, means: GPU has fallen off the bus, action: reboot}
 log:
   - {if: 'node condition KernelDeadlock=True', means: the kernel is stuck, action: reboot}
+  - {if: 'invalid device ordinal', means: a GPU that the job was given is not there, action: restart job}
+nvml:
+  - {figure: ecc-uncorrected, means: new uncorrected memory errors, action: reset GPU}
 """
 """Short times, and few codes."""
 CONDITION = "BatutaUnhealthy"

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from batuta.core.cluster import NodeName
-from batuta.gpu.health.figures import Figure, Values
+from batuta.core.health_figures import Figure, Values
 
 MOST_LINKS: Final = 18
 _LINK_ERRORS: Final = range(3)

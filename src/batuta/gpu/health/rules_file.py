@@ -10,8 +10,8 @@ from typing import Final
 
 import yaml
 
+from batuta.core.health_figures import Figure
 from batuta.core.health_rules import Action, HealthLimits, HealthRules, Rule, Scope, Source
-from batuta.gpu.health.figures import Figure
 from batuta.spec.duration import parse_duration_s
 from batuta.spec.problem import InputError, in_order
 from batuta.spec.sound_yaml import SoundReader

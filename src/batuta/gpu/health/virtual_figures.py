@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from batuta.core.cluster import NodeName
-from batuta.gpu.health.figures import Figure, Values
+from batuta.core.health_figures import Figure, Values
 from batuta.gpu.vgpu.device_file import opened
 from batuta.gpu.vgpu.layout import Device
 from batuta.spec.problem import InputError

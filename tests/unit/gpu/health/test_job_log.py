@@ -1,25 +1,8 @@
-"""Of a job's log the end is read, and each thing that it says about GPUs is heard once."""
+"""Of a job's log only the end is read, and only what is new."""
 
 from pathlib import Path
 
-from batuta.core.cluster import Span
-from batuta.gpu.health.job_log import TAIL_BYTES, RankLog, findings_in
-from batuta.gpu.health.rules_file import read_rules
-
-RULES = read_rules()
-BAD = "RuntimeError: CUDA error: invalid device ordinal"
-
-
-def found(lines: list[str], *gpus: int) -> list[tuple[str, int | None]]:
-    return [(one.text, one.gpu) for one in findings_in(RULES, lines, Span("n0", gpus), "j", 1.0)]
-
-
-def test_what_a_program_says_many_times_is_one_finding():
-    assert found(["epoch 1", BAD, "Traceback", BAD], 3) == [(BAD, 3)]
-
-
-def test_of_several_gpus_nobody_knows_which_it_was():
-    assert found([BAD], 0, 1) == [(BAD, None)]
+from batuta.gpu.health.job_log import TAIL_BYTES, RankLog
 
 
 def test_only_what_is_new_is_read_and_never_more_than_the_end(tmp_path: Path):

@@ -1,9 +1,10 @@
-"""Tells the book what a node says: its agent's notes, what people did to it, conditions, reboots."""
+"""Tells the book what a node says: its agent's notes and figures, what people did, conditions, reboots."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.card_facts import cards_of
@@ -13,9 +14,11 @@ from batuta.backends.kube.health.memory import Memory
 from batuta.backends.kube.health.notes import NodeNote, read_notes, read_seen
 from batuta.backends.kube.health.shown import records_on
 from batuta.backends.kube.health.tenants import Tenants
+from batuta.backends.kube.health.told_figures import read_figures
 from batuta.backends.kube.operator.nodes import read_node
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthBook
+from batuta.core.health_figures import Figure, Seen, news
 from batuta.core.health_record import WHOLE_NODE, Order, State, Target
 from batuta.core.health_rules import Action, Finding, Source
 
@@ -45,6 +48,7 @@ class Hearing:
         orders: list[Order] = []
         is_news = self._hear_people(memory, node, now_s, orders)
         is_news |= self._hear_notes(memory, node, now_s, orders)
+        is_news |= self._hear_figures(memory, node, now_s, orders)
         is_news |= self._hear_conditions(memory, node, now_s, orders)
         is_news |= self._hear_boot(memory, node, now_s, orders)
         return is_news, orders
@@ -135,6 +139,26 @@ class Hearing:
         jobs = self._tenants.named(note.owners) or self._tenants.on(node, note.gpu)
         source = Source(note.source)
         return Finding(min(note.time, now_s), node, source, note.code, note.text, note.gpu, jobs)
+
+    def _hear_figures(self, memory: Memory, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
+        """What NVML says that is new since it was last heard; nothing of it counts twice."""
+        name = node.metadata.name
+        told = read_figures(node.metadata.annotations.get(names.HEALTH_FIGURES, ""))
+        if not told:
+            return False
+        known = memory.figures.get(name)
+        seen: Seen = {Target(name, gpu): dict(values) for gpu, values in (known or {}).items()}
+        if known is not None:
+            for gpu in told:
+                # What is not remembered of a node that is known was 0: errors while nobody led are news.
+                seen.setdefault(Target(name, gpu), {}).setdefault(Figure.ECC_UNCORRECTED, 0)
+        found = list(news(memory.book.rules, seen, {(name, gpu): told[gpu] for gpu in told}, now_s))
+        memory.figures[name] = {target.gpu: values for target, values in seen.items()}
+        for one in found:
+            finding = replace(one, jobs=self._tenants.on(name, one.gpu))
+            self._counted(finding)
+            orders += memory.book.found(finding)
+        return bool(found) or known is None
 
     def _hear_conditions(self, memory: Memory, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         """Conditions that a rule knows, each once for as long as it holds."""

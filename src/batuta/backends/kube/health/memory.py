@@ -14,8 +14,9 @@ from batuta.backends.kube.client.errors import AlreadyExists, Conflict, NotFound
 from batuta.backends.kube.client.kinds import Kind
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthBook
+from batuta.core.health_figures import COUNTERS, Figure
 from batuta.core.health_memory import from_plain, to_plain
-from batuta.core.health_rules import HealthRules
+from batuta.core.health_rules import HealthRules, Source
 from batuta.core.job import JobId
 
 KEY: Final = "health.json"
@@ -47,13 +48,15 @@ class Memory:
     restarts: dict[JobId, Restart] = field(default_factory=dict)
     restarted: dict[JobId, list[float]] = field(default_factory=dict)
     """By job: when it was restarted, as long as that counts."""
+    figures: dict[NodeName, dict[int, dict[str, int]]] = field(default_factory=dict)
+    """By node and GPU: what figures were when they were last heard of."""
     is_new: bool = False
     """Nothing was remembered: what nodes say of themselves is all that is known."""
 
     def forget(self, node: NodeName) -> None:
         """A node is gone for good."""
         self.book.remove_node(node)
-        for table in (self.seen, self.conditions, self.boots):
+        for table in (self.seen, self.conditions, self.figures, self.boots):
             table.pop(node, None)
 
 
@@ -67,6 +70,7 @@ def to_text(memory: Memory) -> str:
         "book": plain,
         "seen": memory.seen,
         "conditions": memory.conditions,
+        "figures": _kept_figures(memory),
         "boots": memory.boots,
         "restarts": memory.restarts,
         "restarted": memory.restarted,
@@ -99,9 +103,32 @@ def from_text(rules: HealthRules, text: str) -> Memory:
                 for job, (pods, asked_s, reason) in whole["restarts"].items()
             },
             {str(job): [*map(float, times)] for job, times in whole["restarted"].items()},
+            {
+                str(node): {int(gpu): dict(values) for gpu, values in known.items()}
+                for node, known in whole.get("figures", {}).items()
+            },
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"damaged: {error!r}") from error
+
+
+def _kept_figures(memory: Memory) -> dict[NodeName, dict[int, dict[str, int]]]:
+    """Only what must not be told again, or not be missed: thousands of GPUs have nothing to say.
+
+    A node that was heard of has an entry, be it empty: what is missing in it was 0.
+    """
+    rules = memory.book.rules
+
+    def matters(figure: str, value: int) -> bool:
+        if figure in COUNTERS:
+            return figure == Figure.ECC_UNCORRECTED and value > 0
+        return rules.find(Source.NVML, value, figure) is not None
+
+    found: dict[NodeName, dict[int, dict[str, int]]] = {}
+    for node, known in memory.figures.items():
+        kept = {gpu: {k: v for k, v in values.items() if matters(k, v)} for gpu, values in known.items()}
+        found[node] = {gpu: values for gpu, values in kept.items() if values}
+    return found
 
 
 class Stored(NamedTuple):

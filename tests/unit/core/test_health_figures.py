@@ -1,7 +1,7 @@
 """Figures of GPUs become findings when they are new, and only then."""
 
+from batuta.core.health_figures import Figure, Seen, Values, news
 from batuta.core.health_record import Target
-from batuta.gpu.health.figures import Figure, Seen, Values, news
 from batuta.gpu.health.rules_file import read_rules
 
 RULES = read_rules()
