@@ -245,7 +245,9 @@ def kube_backend(
     sharers = partial(sharers_on, world, observed, binder.cluster.pods_on, floor.job_of)
     floor.desks.append(UsageDesk(observed, teller.__contains__, sharers, site.say))
     if health is not None:
-        floor.desks.append(health.desk(site, observed, floor.runs, tuple(config.gpu_resources)))
+        desk = health.desk(site, observed, floor.runs, tuple(config.gpu_resources))
+        floor.desks.append(desk)
+        site.excuse = desk.excuse
     backend = KubeBackend(floor, said, inbox, clock)
     backend.look_first()
     return backend, usher, desks

@@ -21,14 +21,13 @@ from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Conflict
 from batuta.backends.kube.client.known import Did
-from batuta.backends.kube.health import people
 from batuta.backends.kube.health.burn_in import BurnInOptions
 from batuta.backends.kube.health.hearing import Hearing, adopt
+from batuta.backends.kube.health.last_words import LastWords
 from batuta.backends.kube.health.leaving import Leaving
-from batuta.backends.kube.health.marks import Marks, changes, has_condition, marks_of
-from batuta.backends.kube.health.memory import Memory, Stored, from_text, load, save, to_text
+from batuta.backends.kube.health.marking import Marking
+from batuta.backends.kube.health.memory import Hit, Memory, Stored, from_text, load, save, to_text
 from batuta.backends.kube.health.news import HealthNews
-from batuta.backends.kube.health.node_writes import mark_node, plain
 from batuta.backends.kube.health.proving import Proving
 from batuta.backends.kube.health.tenants import Tenants
 from batuta.backends.kube.operator.inbox import Changed, Written
@@ -45,6 +44,8 @@ _OWN: Final = "health//"
 _SAVE, _LOAD = f"{_OWN}save", f"{_OWN}load"
 _LOOK_AGAIN_S: Final = 30.0
 """While anything is out of service."""
+EXCUSE_WITHIN_S: Final = 4.0
+"""So long it is waited for what an agent has to say of a failure: it looks each second."""
 _SOON_S: Final = 2.0
 """While somebody is waited for: a burn-in that begins when pods have left, jobs that leave."""
 
@@ -96,15 +97,13 @@ class HealthDesk:
         self._hearing = Hearing(tenants, gpu_resources, options.pool_label, self._count)
         self._news = HealthNews(site.writes.ask, site.say, self.memory.book.records)
         self._leaving = Leaving(tenants, site.say, self._news)
+        self._marking = Marking(observed.nodes, site.writes.ask, _OWN)
+        self._last_words = LastWords(tenants, self._count)
         self._proving = Proving(options.burn_in, gpu_resources, observed.nodes, self._guests, site.writes.ask)
         self._dirty: set[NodeName] | None = None
         """Nodes that may say something new; None: nobody has looked at any yet."""
-        self._unmarked: set[NodeName] = set()
-        """Nodes that may look otherwise than they shall."""
-        self._asked: dict[NodeName, tuple[Marks, float]] = {}
-        """What was last to be written on such nodes, and when."""
         self._is_unsaved = self._is_waiting = self._has_news = self._is_due = False
-        self._tick_s = -math.inf
+        self._tick_s = self._now_s = -math.inf
         self._suspects: SimpleQueue[tuple[NodeName, JobId, str]] = SimpleQueue()
 
     def _recall(self, stored: Stored) -> Memory:
@@ -119,6 +118,9 @@ class HealthDesk:
         book = self.memory.book
         verdict = classify(book.rules, finding, book.look(Target(finding.node, gpu)).incidents)
         self._found[finding.source, verdict.action] += 1
+        if verdict.action.takes_out:
+            hit = Hit(self._now_s, verdict.reason)
+            self.memory.hits.update(dict.fromkeys(finding.jobs, hit))
 
     def _guests(self, node: NodeName) -> list[objects.Pod]:
         pods = self._observed.pods
@@ -132,8 +134,9 @@ class HealthDesk:
             self._dirty.update(change.object.metadata.name for change in changed.changes)
         elif changed.kind is kinds.POD:
             for change in changed.changes:
-                if self._proving.see(change.object, change.did is Did.DELETED):
-                    self._has_news = True
+                is_gone = change.did is Did.DELETED
+                is_burn_in = self._proving.see(change.object, is_gone)
+                self._has_news |= is_burn_in or (not is_gone and self._last_words.see(change.object))
 
     def heard(self, written: Written, now_s: float) -> None:
         """What was to be stored is, or not; whatever else failed is asked for again when it may be."""
@@ -167,6 +170,23 @@ class HealthDesk:
         told = Stored(text, self._stored.version)
         self._stored = await save(api, self._options.namespace, self._options.memory_name, told)
 
+    def excuse(self, job: JobId, began_s: float, failed_s: float, now_s: float) -> str | None:
+        """Why a job that has failed is not to blame; empty: it is. None: that is not known yet.
+
+        Programs die of their GPU faster than anybody can read and tell what the driver said of it. And who
+        begins again at once should not come to a node that is about to be shut.
+        """
+        is_late, hit = now_s >= failed_s + EXCUSE_WITHIN_S, self.memory.hits.get(job)
+        if hit is not None and hit.heard_s >= began_s and (is_late or self._is_calm):
+            del self.memory.hits[job]
+            return hit.reason
+        return "" if is_late else None
+
+    @property
+    def _is_calm(self) -> bool:
+        """Whether all that was heard is stored and can be seen."""
+        return not (self._is_unsaved or self._is_waiting or self._dirty) and self._marking.is_done
+
     # ----------------------------------------------------------------------------------------------- one turn
 
     def next_s(self) -> float:
@@ -186,14 +206,15 @@ class HealthDesk:
 
     def _hears(self, now_s: float) -> bool:
         """Takes in all that is new; whether anything may have changed."""
+        self._now_s = now_s
         memory, has_news = self.memory, self._has_news or now_s >= self._tick_s
         orders: list[Order] = []
         if self._dirty is None:
             self._look_first()
             has_news = True
         assert self._dirty is not None
+        self._marking.doubt(self._dirty)
         for name in self._dirty:
-            self._unmarked.add(name)
             node = self._observed.nodes.get(name)
             if node is None:
                 has_news |= name in memory.book.members
@@ -210,6 +231,7 @@ class HealthDesk:
             orders += memory.book.found(finding)
             has_news = True
         if has_news:
+            orders += self._last_words.hear(memory, now_s)
             orders += self._proving.conclude(memory.book, now_s)
             orders += memory.book.passes(now_s, self._idle())
             for order in orders:
@@ -243,10 +265,11 @@ class HealthDesk:
     def _act(self, now_s: float) -> None:
         book = self.memory.book
         if self._is_due:
-            self._unmarked.update(target.node for target in book.records)
-        for name in list(self._unmarked):
-            self._mark(name, now_s)
+            self._marking.doubt(target.node for target in book.records)
+        has_settled, again_s = self._marking.drive(self.memory, now_s)
+        self._is_due |= has_settled
         if not self._is_due:
+            self._tick_s = min(self._tick_s, again_s)
             return
         self._news.tell(book.records, self._observed.nodes, now_s)
         self.snapshot = self._take_snapshot()
@@ -254,39 +277,13 @@ class HealthDesk:
         shut = {name for name in closed if _is_shut(self._observed.nodes.get(name))}
         is_left = self._leaving.drive(self.memory, shut, now_s) and shut == closed
         self._proving.drive(book, now_s)
-        self._is_due, self._tick_s = False, self._next_tick_s(is_left, now_s)
+        self._is_due, self._tick_s = False, min(again_s, self._next_tick_s(is_left, now_s))
 
     def _take_snapshot(self) -> Snapshot:
         book = self.memory.book
         records = {target: book.look(target) for target in book.records}
         alerts = tuple(order for order in book.standing() if isinstance(order, Alert))
         return Snapshot(records, dict(book.cordons), alerts, dict(self._found))
-
-    def _mark(self, name: NodeName, now_s: float) -> None:
-        """Asks for the write that makes a node look as it shall; it is done when the node is seen to."""
-        node = self._observed.nodes.get(name)
-        if node is None:
-            self._settle(name)
-            return
-        said = people.mended(node)
-        drop = (names.MENDED,) if said is not None and not said.unclear else ()
-        marks = marks_of(self.memory.book, name, self.memory.seen.get(name, 0))
-        has_it = marks.condition is None or has_condition(node, marks.condition)
-        if has_it and not changes(plain(node), marks, drop):
-            self._settle(name)
-            return
-        before, asked_s = self._asked.get(name, (None, -math.inf))
-        if before == marks and now_s < asked_s + _SOON_S:
-            return  # it was written, and is not seen yet
-        do = partial(mark_node, node=name, marks=marks, drop=drop)
-        if self._site.writes.ask(f"{_OWN}mark/{name}", do, now_s):
-            self._asked[name] = marks, now_s
-        self._tick_s = min(self._tick_s, now_s + _SOON_S)
-
-    def _settle(self, name: NodeName) -> None:
-        """A node looks as it shall. If it did not before, others may go on that waited for it."""
-        self._unmarked.discard(name)
-        self._is_due |= self._asked.pop(name, None) is not None
 
     def _next_tick_s(self, is_left: bool, now_s: float) -> float:
         """When to look again even if nothing happens."""

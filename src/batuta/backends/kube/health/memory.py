@@ -34,6 +34,13 @@ class Restart(NamedTuple):
     reason: str
 
 
+class Hit(NamedTuple):
+    """What happened to a job because of which it may fail without being to blame."""
+
+    heard_s: float
+    reason: str
+
+
 @dataclass(slots=True)
 class Memory:
     """The book, and how far everything was read that goes into it."""
@@ -50,6 +57,10 @@ class Memory:
     """By job: when it was restarted, as long as that counts."""
     figures: dict[NodeName, dict[int, dict[str, int]]] = field(default_factory=dict)
     """By node and GPU: what figures were when they were last heard of."""
+    hits: dict[JobId, Hit] = field(default_factory=dict)
+    """By job: what hit it last, until that has excused a failure."""
+    heeded: dict[str, float] = field(default_factory=dict)
+    """By uid: pods that have failed, and whose last words were heard then."""
     is_new: bool = False
     """Nothing was remembered: what nodes say of themselves is all that is known."""
 
@@ -74,6 +85,8 @@ def to_text(memory: Memory) -> str:
         "boots": memory.boots,
         "restarts": memory.restarts,
         "restarted": memory.restarted,
+        "hits": memory.hits,
+        "heeded": memory.heeded,
     }
     text = json.dumps(whole, sort_keys=True, separators=(",", ":"))
     for most in (16, 4, 1, 0):
@@ -107,6 +120,8 @@ def from_text(rules: HealthRules, text: str) -> Memory:
                 str(node): {int(gpu): dict(values) for gpu, values in known.items()}
                 for node, known in whole.get("figures", {}).items()
             },
+            {str(job): Hit(float(s), str(why)) for job, (s, why) in whole.get("hits", {}).items()},
+            {str(uid): float(time_s) for uid, time_s in whole.get("heeded", {}).items()},
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"damaged: {error!r}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from batuta.backends.kube import objects
+from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.tenant import is_over
 from batuta.backends.kube.operator.gangs import gang_of
 from batuta.backends.kube.operator.run import Run
@@ -31,6 +31,12 @@ class Tenants:
             if job is not None:
                 found[job] = None
         return tuple(found)
+
+    def owner(self, pod: objects.Pod) -> JobId | None:
+        """The job that a pod is of; None for a stranger."""
+        name = pod.metadata.labels.get(names.JOB_NAME, "")
+        job = f"{pod.metadata.namespace}/{name}" if name else str(gang_of(pod))
+        return job if job in self._runs else None
 
     def on(self, node: NodeName, gpu: int | None) -> tuple[JobId, ...]:
         """The jobs that have a GPU by the World's word; None: any of the node's."""

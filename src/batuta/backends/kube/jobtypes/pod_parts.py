@@ -71,6 +71,8 @@ def pod_template(
     else:
         _take_gpus(spec)
     container["env"] = merged(env, container, defaults or {})
+    # Why it failed: for people, and for the rules of health.
+    container.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     _share_folder(spec, container)
     return {
         "metadata": {

@@ -88,11 +88,18 @@ def _first_failed_container(pod: Pod) -> Terminated | None:
     return min(failed, key=lambda one: one.finished_at, default=None)
 
 
+def last_words(pod: Pod) -> str:
+    """The end of the output of a pod whose containers failed, as its kubelet kept it."""
+    ended = (one.state.terminated for one in pod.status.container_statuses)
+    return "\n".join(one.message for one in ended if one is not None and one.exit_code and one.message)
+
+
 def _message(pod: Pod, ended: Terminated | None) -> str:
     said = (ended.message or ended.reason if ended is not None else "") or pod.status.message
+    said = said.strip().rpartition("\n")[2]  # of a log's end, the last line says why
     head = f"pod {pod.metadata.name}"
     if ended is not None:
         head += f" ended with exit code {ended.exit_code}"
     elif pod.status.reason:
         head += f": {pod.status.reason}"
-    return (f"{head}: {said.strip()}" if said.strip() else head)[:_LONGEST_MESSAGE]
+    return (f"{head}: {said}" if said else head)[:_LONGEST_MESSAGE]

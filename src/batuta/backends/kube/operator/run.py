@@ -88,6 +88,8 @@ class Site:
     """The size for a job whose user left it open; the smallest where nothing is known. None: ask later."""
     keep_result: Callable[[JobId, str], None] = lambda job, result: None
     """Stores what a job gave as its result, as JSON; it becomes durable with the next event."""
+    excuse: Callable[[JobId, float, float, float], str | None] = lambda job, began_s, failed_s, now_s: ""
+    """Why a job that has failed is not to blame; empty: it is. None: it is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)

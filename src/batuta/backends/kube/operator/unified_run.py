@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.jobtypes.job_type import JobStatus, JobType, Outcome, Run
+from batuta.backends.kube.operator.blame import Blame
 from batuta.backends.kube.operator.children import Children, Unmakeable
 from batuta.backends.kube.operator.crew import Crew
 from batuta.backends.kube.operator.ending import Ending, deadline_s
@@ -49,6 +51,7 @@ class UnifiedRun:
         self._status = StatusWriter(site)
         self._herald = Herald(site)
         self._hearing = Hearing(site, observed, self.outlook, self._herald, known)
+        self._blame = Blame(site, job.id)
         self._ending = Ending(site, self.outlook, self._herald, self._children, self._ensemble)
         self._has_looked = False
         """It was looked for a run that an operator before this one had begun."""
@@ -232,6 +235,8 @@ class UnifiedRun:
             self._end(JobState.FAILED_SETUP, str(error), now_s)
             return
         self.outlook.trouble = self._ensemble.trouble
+        if self.run is not None:
+            self._blame.begins(self.run.start, now_s)
         match became:
             case Started():
                 self._refusals, self.outlook.cause = 0, ""
@@ -251,6 +256,13 @@ class UnifiedRun:
             if not self._ensemble.has_last_words(kind, job, now_s):
                 self._end(JobState.SUCCEEDED, status.message, now_s, status.exit_code)
             return
+        if status.outcome is Outcome.FAILED:
+            excuse = self._blame.excuse(now_s)
+            if excuse is None:
+                self.due_s = min(self.due_s, self._blame.due_s)
+                return
+            if excuse:
+                status = replace(status, outcome=Outcome.DISRUPTED, message=f"{status.message} ({excuse})")
         self.wanted = None
         self.outlook.cause = status.message
         pause_s = 0.0

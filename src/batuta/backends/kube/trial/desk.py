@@ -12,11 +12,11 @@ from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import AlreadyExists, NotFound
 from batuta.backends.kube.client.kinds import NODE, POD
 from batuta.backends.kube.client.known import Did
+from batuta.backends.kube.jobtypes.pod_status import last_words
 from batuta.backends.kube.operator.inbox import Changed, Written
 from batuta.backends.kube.operator.watched import UNIFIED_JOB
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
 from batuta.backends.kube.trial.run_manifest import owner_reference
-from batuta.backends.kube.trial.sight import last_words
 from batuta.backends.kube.trial.trial import KEY, Bench, Trial
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.job import JobId

@@ -65,9 +65,3 @@ def _report(node: objects.Node | None) -> _Report | None:
         return msgspec.json.decode(text, type=_Report) if text else None
     except msgspec.MsgspecError:
         return None
-
-
-def last_words(pod: objects.Pod) -> str:
-    """The end of the output of a pod whose containers failed, as its kubelet kept it."""
-    ended = (one.state.terminated for one in pod.status.container_statuses)
-    return "\n".join(one.message for one in ended if one is not None and one.exit_code and one.message)
