@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from batuta.api.app import login_path
 from batuta.api.node_health import HealthSeen
 from batuta.api.parts import STATIC
-from batuta.core.health_record import Alert, Record, State, Target
+from batuta.core.health_record import Alert, Cordon, Record, State, Target
 from batuta.core.health_rules import Action
 from tests.e2e.test_dashboard_pages import CHECKS
 from tests.support.browser import DESKTOP, PHONE, any_browser, visit
@@ -45,7 +45,7 @@ class Ward:
         self._seen = replace(self._seen, records={**self._seen.records, target: record})
 
     def cordoned(self, node: str, who: str) -> None:
-        self._seen = replace(self._seen, cordons={**self._seen.cordons, node: who})
+        self._seen = replace(self._seen, cordons={**self._seen.cordons, node: Cordon(who, 1.0)})
 
     def uncordoned(self, node: str, who: str) -> None:
         self._seen = replace(self._seen, cordons={})

@@ -137,7 +137,7 @@ class HealthMachine(RuleBasedStateMachine):
 
     @rule(node=nodes)
     def a_human_cordons(self, node: str) -> None:
-        self.happens("cordoned", node, "ann")
+        self.happens("cordoned", node, "ann", self.now_s)
         self.cluster.cordoned_by_humans.add(node)
 
     @rule(node=nodes)

@@ -71,6 +71,8 @@ class Node(BaseModel):
     address: str
     cordoned_by: str = ""
     """Who did, where that is known."""
+    cordoned_s: float | None = None
+    """Since when, where that is known."""
     health: HealthShown | None = None
     gpus: list[Gpu]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from batuta.core.cluster import NodeName
-from batuta.core.health_record import WHOLE_NODE, Alert, Record, State, Target
+from batuta.core.health_record import WHOLE_NODE, Alert, Cordon, Record, State, Target
 from batuta.core.health_rules import Action, Source
 
 
@@ -16,8 +16,8 @@ class HealthSeen:
     """How things are at one moment. Records are copies."""
 
     records: Mapping[Target, Record] = field(default_factory=dict)
-    cordons: Mapping[NodeName, str] = field(default_factory=dict)
-    """Nodes that humans have cordoned, and who did; empty where that is not known."""
+    cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
+    """Nodes that humans have cordoned."""
     alerts: Sequence[Alert] = ()
     found: Mapping[tuple[Source, Action], int] = field(default_factory=dict)
     """Findings since the start, by what was to be done about them."""
@@ -89,7 +89,7 @@ def view_alerts(alerts: Sequence[Alert]) -> list[dict[str, Any]]:
 def with_health(node: dict[str, Any], seen: HealthSeen) -> dict[str, Any]:
     """A node as views.py shows it, with what is known of its health."""
     name = node["name"]
-    own = seen.records.get(Target(name))
+    own, cordon = seen.records.get(Target(name)), seen.cordons.get(name, Cordon())
     state = node["state"]
     # On a cluster, health closes a node as a cordon does; where no human did, it is health's.
     is_closed = state in {"cordoned", "draining"} and name not in seen.cordons
@@ -101,7 +101,8 @@ def with_health(node: dict[str, Any], seen: HealthSeen) -> dict[str, Any]:
     return {
         **node,
         "state": state,
-        "cordoned_by": seen.cordons.get(name, ""),
+        "cordoned_by": cordon.who,
+        "cordoned_s": cordon.since_s or None,
         "health": view_health(own),
         "gpus": gpus,
     }

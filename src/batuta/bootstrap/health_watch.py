@@ -136,7 +136,7 @@ class HealthWatch:
     def cordoned(self, node: NodeName, who: str) -> None:
         """A human has cordoned a node."""
         with self._lock:
-            self._memory.book.cordoned(node, who)
+            self._memory.book.cordoned(node, who, self._clock())
             self._keep()
 
     def uncordoned(self, node: NodeName, who: str) -> None:
@@ -209,7 +209,7 @@ class HealthWatch:
             for node in [node for node in cordons if node not in closed]:
                 del cordons[node]
             for node in closed - cordons.keys():
-                self._memory.book.cordoned(node, "")
+                self._memory.book.cordoned(node, "", self._clock())
 
     def _take(self, findings: Sequence[Finding]) -> None:
         """Puts findings into the book, and keeps it. With the lock."""

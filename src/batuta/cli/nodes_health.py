@@ -24,7 +24,7 @@ def print_health(found: tuple[Node, ...]) -> None:
         Column("WHAT"),
         Column("HEALTH"),
         Column("SINCE", right=True),
-        Column("BY", drop=1),
+        Column("BY"),
         Column("WHY", least=16),
         Column("TO DO", least=8),
     )
@@ -33,10 +33,12 @@ def print_health(found: tuple[Node, ...]) -> None:
 
 
 def _rows(node: Node) -> Iterator[tuple[str | Text, ...]]:
-    from batuta.cli.terminal import NOTHING, state_text
+    from batuta.cli.terminal import NOTHING, show_ago, state_text
 
     if node.state in ("cordoned", "draining") and node.cordoned_by:
-        yield node.name, state_text("cordoned"), NOTHING, node.cordoned_by, "somebody said so", NOTHING
+        since = NOTHING if node.cordoned_s is None else show_ago(node.cordoned_s)
+        undo = f"batuta nodes uncordon {node.name}"
+        yield node.name, state_text(node.state), since, node.cordoned_by, "somebody said so", undo
     if node.health is not None and node.health.state != "healthy":
         yield _row(node.name, node.health, node.name)
     for gpu in node.gpus:

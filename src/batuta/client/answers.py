@@ -204,6 +204,8 @@ class Node:
     gpus: tuple[Gpu, ...] = ()
     cordoned_by: str = ""
     health: Health | None = None
+    cordoned_s: float | None = None
+    """Since when, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)

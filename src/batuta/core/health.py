@@ -17,6 +17,7 @@ from batuta.core.health_record import (
     WHOLE_NODE,
     Alert,
     BurnIn,
+    Cordon,
     Mend,
     Order,
     PutBack,
@@ -41,8 +42,8 @@ class HealthBook:
         self.rules = rules
         self.members: dict[NodeName, Member] = {}
         self.records: dict[Target, Record] = {}
-        self.cordons: dict[NodeName, str] = {}
-        """Nodes that humans have cordoned, and who did. They are never undone here."""
+        self.cordons: dict[NodeName, Cordon] = {}
+        """Nodes that humans have cordoned. They are never undone here."""
 
     # ---------------------------------------------------------------------------------------- what there is
 
@@ -167,10 +168,11 @@ class HealthBook:
         record.enter(State.PROBATION, now_s, record.reason)
         return []
 
-    def cordoned(self, node: NodeName, who: str) -> None:
-        """A human has cordoned a node."""
-        if node in self.members:
-            self.cordons[node] = who
+    def cordoned(self, node: NodeName, who: str, now_s: float) -> None:
+        """A human has cordoned a node. Who says so again changes nothing."""
+        before = self.cordons.get(node)
+        if node in self.members and (before is None or before.who != who):
+            self.cordons[node] = Cordon(who, now_s)
 
     def uncordoned(self, node: NodeName, who: str, now_s: float) -> list[Order]:
         """A human has uncordoned a node: first their own cordon ends, else the node is well by their word."""

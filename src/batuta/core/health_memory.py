@@ -6,7 +6,7 @@ from typing import Any
 
 from batuta.core.health import HealthBook
 from batuta.core.health_guard import Member
-from batuta.core.health_record import Record, State, Target
+from batuta.core.health_record import Cordon, Record, State, Target
 from batuta.core.health_rules import Action, HealthRules, Source
 from batuta.core.health_verdict import Incident
 
@@ -19,7 +19,7 @@ def to_plain(book: HealthBook) -> dict[str, Any]:
     return {
         "form": FORM,
         "nodes": {name: [member.gpus, member.pool] for name, member in sorted(book.members.items())},
-        "cordons": dict(sorted(book.cordons.items())),
+        "cordons": {node: [*cordon] for node, cordon in sorted(book.cordons.items())},
         "records": [
             [target.node, target.gpu, _plain_record(record)]
             for target, record in sorted(book.records.items())
@@ -35,12 +35,18 @@ def from_plain(rules: HealthRules, plain: dict[str, Any]) -> HealthBook:
     book = HealthBook(rules)
     try:
         book.members = {name: Member(int(gpus), str(pool)) for name, (gpus, pool) in plain["nodes"].items()}
-        book.cordons = {str(node): str(who) for node, who in plain["cordons"].items()}
+        book.cordons = {str(node): _cordon(cordon) for node, cordon in plain["cordons"].items()}
         for node, gpu, values in plain["records"]:
             book.records[Target(str(node), int(gpu))] = _record(values)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"health records are damaged: {error!r}") from error
     return book
+
+
+def _cordon(plain: Any) -> Cordon:
+    """The first books knew only who."""
+    who, since_s = (plain, 0.0) if isinstance(plain, str) else plain
+    return Cordon(str(who), float(since_s))
 
 
 def _plain_record(record: Record) -> dict[str, Any]:

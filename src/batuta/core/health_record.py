@@ -41,6 +41,15 @@ class Target(NamedTuple):
         return self.node if self.gpu == WHOLE_NODE else f"{self.node} GPU {self.gpu}"
 
 
+class Cordon(NamedTuple):
+    """A human's own word that nothing new shall start on a node."""
+
+    who: str = ""
+    """Empty where nobody knows."""
+    since_s: float = 0.0
+    """0 where nobody knows."""
+
+
 @dataclass(slots=True)
 class Record:
     """The health of one target."""

@@ -50,7 +50,7 @@ def test_virtual_gpus_have_a_log_of_their_own_unless_another_is_named(tmp_path: 
 def test_what_is_known_of_nodes_that_are_gone_is_forgotten():
     texts, rules = Texts(), read_rules()
     memory = recall(texts, rules, [Node("n0", 2), Node("n1", 2)])
-    memory.book.cordoned("n1", "ana")
+    memory.book.cordoned("n1", "ana", 1.0)
     assert memory.may_restart("j", 1.0)
     memory.last_note = 7
     memory.save(texts)

@@ -29,7 +29,8 @@ def test_what_is_ill_says_why_since_when_by_whom_and_what_to_do(capsys: pytest.C
         (
             Node("n0", "unhealthy", health=ill),
             Node("n1", "ready", gpus=(Gpu(0), Gpu(1, health=held), Gpu(2, health=waits))),
-            Node("n2", "cordoned", cordoned_by="ana"),
+            Node("n2", "cordoned", cordoned_by="ana", cordoned_s=since_s),
+            Node("n3", "draining", cordoned_by="bob"),
         )
     )
     rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines() if line]
@@ -38,5 +39,6 @@ def test_what_is_ill_says_why_since_when_by_whom_and_what_to_do(capsys: pytest.C
         "n0 ill 2h 1m ago health Xid 79: off the bus reboot, then: batuta nodes mended n0",
         "n1 GPU 1 ill, in service 2h 1m ago health Xid 62 reset GPU, then: batuta nodes mended n1 --gpu 1",
         "n1 GPU 2 probation 2h 1m ago health Xid 48 back in 2h 1m",
-        "n2 cordoned – ana somebody said so –",
+        "n2 cordoned 2h 1m ago ana somebody said so batuta nodes uncordon n2",
+        "n3 draining – bob somebody said so batuta nodes uncordon n3",
     ]

@@ -6,7 +6,7 @@ import pytest
 
 from batuta.core.health import HealthBook
 from batuta.core.health_memory import from_plain, to_plain
-from batuta.core.health_record import Alert, BurnIn, Mend, PutBack, RestartJob, State, TakeOut, Target
+from batuta.core.health_record import Alert, BurnIn, Cordon, Mend, PutBack, RestartJob, State, TakeOut, Target
 from batuta.core.health_rules import Action, Finding, HealthLimits, HealthRules, Source
 from batuta.gpu.health.rules_file import read_rules
 
@@ -332,16 +332,16 @@ def test_a_pool_is_not_charged_for_another():
 
 def test_a_humans_cordon_is_never_undone():
     book, node = book_of(), Target("n0")
-    book.cordoned("n0", "ann")
+    book.cordoned("n0", "ann", 5.0)
     ends_s = fails_its_way_to_probation(book, node, 79, 0.0)
     assert book.passes(ends_s) == []
     assert book.look(node).state is State.HEALTHY
-    assert book.cordons == {"n0": "ann"}
+    assert book.cordons == {"n0": Cordon("ann", 5.0)}
 
 
 def test_a_human_who_lifts_their_own_cordon_does_not_lift_that_of_an_ill_node():
     book = book_of()
-    book.cordoned("n0", "ann")
+    book.cordoned("n0", "ann", 5.0)
     book.found(xid(79))
     assert book.uncordoned("n0", "ann", 10.0) == [TakeOut(Target("n0"), OFF_THE_BUS)]
     assert Target("n0") in book.out

@@ -45,7 +45,7 @@ function ofNode(node: ClusterNode): HealthRow[] {
   const rows: HealthRow[] = [];
   if (node.state === "lost") rows.push({ ...blank(node, null), key: `${node.name} lost`, state: "lost", reason: "It does not answer." });
   if (node.state === "cordoned" || node.state === "draining") {
-    rows.push({ ...blank(node, null), key: `${node.name} cordon`, state: node.state, reason: STATES[node.state].meaning, who: node.cordoned_by ?? "" });
+    rows.push({ ...blank(node, null), key: `${node.name} cordon`, state: node.state, reason: STATES[node.state].meaning, who: node.cordoned_by ?? "", since_s: node.cordoned_s ?? null });
   }
   return node.health ? [...rows, { ...blank(node, null), ...known(node.health) }] : rows;
 }

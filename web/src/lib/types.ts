@@ -130,6 +130,8 @@ export interface ClusterNode {
   address: string;
   /** Who cordoned it, where that is known. */
   cordoned_by?: string;
+  /** Since when, where that is known. */
+  cordoned_s?: number | null;
   health?: HealthShown | null;
   gpus: Gpu[];
 }

@@ -143,6 +143,7 @@ class Taint(_Base):
     key: str = ""
     value: str = ""
     effect: str = ""
+    time_added: str = ""
 
 
 class ContainerPort(_Base):

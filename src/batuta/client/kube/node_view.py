@@ -10,7 +10,7 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cards import gpu_indices
 from batuta.backends.kube.binder.requests import pod_requests
 from batuta.backends.kube.binder.tenant import is_over
-from batuta.backends.kube.health.people import cordoned_by
+from batuta.backends.kube.health.people import cordoned_by, cordoned_s
 from batuta.backends.kube.health.shown import Shown, read_shown
 from batuta.backends.kube.operator.nodes import ill_cards, is_open, is_unhealthy, read_node
 from batuta.client import answers as a
@@ -38,6 +38,7 @@ def node_view(
     known = read_node(node, None, gpu_resources)
     if known is None:
         return None
+    by = cordoned_by(node)
     shown, ill = read_shown(node.metadata.annotations).by_gpu(), ill_cards(node)
     return a.Node(
         name=known.name,
@@ -51,7 +52,8 @@ def node_view(
             a.Gpu(index, index not in ill, tuple(tenants), health=_health(shown.get(index)))
             for index, tenants in enumerate(_tenants(known.gpus, pods, gpu_resources))
         ),
-        cordoned_by=cordoned_by(node),
+        cordoned_by=by,
+        cordoned_s=cordoned_s(node) or None if by else None,
         health=_health(shown.get(WHOLE_NODE)),
     )
 

@@ -88,7 +88,11 @@ def test_a_node_that_is_ill_says_why_since_when_and_by_whose_word():
     assert seen.gpus[2].health == Health("probation", "Xid 48: memory", 6.0, "health", until_s=9.0)
     found.spec.unschedulable = True
     (seen,) = node_views([found], [])
-    assert (seen.state, seen.cordoned_by) == ("cordoned", "kubectl cordon")
+    assert (seen.state, seen.cordoned_by, seen.cordoned_s) == ("cordoned", "kubectl cordon", None)
+    told = {"key": "node.kubernetes.io/unschedulable", "time_added": "2026-01-02T03:04:05Z"}
+    found.spec.taints = [*found.spec.taints, objects.Taint(effect="NoSchedule", **told)]
+    (seen,) = node_views([found], [])
+    assert seen.cordoned_s == 1767323045.0
 
 
 def test_words_about_health_that_cannot_be_read_say_nothing():

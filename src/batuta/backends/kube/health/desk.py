@@ -34,7 +34,7 @@ from batuta.backends.kube.operator.inbox import Changed, Written
 from batuta.backends.kube.operator.observed import Observed
 from batuta.backends.kube.operator.run import Run, Site
 from batuta.core.cluster import NodeName
-from batuta.core.health_record import WHOLE_NODE, Alert, Order, Record, RestartJob, State, Target
+from batuta.core.health_record import WHOLE_NODE, Alert, Cordon, Order, Record, RestartJob, State, Target
 from batuta.core.health_rules import Action, Finding, HealthRules, Source
 from batuta.core.health_verdict import classify
 from batuta.core.job import JobId
@@ -67,7 +67,7 @@ class Snapshot(NamedTuple):
     """How things are at one moment, for other threads: nothing of it changes any more."""
 
     records: Mapping[Target, Record] = MappingProxyType({})
-    cordons: Mapping[NodeName, str] = MappingProxyType({})
+    cordons: Mapping[NodeName, Cordon] = MappingProxyType({})
     alerts: tuple[Alert, ...] = ()
     found: Mapping[tuple[Source, Action], int] = MappingProxyType({})
     """Findings since the start, by source and by what was made of them."""

@@ -72,11 +72,11 @@ class Hearing:
         name, book = node.metadata.name, memory.book
         is_news = False
         by, known = people.cordoned_by(node), book.cordons.get(name)
-        if by and by != known:
-            book.cordoned(name, by)
+        if by and (known is None or by != known.who):
+            book.cordoned(name, by, people.cordoned_s(node) or now_s)
             is_news = True
         elif known is not None and not by:
-            orders += book.uncordoned(name, known, now_s)
+            orders += book.uncordoned(name, known.who, now_s)
             is_news = True
         record = book.records.get(Target(name))
         if record is not None and record.is_out and people.has_taken_taint_off(node):
@@ -84,7 +84,7 @@ class Hearing:
             cordon = book.cordons.pop(name, None)
             orders += book.uncordoned(name, "kubectl taint", now_s)
             if cordon is not None:
-                book.cordoned(name, cordon)
+                book.cordons[name] = cordon
             is_news = True
         return self._hear_mended(memory, node, now_s, orders) or is_news
 

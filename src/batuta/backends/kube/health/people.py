@@ -7,10 +7,12 @@ from typing import Final, NamedTuple
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.health.marks import EFFECT, own_taint
+from batuta.backends.kube.operator.pod_job import seconds
 from batuta.core.health_record import WHOLE_NODE
 
 CORDON: Final = "kubectl cordon"
 TAINT: Final = "a taint that is not Batuta's"
+_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 _GPU: Final = re.compile(r"(?:gpu-?)?([0-9]{1,4})", re.IGNORECASE)
 
 
@@ -31,6 +33,13 @@ def cordoned_by(node: objects.Node) -> str:
     ours = own_taint(node.metadata.annotations)
     foreign = any(taint.value != ours for taint in _unhealthy(node))
     return TAINT if foreign else ""
+
+
+def cordoned_s(node: objects.Node) -> float:
+    """Since when; 0 where nobody knows. The node controller makes a taint of a cordon, with its time."""
+    keys = (_UNSCHEDULABLE, names.UNHEALTHY)
+    times = (seconds(taint.time_added) for key in keys for taint in node.spec.taints if taint.key == key)
+    return next(filter(None, times), 0.0)
 
 
 def has_taken_taint_off(node: objects.Node) -> bool:
