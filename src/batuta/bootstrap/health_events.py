@@ -92,3 +92,14 @@ def told_of(book: HealthBook) -> dict[Target, tuple[str, str]]:
         for target, record in book.records.items()
         if record.since_s or record.reason
     }
+
+
+def news(
+    before: Mapping[Target, tuple[str, str]], now: Mapping[Target, tuple[str, str]], now_s: float
+) -> list[ev.HealthChanged]:
+    """What people should hear of: another state, or the same for another reason."""
+    return [
+        ev.HealthChanged(now_s, target.node, None if target.gpu == WHOLE_NODE else target.gpu, state, reason)
+        for target, (state, reason) in sorted(now.items())
+        if before.get(target) != (state, reason)
+    ]

@@ -7,13 +7,13 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from batuta.core.cluster import Node
 from batuta.core.health import HealthBook
 from batuta.core.health_figures import Seen
 from batuta.core.health_memory import from_plain, to_plain
-from batuta.core.health_record import Target
+from batuta.core.health_record import RestartJob, Target
 from batuta.core.health_rules import Action, HealthRules, Source
 from batuta.core.job import JobId
 
@@ -22,6 +22,10 @@ _FORM: Final = 1
 _MOST_JOBS: Final = 1_000
 """Of which is remembered how often they were restarted and how far their logs were read, the newest."""
 _log = logging.getLogger(__name__)
+
+
+Ordered: TypeAlias = tuple[RestartJob, float]
+"""A job that is to begin again, and the time of what it is to for."""
 
 
 class Texts(Protocol):
@@ -43,6 +47,8 @@ class HealthMemory:
     """What figures of GPUs were when they were last looked at."""
     restarts: dict[JobId, list[float]] = field(default_factory=dict)
     """When jobs were restarted for errors of their own."""
+    ordered: list[Ordered] = field(default_factory=list)
+    """Restarts that the engine may not know of yet. One that it does know of is not done twice."""
     read: dict[str, int] = field(default_factory=dict)
     """How far logs of jobs were read, by job and rank: `7/0`."""
     found: Counter[tuple[Source, Action]] = field(default_factory=Counter)
@@ -66,6 +72,10 @@ class HealthMemory:
             "last_note": self.last_note,
             "figures": [[node, gpu, values] for (node, gpu), values in sorted(self.figures.items())],
             "restarts": dict(list(self.restarts.items())[-_MOST_JOBS:]),
+            "ordered": [
+                [order.job, *order.target, order.reason, time_s]
+                for order, time_s in self.ordered[-_MOST_JOBS:]
+            ],
             "read": dict(list(self.read.items())[-_MOST_JOBS:]),
         }
         texts.put(SETTING, json.dumps(plain))
@@ -96,5 +106,9 @@ def _memory(rules: HealthRules, plain: dict[str, Any]) -> HealthMemory:
         int(plain["last_note"]),
         {Target(str(node), int(gpu)): dict(values) for node, gpu, values in plain["figures"]},
         {str(job): [float(time_s) for time_s in times] for job, times in plain["restarts"].items()},
+        [
+            (RestartJob(str(job), Target(str(node), int(gpu)), str(reason)), float(time_s))
+            for job, node, gpu, reason, time_s in plain.get("ordered", ())
+        ],
         {str(rank): int(offset) for rank, offset in plain["read"].items()},
     )

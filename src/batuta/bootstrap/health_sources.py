@@ -9,7 +9,7 @@ from typing import Final
 
 from batuta.bootstrap.health_saved import HealthMemory
 from batuta.core.cluster import Span
-from batuta.core.health_figures import FigureSource, news
+from batuta.core.health_figures import Figures, FigureSource, news
 from batuta.core.health_rules import Finding
 from batuta.core.health_words import findings_in
 from batuta.core.job import JobId
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sources:
-    """All that is looked at. What is not there is None. With the lock of whoever owns the memory."""
+    """All that is looked at. What is not there is None. Who has the memory has its lock, too."""
 
     def __init__(
         self,
@@ -74,12 +74,16 @@ class Sources:
         if self._ledger is not None:
             self._ledger.done(number)
 
-    def figures(self, memory: HealthMemory, now_s: float, *, at_once: bool = False) -> list[Finding]:
-        """What is new about the GPUs, now and then."""
+    def look(self, *, at_once: bool = False) -> Figures:
+        """Figures of all GPUs now and then, else nothing. For no lock: a driver may think for minutes."""
         if self._figures is None or (time.monotonic() < self._next_look_s and not at_once):
-            return []
+            return {}
         self._next_look_s = time.monotonic() + self._look_s
-        return list(news(memory.book.rules, memory.figures, self._figures.read(), now_s))
+        return self._figures.read()
+
+    def figures(self, memory: HealthMemory, found: Figures, now_s: float) -> list[Finding]:
+        """What is new about the GPUs."""
+        return list(news(memory.book.rules, memory.figures, found, now_s))
 
     def job_log(
         self, memory: HealthMemory, job: JobId, workers: Sequence[Span], now_s: float

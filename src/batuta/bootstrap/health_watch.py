@@ -1,6 +1,6 @@
 """Looks after the health of GPUs: what is found goes into the book, and what the book orders is done.
 
-The book decides (core/health.py); here is the thread that brings it news, keeps it, and obeys. Whatever
+The book decides (core/health.py); here are the threads that bring it news, keep it, and obey. Whatever
 changes the book is durable before anything is done about it, and all that is done but restarts of jobs is
 done from the book as it is: so this may be killed at any instant.
 """
@@ -13,37 +13,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from batuta.api.node_health import HealthSeen
 from batuta.bootstrap import health_events
+from batuta.bootstrap.health_asks import Asks
 from batuta.bootstrap.health_care import Care
+from batuta.bootstrap.health_jury import Jury
 from batuta.bootstrap.health_saved import HealthMemory, Texts, recall
 from batuta.bootstrap.health_sources import Sources
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Span
-from batuta.core.health_record import WHOLE_NODE, Alert, RestartJob, State, Target
-from batuta.core.health_rules import Action, Finding, HealthRules, Source
-from batuta.core.health_verdict import classify
+from batuta.core.health_record import WHOLE_NODE, Alert, State, Target
+from batuta.core.health_rules import Finding, HealthRules, Source
 from batuta.core.job import JobId
 from batuta.core.world import World
 from batuta.engine.requests import EngineStopped, Make
 
 STEP_S = 1.0
-_MOST_HITS = 1_000
-"""Jobs of which is remembered what hit them last."""
 _log = logging.getLogger(__name__)
-
-
-class Hit(NamedTuple):
-    """What happened to a job."""
-
-    time_s: float
-    reason: str
-    is_excused: bool
-    """It was the hardware, or the job may be restarted for it once more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +65,33 @@ class HealthWatch:
         self._clock = clock
         self._lock = threading.RLock()
         self._suspicions: queue.SimpleQueue[Finding] = queue.SimpleQueue()
-        self._hits: dict[JobId, Hit] = {}
-        self._restarts: list[tuple[RestartJob, float]] = []
-        """Ordered, and not yet asked of the engine."""
+        self._jury = Jury()
         self._told = health_events.told_of(self._memory.book)
         self._levelled: dict[health_events.GpuPlace, str] | None = None
         """What the engine was last told to have out of service; None: nothing yet."""
-        self._trouble = ""
-        """Why it could not be looked after health lately; empty when it could."""
-        self._answer: Future[Sequence[ev.Event]] | None = None
+        self._trouble: dict[str, str] = {}
+        """By what was tried: why that did not work lately."""
+        self._asks = Asks(doors.ask)
+        self._obeying = threading.Lock()
+        """Around what is asked of the engine: the last word has to be the last."""
         self._wake, self._stop = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="batuta-health", daemon=True)
+        self._threads = (
+            threading.Thread(target=self._listen_on, name="batuta-health", daemon=True),
+            threading.Thread(target=self._tend_on, name="batuta-health-care", daemon=True),
+        )
 
     def start(self) -> None:
-        self._thread.start()
+        self._match_cordons()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         self._stop.set()
         self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10.0)
-        with self._lock, self._told_of_trouble():
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=10.0)
+        with self._lock, self._told_of_trouble("saving"):
             # Figures that were only looked at: so that what comes meanwhile is new, and nothing else.
             self._memory.save(self._texts)
         self._care.close()
@@ -122,6 +117,7 @@ class HealthWatch:
 
     def mended(self, node: NodeName, gpu: int | None, who: str) -> None:
         """What was to be done is done: it has to prove itself now. A ValueError where nothing was to be."""
+        figures = self._sources.look(at_once=True)
         with self._lock:
             book, target = self._memory.book, Target(node, WHOLE_NODE if gpu is None else gpu)
             record = book.records.get(target)
@@ -129,7 +125,7 @@ class HealthWatch:
                 ill = [str(one) for one in sorted(book.records) if book.records[one].state is State.ILL]
                 raise ValueError(f"{target} is not ill{'; what is: ' + ', '.join(ill) if ill else ''}")
             # What is still wrong with it is for the burn-in to say: it is no new illness that comes after it.
-            self._take(self._sources.figures(self._memory, self._clock(), at_once=True))
+            self._take(self._sources.figures(self._memory, figures, self._clock()))
             book.mended(target, self._clock(), who)
             self._keep()
 
@@ -153,51 +149,70 @@ class HealthWatch:
         """
         memory, sources = self._memory, self._sources
         with self._lock:
-            with self._told_of_trouble():
+            with self._told_of_trouble("excusing"):
                 self._take(
                     [*sources.kernel_log(memory), *sources.job_log(memory, job, workers, self._clock())]
                 )
-            hit = self._hits.pop(job, None)
-            return hit.reason if hit is not None and hit.is_excused and hit.time_s >= since_s else ""
+            return self._jury.excuse(job, since_s)
 
-    # --------------------------------------------------------------------------------------------- its thread
+    # -------------------------------------------------------------------------------------------- its threads
 
-    def _run(self) -> None:
-        self._match_cordons()
-        while not self._stop.is_set():
-            try:
-                with self._told_of_trouble():
-                    self.step()
-            except EngineStopped:
-                return
-            self._wake.wait(STEP_S)
-            self._wake.clear()
+    def _listen_on(self) -> None:
+        with suppress(EngineStopped):
+            while not self._stop.is_set():
+                with self._told_of_trouble("listening"):
+                    self.listen()
+                self._wake.wait(STEP_S)
+                self._wake.clear()
+
+    def _tend_on(self) -> None:
+        with suppress(EngineStopped):
+            while not self._stop.wait(STEP_S):
+                with self._told_of_trouble("tending"):
+                    self.tend()
 
     @contextmanager
-    def _told_of_trouble(self) -> Iterator[None]:
+    def _told_of_trouble(self, what: str) -> Iterator[None]:
         """Nobody's job ends because a GPU could not be looked at. The same trouble is told once."""
         try:
             yield
-            self._trouble = ""
+            self._trouble.pop(what, None)
         except EngineStopped:
             raise
         except Exception as error:
-            if self._trouble != repr(error):
-                self._trouble = repr(error)
+            if self._trouble.get(what) != repr(error):
+                self._trouble[what] = repr(error)
                 _log.exception("the health of GPUs cannot be looked after")
 
-    def step(self) -> None:
-        """Looks once, and does what is to be done now."""
+    def listen(self) -> None:
+        """Takes in what the log and others say, and has done what follows."""
+        memory, sources = self._memory, self._sources
         with self._lock:
-            memory, now_s = self._memory, self._clock()
+            now_s = self._clock()
             said = [self._suspicions.get_nowait() for _ in range(self._suspicions.qsize())]
-            self._take([*self._sources.kernel_log(memory), *self._sources.figures(memory, now_s), *said])
+            self._take([*sources.kernel_log(memory), *said])
             memory.book.passes(now_s, self._idle())
-            self._care.give(memory.book, now_s)
-            if health_events.told_of(memory.book) != self._told:
-                self._keep()
+            self._keep_news()
             # Whatever was in the ledger up to here is in the book, and that is kept.
-            self._sources.done(memory.last_note)
+            sources.done(memory.last_note)
+        self._obey()
+
+    def tend(self) -> None:
+        """Looks at the GPUs themselves, and treats those that are ill.
+
+        A driver may think for minutes about a GPU that is lost. So it is asked without the lock, by a thread
+        that nobody waits for: what the log says, and jobs that fail, come first.
+        """
+        memory, figures = self._memory, self._sources.look()
+        with self._lock:
+            orders = memory.book.standing()
+        done = self._care.give(orders)
+        with self._lock:
+            now_s = self._clock()
+            for one in done:
+                one.tell(memory.book, now_s)
+            self._take(self._sources.figures(memory, figures, now_s))
+            self._keep_news()
         self._obey()
 
     def _match_cordons(self) -> None:
@@ -214,30 +229,9 @@ class HealthWatch:
     def _take(self, findings: Sequence[Finding]) -> None:
         """Puts findings into the book, and keeps it. With the lock."""
         for finding in findings:
-            self._judge(self._with_jobs(finding))
+            self._jury.judge(self._memory, self._with_jobs(finding))
         if findings:
             self._keep()
-
-    def _judge(self, finding: Finding) -> None:
-        """Of its orders only restarts are noted here: all else is done from the book."""
-        memory, book = self._memory, self._memory.book
-        target = Target(finding.node, WHOLE_NODE if finding.gpu is None else finding.gpu)
-        verdict = classify(book.rules, finding, book.look(target).incidents)
-        memory.found[finding.source, verdict.action] += 1
-        orders = book.found(finding)
-        is_hardware = verdict.action.takes_out
-        if is_hardware or verdict.action is Action.RESTART_JOB:
-            for job in finding.jobs:
-                may = is_hardware or memory.may_restart(job, finding.time_s)
-                self._hits[job] = Hit(finding.time_s, verdict.reason, may)
-        for order in orders:
-            if isinstance(order, RestartJob):
-                if self._hits[order.job].is_excused:
-                    self._restarts.append((order, finding.time_s))
-                else:
-                    _log.warning("job %s is not restarted any more: %s", order.job, order.reason)
-        for job in list(self._hits)[:-_MOST_HITS]:
-            del self._hits[job]
 
     def _with_jobs(self, finding: Finding) -> Finding:
         """Whose work was hit: where nobody knows, that of all who are there."""
@@ -254,6 +248,11 @@ class HealthWatch:
         with self._doors.reading() as (world, _):
             return health_events.idle_gpus(world)
 
+    def _keep_news(self) -> None:
+        """Makes the book durable if there is anything in it that nobody was told of."""
+        if health_events.told_of(self._memory.book) != self._told:
+            self._keep()
+
     def _keep(self) -> None:
         """Makes the book durable. What follows from it is done afterwards, and soon."""
         self._memory.save(self._texts)
@@ -261,15 +260,18 @@ class HealthWatch:
 
     def _obey(self) -> None:
         """Has the engine bring the World to what the book says, and tells what has changed."""
+        with self._obeying:
+            self._ask()
+
+    def _ask(self) -> None:
         with self._lock:
             now_s, book = self._clock(), self._memory.book
             out, told = health_events.gpus_out(book), health_events.told_of(book)
-            news = _news(self._told, told, now_s)
-            ordered, self._restarts, self._told = self._restarts, [], told
-            failed = self._answer is not None and self._answer.done() and self._answer.exception() is not None
-            if out == self._levelled and not (news or ordered or failed):
+            news = health_events.news(self._told, told, now_s)
+            has_failed, ordered = self._asks.settle(self._memory), self._asks.unasked(self._memory)
+            if out == self._levelled and not (news or ordered or has_failed):
                 return
-            self._levelled = dict(out)
+            self._told, self._levelled = told, dict(out)
         for event in news:
             target = Target(event.node, WHOLE_NODE if event.gpu is None else event.gpu)
             _log.warning("%s: %s%s", target, event.state, f" ({event.reason})" if event.reason else "")
@@ -282,15 +284,4 @@ class HealthWatch:
                 *health_events.restarts(world, ordered, at_s),
             ]
 
-        self._answer = self._doors.ask(make)
-
-
-def _news(
-    before: dict[Target, tuple[str, str]], now: dict[Target, tuple[str, str]], now_s: float
-) -> list[ev.HealthChanged]:
-    """What people should hear of: another state, or the same for another reason."""
-    return [
-        ev.HealthChanged(now_s, target.node, None if target.gpu == WHOLE_NODE else target.gpu, state, reason)
-        for target, (state, reason) in sorted(now.items())
-        if before.get(target) != (state, reason)
-    ]
+        self._asks.ask(make, ordered)

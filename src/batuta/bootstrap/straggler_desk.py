@@ -7,7 +7,6 @@ job leaves its GPUs by the wish by which it also leaves a node that is drained, 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -45,7 +44,7 @@ class StragglerDesk:
         suspect: Callable[[NodeName, JobId, str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`suspect` is told of nodes that are to blame, with the job and why; by a thread of its own."""
+        """`suspect` is told of nodes that are to blame, with the job and why. It must not wait."""
         self._ask = ask
         self._suspect = suspect
         self._clock = clock
@@ -156,19 +155,9 @@ class StragglerDesk:
         self._told[event.job] = event.time_s, event.nodes
         kind = "hang" if event.reason is Reason.HANG else "straggler"
         why = f"{kind}: job {event.job} {event.reason.sentence(event.evidence)}"
-        if event.nodes:
-            # Elsewhere: who looks after nodes may wait for the engine, which is busy with this.
-            threading.Thread(
-                target=self._accuse, args=(event, why), name="batuta-suspect", daemon=True
-            ).start()
-        return (event,)
-
-    def _accuse(self, event: ev.JobHeldUp, why: str) -> None:
         for node in event.nodes:
-            try:
-                self._suspect(node, event.job, why)
-            except Exception:
-                _log.exception("node %s cannot be suspected", node, extra={"job": event.job})
+            self._suspect(node, event.job, why)
+        return (event,)
 
     def _now_s(self, world: World) -> float:
         """Time never goes back in the journal, whatever somebody does to the clock."""

@@ -36,6 +36,7 @@ COUNTERS: Final = frozenset({Figure.ECC_CORRECTED, Figure.ECC_UNCORRECTED, Figur
 """These only grow, until a reset; what is new since the last look is what counts."""
 
 Values: TypeAlias = Mapping[Figure, int]
+Figures: TypeAlias = Mapping[tuple[NodeName, int], Values]
 Seen: TypeAlias = dict[Target, dict[str, int]]
 """What figures were at the last look. Plain, so that it can be kept: then nothing counts twice."""
 
@@ -43,14 +44,12 @@ Seen: TypeAlias = dict[Target, dict[str, int]]
 class FigureSource(Protocol):
     """Looks at GPUs. For one thread."""
 
-    def read(self) -> Mapping[tuple[NodeName, int], Values]:
+    def read(self) -> Figures:
         """The figures of all GPUs that can be looked at now."""
         ...
 
 
-def news(
-    rules: HealthRules, seen: Seen, found: Mapping[tuple[NodeName, int], Values], now_s: float
-) -> Iterator[Finding]:
+def news(rules: HealthRules, seen: Seen, found: Figures, now_s: float) -> Iterator[Finding]:
     """What is new since the last look and of interest to the rules; `seen` is brought up to date.
 
     A counter that was never seen before begins where it is: what it counted is nobody's news. One that is

@@ -1,6 +1,7 @@
 """GPUs that fail under real jobs of a real server: jobs go on elsewhere, and GPUs that are well come back."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.support.server_process import ForkServer, ServerProcess
 from tests.support.vgpu import compiler
 
 TRAINS = f"exec {sys.executable} -m batuta.demo.trainer --steps 1000000 --work-ms 20"
+SECONDS_S = 15.0
+"""It takes two or three; a machine that runs other tests as well takes longer."""
 ON_BUS = "Xid 79: GPU has fallen off the bus"
 Start = Callable[..., HealthServer]
 
@@ -52,11 +55,13 @@ def test_a_node_with_a_gpu_off_the_bus_loses_its_jobs_and_comes_back_when_it_has
     ill = server.until_running(job).placement[1].node
     # when a GPU of one falls off the bus
     server.harm(ill, 1, "--xid", "79")
-    # then the job runs on with all its GPUs, without that node, which says why it is out
+    harmed_s = time.monotonic()
+    # then within seconds the job runs on with all its GPUs, without that node, which says why it is out
     moved = server.until(
         lambda: server.job(job),
         lambda found: found.state == "RUNNING" and ill not in [place.node for place in found.placement],
     )
+    assert time.monotonic() - harmed_s < SECONDS_S
     assert moved.gpus.now == 8
     found = server.health(ill)
     assert (found.state, found.reason, found.who, found.remedy) == ("ill", ON_BUS, "health", "reboot")

@@ -40,5 +40,6 @@ def test_nothing_is_written_where_nvml_says_nothing():
 
 
 def test_a_temperature_is_told_when_it_has_moved():
-    told = Node().told(*({0: {Figure.TEMPERATURE: one}} for one in (60, 61, 62, 63, 62, 96, 95)))
+    looks: list[dict[int, Values]] = [{0: {Figure.TEMPERATURE: c}} for c in (60, 61, 62, 63, 62, 96, 95)]
+    told = Node().told(*looks)
     assert [one[0][Figure.TEMPERATURE] for one in told] == [60, 63, 96]

@@ -1,6 +1,7 @@
 """The watch over health, with an engine that does at once what it is asked, and sources that say what a test
 wants them to say."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from batuta.bootstrap.health_watch import Doors, HealthWatch
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Span
+from batuta.core.health_figures import Figures
 from batuta.core.health_record import State, Target
 from batuta.core.health_rules import Finding, HealthRules, Source
 from batuta.core.job import JobId
@@ -36,12 +38,19 @@ class Told:
     printed: list[Finding] = field(default_factory=list)
     outcome: tuple[bool, str] | None = (True, "all right")
     can_reset: bool = True
+    driver: threading.Event | None = None
+    """While it is not set, the driver does not answer."""
 
     def kernel_log(self, memory: HealthMemory) -> list[Finding]:
         found, self.log = self.log, []
         return found
 
-    def figures(self, memory: HealthMemory, now_s: float, *, at_once: bool = False) -> list[Finding]:
+    def look(self, *, at_once: bool = False) -> Figures:
+        if self.driver is not None:
+            self.driver.wait(20.0)
+        return {}
+
+    def figures(self, memory: HealthMemory, found: Figures, now_s: float) -> list[Finding]:
         return []
 
     def job_log(
@@ -84,6 +93,8 @@ class Rig:
     texts: Kept = field(default_factory=Kept)
     events: list[ev.Event] = field(default_factory=list)
     now_s: float = NOW_S
+    deaf: bool = False
+    """The engine does not do what it is asked, nor say so."""
 
     def __post_init__(self) -> None:
         self.watch = self.begin()
@@ -104,6 +115,8 @@ class Rig:
 
     def ask(self, make: Make) -> "Future[Sequence[ev.Event]]":
         answer: Future[Sequence[ev.Event]] = Future()
+        if self.deaf:
+            return answer
         made = list(make(self.world))
         for event in made:
             apply(self.world, event)
@@ -121,7 +134,8 @@ class Rig:
     def steps(self, times: int = 1, each_s: float = 1.0) -> None:
         for _ in range(times):
             self.now_s += each_s
-            self.watch.step()
+            self.watch.listen()
+            self.watch.tend()
 
     def state(self, node: str, gpu: int = -1) -> State:
         return self.watch.seen().records[Target(node, gpu)].state
@@ -165,7 +179,7 @@ def test_a_gpu_goes_out_is_reset_tested_and_comes_back_after_its_probation(rig: 
     assert rig.ill == ["n0:0"]
     rig.steps(1, 1801.0)
     assert rig.ill == []
-    assert rig.states_told == ["burn-in", "probation", "healthy"]
+    assert rig.states_told == ["ill", "burn-in", "probation", "healthy"]
 
 
 def test_a_node_is_out_with_all_its_gpus_and_its_cordon_stays_as_people_want_it(rig: Rig):
@@ -300,3 +314,38 @@ def test_a_log_that_cannot_be_read_ends_nobodys_job_and_is_told_once(
     for _ in range(3):
         assert rig.watch.excuse("a", (), 0.0) == ""
     assert [record.getMessage() for record in caplog.records] == ["the health of GPUs cannot be looked after"]
+
+
+def test_a_driver_that_does_not_answer_holds_up_neither_the_log_nor_the_engine(rig: Rig):
+    """Given a GPU about which NVML thinks for minutes, what the log says is done, and jobs are excused."""
+    rig.told.driver = threading.Event()
+    tending = threading.Thread(target=rig.watch.tend)
+    tending.start()
+    try:
+        rig.finds(79)
+        rig.now_s += 1.0
+        rig.watch.listen()
+        assert rig.ill == ["n0:0", "n0:1"]
+        rig.finds(31, "a", node="n1")
+        assert rig.watch.excuse("a", (Span("n1", (0,)),), NOW_S) == "Xid 31: MMU page fault"
+        assert rig.watch.seen().records[Target("n0")].state is State.ILL
+        assert tending.is_alive()
+    finally:
+        rig.told.driver.set()
+        tending.join(20.0)
+
+
+def test_a_restart_that_the_engine_never_heard_of_is_asked_for_by_the_next_server():
+    # given a server that was killed after it had stored what is to be done
+    rig = Rig(make_world(make_nodes(2, 2), {"a": "n0:0"}, [make_job("a")]))
+    rig.finds(31, "a")
+    asked, rig.deaf = rig.now_s, True
+    rig.steps()
+    assert rig.heard(ev.JobWished) == []
+    # then the next one has the job begin again, and once
+    rig.deaf = False
+    rig.begin()
+    rig.steps(3)
+    (wished,) = rig.heard(ev.JobWished)
+    assert isinstance(wished, ev.JobWished)
+    assert wished.time_s > asked
