@@ -34,8 +34,9 @@ def test_xid_79_moves_the_job_shuts_the_node_and_a_burn_in_decides(jobs: Jobs, w
 
     (note,) = ward.note(victim, 79)
     assert ward.is_shut(victim) == "Xid-79"
+    # Within seconds; it takes one or two where nothing else is done.
     wait_until(
-        lambda: victim not in nodes_of(job) and len(job.running()) == 4, "the job to run elsewhere", 30
+        lambda: victim not in nodes_of(job) and len(job.running()) == 4, "the job to run elsewhere", 15
     )
     assert nodes_of(job) == set(nodes) - {victim}
     condition = wait_until(lambda: ward.condition(victim), "the condition")

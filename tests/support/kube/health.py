@@ -25,6 +25,9 @@ log:
   - {if: 'invalid device ordinal', means: a GPU that the job was given is not there, action: restart job}
 nvml:
   - {figure: ecc-uncorrected, means: new uncorrected memory errors, action: reset GPU}
+behaviour:
+  - {if: 'straggler', means: jobs run slower here than elsewhere, action: suspect}
+  - {if: 'hang', means: jobs hang here, action: suspect}
 """
 """Short times, and few codes."""
 CONDITION = "BatutaUnhealthy"
