@@ -93,5 +93,6 @@ def _traces(spans: SpanExporter) -> Finding:
             "traces", f"{lost:,} spans are lost, {counts[SENT]:,} were sent", "see --otlp and its collector"
         )
     if lost:
-        return note("traces", f"{lost:,} spans were lost, {counts[SENT]:,} were sent; it works now")
+        found = f"{lost:,} spans were lost, {counts[SENT]:,} were sent; it works now"
+        return note("traces", found, "see in the log when, and why its collector did not take them")
     return ok("traces", f"{counts[SENT]:,} spans sent")

@@ -57,7 +57,8 @@ def findings_of(sight: Sight, version: str) -> Iterator[Finding]:
 def _clock(sight: Sight) -> Finding:
     """The server's time, which is told to the second, lies between our question and its answer."""
     if sight.server_s is None:
-        return note("clock", "the API server does not tell its time")
+        fix = "compare it by hand: a proxy in between may have taken the Date out of its answers"
+        return note("clock", "the API server does not tell its time", fix)
     skew_s = max(sight.asked_s - (sight.server_s + 1.0), sight.server_s - sight.answered_s, 0.0)
     if skew_s > MOST_SKEW_S:
         return warning(

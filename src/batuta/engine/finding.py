@@ -32,15 +32,18 @@ def ok(check: str, found: str) -> Finding:
     return Finding(check, Severity.OK, found)
 
 
-def note(check: str, found: str, fix: str = "") -> Finding:
+# Whoever is told that something is not as it might be is told what to do about it.
+
+
+def note(check: str, found: str, fix: str) -> Finding:
     return Finding(check, Severity.NOTE, found, fix)
 
 
-def warning(check: str, found: str, fix: str = "") -> Finding:
+def warning(check: str, found: str, fix: str) -> Finding:
     return Finding(check, Severity.WARNING, found, fix)
 
 
-def error(check: str, found: str, fix: str = "") -> Finding:
+def error(check: str, found: str, fix: str) -> Finding:
     return Finding(check, Severity.ERROR, found, fix)
 
 

@@ -39,12 +39,12 @@ def check_server(home: Path | None, *, full: bool = False) -> Iterator[Finding]:
             yield from _stuck(client.jobs(states=("PENDING", "PREEMPTED")))
             yield from _inside(client, cluster, full)
         except NoServerError as trouble:
-            yield note("server", str(trouble))
+            yield note("server", str(trouble), "batuta up starts one; $BATUTA_SERVER names one elsewhere")
         except ApiError as trouble:
             fix = (
                 "see $BATUTA_TOKEN and the file `token` of the state directory"
                 if trouble.status == 401
-                else ""
+                else "see server.log in its state directory"
             )
             yield bad("server", f"refuses: {trouble}", fix)
         except ClientError as trouble:
@@ -64,7 +64,7 @@ def _version(cluster: Cluster) -> Finding:
 def check_clock(now_s: float | None, before_s: float, after_s: float, whose: str) -> Finding:
     """The other's time lies between our question and its answer."""
     if now_s is None:
-        return note("clock", f"{whose} time is not told")
+        return note("clock", f"{whose} time is not told", "start it with this version")
     skew_s = max(before_s - now_s, now_s - after_s, 0.0)
     if skew_s > MOST_SKEW_S:
         return warning("clock", f"{whose} differs by {skew_s:.0f} s", "synchronise both (NTP)")

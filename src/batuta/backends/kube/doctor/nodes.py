@@ -137,4 +137,5 @@ def _agents(sight: Sight, nodes: Sequence[Node]) -> Iterator[Finding]:
     elif reporting:
         yield ok("agent reports", f"{reporting} nodes report")
         if reporting < len(nodes):
-            yield note("agent reports", f"{len(nodes) - reporting} nodes with GPUs have no agent")
+            fix = "see agent.nodeSelector and agent.tolerations in the chart's values"
+            yield note("agent reports", f"{len(nodes) - reporting} nodes with GPUs have no agent", fix)
