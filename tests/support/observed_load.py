@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from batuta.bootstrap.health_local import virtual_log
 from batuta.client.client import Client
+from batuta.gpu.vgpu.kernel_log import write_xid
 from tests.support.server_process import PlainServers
 
 _TRAINS = r"""
@@ -25,6 +27,7 @@ class ObservedServer:
 
     url: str
     client: Client
+    home: Path
 
     @property
     def address(self) -> str:
@@ -35,6 +38,8 @@ class ObservedServer:
         client = self.client
         for name, queue in _QUEUES.items():
             client.set_queue(name, queue)
+        # The driver of a GPU says something that is no reason to worry.
+        write_xid(virtual_log(self.home), "node-0", "00000000:01:00.0", 92, None)
         for ends in ("true", "exit 3"):
             client.submit({"name": "short", "run": ends})
         trains = client.submit({"name": "trains", "run": _TRAINS, "num_nodes": 2}, queue="poor").id
@@ -56,7 +61,7 @@ def observed_server(folder: Path, *words: str) -> Iterator[ObservedServer]:
         url = up.wait_ready()
         with Client(home=home) as client:
             try:
-                yield ObservedServer(url, client)
+                yield ObservedServer(url, client, home)
             finally:
                 # Nothing that it started is left behind.
                 client.shut_down(keep_jobs=False)
