@@ -25,6 +25,19 @@ from batuta.gpu.health.nvml_figures import NvmlFigures
 found = NvmlFigures({"n0": sys.argv[1:]})
 print(json.dumps([found.addresses(), [dict(values) for values in found.read().values()]]))
 """
+EVENTS = """
+import json, sys, time
+from batuta.gpu.health.nvml_events import NvmlEvents
+events = NvmlEvents(sys.argv[1:])
+print("ready", flush=True)
+sys.stdin.readline()
+give_up = time.monotonic() + 20
+while len(events.read(None).lines) < 2 and time.monotonic() < give_up:
+    time.sleep(0.05)
+whole = events.read(None)
+print(json.dumps([whole.lines, events.read(whole.cursor).lines, events.read({"run": "", "seen": 9}).lines]))
+events.close()
+"""
 
 
 @pytest.fixture
@@ -135,6 +148,22 @@ def test_nvml_tells_the_figures_that_the_files_of_virtual_gpus_tell(node: Virtua
         "slowed-down": 1,
         "nvlinks-down": 1,
     }
+
+
+def test_nvml_tells_of_xids_for_who_may_not_read_the_kernel_log(node: VirtualNode):
+    """Given a server that listens, each error is a line that can be read again, from where one left off."""
+    uuids = [gpu.uuid for gpu in node.read()]
+    with node.start([sys.executable, "-c", EVENTS, *uuids]) as listening:
+        assert listening.stdout is not None
+        assert listening.stdout.readline() == "ready\n"
+        inject(node.path, 1, Harm(xid=31))
+        inject(node.path, 0, Harm(xid=79))
+        told, _ = listening.communicate("\n", timeout=60)
+    whole, rest, again = json.loads(told)
+    errors = [parse_line(line) for line in whole]
+    # Errors of different GPUs come in any order.
+    assert {(one.code, one.pci) for one in errors if one} == {(31, "0000:02:00"), (79, "0000:01:00")}
+    assert (rest, again) == ([], whole)
 
 
 def test_what_a_model_does_not_have_is_no_figure(tmp_path: Path):

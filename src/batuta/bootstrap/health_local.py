@@ -28,6 +28,7 @@ from batuta.gpu.health.kernel_log import KernelLog
 from batuta.gpu.health.kmsg import KmsgLog
 from batuta.gpu.health.ledger import Ledger
 from batuta.gpu.health.log_file import LogFile
+from batuta.gpu.health.nvml_events import NvmlEvents
 from batuta.gpu.health.nvml_figures import NoNvml, NvmlFigures
 from batuta.gpu.health.places import Places
 from batuta.gpu.health.rules_file import read_rules
@@ -63,8 +64,11 @@ def log_problems(log: Path | None) -> list[Problem]:
     return []
 
 
-def open_log(home: Path, log: Path | None, *, virtual: bool) -> KernelLog | None:
-    """The log to read; None where there is none that may be read, which is told."""
+def open_log(home: Path, log: Path | None, *, virtual: bool, uuids: Sequence[str] = ()) -> KernelLog | None:
+    """The log to read; None where there is none that may be read, which is told.
+
+    Instead of the kernel's own, which often only root may read, NVML tells of errors of the GPUs `uuids`.
+    """
     if log is None and virtual:
         return LogFile(virtual_log(home), from_start=True)
     wanted = log or _KMSG
@@ -73,9 +77,18 @@ def open_log(home: Path, log: Path | None, *, virtual: bool) -> KernelLog | None
     try:
         os.close(os.open(wanted, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
-        _log.warning("errors of GPUs are not seen: %s cannot be read (%s)", wanted, error.strerror)
-        return None
+        return _events_instead(f"{wanted} cannot be read ({error.strerror})", uuids)
     return KmsgLog(lambda: os.open(wanted, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+
+
+def _events_instead(why: str, uuids: Sequence[str]) -> KernelLog | None:
+    try:
+        found = NvmlEvents(uuids)
+    except NoNvml:
+        _log.warning("errors of GPUs are not seen: %s", why)
+        return None
+    _log.warning("errors of GPUs are heard from NVML, as long as the server runs: %s", why)
+    return found
 
 
 def read_health(log: Path | str | None, rules: Path | str | None) -> HealthRules:
@@ -113,7 +126,8 @@ def _make_sources(
     log_path: Callable[[JobId, int], Path],
 ) -> tuple[Sources, Ward]:
     """What is looked at, and how GPUs are treated."""
-    kernel_log = open_log(home, log, virtual=virtual is not None)
+    own = [str(uuid) for uuids in local.devices.values() for uuid in uuids]
+    kernel_log = open_log(home, log, virtual=virtual is not None, uuids=own)
     ledger = None if kernel_log is None else Ledger(home / FOLDER / "ledger.json", kernel_log, time.time)
     figures: FigureSource | None
     ward: Ward
@@ -130,9 +144,10 @@ def _make_sources(
         real = _real_figures(uuids)
         places = Places({} if real is None else real.addresses(), one_machine=True)
         figures, ward = real, RealWard(real, uuids)
-    return Sources(
-        ledger, places, LocalOwners(), figures, lambda job, rank: RankLog(log_path(job, rank))
-    ), ward
+    sources = Sources(ledger, places, LocalOwners(), figures, lambda job, rank: RankLog(log_path(job, rank)))
+    if isinstance(kernel_log, NvmlEvents):
+        sources.also_close = kernel_log.close
+    return sources, ward
 
 
 def _real_figures(uuids: Mapping[NodeName, Sequence[str]]) -> NvmlFigures | None:

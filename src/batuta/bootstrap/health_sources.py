@@ -39,6 +39,7 @@ class Sources:
         self._ledger, self._places, self._owners = ledger, places, owners
         self._figures, self._rank_log, self._look_s = figures, rank_log, look_s
         self._next_look_s = 0.0
+        self.also_close: Callable[[], None] = lambda: None
         if ledger is not None:
             ledger.__enter__()
 
@@ -105,3 +106,4 @@ class Sources:
         if self._ledger is not None:
             self._ledger.__exit__(None, None, None)
             self._ledger = None
+        self.also_close()

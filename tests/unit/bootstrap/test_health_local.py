@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from batuta.bootstrap import health_local
 from batuta.bootstrap.health_local import open_log, read_health, virtual_log
 from batuta.bootstrap.health_saved import recall
 from batuta.core.cluster import Node
@@ -57,3 +58,11 @@ def test_what_is_known_of_nodes_that_are_gone_is_forgotten():
     again = recall(texts, rules, [Node("n0", 4)])
     assert (again.last_note, again.restarts, again.book.cordons) == (7, {"j": [1.0]}, {})
     assert {name: member.gpus for name, member in again.book.members.items()} == {"n0": 4}
+
+
+def test_without_a_log_and_without_nvml_it_is_said_that_nothing_is_seen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(health_local, "_KMSG", tmp_path / "kmsg")
+    assert open_log(tmp_path, None, virtual=False, uuids=["GPU-1"]) is None
+    assert "errors of GPUs are not seen" in caplog.text
