@@ -6,9 +6,8 @@ import logging
 from typing import Final, NamedTuple
 
 from batuta.bootstrap.health_saved import HealthMemory
-from batuta.core.health_record import WHOLE_NODE, RestartJob, Target
+from batuta.core.health_record import RestartJob
 from batuta.core.health_rules import Action, Finding
-from batuta.core.health_verdict import classify
 from batuta.core.job import JobId
 
 _MOST_HITS: Final = 1_000
@@ -33,11 +32,8 @@ class Jury:
 
     def judge(self, memory: HealthMemory, finding: Finding) -> None:
         """Tells the book. Of its orders only restarts are noted: all else is done from the book."""
-        book = memory.book
-        target = Target(finding.node, WHOLE_NODE if finding.gpu is None else finding.gpu)
-        verdict = classify(book.rules, finding, book.look(target).incidents)
+        verdict, orders = memory.book.verdict_on(finding), memory.book.found(finding)
         memory.found[finding.source, verdict.action] += 1
-        orders = book.found(finding)
         is_hardware = verdict.action.takes_out
         if is_hardware or verdict.action is Action.RESTART_JOB:
             for job in finding.jobs:

@@ -87,16 +87,20 @@ class HealthBook:
 
     # --------------------------------------------------------------------------------------- what is found
 
+    def verdict_on(self, finding: Finding) -> Verdict:
+        """What the rules make of it, given what was found before at the same place. It changes nothing."""
+        record = self.records.get(_place(finding))
+        return classify(self.rules, finding, () if record is None else record.incidents)
+
     def found(self, finding: Finding) -> list[Order]:
         """Something was noticed. Of nodes and GPUs that nobody knows nothing follows."""
         member = self.members.get(finding.node)
         if member is None or not -1 < (finding.gpu or 0) < member.gpus:
             return []
-        here = Target(finding.node, WHOLE_NODE if finding.gpu is None else finding.gpu)
-        noted = self._record(here)
-        verdict = classify(self.rules, finding, noted.incidents)
+        here, verdict = _place(finding), self.verdict_on(finding)
         if verdict.action is Action.IGNORE:
             return []
+        noted = self._record(here)
         noted.incidents = [*noted.incidents, verdict.incident(finding)][-MOST_INCIDENTS:]
         target = here if verdict.scope is Scope.GPU else Target(finding.node)
         if not verdict.action.takes_out:
@@ -237,6 +241,10 @@ class HealthBook:
         share = self.rules.limits.share
         reason = f"{target} stays in service ({record.reason}): no more than {share:.0%} may be taken out"
         return Alert(self.members[target.node].pool, target, reason)
+
+
+def _place(finding: Finding) -> Target:
+    return Target(finding.node, WHOLE_NODE if finding.gpu is None else finding.gpu)
 
 
 def _restarts(target: Target, jobs: Iterable[JobId], reason: str) -> list[Order]:

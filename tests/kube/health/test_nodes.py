@@ -101,4 +101,5 @@ def test_the_guard_rail_holds_when_half_of_a_pool_fails(
         assert ward.taint(node) is None
         wait_until(partial(is_alarmed, ward, node), "an alert")
         wait_until(partial(is_held, ward, node), "the condition")
+    wait_until(lambda: operator.metrics()["batuta_health_held"] == 2, "Prometheus to know")
     operator.assert_calm()

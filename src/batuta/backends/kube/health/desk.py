@@ -36,7 +36,6 @@ from batuta.backends.kube.operator.run import Run, Site
 from batuta.core.cluster import NodeName
 from batuta.core.health_record import WHOLE_NODE, Alert, Cordon, Order, Record, RestartJob, State, Target
 from batuta.core.health_rules import Action, Finding, HealthRules, Source
-from batuta.core.health_verdict import classify
 from batuta.core.job import JobId
 
 _log = logging.getLogger(__name__)
@@ -114,9 +113,7 @@ class HealthDesk:
             return from_text(self._options.rules, "")
 
     def _count(self, finding: Finding) -> None:
-        gpu = WHOLE_NODE if finding.gpu is None else finding.gpu
-        book = self.memory.book
-        verdict = classify(book.rules, finding, book.look(Target(finding.node, gpu)).incidents)
+        verdict = self.memory.book.verdict_on(finding)
         self._found[finding.source, verdict.action] += 1
         if verdict.action.takes_out:
             hit = Hit(self._now_s, verdict.reason)
