@@ -99,11 +99,13 @@ class PolicyAnswer(BaseModel):
 
 
 class GpuCounts(BaseModel):
-    """All GPUs: `total` is the sum of the other three."""
+    """All GPUs: `total` is the sum of the others."""
 
     total: int
     used: int
     free: int
+    cordoned: int
+    """Without a job, on a node that gets no new ones."""
     unhealthy: int
 
 

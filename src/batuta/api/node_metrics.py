@@ -20,7 +20,7 @@ STATES = ("ready", "cordoned", "lost")
 
 def node_metrics(picture: Picture, facts: NodeFacts) -> Iterator[Metric]:
     gpus = {(state,): count for state, count in count_gpus(picture).items()}
-    yield gauge("batuta_gpus", "GPUs: total is the sum of the other three.", ["state"], gpus)
+    yield gauge("batuta_gpus", "GPUs: total is the sum of the others.", ["state"], gpus)
     states = [_state_of(picture, i) for i in range(len(picture.nodes))]
     counts = {(state,): states.count(state) for state in STATES}
     yield gauge("batuta_nodes", "Nodes by state.", ["state"], counts)

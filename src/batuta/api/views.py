@@ -271,8 +271,17 @@ def _view_node(
 
 
 def count_gpus(picture: Picture) -> Shown:
-    """All GPUs; those that work and have a job, or none; those that do not, or whose node is lost."""
+    """All GPUs; those that work and have a job, or none; those of cordoned nodes that have none, which are
+    not for the asking; those that do not work, or whose node is lost.
+    """
     total = sum(node.gpus for node in picture.nodes)
     healthy = sum(mask.bit_count() for mask in picture.healthy)
-    free = sum((mask & own).bit_count() for mask, own in zip(picture.free, picture.healthy, strict=True))
-    return {"total": total, "used": healthy - free, "free": free, "unhealthy": total - healthy}
+    idle = [(mask & own).bit_count() for mask, own in zip(picture.free, picture.healthy, strict=True)]
+    closed = sum(count for i, count in enumerate(idle) if picture.cordoned >> i & 1)
+    return {
+        "total": total,
+        "used": healthy - sum(idle),
+        "free": sum(idle) - closed,
+        "cordoned": closed,
+        "unhealthy": total - healthy,
+    }

@@ -66,6 +66,7 @@ def _print_cluster(cluster: Cluster, where: str) -> None:
     out = console()
     gpus = cluster.gpus
     kind = "virtual GPUs" if cluster.virtual else "GPUs"
+    closed = f", {gpus.cordoned} cordoned" if gpus.cordoned else ""
     ill = f", {gpus.unhealthy} unhealthy" if gpus.unhealthy else ""
     counts = ", ".join(f"{count} {state}" for state, count in cluster.jobs.items() if count)
     age = show_seconds(_age(cluster))
@@ -74,7 +75,7 @@ def _print_cluster(cluster: Cluster, where: str) -> None:
     if (
         gpus.total or cluster.policy
     ):  # who may not see the nodes of a cluster does not see that there are none
-        out.print(Text(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{ill}{policy}"))
+        out.print(Text(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{closed}{ill}{policy}"))
     if counts:
         out.print(Text(f"jobs: {counts}"))
     if cluster.trouble:

@@ -232,6 +232,8 @@ class GpuCounts:
     used: int = 0
     free: int = 0
     unhealthy: int = 0
+    cordoned: int = 0
+    """Without a job, on a node that gets no new ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ def test_the_cluster_at_a_glance(api: ServedApi) -> None:
     until(lambda: api.get("/cluster")["cycle"]["engine_cpu_s"] > 0)
     shown = until(lambda: found if (found := api.get("/cluster"))["seq"] == 5 else None)
     cluster_models.Cluster.model_validate(shown)
-    assert shown["gpus"] == {"total": 8, "used": 4, "free": 4, "unhealthy": 0}
+    assert shown["gpus"] == {"total": 8, "used": 4, "free": 4, "cordoned": 0, "unhealthy": 0}
     assert shown["jobs"]["RUNNING"] == 1
     assert sum(shown["jobs"].values()) == 1
     assert shown["trouble"] == ""
@@ -26,7 +26,8 @@ def test_the_cluster_at_a_glance(api: ServedApi) -> None:
 
 def test_gpus_that_are_ill_or_lost(api: ServedApi) -> None:
     api.live.backend.tell(ev.GpuFailed(1.0, "node-0", 1), ev.NodeLost(1.0, "node-1"))
-    until(lambda: api.get("/cluster")["gpus"] == {"total": 8, "used": 0, "free": 3, "unhealthy": 5})
+    counts = {"total": 8, "used": 0, "free": 3, "cordoned": 0, "unhealthy": 5}
+    until(lambda: api.get("/cluster")["gpus"] == counts)
     first, second = api.get("/nodes")["nodes"]
     assert [gpu["healthy"] for gpu in first["gpus"]] == [True, False, True, True]
     assert second["state"] == "lost"

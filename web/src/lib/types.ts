@@ -247,7 +247,7 @@ export interface Cluster {
   read_only?: string;
   /** Whether the server looks ahead. */
   foresight?: boolean;
-  gpus: { total: number; used: number; free: number; unhealthy: number };
+  gpus: { total: number; used: number; free: number; cordoned: number; unhealthy: number };
   jobs: Partial<Record<JobState, number>>;
   trouble: string;
   pid: number;
