@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from batuta.cli.sections import Group
+
 VARIABLE = "_BATUTA_COMPLETE"
 
 
@@ -18,7 +20,7 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-app = typer.Typer(name="completion", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Group, name="completion", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()

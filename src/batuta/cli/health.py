@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.sections import Group
 
 if TYPE_CHECKING:
     from batuta.gpu.health.dry_run import Tried
 
 app = typer.Typer(
+    cls=Group,
     name="health",
-    help="Show the rules about errors of GPUs, and try them on a log.",
+    help="Show the rules about errors of GPUs, and try them on a log.\n\n"
+    "Example: batuta health check-rules --log /var/log/kern.log",
     no_args_is_help=True,
     rich_markup_mode=None,
-    epilog="Example: batuta health check-rules --log /var/log/kern.log",
 )
 
 RulesOption = Annotated[

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.sections import Group
 from batuta.cli.server_options import HomeOption, NodeArgument, connect
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from batuta.client.answers import Node
 
 app = typer.Typer(
+    cls=Group,
     name="nodes",
     invoke_without_command=True,
     rich_markup_mode=None,

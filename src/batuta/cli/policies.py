@@ -10,7 +10,10 @@ from batuta.cli.options import Output, OutputOption
 
 
 def policies(output: OutputOption = Output.TABLE) -> None:
-    """List the policies, built in and installed."""
+    """List the policies, built in and installed.
+
+    Example: batuta policies
+    """
     from batuta.bootstrap import policy_summaries
 
     known = dict(policy_summaries())

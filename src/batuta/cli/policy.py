@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.sections import Group
 from batuta.cli.server_options import HomeOption, connect
 
 if TYPE_CHECKING:
     from batuta.client.answers import Policy
 
 app = typer.Typer(
+    cls=Group,
     name="policy",
     invoke_without_command=True,
     rich_markup_mode=None,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.sections import Group
 from batuta.cli.server_options import HomeOption, connect
 
 RECENT = 10
@@ -83,6 +84,7 @@ def history(
 
 
 get = typer.Typer(
+    cls=Group,
     name="get",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -8,9 +8,11 @@ import typer
 
 from batuta.cli import queues_change, queues_try
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.sections import Group
 from batuta.cli.server_options import HomeOption, connect
 
 app = typer.Typer(
+    cls=Group,
     name="queues",
     invoke_without_command=True,
     rich_markup_mode=None,

@@ -1,4 +1,4 @@
-"""`batuta --help` with its verbs in sections, in the order of the table of verbs."""
+"""`batuta --help` with its verbs in sections, as the table of verbs has them; no sentence is cut short."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from typing import Any
 from typer.core import TyperGroup
 
 from batuta.cli.verbs import VERBS, LazyVerbs
+
+
+class Group(TyperGroup):
+    """A verb with verbs of its own, such as `batuta nodes`: each is listed with its whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [
+            (name, command.get_short_help_str(limit=10_000))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class Sections(TyperGroup):

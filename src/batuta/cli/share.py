@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.sections import Group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from batuta.gpu.share.counters import ContainerShare
 
-app = typer.Typer(name="share", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Group, name="share", no_args_is_help=True, rich_markup_mode=None)
 
 _ROOT = Path("/var/lib/batuta/share")
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.sections import Group
 from batuta.cli.server_options import HomeOption, connect_to_server
 
 
@@ -22,7 +23,7 @@ class Role(StrEnum):
 _SHOWN = 16
 """Of a hash; `revoke` takes its beginning."""
 
-app = typer.Typer(name="token", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Group, name="token", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()

@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli import options as opt
+from batuta.cli.sections import Group
 
 if TYPE_CHECKING:
     from batuta.backends.sim.traces.summary import WorkloadSummary
     from batuta.backends.sim.workload import Workload
 
 app = typer.Typer(
+    cls=Group,
     name="trace",
-    help="Look at workloads, convert them, generate new ones.",
+    help="Look at workloads, convert them, generate new ones.\n\n"
+    "Example: batuta trace info sample --cluster 8x4",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
+from batuta.cli.sections import Group
 from batuta.cli.server_options import HomeOption
 
 if TYPE_CHECKING:
     from batuta.spec.problem import Problem
 
-app = typer.Typer(name="vgpu", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=Group, name="vgpu", no_args_is_help=True, rich_markup_mode=None)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file that the virtual GPUs live in.")]
 NodeArgument = Annotated[
