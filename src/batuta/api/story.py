@@ -154,6 +154,8 @@ def _wished(event: dict[str, Any]) -> str:
             if event["wish"] == "RUN"
             else "is measured and ended"
         )
+    if event["cause"] == "health":
+        return "has to leave its GPUs, because of an error there"
     return _WISHED.get(event["wish"], "")
 
 

@@ -105,7 +105,7 @@ def _because(data: dict[str, Any]) -> str:
 def _health(data: dict[str, Any]) -> str:
     what = f"node {data['node']}" if data.get("gpu") is None else f"GPU {data['gpu']} of node {data['node']}"
     if data["state"] == "alert":
-        return f"look at {what}: {data['reason']}"
+        return f"{what} is ill and stays in service{_because(data)}"
     state = str(data["state"])
     return f"{what} is {_HEALTH_STATES.get(state, state)}{_because(data)}"
 
@@ -122,6 +122,9 @@ def _wished(data: dict[str, Any]) -> str:
     if data.get("cause") == "trial":
         after = "is queued" if data["wish"] == "RUN" else "is ended"
         return f"job {data['job']} {after}: it is measured"
+    if data["wish"] == "EVICT":
+        why = "because of an error there" if data.get("cause") == "health" else "for a node is drained"
+        return f"job {data['job']} has to leave its GPUs, {why}"
     return f"its user wants job {data['job']} to {str(data['wish']).lower()}"
 
 

@@ -38,7 +38,7 @@ def _rows(node: Node) -> Iterator[tuple[str | Text, ...]]:
     if node.state in ("cordoned", "draining") and node.cordoned_by:
         since = NOTHING if node.cordoned_s is None else show_ago(node.cordoned_s)
         undo = f"batuta nodes uncordon {node.name}"
-        yield node.name, state_text(node.state), since, node.cordoned_by, "somebody said so", undo
+        yield node.name, state_text(node.state), since, node.cordoned_by, "cordoned by hand", undo
     if node.health is not None and node.health.state != "healthy":
         yield _row(node.name, node.health, node.name)
     for gpu in node.gpus:

@@ -239,7 +239,7 @@ class HealthBook:
 
     def _alert(self, target: Target, record: Record) -> Alert:
         share = self.rules.limits.share
-        reason = f"{target} stays in service ({record.reason}): no more than {share:.0%} may be taken out"
+        reason = f"{record.reason}; no more than {share:.0%} of its pool may be taken out"
         return Alert(self.members[target.node].pool, target, reason)
 
 

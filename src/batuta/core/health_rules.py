@@ -122,6 +122,10 @@ class HealthRules:
         return next((rule for rule in self.rules if rule.fits(source, code, text)), None)
 
 
+_UNITS: Final = {"temperature": " °C"}
+"""Of figures that are no plain numbers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something that was noticed on a node, by whoever looks."""
@@ -139,9 +143,10 @@ class Finding:
     @property
     def name(self) -> str:
         """What people call it: `Xid 79`."""
+        unit = _UNITS.get(self.text, "")
         names = {
             Source.XID: f"Xid {self.code}",
             Source.SXID: f"SXid {self.code}",
-            Source.NVML: self.text if self.code == 1 else f"{self.text} {self.code}",
+            Source.NVML: self.text if self.code == 1 else f"{self.text} {self.code}{unit}",
         }
         return names.get(self.source, self.source.value)

@@ -169,7 +169,7 @@ def test_with_half_of_a_pool_failing_the_guard_rail_holds(start: Start):
     text = server.metrics()
     assert "batuta_health_held 2.0" in text
     assert 'batuta_health_targets{state="ill"} 4.0' in text
-    assert "no more than 25% may be taken out" in server.cli.ok("events")
+    assert "no more than 25% of its pool may be taken out" in server.cli.ok("events")
     # when somebody's word puts one of them back, the next goes
     (out, *_) = (name for name in names if name not in held)
     server.cli.ok("nodes", "uncordon", out)

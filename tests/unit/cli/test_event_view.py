@@ -44,6 +44,11 @@ EVENTS = [
         "job 7 leaves its GPUs for others, because of what holds it up",
     ),
     (ev.JobWished(1.0, "7", Wish.PARK), "its user wants job 7 to park"),
+    (ev.JobWished(1.0, "7", Wish.EVICT), "job 7 has to leave its GPUs, for a node is drained"),
+    (
+        ev.JobWished(1.0, "7", Wish.EVICT, cause="health"),
+        "job 7 has to leave its GPUs, because of an error there",
+    ),
     (ev.JobWished(1.0, "7-t2", Wish.CANCEL, cause="trial"), "job 7-t2 is ended: it is measured"),
     (
         ev.TransitionTimed(1.0, "7", 2, 0.5, None, 1.5),
@@ -75,7 +80,10 @@ EVENTS = [
     (ev.GpuRepaired(1.0, "n", 3), "GPU 3 of node n works again"),
     (ev.HealthChanged(1.0, "n", None, "ill", "Xid 79"), "node n is ill (Xid 79)"),
     (ev.HealthChanged(1.0, "n", 3, "burn-in"), "GPU 3 of node n is in its burn-in"),
-    (ev.HealthChanged(1.0, "n", 3, "alert", "too many"), "look at GPU 3 of node n: too many"),
+    (
+        ev.HealthChanged(1.0, "n", 3, "alert", "too many"),
+        "GPU 3 of node n is ill and stays in service (too many)",
+    ),
     (ev.GpusUsed(1.0, "n", (0.5, None, 0.0)), "GPUs of node n are used: 50%, –, 0%"),
     (ev.GpusUsed(1.0, "n", ()), "how busy GPUs of node n are is not known any more"),
     (ev.QuotaSet(1.0, short(("q", {}))), "quota is set: 1 cluster queue"),

@@ -39,6 +39,6 @@ def test_what_is_ill_says_why_since_when_by_whom_and_what_to_do(capsys: pytest.C
         "n0 ill 2h 1m ago health Xid 79: off the bus reboot, then: batuta nodes mended n0",
         "n1 GPU 1 ill, in service 2h 1m ago health Xid 62 reset GPU, then: batuta nodes mended n1 --gpu 1",
         "n1 GPU 2 probation 2h 1m ago health Xid 48 back in 2h 1m",
-        "n2 cordoned 2h 1m ago ana somebody said so batuta nodes uncordon n2",
-        "n3 draining – bob somebody said so batuta nodes uncordon n3",
+        "n2 cordoned 2h 1m ago ana cordoned by hand batuta nodes uncordon n2",
+        "n3 draining – bob cordoned by hand batuta nodes uncordon n3",
     ]

@@ -83,7 +83,7 @@ def test_a_suspicion_restarts_nothing_until_three_jobs_share_it():
 def test_a_figure_that_is_too_high_acts_by_its_rule():
     book = book_of()
     assert book.found(Finding(1.0, "n0", Source.NVML, 96, "temperature", 2)) == []
-    assert book.look(Target("n0", 2)).reason == "temperature 96: GPU is too hot"
+    assert book.look(Target("n0", 2)).reason == "temperature 96 °C: GPU is too hot"
     orders = book.found(Finding(1.0, "n0", Source.NVML, 1, "remap-failed", 3))
     assert orders == [
         TakeOut(Target("n0", 3), "remap-failed: no spare memory row is left"),

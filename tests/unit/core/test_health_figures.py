@@ -34,8 +34,8 @@ def test_a_gpu_that_stays_hot_is_told_of_once_and_again_when_it_was_cool_between
     seen: Seen = {}
     temperatures = (60, 96, 99, 95, 94, 97)
     assert [told(seen, {Figure.TEMPERATURE: one}) for one in temperatures] == [
-        *([], ["temperature 96"], [], [], []),
-        ["temperature 97"],
+        *([], ["temperature 96 °C"], [], [], []),
+        ["temperature 97 °C"],
     ]
 
 
