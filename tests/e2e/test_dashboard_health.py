@@ -99,6 +99,12 @@ def test_a_humans_cordon_is_marked_as_one_as_it_happens(browser: Browser, api: S
         cordon = row(seen.page, "node-1 cordon")
         expect(cordon).to_contain_text("by a human: only a human undoes it")
         expect(cordon).to_contain_text("ana")
+        # and among what happened lately, also when it is over
+        assert api.ask("POST", "/nodes/node-1/uncordon").status_code == 200
+        expect(cordon).to_have_count(0)
+        lately = seen.page.get_by_role("region", name="Lately")
+        expect(lately).to_contain_text("Node node-1 was cordoned")
+        expect(lately).to_contain_text("Node node-1 takes work again")
         expect(seen.page.get_by_role("button", name="Mended")).to_have_count(0)
 
 

@@ -17,13 +17,13 @@ function eta(start: [number, number] | null, finish: [number, number | null] | n
 test("a running job is done as likely as not by one time, and nearly surely by another", () => {
   const done = doneText(job("1"), eta([0, 0], [600, 7200]), NOW_S);
   assert.equal(done?.likely, "10 min");
-  assert.equal(done?.latest, "≤ 2h");
+  assert.equal(done?.latest, "≤ 2 h");
   assert.ok(done?.title.startsWith(`Done in 10 min (${clockTime(NOW_S + 600, false)}), nine of ten times in 2 h`));
 });
 
 test("what is nearly certain is rounded up", () => {
   const latest = (seconds: number): string | undefined => doneText(job("1"), eta([0, 0], [0, seconds]), NOW_S)?.latest;
-  assert.deepEqual([30.2, 61, 5400, 16_740, 200_000].map(latest), ["≤ 31s", "≤ 2m", "≤ 90m", "≤ 5h", "≤ 3d"]);
+  assert.deepEqual([30.2, 61, 5400, 16_740, 200_000].map(latest), ["≤ 31 s", "≤ 2 min", "≤ 90 min", "≤ 5 h", "≤ 3 d"]);
 });
 
 test("a job that waits is told its start too", () => {

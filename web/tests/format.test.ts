@@ -31,7 +31,7 @@ test("durations have two units at most", () => {
   assert.equal(duration(90000), "1 d 1 h");
   assert.equal(duration(null), "–");
   assert.equal(duration(-3), "0 s");
-  assert.equal(shortDuration(7500), "2h");
+  assert.equal(shortDuration(7500), "2 h");
 });
 
 test("times are told from now", () => {

@@ -50,6 +50,20 @@ test("a GPU of which only the backend knows that it is ill is there too", () => 
   assert.deepEqual([rows.length, rows[0]!.state, isMendable(rows[0]!)], [1, "ill", false]);
 });
 
+test("a node that is out speaks for its GPUs, of which nothing else is known", () => {
+  const gpus = [{ ...gpu(0), healthy: false }, { ...gpu(1), healthy: false, health: health({ reason: "Xid 48" }) }];
+  const out: ClusterNode = { ...well("a"), gpus, state: "unhealthy", health: health() };
+  assert.deepEqual(
+    healthRows([out]).map((row) => [targetName(row), row.reason]),
+    [
+      ["a", "Xid 79"],
+      ["a, GPU 1", "Xid 48"],
+    ],
+  );
+  const held: ClusterNode = { ...out, gpus: gpus.slice(0, 1), health: health({ held: true }) };
+  assert.equal(healthRows([held]).length, 2);
+});
+
 test("changes of health are news", () => {
   const told = (data: Record<string, unknown>) => feedLines({ seq: 1, type: "HealthChanged", time_s: 1, data })[0]!.text;
   assert.equal(told({ node: "a", gpu: 3, state: "ill", reason: "Xid 79" }), "GPU 3 of a is ill: Xid 79");

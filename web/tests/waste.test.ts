@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import type { Account, DayAccount } from "../src/lib/types.ts";
-import { choiceOf, dayBars, headline, hours, hrefOf, queueBars, queueDays, share, spanOf, today } from "../src/lib/waste.ts";
+import { choiceOf, dayBars, headline, hours, hourTicks, hrefOf, queueBars, queueDays, share, spanOf, today } from "../src/lib/waste.ts";
 
 const H = 3600;
 
@@ -33,6 +33,17 @@ test("a bar is as high as its day has GPU-hours, and its parts make it up", () =
   assert.deepEqual(second!.parts, [{ key: "used", height: 0.5 }]);
   assert.equal(first!.sentence, "2026-11-15: 100 GPU-hours, used 60, idle 40");
   assert.equal(first!.label, "11-15");
+});
+
+test("the side of the bars has a few round numbers of GPU-hours", () => {
+  const texts = (gpu_hours: number) => hourTicks([day("2026-11-16", { capacity_gpu_s: gpu_hours * H })]).map((tick) => tick.text);
+  assert.deepEqual(texts(192), ["0", "50", "100", "150"]);
+  assert.deepEqual(texts(0.408), ["0", "0.2", "0.4"]);
+  assert.deepEqual(texts(10), ["0", "5", "10"]);
+  assert.deepEqual(texts(12_288), ["0", "5,000", "10,000"]);
+  assert.deepEqual(texts(0), []);
+  for (const most of [0.013, 1, 7, 99, 5001]) assert.ok(texts(most).length >= 3 && texts(most).length <= 6, String(texts(most)));
+  assert.equal(hourTicks([day("2026-11-16", { capacity_gpu_s: 200 * H })]).at(-1)!.height, 1);
 });
 
 test("days without GPUs have no bar", () => {
@@ -68,7 +79,8 @@ test("the days of one queue are what its jobs held", () => {
 
 test("shares are told as people read them", () => {
   assert.equal(hours(0), "0");
-  assert.equal(hours(10), "< 0.01");
+  assert.equal(hours(2), "< 0.001");
+  assert.equal(hours(10), "0.00278");
   assert.equal(hours(1.5 * H), "1.5");
   assert.equal(share(0, 10), "0 %");
   assert.equal(share(1, 8), "12.5 %");

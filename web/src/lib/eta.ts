@@ -7,9 +7,9 @@ import type { ExpectedTime, Job, JobEta } from "./types.ts";
 export interface EtaText {
   /** "36 min 7 s" */
   likely: string;
-  /** "≤ 4h", or "" when nothing more is known. */
+  /** "≤ 4 h", or "" when nothing more is known. */
   latest: string;
-  /** "done in 36m", for narrow places. */
+  /** "done in 36 min", for narrow places. */
   short: string;
   /** The same as sentences. */
   title: string;
@@ -50,12 +50,12 @@ export function clockRange(moment: ExpectedTime, now_s: number): string {
   return [...new Set(ends)].join(" – ");
 }
 
-/** One unit, rounded up: "45s", "12m", "5h", "3d" */
+/** One unit, rounded up: "45 s", "12 min", "5 h", "3 d" */
 function atMost(seconds: number): string {
   const s = Math.max(0, seconds);
-  if (s <= 60) return `${Math.ceil(s)}s`;
-  if (s <= 5400) return `${Math.ceil(s / 60)}m`;
-  return s <= 2 * DAY_S ? `${Math.ceil(s / 3600)}h` : `${Math.ceil(s / DAY_S)}d`;
+  if (s <= 60) return `${Math.ceil(s)} s`;
+  if (s <= 5400) return `${Math.ceil(s / 60)} min`;
+  return s <= 2 * DAY_S ? `${Math.ceil(s / 3600)} h` : `${Math.ceil(s / DAY_S)} d`;
 }
 
 const ahead = (time_s: number, now_s: number): string => `${duration(Math.max(0, time_s - now_s))} (${clock(time_s, now_s)})`;

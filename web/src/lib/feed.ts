@@ -2,7 +2,7 @@
 
 import type { PlannedCommand } from "./types.ts";
 
-export type FeedKind = "decision" | "job" | "cluster" | "user";
+export type FeedKind = "decision" | "job" | "cluster" | "health" | "user";
 
 export interface FeedLine {
   key: string;
@@ -124,7 +124,7 @@ const HEALTH: Record<string, [icon: string, verb: string]> = {
   ill: ["warn", "is ill"],
   "burn-in": ["gear", "is being tested"],
   probation: ["clock", "is on probation"],
-  alert: ["warn", "is ill, and stays in service: too much of its pool is out already"],
+  alert: ["warn", "is ill and stays in service"],
 };
 
 function healthText(data: Record<string, unknown>, node: string): [icon: string, sentence: string] {
@@ -164,6 +164,9 @@ function clusterText(event: LiveEvent): [icon: string, sentence: string] | null 
   }
 }
 
+/** What is out of service, and what is back. */
+const OF_HEALTH: ReadonlySet<EventType> = new Set(["NodeLost", "NodeReturned", "NodeCordoned", "NodeUncordoned", "GpuFailed", "GpuRepaired", "HealthChanged"] as const);
+
 /** The lines of one event: none for those that only matter to machines. */
 export function feedLines(event: LiveEvent): FeedLine[] {
   if (event.type === "Planned") {
@@ -177,7 +180,7 @@ export function feedLines(event: LiveEvent): FeedLine[] {
     return [{ ...base, kind, icon: ofJob[0], text: ofJob[1], job: jobOf(event.data)?.id ?? null }];
   }
   const ofCluster = clusterText(event);
-  return ofCluster ? [{ ...base, kind: "cluster", icon: ofCluster[0], text: ofCluster[1], job: null }] : [];
+  return ofCluster ? [{ ...base, kind: OF_HEALTH.has(event.type) ? "health" : "cluster", icon: ofCluster[0], text: ofCluster[1], job: null }] : [];
 }
 
 /** What a finite stream of events says, as it comes over the wire. */

@@ -54,14 +54,14 @@ export function duration(seconds: number | null | undefined): string {
   return rest ? `${head} ${rest} ${nextUnit}` : head;
 }
 
-/** One unit only, for narrow places: "45s", "3m", "2h", "3d" */
+/** One unit only, for narrow places: "45 s", "3 min", "2 h", "3 d" */
 export function shortDuration(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return "–";
   const s = Math.max(0, seconds);
-  if (s < 60) return `${Math.floor(s)}s`;
-  if (s < 3600) return `${Math.floor(s / 60)}m`;
-  if (s < 86400) return `${Math.floor(s / 3600)}h`;
-  return `${Math.floor(s / 86400)}d`;
+  if (s < 60) return `${Math.floor(s)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h`;
+  return `${Math.floor(s / 86400)} d`;
 }
 
 /** "just now", "12 s ago", "3 min ago", "in 2 h" */

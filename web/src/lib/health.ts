@@ -22,6 +22,7 @@ export interface HealthRow {
   incidents: number;
 }
 
+const OUT: readonly RowState[] = ["lost", "ill", "burn-in", "probation"];
 const ORDER: readonly RowState[] = ["lost", "ill", "burn-in", "probation", "suspect", "cordoned", "draining", "healthy"];
 
 export const STATES: Record<RowState, { word: string; icon: string; tone: "bad" | "wait" | "busy" | "good" | "quiet"; meaning: string }> = {
@@ -52,7 +53,9 @@ function ofNode(node: ClusterNode): HealthRow[] {
 
 function ofGpu(node: ClusterNode, gpu: Gpu): HealthRow[] {
   if (gpu.health) return [{ ...blank(node, gpu.index), ...known(gpu.health) }];
-  return gpu.healthy ? [] : [{ ...blank(node, gpu.index), state: "ill", reason: "It is out of service." }];
+  // All GPUs of a node that is out are out with it: the node's own row says why.
+  const isOut = node.state === "lost" || (node.health != null && OUT.includes(node.health.state) && !node.health.held);
+  return gpu.healthy || isOut ? [] : [{ ...blank(node, gpu.index), state: "ill", reason: "It is out of service." }];
 }
 
 function blank(node: ClusterNode, gpu: number | null): HealthRow {
@@ -76,7 +79,7 @@ export const isMendable = (row: HealthRow): boolean => row.state === "ill" && ro
 export function summary(rows: readonly HealthRow[]): string {
   const count = (...states: RowState[]): number => rows.filter((row) => states.includes(row.state) && !row.held).length;
   const told: [number, string][] = [
-    [count("lost", "ill", "burn-in", "probation"), "out of service"],
+    [count(...OUT), "out of service"],
     [rows.filter((row) => row.held).length, "ill and in service"],
     [count("suspect"), "suspect"],
     [count("cordoned", "draining"), "cordoned"],

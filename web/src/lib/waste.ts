@@ -26,8 +26,8 @@ export const HELD = KINDS.slice(0, 3);
 
 export const amount = (account: Spent | Account, key: Kind["key"]): number => (account as unknown as Record<string, number>)[`${key}_gpu_s`] ?? 0;
 
-/** "1,234" hours, "3.5", "0.02"; what is less matters to nobody. */
-export const hours = (gpu_s: number): string => (gpu_s > 0 && gpu_s < 0.01 * HOUR_S ? "< 0.01" : number(gpu_s / HOUR_S));
+/** "1,234" hours, "3.5", "0.02", "0.004"; what is less than a GPU-second or two matters to nobody. */
+export const hours = (gpu_s: number): string => (gpu_s > 0 && gpu_s < 0.001 * HOUR_S ? "< 0.001" : number(gpu_s / HOUR_S));
 
 /** "12.5 %", with a digit behind the point where it matters. */
 export function share(part: number, whole: number): string {
@@ -53,6 +53,22 @@ export interface DayBar {
   label: string;
   parts: Part[];
   sentence: string;
+}
+
+export interface Tick {
+  /** "100" */
+  text: string;
+  /** Of the height of the highest bar, 0…1 */
+  height: number;
+}
+
+/** Two to five round numbers of GPU-hours for the side of the bars, none above the highest. */
+export function hourTicks(days: readonly DayAccount[]): Tick[] {
+  const most = Math.max(...days.map((day) => day.capacity_gpu_s), 0) / HOUR_S;
+  if (!(most > 0)) return [];
+  const power = 10 ** Math.floor(Math.log10(most / 2));
+  const step = [5, 2, 1].map((times) => times * power).find((size) => size <= most / 2) ?? power;
+  return Array.from({ length: Math.floor(most / step + 1e-9) + 1 }, (_, at) => ({ text: number(at * step), height: (at * step) / most }));
 }
 
 /** A bar for each day, as high as its GPU-hours. */
