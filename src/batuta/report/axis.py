@@ -71,7 +71,7 @@ def number_axis(
     high = min(high, 1e300) if math.isfinite(high) and high - low > _TINY else low + 1
     step = nice_step((high - low) / count)
     if kind == "whole":
-        step = max(step, 1.0)
+        step = 2.0 if step == 2.5 else max(step, 1.0)
     steps = math.ceil((high - low) / step - 1e-9)
     ticks = tuple(Tick(low + k * step, _plain(low + k * step)) for k in range(steps + 1))
     return Axis(low, low + steps * step, *px, ticks, title, kind=kind)

@@ -8,12 +8,13 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from batuta.report import palette
+from batuta.report.axis import number_axis
 from batuta.report.markup import escape, join, leaf, tag
 from batuta.report.units import UNKNOWN, percent, significant
 
 _HOUR_S = 3600.0
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 1100.0, 260.0, 60.0, 40.0
-_WIDEST_BAR = 64.0
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 1100.0, 280.0, 76.0, 30.0, 40.0
+_WIDEST_BAR, _WIDEST_STEP = 64.0, 92.0
 
 
 class Kind(NamedTuple):
@@ -91,12 +92,12 @@ def _tiles(total: Mapping[str, float]) -> str:
             tag("span", tag("span", class_=f"swatch {kind.style}"), escape(kind.name), class_="tile-name"),
             tag("b", escape(_hours(total[kind.key]))),
             tag("span", escape(f"GPU-hours{_of(total[kind.key], capacity, kind)}")),
+            tag("span", escape(kind.meaning), class_="tile-note"),
             class_="tile",
-            title=kind.meaning,
         )
         for kind in (*KINDS, WAITING)
     ]
-    return tag("div", *tiles, class_="tiles")
+    return tag("div", *tiles, class_="tiles many")
 
 
 def _of(part: float, capacity: float, kind: Kind) -> str:
@@ -114,7 +115,8 @@ def _days(report: Mapping[str, Any]) -> str:
     rows = [(day["day"], *_day_cells(day)) for day in days]
     rows.append(("All", *_day_cells(report["total"])))
     caption = "Shares of all GPU-hours of the day; what jobs waited for in GPU-hours."
-    return tag("h2", "By day") + tag("figure", _bars(days)) + _table(caption, head, rows)
+    picture = tag("div", _bars(days), class_="plot", tabindex=0, role="region", aria_label="GPU-hours by day")
+    return tag("h2", "By day") + tag("figure", picture) + _table(caption, head, rows)
 
 
 def _day_cells(day: Mapping[str, float]) -> Sequence[str]:
@@ -125,17 +127,17 @@ def _day_cells(day: Mapping[str, float]) -> Sequence[str]:
 
 def _bars(days: Sequence[Mapping[str, Any]]) -> str:
     """A bar for each day, stacked from what was used up to what was left."""
-    most = max(float(day["capacity_gpu_s"]) for day in days) or 1.0
-    step = (_WIDTH - _LEFT) / len(days)
-    width, room = min(_WIDEST_BAR, 0.8 * step), _HEIGHT - _BOTTOM - 10.0
+    most = max(float(day["capacity_gpu_s"]) for day in days) / _HOUR_S
+    y_axis = number_axis(most, (_HEIGHT - _BOTTOM, _TOP), "GPU-hours", count=4)
+    step = min(_WIDEST_STEP, (_WIDTH - _LEFT) / len(days))
+    width = min(_WIDEST_BAR, 0.8 * step)
     every = max(1, -(-len(days) // 12))
-    parts = [
-        leaf("line", x1=_LEFT, x2=_WIDTH, y1=_HEIGHT - _BOTTOM, y2=_HEIGHT - _BOTTOM, stroke="currentColor")
-    ]
+    parts = [_mark(y_axis.px(tick.value), tick.label) for tick in y_axis.ticks]
+    parts.append(tag("text", y_axis.title, x=_LEFT - 8.0, y=12.0, class_="axis-title end"))
     for number, day in enumerate(days):
         x, y = _LEFT + step * (number + 0.5) - width / 2, _HEIGHT - _BOTTOM
         for kind in KINDS:
-            height = room * float(day[kind.key]) / most
+            height = y_axis.px(0.0) - y_axis.px(float(day[kind.key]) / _HOUR_S)
             if height < 0.05:
                 continue
             y -= height
@@ -144,9 +146,7 @@ def _bars(days: Sequence[Mapping[str, Any]]) -> str:
             parts.append(tag("rect", tag("title", escape(told)), fill="currentColor", **bar))
         if number % every == 0:
             middle = {"x": x + width / 2, "y": _HEIGHT - _BOTTOM + 18.0, "text_anchor": "middle"}
-            parts.append(tag("text", escape(day["day"][5:]), fill="currentColor", font_size=12, **middle))
-    top = {"x": _LEFT - 8.0, "y": 20.0, "text_anchor": "end", "fill": "currentColor"}
-    parts.append(tag("text", escape(_hours(most)), font_size=12, **top))
+            parts.append(tag("text", escape(day["day"][5:]), class_="tick", **middle))
     return tag(
         "svg",
         tag("title", "GPU-hours by day and by what became of them"),
@@ -154,6 +154,12 @@ def _bars(days: Sequence[Mapping[str, Any]]) -> str:
         viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}",
         role="img",
     )
+
+
+def _mark(y: float, label: str) -> str:
+    """A number of GPU-hours at the side, and its line across."""
+    line = leaf("line", x1=_LEFT, x2=_WIDTH, y1=y, y2=y, class_="grid")
+    return line + tag("text", escape(label), x=_LEFT - 8.0, y=y + 4.0, class_="tick end")
 
 
 # ---------------------------------------------------------------------------------------------------- queues
@@ -174,7 +180,7 @@ def _queues_by_day(days: Sequence[Mapping[str, Any]]) -> str:
         for day in reversed(days)
         for own in day["queues"]
     ]
-    if not rows:
+    if not rows or len(days) == 1:  # of one day, all is said
         return ""
     head = ("Day (UTC) and queue", *(kind.name for kind in (*_HELD, WAITING)))
     table = _table("GPU-hours of the jobs of each queue on each day.", head, rows)

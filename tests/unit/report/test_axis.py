@@ -44,6 +44,7 @@ def test_log_axis_around_one():
 
 def test_counts_have_whole_ticks():
     assert labels(number_axis(1, PX, "jobs", kind="whole")) == ["0", "1"]
+    assert labels(number_axis(11, PX, "jobs", kind="whole")) == ["0", "2", "4", "6", "8", "10", "12"]
     assert labels(number_axis(51, PX, "jobs", kind="whole")) == ["0", "20", "40", "60"]
     assert labels(share_axis(PX, "used"))[-1] == "100 %"
 

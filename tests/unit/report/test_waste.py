@@ -184,9 +184,20 @@ def test_the_page_says_what_the_account_says() -> None:
     text = " ".join(page.text)
     assert "49 % of 288 GPU-hours were used" in text
     assert "By queue and day" in text
+    assert {"0", "25", "50", "75", "100"} <= set(page.text), "the scale of 96 GPU-hours a day"
+    assert "progress after the last checkpoint, thrown away" in text
     assert page.tags.count("rect") == 3 * 2 + 1  # used and idle on three days, restarts on the first
     assert "script" not in page.tags
     assert not [value for _, name, value in page.attributes if name in ("src", "href")]
+
+
+def test_one_day_is_not_told_twice() -> None:
+    story = Story(to_s=DAY_S)
+    story.submit(0.0, make_job("a", 2, queue="team"))
+    story.start(0.0, "a", "n0:01")
+    text = " ".join(Page(render_waste(story.end().plain())).text)
+    assert "By queue" in text
+    assert "By queue and day" not in text
 
 
 def test_a_page_of_nothing_is_a_page() -> None:
