@@ -83,8 +83,8 @@ def _show(told: Eta) -> None:
 
     columns = (
         Column("ID"),
-        Column("NAME", drop=2, least=8),
-        Column("STATE"),
+        Column("NAME", least=8),
+        Column("STATE", drop=2),
         Column("STARTS", right=True),
         Column("AT THE LATEST", right=True, drop=3),
         Column("FINISHES", right=True),

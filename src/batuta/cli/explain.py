@@ -46,7 +46,7 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
         numbers = ", ".join(f"{name} {_number(value)}" for name, value in reason.evidence.items())
         show(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
     if told.quota_reserved is not None and not told.quota_reserved.status:
-        show(Text(f"QuotaReserved=False, {told.quota_reserved.reason}{_ahead(told.ahead)}", style="dim"))
+        show(Text(f"{_quota(told.quota_reserved.reason)}{_ahead(told.ahead)}", style="dim"))
     for sentence in _beliefs(told):
         show(Text(sentence, style="dim"))
     if told.trial is not None:
@@ -56,8 +56,7 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
         print_trial(told.trial)
     if told.suggestions:
         typer.echo("\nIt would start now")
-        for one in told.suggestions:
-            show(Text.assemble("  ", one.sentence, (_price(one), "dim")))
+        show(_ways(told.suggestions))
     if told.story:
         typer.echo()
         show(_story(told.story))
@@ -90,6 +89,25 @@ def _price(one: Suggestion) -> str:
     if one.within_s is not None:
         said.append(f"expected in {show_seconds(one.within_s)}")
     return f" ({'; '.join(said)})"
+
+
+def _ways(suggestions: Sequence[Suggestion]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True, min_width=1)
+    table.add_column(overflow="fold")
+    for one in suggestions:
+        table.add_row("", Text.assemble(one.sentence, (_price(one), "dim")))
+    return table
+
+
+def _quota(reason: str) -> str:
+    """Kueue's word for what it waits for; in a sentence where quota is not what it lacks."""
+    if reason == "TopologyPlacementFailed":
+        return "quota would do, there is no place for it now"
+    return f"QuotaReserved=False, {reason}"
 
 
 def _ahead(count: int | None) -> str:

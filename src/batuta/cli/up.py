@@ -321,7 +321,8 @@ def _start_child(home: Path, words: list[str]) -> None:
         if line.startswith(_NOTE):
             typer.echo(line, err=True)
     say(f"the server runs at {url} (pid {child.pid}); its log is {show_path(log)}")
-    typer.echo(url)
+    if not sys.stdout.isatty():  # a script wants it; who reads has just seen it
+        typer.echo(url)
 
 
 def _wait_until_ready(home: Path, child: subprocess.Popen[bytes], log: Path) -> str:

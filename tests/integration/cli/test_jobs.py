@@ -141,6 +141,7 @@ def test_why_a_job_waits(cli):
     shown = cli.ok("explain", "waits")
     assert "needs 4 GPUs" in shown
     assert f"when job {holder} ends (with 4 GPUs" in shown
+    assert "quota would do, there is no place for it now; it is the next of its queue" in shown
     assert "JOB_ENDS" in {one["code"] for one in cli.json("explain", waits)["suggestions"]}
 
 
