@@ -37,7 +37,8 @@ class Sessions:
 
     def new_code(self, token_hash: str) -> str:
         """A code for one login as the bearer of a token."""
-        code, now_s = secrets.token_urlsafe(32), self._clock()
+        # 192 random bits are plenty, and the link fits into a line of a terminal.
+        code, now_s = secrets.token_urlsafe(24), self._clock()
         with self._lock:
             self._codes = {known: entry for known, entry in self._codes.items() if entry[1] > now_s}
             if len(self._codes) >= _MOST_CODES:

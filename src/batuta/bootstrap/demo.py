@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import shlex
+import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -42,10 +44,8 @@ def run_demo(options: UpOptions, stay: bool) -> int:
 
     code = serve(options, begin)
     if not code and not outcome:
-        where = _home_option(options.home)
-        console.print(
-            f"\ninterrupted; `batuta up --virtual{where}` would go on with its jobs", soft_wrap=True
-        )
+        console.print("\ninterrupted; this would go on with its jobs:")
+        console.print(f"  {_command('up --virtual', options.home)}", soft_wrap=True)
         return _INTERRUPTED
     return code or (0 if outcome == [True] else 1)
 
@@ -54,7 +54,8 @@ def _perform(server: Server, console: Console, stay: bool, outcome: list[bool]) 
     try:
         with Client(server.url, server.token) as client:
             console.print(f"dashboard: {client.session_link()}", soft_wrap=True)
-            console.print(f"state:     {server.state.path}\n")
+            console.print("           good for one login within a minute; this prints another:")
+            console.print(f"           {_command('dashboard', server.state.path)}\n", soft_wrap=True)
             telling = _Telling(client, console)
             telling.run()
             outcome.append(_sum_up(client, telling.mine, console, server.parts.policy))
@@ -62,19 +63,26 @@ def _perform(server: Server, console: Console, stay: bool, outcome: list[bool]) 
         console.print(f"the demo broke off: {error!r}")
         outcome.append(False)
     if stay and outcome:
-        where = _home_option(server.state.path)
-        console.print(
-            f"\nThe server goes on: try `batuta queue{where}` or `batuta top{where}`. Ctrl-C ends it.",
-            soft_wrap=True,
-        )
+        console.print("\nThe server goes on; Ctrl-C ends it. In another terminal, try")
+        for verb in ("queue", "top", "report"):
+            console.print(f"  {_command(verb, server.state.path)}", soft_wrap=True)
         return
     if server.ask_to_end is not None:
         server.ask_to_end()
 
 
-def _home_option(home: Path | None) -> str:
-    """What a command needs to find this server."""
-    return "" if home is None or home == default_home() else f" --home {shlex.quote(str(home))}"
+def _command(verb: str, home: Path | None) -> str:
+    """What to type, here, to reach this server: the program may be off the PATH, as after `make demo`."""
+    program = Path(sys.argv[0])
+    name = "batuta" if shutil.which("batuta") == str(program.absolute()) else _short(program)
+    at_home = "" if home is None or home == default_home() else f" --home {_short(home)}"
+    return f"{name} {verb}{at_home}"
+
+
+def _short(path: Path) -> str:
+    """A path as one would type it from here."""
+    path, here = path.absolute(), Path.cwd()
+    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 class _Telling:
@@ -85,6 +93,7 @@ class _Telling:
         self._console = console
         self._begun_s = time.time()
         self._names: dict[str, str] = {}
+        self._letters: dict[str, str] = {}
         self.mine: set[str] = set()
         """The jobs of this demo: the state directory may hold those of an earlier one, and other jobs."""
         self._over: set[str] = set()
@@ -126,6 +135,8 @@ class _Telling:
             case "JobSubmitted":
                 job = data["job"]
                 self._names[job["id"]] = job["name"]
+                taken = set(self._letters.values())
+                self._letters[job["id"]] = next((c for c in job["name"].upper() if c not in taken), "?")
                 least, most = job["min"], job["max"]
                 sizes = f"{most}" if least == most else f"{least} to {most}"
                 self._say(job["id"], f"arrives: {sizes} GPUs", "cyan")
@@ -148,7 +159,7 @@ class _Telling:
         )
 
     def _map(self) -> str:
-        """All GPUs, each with the first letter of the job that has it."""
+        """All GPUs, each with a letter of the job that has it: the first one that no other job has."""
         return "   ".join(
             f"{node.name} [{' '.join(self._letter(gpu.jobs) for gpu in node.gpus)}]"
             for node in self._client.nodes()
@@ -157,7 +168,7 @@ class _Telling:
     def _letter(self, jobs: Sequence[object]) -> str:
         if not jobs:
             return "·"
-        return self._names.get(str(getattr(jobs[0], "id", "")), "?")[0].upper()
+        return self._letters.get(str(getattr(jobs[0], "id", "")), "?")
 
 
 # ------------------------------------------------------------------------------------------------ summing up

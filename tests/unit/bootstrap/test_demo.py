@@ -1,8 +1,11 @@
 """The demo, told from events: which jobs are its own, and what it says of them."""
 
 import io
+import os
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -74,3 +77,26 @@ def test_a_demo_of_which_nothing_is_heard_is_given_up(monkeypatch: pytest.Monkey
     telling = demo._Telling(cast(Client, StrictClient()), Console(file=io.StringIO()))
     with pytest.raises(TimeoutError, match="not over after"):
         telling.run()
+
+
+def test_every_job_has_a_letter_of_its_own() -> None:
+    telling = demo._Telling(cast(Client, FakeClient()), Console(file=io.StringIO()))
+    for number, name in enumerate(("speech", "eval", "smoke", "see")):
+        job = {"id": str(number), "name": name, "min": 1, "max": 2}
+        telling._tell(_event("JobSubmitted", {"job": job}))
+    assert list(telling._letters.values()) == ["S", "E", "M", "?"]
+
+
+def test_what_one_is_told_to_type_works_where_one_stands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "bin" / "batuta"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["bin/batuta", "up", "--demo"])
+    assert demo._command("top", tmp_path / "my demo") == "bin/batuta top --home 'my demo'"
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    assert demo._command("top", Path("/elsewhere")) == "batuta top --home /elsewhere"
+    assert demo._command("top", None) == "batuta top"
