@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from batuta.client.answers import Event, Job
 
 NODES, GPUS = 2, 4
+POLICY = "elastic-fifo"
+"""It has to know nothing of jobs. Those that count on how long jobs take have nothing to go by in a new
+place: they take a demo's jobs for long ones, and let them wait for those that run."""
 _GIVE_UP_S = 900.0
 _INTERRUPTED = 130
 
@@ -42,7 +45,7 @@ def run_demo(options: UpOptions, stay: bool) -> int:
         server.keep_jobs = False  # nobody wants them to train on after Ctrl-C
         threading.Thread(target=_perform, args=(server, console, stay, outcome), daemon=True).start()
 
-    code = serve(options, begin)
+    code = serve(replace(options, policy=options.policy or POLICY), begin)
     if not code and not outcome:
         console.print("\ninterrupted; this would go on with its jobs:")
         console.print(f"  {_command('up --virtual', options.home)}", soft_wrap=True)

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from batuta.bootstrap import demo
+from batuta.bootstrap.server import UpOptions
 from batuta.client.answers import Event
 from batuta.client.client import Client
 from batuta.client.errors import ClientError
@@ -100,3 +101,13 @@ def test_what_one_is_told_to_type_works_where_one_stands(
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     assert demo._command("top", Path("/elsewhere")) == "batuta top --home /elsewhere"
     assert demo._command("top", None) == "batuta top"
+
+
+@pytest.mark.parametrize(("asked", "given"), [("", "elastic-fifo"), ("afs-l", "afs-l")])
+def test_its_policy_needs_no_history_unless_another_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: str, given: str
+) -> None:
+    served: list[str] = []
+    monkeypatch.setattr(demo, "serve", lambda options, begin: served.append(options.policy) or 3)
+    assert demo.run_demo(UpOptions(home=tmp_path, policy=asked), stay=False) == 3
+    assert served == [given]
