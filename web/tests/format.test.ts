@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { count, duration, keyAndUnit, number, percent, plural, relative, sentence, shortDuration, words } from "../src/lib/format.ts";
+import { count, duration, keyAndUnit, number, percent, plural, relative, sentence, shortDuration, since, words } from "../src/lib/format.ts";
 
 test("numbers keep three digits and say when they are not known", () => {
   assert.equal(number(0.123456), "0.123");
@@ -46,4 +46,10 @@ test("codes and keys become words", () => {
   assert.deepEqual(keyAndUnit("gain_s"), ["gain", "s"]);
   assert.deepEqual(keyAndUnit("quota_left"), ["quota left", ""]);
   assert.equal(sentence("has 1 GPUs of 11 GPUs"), "has 1 GPU of 11 GPUs");
+});
+
+test("what has happened is never in the future, whatever the clocks say", () => {
+  assert.equal(since(105, 100), "just now");
+  assert.equal(since(40, 100), "1 min ago");
+  assert.equal(relative(105, 100), "in 5 s");
 });

@@ -83,6 +83,9 @@ export function relative(time_s: number | null | undefined, now_s: number): stri
 
 const two = (n: number): string => String(n).padStart(2, "0");
 
+/** The same of what has happened: a server whose clock is ahead of ours says nothing of the future. */
+export const since = (time_s: number, now_s: number): string => relative(Math.min(time_s, now_s), now_s);
+
 /** "14:03:09", in the reader's time zone */
 export function clockTime(time_s: number, seconds = true): string {
   const date = new Date(time_s * 1000);
