@@ -108,6 +108,11 @@ def test_its_policy_needs_no_history_unless_another_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: str, given: str
 ) -> None:
     served: list[str] = []
-    monkeypatch.setattr(demo, "serve", lambda options, begin: served.append(options.policy) or 3)
+
+    def serve(options: UpOptions, begin: object) -> int:
+        served.append(options.policy)
+        return 3
+
+    monkeypatch.setattr(demo, "serve", serve)
     assert demo.run_demo(UpOptions(home=tmp_path, policy=asked), stay=False) == 3
     assert served == [given]
