@@ -73,6 +73,7 @@ def hanging_scrapers(url: str) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_endpoints_that_hang_or_are_away_slow_no_cycle(tmp_path: Path):
     """Given servers with the same work to do, one of them in bad company, their cycles take as long."""
     with ExitStack() as stack:
