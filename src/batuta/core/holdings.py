@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from batuta.core.bitsets import mask_of
 from batuta.core.cluster import NodeName, Placement, Span
+from batuta.core.idle import forget_use
 from batuta.core.job import Job
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.wish import Wish
@@ -28,6 +29,8 @@ def release(world: World, row: int, now_s: float) -> None:
         return
     jobs.settle(row, now_s)
     world.layout.remove(placement, jobs.jobs[row])
+    if world.usage:
+        forget_use(world, placement)
     jobs.placements[row] = None
     if world.flavors:
         world.flavors.pop(jobs.ids[row], None)

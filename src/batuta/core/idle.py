@@ -94,6 +94,20 @@ def note_use(world: World, node: int, usage: Usage, own: Mapping[JobId, float]) 
                 learn(world, jobs.jobs[row], busy)
 
 
+def forget_use(world: World, left: Placement) -> None:
+    """A job has left these GPUs: how busy those were that are free now was its doing, and tells nothing."""
+    for node, gpus in left.spans:
+        i = world.nodes.index[node]
+        usage = world.usage.get(i)
+        if usage is not None:
+            gone = {gpu for gpu in gpus if world.layout.free[i] >> gpu & 1}
+            known = tuple(
+                None if gpu in gone and busy is not None and busy > IDLE_AT else busy
+                for gpu, busy in enumerate(usage.gpus)
+            )
+            world.usage[i] = usage._replace(gpus=known)
+
+
 def began_anew(world: World, row: int, now_s: float) -> None:
     """A job has just begun to run, here or at another size: what it did before does not count.
 

@@ -6,6 +6,7 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.idle import STALE_S
+from batuta.core.job import JobState, Share
 from batuta.placement import TopologyPlacer
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world, outcome, place
 
@@ -43,6 +44,35 @@ def test_a_tie_is_broken_by_real_use(why, used, wanted, expected):
 def test_an_old_report_says_nothing():
     used = {"n0": (0.9,) * 4, "n1": FOUR}
     assert started(make_nodes(4, 4), used, 1, age_s=STALE_S + 1) == "n0:0"
+
+
+@pytest.mark.parametrize(
+    ("report", "expected"),
+    [
+        ("that of the job itself", "n0:0"),
+        ("another one since", "n1:0"),
+    ],
+)
+def test_what_a_job_did_that_has_left_is_not_held_against_its_gpus(report: str, expected: str):
+    """Given two nodes, one as busy as its job made it and one with a stranger, when the job has ended."""
+    jobs = [make_job("old"), make_job("new", submit_s=1.0)]
+    world = make_world(make_nodes(1, 1), {"old": "n0:0"}, jobs)
+    apply(world, ev.GpusUsed(NOW_S, "n0", (0.9,)))
+    apply(world, ev.GpusUsed(NOW_S, "n1", (0.7,)))
+    apply(world, ev.JobEnded(NOW_S + 1.0, "old", JobState.SUCCEEDED))
+    if report == "another one since":
+        apply(world, ev.GpusUsed(NOW_S + 2.0, "n0", (0.9,)))
+    assert outcome(world, place(TopologyPlacer(), world, {"new": 1}))["new"] == expected
+
+
+def test_a_card_stays_busy_while_one_of_its_sharers_is_there():
+    jobs = [make_job(name, share=Share(100, 20)) for name in ("old", "stays")] + [
+        make_job("new", share=Share(100, 20))
+    ]
+    world = make_world(make_nodes(2, gpu_memory_mib=1000), {"old": "n0:0", "stays": "n0:0"}, jobs)
+    apply(world, ev.GpusUsed(NOW_S, "n0", (0.9, 0.0)))
+    apply(world, ev.JobEnded(NOW_S + 1.0, "old", JobState.SUCCEEDED))
+    assert outcome(world, place(TopologyPlacer(), world, {"new": 1}))["new"] == "n0:1"
 
 
 def test_the_fullest_node_goes_first_however_busy_it_is():
