@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from prometheus_client.core import Metric
 
 from batuta.api.metric_families import counter, gauge
-from batuta.api.node_health import HealthSeen
 from batuta.core.health_record import State
+from batuta.engine.health.seen import HealthSeen
 
 _STATES = tuple(state for state in State if state is not State.HEALTHY)
 

@@ -9,11 +9,12 @@ from batuta.api.asked import MendedPost
 from batuta.api.auth import Admin, Viewer, Who
 from batuta.api.cluster_models import Node, Nodes
 from batuta.api.desk import AtDesk, Desk
-from batuta.api.node_health import HealthSeen, view_alerts, with_health
+from batuta.api.node_health import view_alerts, with_health
 from batuta.api.plain_json import answer
 from batuta.api.problems import Refusal, not_found
 from batuta.api.routes import CHANGES, NodePath, problems
 from batuta.api.views import view_node, view_nodes
+from batuta.engine.health.seen import HealthSeen
 from batuta.engine.requests import Make
 
 router = APIRouter(prefix="/nodes", tags=["nodes"])

@@ -12,10 +12,10 @@ from batuta.api.auth import Bearers
 from batuta.api.cycle_watch import CycleWatch
 from batuta.api.experience import Experience, NoExperience
 from batuta.api.foreseen import Foresight
-from batuta.api.node_health import NodeHealth, NoNodeHealth
 from batuta.core.cluster import NodeName
 from batuta.core.decide import Rules
 from batuta.core.job import JobId
+from batuta.engine.health.seen import NodeHealth, NoNodeHealth
 from batuta.engine.service import Service
 from batuta.engine.shadow import Shadow
 from batuta.spec.task_paths import PathRules

@@ -10,10 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from batuta.bootstrap.health_care import Care, Ward
-from batuta.bootstrap.health_saved import Texts
-from batuta.bootstrap.health_sources import Sources
-from batuta.bootstrap.health_watch import Doors, HealthWatch
 from batuta.bootstrap.local_nodes import LocalNodes
 from batuta.bootstrap.virtual_gpus import VirtualGpus, device_path
 from batuta.core.cluster import NodeName
@@ -23,16 +19,20 @@ from batuta.core.health_rules import HealthRules
 from batuta.core.job import JobId
 from batuta.gpu.attribution.local_owners import LocalOwners
 from batuta.gpu.health.burn_in_run import BurnInRun
+from batuta.gpu.health.care import Care, Ward
 from batuta.gpu.health.job_log import RankLog
 from batuta.gpu.health.kernel_log import KernelLog
 from batuta.gpu.health.kmsg import KmsgLog
 from batuta.gpu.health.ledger import Ledger
 from batuta.gpu.health.log_file import LogFile
+from batuta.gpu.health.memory import Texts
 from batuta.gpu.health.nvml_events import NvmlEvents
 from batuta.gpu.health.nvml_figures import NoNvml, NvmlFigures
 from batuta.gpu.health.places import Places
 from batuta.gpu.health.rules_file import read_rules
+from batuta.gpu.health.sources import Sources
 from batuta.gpu.health.virtual_figures import VirtualFigures
+from batuta.gpu.health.watch import Doors, HealthWatch
 from batuta.gpu.vgpu.inject import reset
 from batuta.spec.problem import InputError, Problem
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from batuta.backends.local.equipment import Seat
 from batuta.bootstrap.gpu_shares import GpuShares
 from batuta.bootstrap.local_nodes import LocalNodes
-from batuta.bootstrap.usage_watch import UsageWatch
 from batuta.bootstrap.virtual_gpus import VirtualGpus
 from batuta.bootstrap.virtual_use import VirtualUse
 from batuta.core.cluster import NodeName
 from batuta.engine.requests import Make
+from batuta.engine.usage_watch import UsageWatch
 from batuta.gpu.vgpu.build import find_compiler
 from batuta.spec.problem import InputError
 

@@ -20,7 +20,6 @@ from batuta.bootstrap import find_policy, live_cadence, policy_summaries, rules_
 from batuta.bootstrap.experience import Experience
 from batuta.bootstrap.foresight import ForesightProcess
 from batuta.bootstrap.health_local import make_watch, read_health
-from batuta.bootstrap.health_watch import Doors, HealthWatch
 from batuta.bootstrap.local_gpus import LocalGpus, usage_watch
 from batuta.bootstrap.local_nodes import (
     VIRTUAL,
@@ -33,10 +32,8 @@ from batuta.bootstrap.local_nodes import (
 )
 from batuta.bootstrap.loopback import Loopback
 from batuta.bootstrap.server_log import open_log
-from batuta.bootstrap.straggler_desk import StragglerDesk
 from batuta.bootstrap.telemetry import Telemetry, telemetry
 from batuta.bootstrap.trial_sight import LocalSight
-from batuta.bootstrap.usage_watch import UsageWatch
 from batuta.bootstrap.virtual_gpus import VirtualGpus
 from batuta.bootstrap.waste import account
 from batuta.core import event as ev
@@ -48,12 +45,15 @@ from batuta.core.job import Job
 from batuta.core.plan import Plan
 from batuta.core.world import World
 from batuta.engine.loop import Engine, Live
-from batuta.engine.rank_watch import RankRules
 from batuta.engine.requests import Requests
 from batuta.engine.retention import Keep, Retention
 from batuta.engine.service import PatientJournal, Service
 from batuta.engine.shadow import Shadow
+from batuta.engine.stragglers.desk import StragglerDesk
+from batuta.engine.stragglers.rank_watch import RankRules
 from batuta.engine.trials.conductor import TrialConductor
+from batuta.engine.usage_watch import UsageWatch
+from batuta.gpu.health.watch import Doors, HealthWatch
 from batuta.placement.placer import TopologyPlacer
 from batuta.report.waste_page import render_waste
 from batuta.spec.task import Task

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batuta.backends.local.hosts import node_address
-from batuta.bootstrap.usage_watch import UsageWatch
 from batuta.core.cluster import NodeName
 from batuta.core.world import World
+from batuta.engine.usage_watch import UsageWatch
 
 
 class Loopback:

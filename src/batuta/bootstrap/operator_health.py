@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batuta.api.node_health import HealthSeen
 from batuta.backends.kube import names
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError
@@ -20,6 +19,7 @@ from batuta.backends.kube.operator.run import Run, Site
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId
+from batuta.engine.health.seen import HealthSeen
 from batuta.gpu.health.rules_file import parse_rules, read_rules
 
 _log = logging.getLogger("batuta.operator")

@@ -38,7 +38,6 @@ from batuta.bootstrap import live_cadence, rules_for
 from batuta.bootstrap.experience import Experience
 from batuta.bootstrap.foresight import ForesightProcess
 from batuta.bootstrap.operator_health import HealthStart
-from batuta.bootstrap.straggler_desk import StragglerDesk
 from batuta.bootstrap.telemetry import Telemetry, telemetry
 from batuta.core.apply import apply
 from batuta.core.bitsets import bits
@@ -57,6 +56,7 @@ from batuta.engine.requests import Requests
 from batuta.engine.said import Said
 from batuta.engine.service import PatientJournal, Service
 from batuta.engine.shadow import Shadow
+from batuta.engine.stragglers.desk import StragglerDesk
 from batuta.placement import TopologyPlacer
 from batuta.spec.problem import InputError
 from batuta.store.address import open_store

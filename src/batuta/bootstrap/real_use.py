@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from batuta.bootstrap.usage_watch import NodeUse
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId
+from batuta.engine.usage_watch import NodeUse
 from batuta.gpu.attribution.local_owners import LocalOwners
 from batuta.gpu.profiler.nvml import NvmlSource
 from batuta.gpu.profiler.profiler import Profiler

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from batuta.bootstrap.usage_watch import LOOK_S, NodeUse
 from batuta.bootstrap.virtual_gpus import VirtualGpus
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId
+from batuta.engine.usage_watch import LOOK_S, NodeUse
 from batuta.gpu.attribution.local_owners import LocalOwners
 from batuta.gpu.vgpu.snapshot import Gpu
 from batuta.spec.problem import InputError

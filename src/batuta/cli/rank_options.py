@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from batuta.engine.rank_watch import RankRules
+    from batuta.engine.stragglers.rank_watch import RankRules
     from batuta.spec.problem import Problem
 
 
@@ -50,7 +50,7 @@ def read_hang_after(text: str, problems: list[Problem]) -> float:
 
 def rank_rules(hang_after_s: float, stragglers: Stragglers) -> RankRules:
     """The rules that these options mean."""
-    from batuta.engine.rank_watch import RankRules, StragglerAction
+    from batuta.engine.stragglers.rank_watch import RankRules, StragglerAction
     from batuta.prediction.hang import HangRules
 
     return RankRules(StragglerAction(stragglers.value), hang=HangRules(after_s=hang_after_s))

@@ -6,9 +6,9 @@ import pytest
 
 from batuta.bootstrap import health_local
 from batuta.bootstrap.health_local import open_log, read_health, virtual_log
-from batuta.bootstrap.health_saved import recall
 from batuta.core.cluster import Node
 from batuta.gpu.health.log_file import LogFile
+from batuta.gpu.health.memory import recall
 from batuta.gpu.health.rules_file import read_rules
 from batuta.spec.problem import InputError
 

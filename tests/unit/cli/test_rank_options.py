@@ -5,7 +5,7 @@ import math
 import pytest
 
 from batuta.cli.rank_options import Stragglers, rank_rules, read_hang_after
-from batuta.engine.rank_watch import StragglerAction
+from batuta.engine.stragglers.rank_watch import StragglerAction
 from batuta.spec.problem import Problem
 
 

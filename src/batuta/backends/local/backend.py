@@ -37,8 +37,8 @@ from batuta.core.curve import power_curve
 from batuta.core.event import Event, JobEnded
 from batuta.core.job import Job, JobId, JobState
 from batuta.engine.clock import SteadyClock
-from batuta.engine.rank_watch import HeldUp, RankRules
 from batuta.engine.said import Said
+from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
 from batuta.spec.task_job import LONGEST_CURVE, PRIOR_EXPONENT, task_to_job

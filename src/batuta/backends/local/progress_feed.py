@@ -14,8 +14,8 @@ from batuta.backends.local.voda_source import VodaSource
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.event import JobProgressed
 from batuta.core.job import Job
-from batuta.engine.rank_watch import RankRules, RankWatch
 from batuta.engine.report_meter import ReportMeter, sample_of
+from batuta.engine.stragglers.rank_watch import RankRules, RankWatch
 from batuta.prediction import Run, Sample, SpeedMeter, replay
 from batuta.spec.progress import ProgressReport, parse_line
 from batuta.spec.task import Task

@@ -13,7 +13,7 @@ from batuta.backends.local.processes import RunningReplica
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.event import Event
 from batuta.core.job import JobId
-from batuta.engine.rank_watch import HeldUp, RankRules
+from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 
 
 @dataclass(frozen=True, slots=True)

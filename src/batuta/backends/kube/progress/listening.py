@@ -12,7 +12,7 @@ from batuta.backends.kube.progress.heard import Heard, LogOf
 from batuta.backends.kube.progress.log_reader import LogReader, ReadingPace, Tell
 from batuta.backends.kube.progress.room import Room
 from batuta.core.job import JobId
-from batuta.engine.rank_watch import HeldUp, RankRules
+from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 
 MOST_LOGS: Final = 128
 """So many logs are followed at once; more take turns."""

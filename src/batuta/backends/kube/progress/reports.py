@@ -13,8 +13,8 @@ from batuta.backends.kube.progress.said import Reported, ResultGiven
 from batuta.core.cluster import Span
 from batuta.core.event import JobProgressed
 from batuta.core.job import Job, JobId
-from batuta.engine.rank_watch import RankWatch
 from batuta.engine.report_meter import ReportMeter, sample_of
+from batuta.engine.stragglers.rank_watch import RankWatch
 from batuta.spec.progress import ProgressReport
 
 

@@ -18,7 +18,7 @@ from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import Span
 from batuta.core.job import Job, JobId
 from batuta.core.progress import Progress
-from batuta.engine.rank_watch import RankWatch
+from batuta.engine.stragglers.rank_watch import RankWatch
 from batuta.spec.problem import InputError
 from batuta.spec.task_ranks import RankWishes, rank_wishes
 

@@ -14,7 +14,7 @@ from batuta.backends.kube.progress.said import said_in
 from batuta.backends.kube.progress.talk import Talk
 from batuta.core.cluster import Span
 from batuta.core.job import Job
-from batuta.engine.rank_watch import HeldUp, RankRules
+from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 from batuta.prediction.hang import HangRules, Silence
 from batuta.prediction.straggler import Straggle
 

@@ -16,20 +16,20 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 
-from batuta.api.node_health import HealthSeen
-from batuta.bootstrap import health_events
-from batuta.bootstrap.health_asks import Asks
-from batuta.bootstrap.health_care import Care
-from batuta.bootstrap.health_jury import Jury
-from batuta.bootstrap.health_saved import HealthMemory, Texts, recall
-from batuta.bootstrap.health_sources import Sources
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Span
 from batuta.core.health_record import WHOLE_NODE, Alert, State, Target
 from batuta.core.health_rules import Finding, HealthRules, Source
 from batuta.core.job import JobId
 from batuta.core.world import World
+from batuta.engine.health import events as health_events
+from batuta.engine.health.seen import HealthSeen
 from batuta.engine.requests import EngineStopped, Make
+from batuta.gpu.health.asks import Asks
+from batuta.gpu.health.care import Care
+from batuta.gpu.health.jury import Jury
+from batuta.gpu.health.memory import HealthMemory, Texts, recall
+from batuta.gpu.health.sources import Sources
 
 STEP_S = 1.0
 _log = logging.getLogger(__name__)

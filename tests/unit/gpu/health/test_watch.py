@@ -9,9 +9,6 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from batuta.bootstrap.health_care import Care
-from batuta.bootstrap.health_saved import SETTING, HealthMemory
-from batuta.bootstrap.health_watch import Doors, HealthWatch
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Span
@@ -22,7 +19,10 @@ from batuta.core.job import JobId
 from batuta.core.wish import Wish
 from batuta.core.world import World
 from batuta.engine.requests import Make
+from batuta.gpu.health.care import Care
+from batuta.gpu.health.memory import SETTING, HealthMemory
 from batuta.gpu.health.rules_file import read_rules
+from batuta.gpu.health.watch import Doors, HealthWatch
 from tests.support.worlds import make_job, make_nodes, make_world
 
 NOW_S = 1_000_000.0

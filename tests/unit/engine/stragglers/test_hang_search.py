@@ -1,9 +1,9 @@
 """The node that makes a job hang is found by where the job hangs again, and where it does not."""
 
-from batuta.bootstrap.hang_search import HangSearch
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.job import JobState
+from batuta.engine.stragglers.hang_search import HangSearch
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world
 
 NODES = frozenset(f"n{k}" for k in range(8))

@@ -6,14 +6,14 @@ from concurrent.futures import Future
 
 import pytest
 
-from batuta.bootstrap.straggler_desk import AVOID_S, TELL_AGAIN_S, StragglerDesk
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.command import Start
 from batuta.core.reason import Reason
 from batuta.core.wish import Wish
-from batuta.engine.rank_watch import HeldUp
 from batuta.engine.requests import EngineStopped, Make
+from batuta.engine.stragglers.desk import AVOID_S, TELL_AGAIN_S, StragglerDesk
+from batuta.engine.stragglers.rank_watch import HeldUp
 from batuta.prediction.hang import Silence
 from batuta.prediction.straggler import Straggle
 from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world

@@ -13,8 +13,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 
-from batuta.bootstrap.hang_search import HangSearch
-from batuta.bootstrap.straggler_room import room_without, worth_of_leaving
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName
 from batuta.core.held_up import CAUSE
@@ -23,8 +21,10 @@ from batuta.core.job_table import Phase
 from batuta.core.reason import Evidence, Reason
 from batuta.core.wish import Wish
 from batuta.core.world import World
-from batuta.engine.rank_watch import HeldUp
 from batuta.engine.requests import EngineStopped, Make
+from batuta.engine.stragglers.hang_search import HangSearch
+from batuta.engine.stragglers.rank_watch import HeldUp
+from batuta.engine.stragglers.room import room_without, worth_of_leaving
 from batuta.prediction.hang import Silence
 from batuta.prediction.straggler import Straggle
 

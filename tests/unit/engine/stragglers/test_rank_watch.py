@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batuta.cli.rank_options import Stragglers
-from batuta.engine.rank_watch import RankRules, RankWatch, StragglerAction
+from batuta.engine.stragglers.rank_watch import RankRules, RankWatch, StragglerAction
 from batuta.prediction.hang import HangRules, Silence
 from batuta.prediction.straggler import Straggle
 from batuta.spec.progress import ProgressReport

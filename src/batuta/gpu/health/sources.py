@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from batuta.bootstrap.health_saved import HealthMemory
 from batuta.core.cluster import Span
 from batuta.core.health_figures import Figures, FigureSource, news
 from batuta.core.health_rules import Finding
@@ -17,6 +16,7 @@ from batuta.gpu.attribution.owner import Owners
 from batuta.gpu.health.job_log import RankLog
 from batuta.gpu.health.kernel_line import parse_line
 from batuta.gpu.health.ledger import Ledger, Note
+from batuta.gpu.health.memory import HealthMemory
 from batuta.gpu.health.places import Places
 
 LOOK_S: Final = 10.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from batuta.bootstrap.health_saved import HealthMemory
 from batuta.core.health_record import RestartJob
 from batuta.core.health_rules import Action, Finding
 from batuta.core.job import JobId
+from batuta.gpu.health.memory import HealthMemory
 
 _MOST_HITS: Final = 1_000
 """Jobs of which is remembered what hit them last."""

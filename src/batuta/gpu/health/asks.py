@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
-from batuta.bootstrap.health_saved import HealthMemory, Ordered
 from batuta.core import event as ev
 from batuta.engine.requests import Make
+from batuta.gpu.health.memory import HealthMemory, Ordered
 
 
 class _Asked(NamedTuple):
