@@ -19,6 +19,8 @@ OFF = 0.03
 GROWTH = 1.3
 """… and so do so many times as many points as it was made from, or a size larger than all of them."""
 _NEAR_GPUS, _NEAR_BATCH, _BORDER = 0.5, 1.0, 2.0
+_NEAR_PASS = 0.5
+"""Doublings within which a point corrects others; a pass bends more sharply with the batch than a sync."""
 _DOUBT = 0.3
 """How much of nothing is mixed into the corrections: far from all points the fit stands alone."""
 BELIEF_ERROR = 0.2
@@ -104,9 +106,8 @@ class StepModel:
 
         Who asks for the same shapes again and again gives their `places_of`, too.
         """
-        log_pass, log_step = self._fit_at(shapes)
-        pass_miss, step_miss = self._corrections(shapes)
-        pass_s, step_s = np.exp(log_pass + pass_miss), np.exp(log_step + step_miss)
+        log_pass, log_step = self._corrected(shapes)
+        pass_s, step_s = np.exp(log_pass), np.exp(log_step)
         if places is None:
             places = places_of(shapes)
         for point, (measured_pass_s, measured_step_s) in self._measured.items():
@@ -126,24 +127,28 @@ class StepModel:
         assert self._fits is not None
         return log_deviation(self._fits, self._place, shapes)
 
-    def _fit_at(self, shapes: Shapes) -> tuple[FloatArray, FloatArray]:
+    def _fit_at(self, shapes: Shapes, slower: FloatArray | float = 0.0) -> tuple[FloatArray, FloatArray]:
         assert self._fits is not None, "a model is fitted before it is asked"
-        return log_times(self._fits.parameters[self._place], shapes)
+        return log_times(self._fits.parameters[self._place], shapes, slower)
 
-    def _corrections(self, shapes: Shapes) -> tuple[FloatArray, FloatArray]:
-        """What the fit missed nearby, in logs: near in size and batch, on the same side of a node."""
+    def _corrected(self, shapes: Shapes) -> tuple[FloatArray, FloatArray]:
+        """Logs of the times by the fit, and by what it missed nearby.
+
+        A pass takes as long on every GPU, however many there are: what was missed at a batch counts for all
+        sizes, and a step is made of such passes. What is then missed of a step is the synchronising, and
+        counts for sizes nearby on the same side of a node.
+        """
         own = shapes_of(list(self._measured))
         if self._misses is None:
-            log_pass, log_step = self._fit_at(own)
-            times = np.array(list(self._measured.values())).reshape(-1, 2)
-            missed_pass = np.log(times[:, 0]) - log_pass
-            missed_pass = np.where(np.isfinite(missed_pass), missed_pass, 0.0)
-            self._misses = missed_pass, np.log(times[:, 1]) - log_step
-        apart = (_between(np.log2(shapes.gpus), np.log2(own.gpus)) / _NEAR_GPUS) ** 2
-        apart += (_between(np.log2(shapes.batch), np.log2(own.batch)) / _NEAR_BATCH) ** 2
-        weight = np.exp(-apart / 2 - _BORDER * (shapes.wide[..., None] != own.wide))
-        total = weight.sum(axis=-1) + _DOUBT
-        return weight @ self._misses[0] / total, weight @ self._misses[1] / total
+            times = np.log(np.array(list(self._measured.values())).reshape(-1, 2))
+            slower = times[:, 0] - self._fit_at(own)[0]
+            own_alike = _near(own.batch, own.batch, _NEAR_PASS)
+            self._misses = slower, times[:, 1] - self._fit_at(own, _nearby(slower, own_alike))[1]
+        slower, later = self._misses
+        log_pass, log_step = self._fit_at(shapes, _nearby(slower, _near(shapes.batch, own.batch, _NEAR_PASS)))
+        near = _near(shapes.gpus, own.gpus, _NEAR_GPUS) * _near(shapes.batch, own.batch, _NEAR_BATCH)
+        near *= np.exp(-_BORDER * (shapes.wide[..., None] != own.wide))
+        return log_pass, log_step + _nearby(later, near)
 
     def _take(self, fits: Fits, place: int) -> None:
         self._fits, self._place = fits, place
@@ -198,5 +203,15 @@ def places_of(shapes: Shapes) -> dict[Point, list[int]]:
     return places
 
 
-def _between(a: FloatArray, b: FloatArray) -> FloatArray:
-    return a[..., None] - b
+def _near(there: FloatArray, here: FloatArray, width: float) -> FloatArray:
+    """How near each is to each: 1 for the same, less for every doubling between them."""
+    weight: FloatArray = np.exp(-(((np.log2(there)[..., None] - np.log2(here)) / width) ** 2) / 2)
+    return weight
+
+
+def _nearby(missed: FloatArray, near: FloatArray) -> FloatArray:
+    """What was missed near each place; nothing where nothing was measured."""
+    known = np.isfinite(missed)
+    weight = near * known
+    mean: FloatArray = weight @ np.where(known, missed, 0.0) / (weight.sum(axis=-1) + _DOUBT)
+    return mean

@@ -33,9 +33,14 @@ class Shapes:
     """Whether the GPUs lie on more than one node."""
 
 
-def log_times(parameters: FloatArray, shapes: Shapes) -> tuple[FloatArray, FloatArray]:
-    """Logs of the seconds of a pass and of a step. Parameters broadcast over the points: (…, 1, 7)."""
-    forward = _Forward(parameters, shapes)
+def log_times(
+    parameters: FloatArray, shapes: Shapes, slower: FloatArray | float = 0.0
+) -> tuple[FloatArray, FloatArray]:
+    """Logs of the seconds of a pass and of a step. Parameters broadcast over the points: (…, 1, 7).
+
+    `slower` is by how much a pass is known to take longer than by its form, in logs.
+    """
+    forward = _Forward(parameters, shapes, slower)
     return forward.log_pass, forward.log_step
 
 
@@ -50,7 +55,7 @@ def log_times_and_slopes(
 class _Forward:
     """One evaluation of the form, with what its derivatives need."""
 
-    def __init__(self, parameters: FloatArray, shapes: Shapes) -> None:
+    def __init__(self, parameters: FloatArray, shapes: Shapes, slower: FloatArray | float = 0.0) -> None:
         logs = np.clip(parameters, -_LOG_LIMIT, _LOG_LIMIT)
         level = np.exp(logs[..., :6])
         fixed, by_batch = level[..., 0], level[..., 1] * shapes.batch
@@ -59,7 +64,7 @@ class _Forward:
         by_gpu = np.where(wide, level[..., 3], level[..., 5]) * np.maximum(shapes.gpus - 2.0, 0.0)
         alone = shapes.gpus <= 1
         self.wide, self.alone = wide, alone
-        self.log_pass = np.log(fixed + by_batch)
+        self.log_pass = np.log(fixed + by_batch) + slower
         self.fixed_share = fixed / (fixed + by_batch)
         self.base_share = base / (base + by_gpu)
         self.log_sync = np.log(base + by_gpu)

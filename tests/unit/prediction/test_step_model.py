@@ -56,6 +56,30 @@ def test_a_point_corrects_its_neighbours_and_not_those_far_away() -> None:
     assert after[1] == pytest.approx(before[1], rel=1e-3)
 
 
+def test_a_pass_that_is_slow_at_a_batch_is_slow_on_any_number_of_gpus() -> None:
+    model = taught(*NEAR, *WIDE)
+    odd, alone, far = Point(True, 16, 32.0), Point(False, 1, 32.0), Point(False, 1, 8.0)
+    before = model.times_s(shapes_of([alone, far]))
+    pass_s, step_s = true_times(odd)
+    model.add(odd, pass_s * 1.3, math.hypot(pass_s * 1.3, math.sqrt(step_s**2 - pass_s**2)))
+    refit([model])
+    (slow_s, far_s), step_s_of = model.times_s(shapes_of([alone, far]))
+    assert slow_s > before[0][0] * 1.08
+    assert step_s_of[0] == pytest.approx(slow_s, rel=0.02)  # nothing to synchronise with
+    assert far_s == pytest.approx(before[0][1], rel=0.05)
+
+
+def test_steps_alone_say_nothing_of_passes() -> None:
+    model = StepModel()
+    for point in (*NEAR, *WIDE):
+        model.add(point, math.nan, true_times(point)[1])
+    refit([model])
+    unseen = [Point(False, 2, 32.0), Point(True, 12, 32.0)]
+    pass_s, step_s = model.times_s(shapes_of(unseen))
+    assert np.isfinite(pass_s).all()
+    assert step_s.tolist() == pytest.approx([true_times(point)[1] for point in unseen], rel=0.1)
+
+
 def test_a_new_fit_is_made_only_when_something_new_was_seen() -> None:
     model = taught(*NEAR, *WIDE)
     middle, large = Point(False, 2, 30.0), Point(True, 64, 16.0)
