@@ -36,6 +36,7 @@ ON_REQUEST = (
     "eta_calibration",
     "foresight_latency",
     "rent_replay",
+    "rent_tails",
     "rent_traces",
     "share_calls",
     "share_escapes",
