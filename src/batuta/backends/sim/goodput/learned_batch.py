@@ -27,7 +27,7 @@ class LearnedBatch:
         split = self._chosen.get((placement, epoch))
         if split is None:
             now = self.application.efficiency.statistics(self._batch, epoch)
-            split = self._chosen[placement, epoch] = self.lessons.best_split(placement, now)
+            split = self._chosen[placement, epoch] = self.lessons.best_split(placement, epoch, now)
             self._batch = split.total(sum(placement))
         return split
 

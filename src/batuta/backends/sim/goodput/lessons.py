@@ -9,6 +9,7 @@ import numpy as np
 from batuta.backends.sim.goodput.application import Application
 from batuta.backends.sim.goodput.batch import BatchSplit
 from batuta.backends.sim.goodput.efficiency import GradientStatistics
+from batuta.backends.sim.goodput.gradients import SeenGradients, gains_of, noise_of
 from batuta.backends.sim.goodput.split_table import SplitTable, packed_table, split_table
 from batuta.backends.sim.goodput.throughput import Placement
 from batuta.backends.sim.goodput.totals import Totals
@@ -34,20 +35,19 @@ class Exploration(NamedTuple):
 
 
 class Lessons:
-    """Learned from what ran. Step times come from a fit, gradients are those that were seen last."""
+    """Learned from what ran. Step times come from a fit, gradients are those that were seen."""
 
     __slots__ = (
         "_explores",
         "_phases",
         "_phases_of",
         "_sizes",
-        "_statistics",
-        "_statistics_version",
         "_tuned",
         "_tuned_of",
         "_tuned_table",
         "application",
         "gpus_per_node",
+        "gradients",
         "model",
         "totals",
     )
@@ -58,15 +58,17 @@ class Lessons:
         sizes: tuple[int, ...],
         gpus_per_node: int,
         explores: Exploration = Exploration(),  # noqa: B008  (immutable)
+        shared: bool = True,
     ) -> None:
         self.application = application
         self._explores = explores
         self.gpus_per_node = gpus_per_node
         self.model = StepModel(Expectation(explores.sync, explores.across))
+        # A job that learns for itself knows its gradient as it is now, and no other batch in the same epoch.
+        scales = application.profile.max_batch / application.profile.init_batch if shared else 1.0
+        self.gradients = SeenGradients(scales)
         self.totals = Totals()
         self._sizes = sizes
-        self._statistics: list[GradientStatistics] = []
-        self._statistics_version = 0
         self._phases: Phases | None = None
         self._phases_of: tuple[int, int] = (-1, -1)
         self._tuned: dict[Placement, tuple[tuple[BatchSplit, ...], FloatArray, FloatArray]] = {}
@@ -80,29 +82,28 @@ class Lessons:
         assert time is not None, "it ran"
         point = Point(len(placement) > 1, gpus, float(split.local))
         self.model.add(point, time.step_s - time.sync_s, time.step_s)
-        self._note(epoch, self.application.efficiency.statistics(split.total(gpus), epoch))
-
-    def _note(self, epoch: int, seen: GradientStatistics) -> None:
-        known = self._statistics
-        if epoch < len(known):
-            if known[epoch] == seen:
-                return
-            known[epoch] = seen
-        else:
-            known.extend([seen] * (epoch + 1 - len(known)))
-        self._statistics_version += 1
+        batch = split.total(gpus)
+        scale = batch / self.application.profile.init_batch
+        self.gradients.note(epoch, scale, self.application.efficiency.statistics(batch, epoch))
 
     @property
     def most_gpus(self) -> int:
         """The most GPUs that it is thought to profit from: not far beyond what was tried."""
         return max(self._explores.first, self._explores.growth * self.model.largest)
 
-    def best_split(self, placement: Placement, now: GradientStatistics) -> BatchSplit:
-        """The batch size with the largest predicted goodput; the smallest when nothing was measured."""
+    def best_split(self, placement: Placement, epoch: int, now: GradientStatistics) -> BatchSplit:
+        """The batch size with the largest predicted goodput; the smallest when nothing was measured.
+
+        `now` is what the job sees of its gradient: all that is known where nobody has reached its epoch.
+        """
         if not self.model:
             return _table_of(self.application, placement).splits[0][0]
         splits, scale, seconds = self._row(placement)
-        return splits[int((_gains(scale, now.sqr, now.var) / seconds).argmax())]
+        if epoch < len(self.gradients):
+            gains = self.gradients.gains(scale, slice(epoch, epoch + 1))[0]
+        else:
+            gains = gains_of(noise_of(now), scale)
+        return splits[int((gains / seconds).argmax())]
 
     def _row(self, placement: Placement) -> tuple[tuple[BatchSplit, ...], FloatArray, FloatArray]:
         """The candidates at a placement, with their scale and the predicted seconds of an iteration."""
@@ -136,12 +137,11 @@ class Lessons:
         """Goodput by size in the epochs that were reached; the last one goes on for ever. None: no idea."""
         if not self.model:
             return None
-        version = self.model.version, self._statistics_version
+        version = self.model.version, self.gradients.version
         if self._phases is None or self._phases_of != version:
             table, seconds = self._packed_table()
-            seen = np.array(self._statistics)[..., None, None]
-            goodput = (_gains(table.scale, seen[:, 0], seen[:, 1]) / seconds).max(axis=2)
-            limits = self.application.efficiency.thresholds[: len(seen)]
+            goodput = (self.gradients.gains(table.scale) / seconds).max(axis=2)
+            limits = self.application.efficiency.thresholds[: len(self.gradients)]
             marks = np.array((*limits, limits[-1] + BEYOND))
             self._phases = phases_at([sum(own) for own in table.placements], goodput, marks)
             self._phases_of = version
@@ -166,11 +166,6 @@ def _table_of(application: Application, placement: Placement) -> SplitTable:
     if key not in _placed:
         _placed[key] = split_table(application, (placement,))
     return _placed[key]
-
-
-def _gains(scale: FloatArray, sqr: FloatArray | float, var: FloatArray | float) -> FloatArray:
-    gains: FloatArray = (var + sqr) / (var / scale + sqr)
-    return gains
 
 
 def phases_at(sizes: list[int], goodput: FloatArray, marks: FloatArray) -> Phases:

@@ -71,7 +71,7 @@ class TunedLearned:
         lessons = self._lessons.get(key)
         if lessons is None:
             lessons = self._lessons[key] = Lessons(
-                application, self._sizes, self._gpus_per_node, self._explores
+                application, self._sizes, self._gpus_per_node, self._explores, self._shared
             )
         return lessons
 
