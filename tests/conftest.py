@@ -44,10 +44,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """With `-n 2`, the tests that share a control plane run in one of the processes."""
-    from tests.support.kube.distribution import KubeByFolder
+    """With `-n 2`, tests that share an operator or a server run in one of the processes."""
+    from tests.support.distribution import BySharedState
 
-    return KubeByFolder(config, log) if config.getoption("dist") == "load" else None
+    return BySharedState(config, log) if config.getoption("dist") == "load" else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
