@@ -16,7 +16,8 @@ from tests.support.vgpu import compiler
 TRAINS = f"exec {sys.executable} -m batuta.demo.trainer --steps 1000000 --work-ms 20"
 SECONDS_S = 15.0
 """It takes two or three; a machine that runs other tests as well takes longer."""
-ON_BUS = "Xid 79: GPU has fallen off the bus"
+OFF_THE_BUS = {"Xid 79: GPU has fallen off the bus", "lost: GPU does not answer any more"}
+"""What the kernel log says, and what NVML does: whoever is heard first has named the reason."""
 Start = Callable[..., HealthServer]
 
 pytestmark = pytest.mark.skipif(
@@ -64,7 +65,9 @@ def test_a_node_with_a_gpu_off_the_bus_loses_its_jobs_and_comes_back_when_it_has
     assert time.monotonic() - harmed_s < SECONDS_S
     assert moved.gpus.now == 8
     found = server.health(ill)
-    assert (found.state, found.reason, found.who, found.remedy) == ("ill", ON_BUS, "health", "reboot")
+    assert (found.state, found.who, found.remedy) == ("ill", "health", "reboot")
+    why = found.reason
+    assert why in OFF_THE_BUS
     node = server.node(ill)
     assert node.state == "unhealthy"
     assert not any(gpu.healthy for gpu in node.gpus)
@@ -82,8 +85,8 @@ def test_a_node_with_a_gpu_off_the_bus_loses_its_jobs_and_comes_back_when_it_has
     # all of which people can read
     told = server.cli.ok("events")
     for sentence in (
-        f"node {ill} is ill ({ON_BUS})",
-        f"GPU 1 of node {ill} failed ({ON_BUS})",
+        f"node {ill} is ill ({why})",
+        f"GPU 1 of node {ill} failed ({why})",
         f"node {ill} is in its burn-in",
         f"node {ill} is on probation",
         f"GPU 1 of node {ill} works again",
