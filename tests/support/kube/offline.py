@@ -54,6 +54,17 @@ class Pods:
         status = msgspec.structs.replace(before.status, phase=phase)
         self._keep(Did.MODIFIED, msgspec.structs.replace(before, status=status))
 
+    def begin_deletion(self, name: str) -> None:
+        """Somebody has deleted it; its containers still run."""
+        before = self.by_name[name]
+        meta = msgspec.structs.replace(before.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+        self._keep(Did.MODIFIED, msgspec.structs.replace(before, metadata=meta))
+
+    def vanish(self, name: str) -> None:
+        """Its containers have ended, and the kubelet has said so."""
+        gone = self.by_name.pop(name)
+        self.news.append(Change(Did.DELETED, gone, gone))
+
     def bound(self) -> dict[str, objects.Pod]:
         return {name: pod for name, pod in self.by_name.items() if pod.spec.node_name}
 
@@ -72,10 +83,9 @@ class Pods:
         self._keep(Did.MODIFIED, msgspec.structs.replace(before, metadata=meta, spec=spec))
 
     async def delete(self, kind: object, name: str, namespace: str, **how: object) -> None:
-        gone = self.by_name.pop(name, None)
-        if gone is None:
+        if name not in self.by_name:
             raise NotFound("no such pod")
-        self.news.append(Change(Did.DELETED, gone, gone))
+        self.vanish(name)
 
     async def patch(self, *what: object, **how: object) -> None:
         """Words about why a pod waits, which nobody reads here."""
@@ -119,6 +129,10 @@ class Operator:
         """Does one of the writes; the answer is on its way to the operator."""
         key, do = self.posted.pop(number)
         self._inbox.put(Written(key, done(do, self._pods)))
+
+    def carry_out_all(self) -> None:
+        while self.posted:
+            self.carry_out(0)
 
     def step(self) -> None:
         """Lets it hear what has happened, decide, and say what it wants to be written."""

@@ -205,14 +205,15 @@ class Floor:
             self.touch(turned.party.job)
 
     def _is_being_left(self, node: NodeName) -> bool:
-        """Whether a pod of ours is on its way from a node, so that there will be more room soon."""
+        """Whether a pod is on its way from a node, so that there will be more room soon."""
         return any(map(self._is_leaving, self._cluster.pods_on(node)))
 
     def _is_leaving(self, key: str) -> bool:
         pod, run = self._observed.pods.get(key), self._roster.run_of(key)
-        if pod is None or run is None or is_over(pod):
+        if pod is None or is_over(pod):
             return False
-        return bool(pod.metadata.deletion_timestamp) or run.leaves(pod)
+        # Whose it is does not matter: nobody takes a deletion back, and of a job that is over no run is left.
+        return bool(pod.metadata.deletion_timestamp) or (run is not None and run.leaves(pod))
 
     # ------------------------------------------------------------------------------------------- pods
 
