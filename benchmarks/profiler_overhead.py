@@ -55,24 +55,7 @@ def measure(folder: Path) -> dict[str, float]:
         for worker in started:
             assert worker.stdout is not None
             assert worker.stdout.readline() == "ready\n"
-        agents = {
-            interval: subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "batuta",
-                    "agent",
-                    "--interval",
-                    interval,
-                    "--report-every",
-                    "60" if interval == "60" else "30",
-                ],
-                env=env,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-            for interval in ("1", "60")
-        }
+        agents = {interval: _agent(interval, env) for interval in ("1", "60")}
         started += agents.values()
         time.sleep(SETTLE_S)
         before = {interval: _cpu_s(agent.pid) for interval, agent in agents.items()}

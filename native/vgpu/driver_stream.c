@@ -6,6 +6,8 @@
 
 enum { STREAM_NON_BLOCKING = 1 };
 
+#define REAP_EVERY_NS (100 * VGPU_MILLISECOND_NS)
+
 CUresult driver_stream(CUstream handle, struct CUstream_st **stream)
 {
     CUcontext context;
@@ -73,7 +75,7 @@ static uint64_t *wait_for_room(struct CUstream_st *stream)
 static uint64_t enqueue(const struct CUstream_st *stream, uint64_t length_ns)
 {
     vgpu_lock(driver.file);
-    vgpu_reap_now_and_then(driver.file, vgpu_now_ns());
+    vgpu_reap_after(driver.file, vgpu_now_ns(), REAP_EVERY_NS);
     uint64_t done_ns =
         vgpu_enqueue(driver.file, driver.process, stream->context->device, stream->ready_ns, length_ns);
     vgpu_unlock(driver.file);

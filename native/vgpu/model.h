@@ -172,8 +172,8 @@ int vgpu_attach(struct vgpu_file *file);
 void vgpu_detach(struct vgpu_file *file, uint32_t process);
 /* Frees the slots of processes that are gone. */
 void vgpu_reap(struct vgpu_file *file);
-/* The same, at most ten times a second: for calls that are made often. */
-void vgpu_reap_now_and_then(struct vgpu_file *file, uint64_t now_ns);
+/* The same, unless somebody has done it less than `pause_ns` ago: it asks the kernel about each process. */
+void vgpu_reap_after(struct vgpu_file *file, uint64_t now_ns, uint64_t pause_ns);
 
 /* Takes memory; false when there is not enough, also after those that are gone gave theirs back. */
 bool vgpu_take(struct vgpu_file *file, uint32_t process, uint32_t device, uint64_t bytes);

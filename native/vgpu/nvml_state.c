@@ -10,6 +10,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Who looks at a node asks dozens of questions in a row: about who is gone the kernel is asked once. */
+#define ONE_LOOK_NS (10 * VGPU_MILLISECOND_NS)
+
 struct vgpu_file *nvml_file;
 static int users;
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
@@ -86,8 +89,8 @@ nvmlReturn_t nvml_enter(nvmlDevice_t handle, struct vgpu_device **device, uint64
     nvmlReturn_t result = nvml_device(handle, device);
     if (result == NVML_SUCCESS) {
         vgpu_lock(nvml_file);
-        vgpu_reap(nvml_file);
         *now_ns = vgpu_now_ns();
+        vgpu_reap_after(nvml_file, *now_ns, ONE_LOOK_NS);
         vgpu_settle(nvml_file, nvml_index(*device), *now_ns);
     }
     return result;

@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define REAP_EVERY_NS (100 * VGPU_MILLISECOND_NS)
-
 static void free_slot(struct vgpu_file *file, uint32_t process)
 {
     struct vgpu_process *slot = &file->processes[process];
@@ -65,9 +63,9 @@ void vgpu_reap(struct vgpu_file *file)
     file->reaped_ns = vgpu_now_ns();
 }
 
-void vgpu_reap_now_and_then(struct vgpu_file *file, uint64_t now_ns)
+void vgpu_reap_after(struct vgpu_file *file, uint64_t now_ns, uint64_t pause_ns)
 {
-    if (now_ns - file->reaped_ns > REAP_EVERY_NS) {
+    if (now_ns - file->reaped_ns > pause_ns) {
         vgpu_reap(file);
     }
 }
