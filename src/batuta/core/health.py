@@ -122,7 +122,7 @@ class HealthBook:
             return self._fall_ill(target, verdict.reason, now_s, finding.jobs)
         if record.state is State.ILL:
             stronger = remedy is not record.remedy
-            if stronger:
+            if stronger or self._is_better_named(record, verdict, finding):
                 record.remedy, record.reason = remedy, verdict.reason
             if record.held:
                 return _restarts(target, finding.jobs, verdict.reason)
@@ -134,6 +134,16 @@ class HealthBook:
         record.remedy = remedy
         record.enter(State.ILL, now_s, verdict.reason)
         return [Mend(target, remedy, verdict.reason)]
+
+    def _is_better_named(self, record: Record, verdict: Verdict, finding: Finding) -> bool:
+        """Whether the driver says what it is that a figure has only shown the consequence of.
+
+        Both tell of the same moment, and either may be heard first; what people read is not left to chance.
+        """
+        before = self._record(_place(finding)).incidents[:-1]
+        is_same_moment = abs(finding.time_s - record.since_s) <= self.rules.limits.incident_s
+        is_first_word = finding.source.has_codes and not any(one.source.has_codes for one in before)
+        return is_first_word and is_same_moment and verdict.action is record.remedy
 
     def _fall_ill(self, target: Target, reason: str, now_s: float, jobs: tuple[JobId, ...]) -> list[Order]:
         record, limits = self._record(target), self.rules.limits

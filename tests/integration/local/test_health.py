@@ -16,8 +16,8 @@ from tests.support.vgpu import compiler
 TRAINS = f"exec {sys.executable} -m batuta.demo.trainer --steps 1000000 --work-ms 20"
 SECONDS_S = 15.0
 """It takes two or three; a machine that runs other tests as well takes longer."""
-OFF_THE_BUS = {"Xid 79: GPU has fallen off the bus", "lost: GPU does not answer any more"}
-"""What the kernel log says, and what NVML does: whoever is heard first has named the reason."""
+ON_BUS = "Xid 79: GPU has fallen off the bus"
+"""What the kernel log says. NVML, which may be heard first, only knows that the GPU does not answer."""
 Start = Callable[..., HealthServer]
 
 pytestmark = pytest.mark.skipif(
@@ -64,10 +64,8 @@ def test_a_node_with_a_gpu_off_the_bus_loses_its_jobs_and_comes_back_when_it_has
     )
     assert time.monotonic() - harmed_s < SECONDS_S
     assert moved.gpus.now == 8
-    found = server.health(ill)
+    found = server.until(lambda: server.health(ill), lambda found: found.reason == ON_BUS)
     assert (found.state, found.who, found.remedy) == ("ill", "health", "reboot")
-    why = found.reason
-    assert why in OFF_THE_BUS
     node = server.node(ill)
     assert node.state == "unhealthy"
     assert not any(gpu.healthy for gpu in node.gpus)
@@ -85,8 +83,8 @@ def test_a_node_with_a_gpu_off_the_bus_loses_its_jobs_and_comes_back_when_it_has
     # all of which people can read
     told = server.cli.ok("events")
     for sentence in (
-        f"node {ill} is ill ({why})",
-        f"GPU 1 of node {ill} failed ({why})",
+        f"node {ill} is ill ({ON_BUS})",
+        f"GPU 1 of node {ill} failed (",
         f"node {ill} is in its burn-in",
         f"node {ill} is on probation",
         f"GPU 1 of node {ill} works again",
@@ -216,11 +214,11 @@ def test_no_error_counts_twice_or_not_at_all_however_often_the_server_is_killed(
 def test_who_is_ill_stays_out_over_a_restart(start: Start):
     server = start(3, 1)
     server.harm("node-2", 0, "--xid", "79")
-    before = server.until_health("node-2", "ill")
+    before = server.until(lambda: server.health("node-2"), lambda found: found.reason == ON_BUS)
     server.restart_after(ServerProcess.kill)
     after = server.health("node-2")
-    # The other source may have been heard in between, so that there are more incidents.
-    assert (after.state, after.reason, after.since_s) == (before.state, before.reason, before.since_s)
+    # NVML may have been heard in between, so that there are more incidents.
+    assert (after.state, after.reason, after.since_s) == ("ill", ON_BUS, before.since_s)
     assert not server.node("node-2").gpus[0].healthy
     with pytest.raises(ClientError, match="node-1 is not ill; what is: node-2"), server.client as client:
         client.mended("node-1")

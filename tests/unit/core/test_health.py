@@ -69,6 +69,26 @@ def test_the_same_error_in_three_different_jobs_takes_out_the_gpu_and_nothing_el
     assert dict(book.out) == {Target("n0", 3): reason}
 
 
+LOST = Finding(0.0, "n0", Source.NVML, 1, "lost", 3)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["NVML first", "log first"])
+def test_the_drivers_word_for_an_illness_wins_whoever_is_heard_first(order):
+    book, found = book_of(), (LOST, xid(79, "n0", 3))
+    for k in order:
+        book.found(replace(found[k], time_s=float(order.index(k))))
+    assert book.look(Target("n0")).reason == OFF_THE_BUS
+    assert book.look(Target("n0")).since_s == 0.0
+
+
+def test_what_the_driver_says_much_later_is_another_story():
+    book = book_of()
+    book.found(LOST)
+    before = book.look(Target("n0")).reason
+    book.found(xid(79, "n0", 3, at_s=HOUR_S))
+    assert book.look(Target("n0")).reason == before == "lost: GPU does not answer any more"
+
+
 def test_a_suspicion_restarts_nothing_until_three_jobs_share_it():
     book = book_of()
     for k, job in enumerate(("j1", "j2")):
