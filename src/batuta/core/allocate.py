@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -178,4 +178,4 @@ def _in_tiers(policy: Policy, view: PoolView, retiered: list[tuple[JobId, int]])
     since_s = view.tier_since_s.copy()
     since_s[moved] = view.now_s
     retiered.extend((view.ids[row], int(tier[row])) for row in moved.tolist())
-    return replace(view, tier=frozen(tier), tier_since_s=frozen(since_s))
+    return view.in_tiers(frozen(tier), frozen(since_s))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batuta.core.arrays import FloatArray, IntArray
 from batuta.core.curve import Curves
@@ -67,3 +67,7 @@ class PoolView:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def in_tiers(self, tier: IntArray, tier_since_s: FloatArray) -> PoolView:
+        """The same jobs in other queue levels."""
+        return replace(self, tier=tier, tier_since_s=tier_since_s)

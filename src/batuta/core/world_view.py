@@ -52,6 +52,13 @@ class WorldView(PoolView):
         _set(self, name, value)
         return value
 
+    def in_tiers(self, tier: IntArray, tier_since_s: FloatArray) -> PoolView:
+        """Cuts out nothing that nobody has asked for."""
+        view = pool_view(self.source[0], self.now_s, self.source[1], self.capacity, *self.source[2:])
+        _set(view, "tier", tier)
+        _set(view, "tier_since_s", tier_since_s)
+        return view
+
     def column(self, name: str) -> Any:
         """A column of the job table."""
         is_int = name in JobTable.I
