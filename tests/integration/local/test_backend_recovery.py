@@ -224,6 +224,17 @@ def test_jobs_that_were_shut_down_come_back(bench: Bench):
     bench.until_logged("a", "restart 1")
 
 
+def test_a_job_that_was_just_to_start_is_not_left_running(bench: Bench):
+    """Given a job that waits for another to leave its GPU, when the server shuts down, nothing runs on."""
+    running(bench, "trap 'sleep 0.3; exit' TERM; echo ready; while :; do sleep 0.02; done")
+    bench.until_logged("a", "ready")
+    bench.task("b", "exec sleep 60")
+    bench.preempt("a")
+    bench.start("b", "n0:0")
+    bench.shut_down(keep_jobs=False)
+    wait_until(lambda: not bench.processes())
+
+
 def test_shutdown_does_not_wait_for_ever(bench: Bench):
     running(bench, "trap '' TERM; echo ready; while :; do sleep 0.02; done", elastic={"grace": "600s"})
     bench.until_logged("a", "ready")

@@ -131,9 +131,10 @@ class Yard:
         self, now_s: float, within_s: float, clock: Callable[[], float], wait: Callable[[float], object]
     ) -> None:
         """Stops all that runs, so that a next server finds it stopped; after `within_s` without grace."""
+        for machine in self._active.values():
+            machine.is_closing = True  # also those that were just about to start
         running = [machine for machine in self._active.values() if machine.run is not None]
         for machine in running:
-            machine.is_closing = True
             self.touch(machine)
         give_up_s, was_killed = now_s + within_s, False
         while True:
