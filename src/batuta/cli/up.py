@@ -1,4 +1,4 @@
-"""`batuta up` and `batuta down`: the server of this machine."""
+"""`batuta up`: the server of this machine."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import math
 import os
 import re
 import sys
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
 from batuta.cli.rank_options import (
     HangAfterOption,
     Stragglers,
@@ -26,15 +24,11 @@ from batuta.cli.telemetry_options import OtlpOption, check_otlp_option
 from batuta.telemetry.log_format import LogFormat
 
 if TYPE_CHECKING:
-    import subprocess
-
     from batuta.bootstrap.server import Server
     from batuta.spec.problem import Problem
 
-READY_WITHIN_S = 60.0
-GONE_WITHIN_S = 60.0
-_SHOWN_LINES = 20
-_NOTE = "note: "
+NOTE = "note: "
+"""How a line begins that people should see, whoever has started the server."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -213,7 +207,9 @@ def up(
     if not virtual:
         _check_gpus()
     if detach:
-        _start_child(folder, sys.argv[1:])
+        from batuta.cli.detached import start_detached
+
+        start_detached(folder, sys.argv[1:])
         return
     from batuta.bootstrap.local_facts import run_server
     from batuta.bootstrap.server import Keep, UpOptions, idle_rules
@@ -279,7 +275,7 @@ def _tell_ready(server: Server) -> None:
     )
     typer.echo("batuta dashboard opens the dashboard, batuta launch starts a job", err=True)
     for note in server.gpus.notes:
-        typer.echo(f"{_NOTE}{note}", err=True)
+        typer.echo(f"{NOTE}{note}", err=True)
 
 
 def _check_gpus() -> None:
@@ -288,115 +284,3 @@ def _check_gpus() -> None:
 
     if count_gpus() == 0:
         raise InputError.of("this machine has no GPU that NVML knows of", fix="batuta up --virtual")
-
-
-def _start_child(home: Path, words: list[str]) -> None:
-    """Starts `batuta up` in a session of its own, and returns when it is ready or has said why not."""
-    import subprocess
-
-    from batuta.bootstrap.local_facts import prepare_home, server_pid
-    from batuta.cli.terminal import say, spinner
-    from batuta.client.address import show_path
-    from batuta.client.errors import ClientError
-
-    prepare_home(home)
-    if (pid := server_pid(home)) is not None:
-        # Before its log is begun anew.
-        raise ClientError(f"a server (pid {pid}) has {show_path(home)} already; batuta down ends it")
-    log = home / "up.log"
-    asked = [word for word in words if word not in ("-d", "--detach")]
-    command = [sys.executable, "-m", "batuta", *asked]
-    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=os.environ | {"BATUTA_HOME": str(home)},
-        )
-    with spinner("the server starts"):
-        url = _wait_until_ready(home, child, log)
-    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith(_NOTE):
-            typer.echo(line, err=True)
-    say(f"the server runs at {url} (pid {child.pid}); its log is {show_path(log)}")
-    if not sys.stdout.isatty():  # a script wants it; who reads has just seen it
-        typer.echo(url)
-
-
-def _wait_until_ready(home: Path, child: subprocess.Popen[bytes], log: Path) -> str:
-    from batuta.client.address import read_server_file
-    from batuta.client.client import Client
-    from batuta.client.errors import ClientError
-
-    give_up = time.monotonic() + READY_WITHIN_S
-    while time.monotonic() < give_up:
-        code = child.poll()
-        if code is not None:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
-            for line in lines or [f"error: the server ended at once with exit code {code}"]:
-                typer.echo(line, err=True)
-            raise typer.Exit(code if code > 0 else 1)
-        if read_server_file(home).get("pid") == child.pid:
-            try:
-                with Client(home=home, timeout_s=5.0) as client:
-                    if client.is_ready() and client.address is not None:
-                        return client.address.url
-            except ClientError:
-                pass  # it is still on its way
-        time.sleep(0.05)
-    raise ClientError(f"the server (pid {child.pid}) is not ready after {READY_WITHIN_S:.0f} s: see {log}")
-
-
-def down(
-    keep_jobs: Annotated[
-        bool, typer.Option("--keep-jobs", help="Let jobs run on; the next server takes them over.")
-    ] = False,
-    output: OutputOption = Output.TABLE,
-    home: HomeOption = None,
-) -> None:
-    """Stop the server. Jobs make a checkpoint and stop as well, and go on at the next start.
-
-    Examples:
-
-      batuta down
-
-      batuta down --keep-jobs
-    """
-    from batuta.bootstrap.local_facts import server_pid
-    from batuta.cli.terminal import print_json, spinner
-    from batuta.client.address import find_home, show_path
-    from batuta.client.client import Client
-    from batuta.client.errors import ClientError, NoServerError
-
-    folder = find_home(home)
-    pid = server_pid(folder)
-    if pid is None:
-        _tell_down(output, f"no server is running for {show_path(folder)}", None)
-        return
-    try:
-        with Client(home=folder) as client:
-            client.shut_down(keep_jobs=keep_jobs)
-    except NoServerError:
-        raise ClientError(f"the server (pid {pid}) does not answer; to end it: kill {pid}") from None
-    with spinner("the server shuts down"):
-        give_up = time.monotonic() + GONE_WITHIN_S
-        while server_pid(folder) == pid:
-            if time.monotonic() > give_up:
-                raise ClientError(f"the server (pid {pid}) still runs after {GONE_WITHIN_S:.0f} s")
-            time.sleep(0.05)
-    if output is Output.JSON:
-        print_json({"stopped": True, "pid": pid})
-    else:
-        kept = "; its jobs run on" if keep_jobs else ""
-        typer.echo(f"the server for {show_path(folder)} (pid {pid}) has stopped{kept}")
-
-
-def _tell_down(output: Output, message: str, pid: int | None) -> None:
-    from batuta.cli.terminal import print_json
-
-    if output is Output.JSON:
-        print_json({"stopped": False, "pid": pid})
-    else:
-        typer.echo(message)

@@ -86,7 +86,7 @@ VERBS = (
     Verb("report", CLUSTER, "Tell where the GPU time went, by queue and by day.", "report"),
     Verb("events", CLUSTER, "Print what happened, and with --follow what happens.", "events"),
     Verb("up", SERVER, "Turn this machine into a cluster.", "up"),
-    Verb("down", SERVER, "Stop the server.", "up"),
+    Verb("down", SERVER, "Stop the server.", "down"),
     Verb("install", SERVER, "Print or apply what a Kubernetes cluster needs.", "install"),
     Verb("operator", SERVER, "Schedule a Kubernetes cluster until told to end.", "operator"),
     Verb(
