@@ -36,7 +36,10 @@ class Machine:
 
     def place(self, name: str, **gpu: str) -> Span:
         """Where a job goes that runs from now on; with a part of a GPU if that is said."""
-        elastic = {"max_nodes": 1, "checkpoint": "none"}  # else the server waits at its end for one to be made
+        elastic = {
+            "max_nodes": 1,
+            "checkpoint": "none",
+        }  # else the server waits at its end for one to be made
         asked = {"name": name, "run": SLEEPS, "resources": {"accelerators": 1}, "elastic": elastic}
         task = parse_task(json.dumps(asked | ({"gpu": gpu} if gpu else {})), check_paths=False)
         submission = Submission(task, task_to_json(task), "ana")

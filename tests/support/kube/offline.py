@@ -5,6 +5,7 @@ What happens in a minute on a control plane takes a second here, and the same th
 
 import threading
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import msgspec
@@ -54,10 +55,10 @@ class Pods:
         status = msgspec.structs.replace(before.status, phase=phase)
         self._keep(Did.MODIFIED, msgspec.structs.replace(before, status=status))
 
-    def begin_deletion(self, name: str) -> None:
-        """Somebody has deleted it; its containers still run."""
-        before = self.by_name[name]
-        meta = msgspec.structs.replace(before.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    def begin_deletion(self, name: str, ends_s: float) -> None:
+        """Somebody has deleted it; its containers still run, and may until this time."""
+        before, ends = self.by_name[name], datetime.fromtimestamp(ends_s, UTC).isoformat()
+        meta = msgspec.structs.replace(before.metadata, deletion_timestamp=ends)
         self._keep(Did.MODIFIED, msgspec.structs.replace(before, metadata=meta))
 
     def vanish(self, name: str) -> None:
@@ -121,6 +122,10 @@ class Operator:
         live = Live(Requests(backend.wake), rules_for, threading.RLock())
         rules, watch = rules_for(config.policy), OutlookWatch(backend.floor, lambda: self.now_s)
         self._engine = Engine(world, backend, rules, NoJournal(), watch, live=live)
+
+    def see_node(self, node: objects.Node) -> None:
+        """A node has come."""
+        self._inbox.put(Changed(kinds.NODE, [Change(Did.ADDED, node)]))
 
     def post(self, asked: list[tuple[str, Doing]]) -> None:
         self.posted += asked

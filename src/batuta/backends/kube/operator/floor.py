@@ -18,6 +18,7 @@ from batuta.backends.kube.operator.gang_run import GangRun
 from batuta.backends.kube.operator.inbox import Changed, Written
 from batuta.backends.kube.operator.node_desk import NodeDesk
 from batuta.backends.kube.operator.observed import Observed
+from batuta.backends.kube.operator.pod_job import seconds
 from batuta.backends.kube.operator.referred import Referred, Taker
 from batuta.backends.kube.operator.roster import Roster
 from batuta.backends.kube.operator.run import Known, Run, Site
@@ -30,6 +31,8 @@ from batuta.core import event as ev
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId, JobState
 
+STUCK_AFTER_S = 60.0
+"""A pod that should have ended so long ago is not waited for: its node hangs, or somebody holds it back."""
 TRY_EVERY_S = 1.0
 """Pods that the binder alone has refused are tried again so often at most."""
 
@@ -145,7 +148,7 @@ class Floor:
                 run = self.runs.get(job)
                 if run is not None:
                     self._drive(run, now_s)
-            self._turn_all_away(self._usher.serve(self._is_being_left, now_s), now_s)
+            self._turn_all_away(self._usher.serve(partial(self._is_being_left, now_s), now_s), now_s)
         self._tell_refused(tried, now_s)
         self._tell_others(now_s)
         for desk in self.desks:
@@ -204,16 +207,19 @@ class Floor:
             self.runs[turned.party.job].refused(turned.why, turned.nodes, now_s)
             self.touch(turned.party.job)
 
-    def _is_being_left(self, node: NodeName) -> bool:
+    def _is_being_left(self, now_s: float, node: NodeName) -> bool:
         """Whether a pod is on its way from a node, so that there will be more room soon."""
-        return any(map(self._is_leaving, self._cluster.pods_on(node)))
+        return any(self._is_leaving(key, now_s) for key in self._cluster.pods_on(node))
 
-    def _is_leaving(self, key: str) -> bool:
+    def _is_leaving(self, key: str, now_s: float) -> bool:
         pod, run = self._observed.pods.get(key), self._roster.run_of(key)
         if pod is None or is_over(pod):
             return False
-        # Whose it is does not matter: nobody takes a deletion back, and of a job that is over no run is left.
-        return bool(pod.metadata.deletion_timestamp) or (run is not None and run.leaves(pod))
+        deleted = pod.metadata.deletion_timestamp
+        if run is None:
+            # A job that is over and forgotten, or somebody else's pod. The time is when its grace ends.
+            return now_s < seconds(deleted) + STUCK_AFTER_S
+        return bool(deleted) or run.leaves(pod)
 
     # ------------------------------------------------------------------------------------------- pods
 
