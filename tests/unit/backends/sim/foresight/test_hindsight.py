@@ -8,7 +8,7 @@ import pytest
 
 from batuta.backends.sim.foresight.effort import Effort
 from batuta.backends.sim.foresight.forecast import Forecast, JobForecast
-from batuta.backends.sim.foresight.hindsight import LATES, Hindsight, Moves
+from batuta.backends.sim.foresight.hindsight import LATES, Hindsight, Kind, Moves
 from batuta.core.job import JobState
 from batuta.core.world import PastJob
 from tests.support.worlds import make_job
@@ -77,7 +77,7 @@ def test_a_job_that_is_later_than_told_counts_before_it_is_over() -> None:
     hindsight.learn({}, ["a"], 1500.0)
     assert hindsight.count == 0
     hindsight.learn({}, ["a"], 2100.0)
-    assert (hindsight.count, hindsight.moves.late > 1.0) == (1, True)
+    assert (hindsight.count, hindsight.moves[Kind.KNOWN].late > 1.0) == (1, True)
     hindsight.learn(over("a", 9000.0), (), 9000.0)
     assert hindsight.count == 1
 
@@ -86,7 +86,17 @@ def test_a_job_that_was_cancelled_says_nothing() -> None:
     hindsight = Hindsight()
     hindsight.tell(forecast(0.0, "a", "b"))
     hindsight.learn(over("a", 10.0, JobState.CANCELLED), (), 20.0)
-    assert (hindsight.count, hindsight.moves) == (0, Moves())
+    assert (hindsight.count, set(hindsight.moves.values())) == (0, {Moves()})
+
+
+def test_what_comes_of_guesses_changes_no_forecast_that_rests_on_more() -> None:
+    hindsight = Hindsight()
+    for number in range(50):
+        at_s, job = 1e6 * number, f"j{number}"
+        hindsight.tell(forecast(at_s, job, p90_s=7000.0))
+        hindsight.learn(over(job, at_s + 90_000.0), (), at_s + 90_000.0)
+    assert ahead_s(hindsight.tell(forecast(9e9, "known"))) == pytest.approx((1000.0, 2000.0))
+    assert ahead_s(hindsight.tell(forecast(9e9, "guess", p90_s=7000.0)))[1] > 20_000
 
 
 def test_who_asks_every_second_is_not_heard_every_second() -> None:
@@ -101,7 +111,7 @@ def test_who_asks_every_second_is_not_heard_every_second() -> None:
 def test_what_is_told_never_runs_away() -> None:
     hindsight = Hindsight()
     lived(hindsight, took_s=1e7, count=300)
-    assert hindsight.moves.late == LATES[1]
+    assert hindsight.moves[Kind.KNOWN].late == LATES[1]
 
 
 def test_a_job_without_an_answer_has_none_and_is_not_kept() -> None:
@@ -122,9 +132,16 @@ def test_it_goes_on_after_a_restart_as_if_there_had_been_none() -> None:
     assert (twin.moves, twin.count) == (hindsight.moves, hindsight.count)
 
 
+MOVES = {"known": [0, 1], "guess": [0, 1]}
+
+
 @pytest.mark.parametrize(
     "kept",
-    [None, [], {}, {"moves": [0], "count": 1, "open": []}, {"moves": [0, 1], "count": 0, "open": [["a"]]}],
+    [
+        *(None, [], {}, {"moves": [0, 1], "count": 1, "open": []}),
+        {"moves": MOVES | {"guess": [0]}, "count": 1, "open": []},
+        {"moves": MOVES, "count": 0, "open": [["a"]]},
+    ],
 )
 def test_what_was_not_kept_by_it_is_refused(kept: object) -> None:
     with pytest.raises(ValueError, match="not what was kept of forecasts"):
