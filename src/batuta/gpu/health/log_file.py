@@ -14,7 +14,7 @@ from batuta.gpu.health.kernel_log import Batch, Cursor
 _PRINT_BYTES: Final = 1024
 _MOST_BYTES: Final = 8 << 20
 """Read at once of one file; the rest comes with the next read."""
-_TRIES: Final = 3
+_TRIES: Final = 5
 """Files may be renamed while they are looked for."""
 _PACKED: Final = re.compile(r"\.(?:gz|xz|zst|bz2)$")
 _NUMBER: Final = re.compile(r"\.(\d{1,9})$")
@@ -37,10 +37,12 @@ class LogFile:
         if cursor is None:
             return self._begin()
         with ExitStack() as files:
-            for _ in range(_TRIES):
-                old, newer = self._find(cursor, files)
-                if old is not None:
-                    return _take_on(old, newer, int(cursor["offset"]))
+            there = self._all(files)
+            if there is None:
+                return Batch((), cursor)  # they are just being rotated: the next look will find them in order
+            old, newer = _find(cursor, there)
+            if old is not None:
+                return _take_on(old, newer, int(cursor["offset"]))
             current = self._open(self._path, files)
             if current is None:
                 return Batch((), cursor)
@@ -57,16 +59,19 @@ class LogFile:
                 return _take(file, 0)
             return Batch((), _cursor(file, _line_start(file)))
 
-    def _find(self, cursor: Cursor, files: ExitStack) -> tuple[BinaryIO | None, list[BinaryIO]]:
-        """The file that a cursor is about, and all newer ones, the oldest of them first."""
-        opened = [self._open(path, files) for path in (self._path, *self._rotated())]
-        there = [file for file in opened if file is not None]
-        # A copy will do if the file itself is not there: some daemons copy a log and empty it.
-        for must_be_itself in (True, False):
-            for place, file in enumerate(there):
-                if _is_of(file, cursor, must_be_itself):
-                    return file, there[:place][::-1]
-        return None, []
+    def _all(self, files: ExitStack) -> list[BinaryIO] | None:
+        """The file and those beside it, the newest first; None while they are being renamed.
+
+        A listing that is made meanwhile may lack a file, or have one twice, and so may what is opened by it:
+        it counts if all have the same names before and afterwards.
+        """
+        for _ in range(_TRIES):
+            paths = [self._path, *self._rotated()]
+            opened = [self._open(path, files) for path in paths]
+            names = [None if file is None else os.fstat(file.fileno()).st_ino for file in opened]
+            if [self._path, *self._rotated()] == paths and list(map(_inode, paths)) == names:
+                return [file for file in opened if file is not None]
+        return None
 
     def _rotated(self) -> list[Path]:
         """The files beside it, the newest first."""
@@ -86,6 +91,23 @@ class LogFile:
             return files.enter_context(path.open("rb"))
         except FileNotFoundError:
             return None
+
+
+def _find(cursor: Cursor, there: list[BinaryIO]) -> tuple[BinaryIO | None, list[BinaryIO]]:
+    """The file that a cursor is about, and all newer ones, the oldest of them first."""
+    # A copy will do if the file itself is not there: some daemons copy a log and empty it.
+    for must_be_itself in (True, False):
+        for place, file in enumerate(there):
+            if _is_of(file, cursor, must_be_itself):
+                return file, there[:place][::-1]
+    return None, []
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _take_on(old: BinaryIO, newer: list[BinaryIO], offset: int) -> Batch:

@@ -1,9 +1,12 @@
 """A log file is read on from where one left off, through rotation, truncation and half lines."""
 
+import random
+import threading
 from pathlib import Path
 
 from batuta.gpu.health.kernel_log import Cursor
 from batuta.gpu.health.log_file import LogFile
+from tests.unit.gpu.health.killed_readers import Daemon
 
 
 def write(path: Path, *lines: str, end: str = "\n") -> None:
@@ -179,3 +182,27 @@ def test_bytes_that_are_no_text_do_no_harm(tmp_path):
     log = tmp_path / "kern.log"
     log.write_bytes(b"\xff\xfe\nb\n")
     assert Reader(log).lines() == ["\ufffd\ufffd", "b"]
+
+
+def be_busy(daemon: Daemon) -> None:
+    for _ in range(60):
+        daemon.burst()
+
+
+def test_nothing_is_lost_or_told_twice_while_files_are_renamed(tmp_path: Path):
+    """Given a daemon that rotates again and again while somebody reads, each line is read once, in order."""
+    for seed in range(30):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        daemon = Daemon(folder / "kern.log", random.Random(seed))
+        log = LogFile(daemon.path, from_start=True)
+        cursor, read, quiet = log.read(None).cursor, list[str](), 0
+        writing = threading.Thread(target=be_busy, args=(daemon,))
+        writing.start()
+        while writing.is_alive() or quiet < daemon.rotations + 3:
+            batch = log.read(cursor)
+            cursor, read, quiet = batch.cursor, [*read, *batch.lines], 0 if batch.lines else quiet + 1
+        writing.join()
+        daemon.file.close()
+        pids = [int(line.partition("pid=")[2].partition(",")[0]) for line in read if "pid=" in line]
+        assert pids == [*range(1, daemon.written + 1)], f"seed {seed}"
