@@ -132,7 +132,8 @@ def test_stop_before_the_runner_listens(replicas: Replicas):
     stop(started.replica)
     state = started.end()
     assert (state.phase, state.why) == (Phase.EXITED, Why.STOPPED)
-    assert (state.run_begun_s is None) == (not (replicas.home / "ran").exists())
+    # A command may be stopped before it has said a word, but one that has not begun has said none.
+    assert state.run_begun_s is not None or not (replicas.home / "ran").exists()
 
 
 def test_checkpoint_request_reaches_whoever_listens(replicas: Replicas):
