@@ -218,7 +218,7 @@ class Floor:
         deleted = pod.metadata.deletion_timestamp
         if run is None:
             # A job that is over and forgotten, or somebody else's pod. The time is when its grace ends.
-            return now_s < seconds(deleted) + STUCK_AFTER_S
+            return bool(deleted) and now_s < seconds(deleted) + STUCK_AFTER_S
         return bool(deleted) or run.leaves(pod)
 
     # ------------------------------------------------------------------------------------------- pods
