@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from batuta.cli.up import NOTE
-
 if TYPE_CHECKING:
     import subprocess
 
+NOTE = "note: "
+"""How a line begins that people should see, whoever has started the server."""
 READY_WITHIN_S = 60.0
 _SHOWN_LINES = 20
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from batuta.cli.detached import NOTE, start_detached
 from batuta.cli.rank_options import (
     HangAfterOption,
     Stragglers,
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from batuta.bootstrap.server import Server
     from batuta.spec.problem import Problem
 
-NOTE = "note: "
-"""How a line begins that people should see, whoever has started the server."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -207,8 +206,6 @@ def up(
     if not virtual:
         _check_gpus()
     if detach:
-        from batuta.cli.detached import start_detached
-
         start_detached(folder, sys.argv[1:])
         return
     from batuta.bootstrap.local_facts import run_server
