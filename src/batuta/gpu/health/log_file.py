@@ -68,8 +68,8 @@ class LogFile:
         for _ in range(_TRIES):
             paths = [self._path, *self._rotated()]
             opened = [self._open(path, files) for path in paths]
-            names = [None if file is None else os.fstat(file.fileno()).st_ino for file in opened]
-            if [self._path, *self._rotated()] == paths and list(map(_inode, paths)) == names:
+            inodes = [None if file is None else os.fstat(file.fileno()).st_ino for file in opened]
+            if [self._path, *self._rotated()] == paths and list(map(_inode, paths)) == inodes:
                 return [file for file in opened if file is not None]
         return None
 
