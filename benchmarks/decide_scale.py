@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
-from batuta.bootstrap import rules_for
 from batuta.core.apply import apply
-from batuta.core.decide import STEPS, Rules, decide
+from batuta.core.decide import STEPS, SchedulerProfile, decide
 from batuta.core.event import JobEnded
 from batuta.core.job import JobState
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from batuta.policies.registry import policy_names
 from benchmarks.clusters import GPUS_PER_NODE, Mix, carry_out, make_jobs, make_world
 from benchmarks.measure import in_turns_cpu_s, no_collection, ratio_of, show, times
@@ -41,17 +41,17 @@ class Cost:
     change_steps_s: dict[str, float]
 
 
-def one_change(world: World, now_s: float, rules: Rules) -> Case:
+def one_change(world: World, now_s: float, rules: SchedulerProfile) -> Case:
     """Everybody who will starts; a minute later the job in the middle of those that run ends."""
     carry_out(world, now_s, rules)
-    running = [job for job, gpus in zip(world.jobs.ids, world.jobs.i("gpus").tolist(), strict=True) if gpus]
+    running = [job for job, gpus in zip(world.jobs.ids, world.jobs.held.tolist(), strict=True) if gpus]
     apply(world, JobEnded(now_s + 60, running[len(running) // 2], JobState.SUCCEEDED))
     return world, now_s + 60
 
 
 def measure(policy: str, small: Case, large: Case) -> Cost:
     """`decide` changes nothing, so it can be asked again and again."""
-    rules = rules_for(policy)
+    rules = profile_for(policy)
     changed = [one_change(world.fork(), now_s, rules) for world, now_s in (small, large)]
     cases = [small, large, *changed]
     spent = in_turns_cpu_s([partial(decide, world, now_s, rules) for world, now_s in cases])
@@ -63,7 +63,7 @@ def measure(policy: str, small: Case, large: Case) -> Cost:
     )
 
 
-def steps_s(case: Case, rules: Rules, repeat: int = 3) -> dict[str, float]:
+def steps_s(case: Case, rules: SchedulerProfile, repeat: int = 3) -> dict[str, float]:
     by_step: dict[str, list[float]] = {step: [] for step in STEPS}
     for _ in range(repeat):
         with no_collection():

@@ -22,11 +22,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from batuta.prediction.duration import LEVELS, MEDIAN, Quantiles
-from batuta.prediction.duration_boosting import can_boost
-from batuta.prediction.duration_history import MOST_JOBS, Facts, Outcome
-from batuta.prediction.duration_model import DurationModel, learn
-from batuta.prediction.duration_tracking import pinball_loss
+from batuta.prediction.duration import LEVELS, MEDIAN, MOST_JOBS, JobFeatures, Outcome, Quantiles
+from batuta.prediction.duration_model import DurationModel, can_boost, learn, pinball_loss
 from benchmarks.measure import shared_data, show, times
 
 COVERAGE_BAR = (0.85, 0.95)
@@ -45,7 +42,7 @@ def read_outcomes() -> list[Outcome]:
             submit_s = datetime.fromisoformat(row["timestamp"]).replace(tzinfo=UTC).timestamp()
             gpus, duration_s = int(row["num_gpus"]), float(row["duration"])
             if gpus > 0 and duration_s > 0:
-                facts = Facts("", "", row["cluster"], gpus, int(submit_s % 86_400 // 3600))
+                facts = JobFeatures("", "", row["cluster"], gpus, int(submit_s % 86_400 // 3600))
                 work_s = max(1.0, duration_s * gpus**EXPONENT)
                 found.append(Outcome(facts, submit_s, submit_s + duration_s, work_s))
     found.sort(key=lambda one: one.submit_s)

@@ -18,28 +18,31 @@ from functools import partial
 
 import numpy as np
 
-from batuta.backends.sim.experiment import Experiment
-from batuta.backends.sim.foresight.arrivals import draw_arrivals, recent_arrivals
-from batuta.backends.sim.foresight.effort import Effort
-from batuta.backends.sim.foresight.forecast import (
+from batuta.backends.sim.forecast.calibration import ForecastCalibrator
+from batuta.backends.sim.forecast.forecast import (
     Forecast,
-    Rulebook,
-    Scene,
-    futures_of,
-    known_of,
+    ForecastInput,
+    ProfileSource,
+    duration_estimates,
+    projections_of,
     summarise,
 )
-from batuta.backends.sim.foresight.fork import NOTHING, Outside
-from batuta.backends.sim.foresight.hindsight import Hindsight
-from batuta.backends.sim.foresight.lengths import Draws, believed_left_s
-from batuta.bootstrap import rules_for, run_experiment
+from batuta.backends.sim.forecast.projection import NO_EVENTS, ExternalEvents
+from batuta.backends.sim.forecast.sampling import (
+    Effort,
+    Sampler,
+    believed_left_s,
+    draw_arrivals,
+    recent_arrivals,
+)
+from batuta.backends.sim.workload import Experiment
+from batuta.bootstrap import run_experiment
 from batuta.core.job import JobId, JobState
 from batuta.core.plan import Plan
 from batuta.core.world import World
 from batuta.engine.loop import Cadence
-from batuta.prediction.duration import LEAST_S, Quantiles
-from batuta.prediction.duration_history import spent_s
-from batuta.prediction.duration_progress import UNKNOWN_SD, reported
+from batuta.engine.profile import profile_for
+from batuta.prediction.duration import LEAST_S, UNKNOWN_SD, Quantiles, remaining_by_report, spent_s
 from benchmarks.measure import cpu_s, shared_data, show
 
 POLICY = os.environ.get("BATUTA_ETA_POLICY", "rent")
@@ -146,7 +149,7 @@ def _ask_alone(
 ) -> None:
     alone = found["nobody comes"] = Answers()
     for seed, world in enumerate(forks):
-        alone.add(_forecast(world, seed, lambda world, draws, run: NOTHING), end_s, run)
+        alone.add(_forecast(world, seed, lambda world, draws, run: NO_EVENTS), end_s, run)
 
 
 def _ask_corrected(
@@ -154,27 +157,27 @@ def _ask_corrected(
 ) -> None:
     raw = found["as lately"] = Answers()
     told = found["as lately, corrected"] = Answers()
-    hindsight = Hindsight()
+    hindsight = ForecastCalibrator()
     for seed, world in enumerate(forks):
         forecast = _forecast(world, seed, _as_lately)
         raw.add(forecast, end_s, run)
         hindsight.learn(world.past, world.jobs.ids, world.now_s)
-        told.add(hindsight.tell(forecast), end_s, run)
+        told.add(hindsight.calibrate(forecast), end_s, run)
 
 
-def _forecast(world: World, seed: int, outside: Callable[[World, Draws, int], Outside]) -> Forecast:
-    book = Rulebook(lambda: rules_for(POLICY, freeze=False), Cadence(round_s=ROUND_S))
-    draws = Draws(EFFORT.runs, seed=seed)
-    known = known_of(world, world.now_s, partial(_lengths, _seen(world)))
-    scene = Scene(world, world.now_s, known, draws, EFFORT, outside=partial(outside, world, draws))
-    return summarise(scene, futures_of(scene, book))
+def _forecast(world: World, seed: int, external: Callable[[World, Sampler, int], ExternalEvents]) -> Forecast:
+    book = ProfileSource(lambda: profile_for(POLICY, freeze=False), Cadence(round_s=ROUND_S))
+    draws = Sampler(EFFORT.runs, seed=seed)
+    known = duration_estimates(world, world.now_s, partial(_lengths, _seen(world)))
+    inputs = ForecastInput(world, world.now_s, known, draws, EFFORT, external=partial(external, world, draws))
+    return summarise(inputs, projections_of(inputs, book))
 
 
-def _as_lately(world: World, draws: Draws, run: int) -> Outside:
+def _as_lately(world: World, draws: Sampler, run: int) -> ExternalEvents:
     recent = recent_arrivals(world, world.now_s)
     if recent is None:
-        return NOTHING
-    return Outside(draw_arrivals(recent, draws, run, world.now_s, AHEAD_S))
+        return NO_EVENTS
+    return ExternalEvents(draw_arrivals(recent, draws, run, world.now_s, AHEAD_S))
 
 
 def _seen(world: World) -> frozenset[str]:
@@ -193,7 +196,7 @@ def _lengths(seen: frozenset[str], world: World, job: JobId) -> Quantiles:
     left_s, done_s = believed_left_s(world, row), spent_s(world, job)
     if world.jobs.jobs[row].application not in seen:
         return Quantiles.around(max(left_s, LEAST_S), UNKNOWN_SD)
-    return reported(left_s, done_s / max(done_s + left_s, 1.0))
+    return remaining_by_report(left_s, done_s / max(done_s + left_s, 1.0))
 
 
 if __name__ == "__main__":

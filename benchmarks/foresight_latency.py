@@ -15,14 +15,14 @@ from contextlib import suppress
 
 import numpy as np
 
-from batuta.backends.sim.foresight.questions import EtaQuestion
-from batuta.bootstrap import rules_for
-from batuta.bootstrap.foresight import ForesightFailed, ForesightProcess, answer
+from batuta.backends.sim.forecast.queries import EtaQuery
+from batuta.bootstrap.forecast_process import ForecastFailed, ForecastProcess, answer
 from batuta.core.apply import apply
-from batuta.core.decide import Rules, decide
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.event import JobEnded, JobStarted, Planned
 from batuta.core.job import JobState
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from benchmarks.clusters import Mix, carry_out, make_jobs, make_world
 from benchmarks.measure import show, times
 
@@ -32,11 +32,11 @@ BAR = 1.5
 
 def main() -> None:
     sys.setswitchinterval(0.001)  # as a server has it
-    rules = rules_for(POLICY)
+    rules = profile_for(POLICY)
     world = make_world(make_jobs(JOBS, Mix.ROOMY), JOBS // 5)
     carry_out(world, float(JOBS), rules)
-    process = ForesightProcess()
-    question = EtaQuestion(JOBS + 60.0, POLICY)
+    process = ForecastProcess()
+    question = EtaQuery(JOBS + 60.0, POLICY)
     process(make_world(make_jobs(5, Mix.ROOMY), 1), question)  # so that it is there
     alone_ms = _cycles_ms(world.fork(), rules, None)
     beside_ms = _cycles_ms(world.fork(), rules, lambda: process(world.fork(), question))
@@ -57,12 +57,12 @@ def _ratio(over: np.ndarray, under: np.ndarray) -> float:
     return float(np.median(over) / np.median(under))
 
 
-def _cycles_ms(world: World, rules: Rules, ask: Callable[[], object] | None) -> np.ndarray:
+def _cycles_ms(world: World, rules: SchedulerProfile, ask: Callable[[], object] | None) -> np.ndarray:
     """Wall time of each cycle, while `ask` goes on again and again in another thread."""
     over = threading.Event()
 
     def keep_asking() -> None:
-        with suppress(ForesightFailed):  # it is ended at the end
+        with suppress(ForecastFailed):  # it is ended at the end
             while ask is not None and not over.is_set():
                 ask()
 

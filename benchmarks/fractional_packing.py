@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from batuta.backends.sim.traces.detect import read_workload
+from batuta.backends.sim.traces.reader import read_workload
 from batuta.backends.sim.workload import Workload
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
@@ -23,7 +23,7 @@ from batuta.core.placer import Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World
 from batuta.placement.placer import TopologyPlacer
-from batuta.spec.alibaba_nodes import read_alibaba_nodes
+from batuta.spec.cluster import read_alibaba_nodes
 from benchmarks.measure import shared_data, show, times
 from benchmarks.packing_rules import BestFit, GradientDescent, Pod, Rule, TightestCard
 

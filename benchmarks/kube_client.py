@@ -23,12 +23,11 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.find import find_access
-from batuta.backends.kube.client.informer import Informer
+from batuta.backends.kube.client.informer import Change, Informer
 from batuta.backends.kube.client.kinds import POD
-from batuta.backends.kube.client.known import Change
-from batuta.backends.kube.client.pace import RateLimit
+from batuta.backends.kube.client.transport import RateLimit
 from batuta.backends.kube.objects import Pod
 from benchmarks.measure import no_collection, ratio_of, show, times
 from tests.support.kube.control_plane import ControlPlane

@@ -16,17 +16,17 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 
-from batuta.backends.sim.machine import SimBackend, SimOptions
+from batuta.backends.sim.backend import SimBackend, SimOptions
 from batuta.backends.sim.result import RunResult
-from batuta.backends.sim.run import Setting as RunSetting
+from batuta.backends.sim.run import RunOptions as RunSetting
 from batuta.backends.sim.run import simulate
-from batuta.backends.sim.traces.detect import read_workload
-from batuta.backends.sim.traces.elasticity import Elasticity
-from batuta.backends.sim.traces.trace_format import TraceOptions
+from batuta.backends.sim.traces.reader import read_workload
+from batuta.backends.sim.traces.trace_format import Elasticity, TraceOptions
 from batuta.backends.sim.workload import SimJob
-from batuta.bootstrap import cluster_nodes, rules_for
+from batuta.bootstrap import cluster_nodes
 from batuta.core.plan import Plan
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from benchmarks.child import Outcome, in_child
 from benchmarks.measure import no_collection, shared_data, show, times
 from benchmarks.simpy_queue import SimpyJob, SimpyQueue
@@ -78,10 +78,10 @@ def same_state(world: World, truth: dict[str, SimJob]) -> SimpyQueue:
     """The reference at the same moment: the same jobs with the same shares and the same work left."""
     jobs, now_s = world.jobs, world.now_s
     queue = SimpyQueue(GPUS, now_s)
-    left_s = jobs.f("remaining_s") - jobs.f("rate") * (now_s - jobs.f("anchor_s"))
+    left_s = jobs.remaining_s - jobs.rate * (now_s - jobs.anchor_s)
     for row, job in enumerate(jobs.ids):
         twin = same_job(truth[job])
-        twin.left_s, twin.share = max(float(left_s[row]), 0.0), int(jobs.i("gpus")[row])
+        twin.left_s, twin.share = max(float(left_s[row]), 0.0), int(jobs.held[row])
         queue.resume(twin)
     queue.env.run(until=now_s + 1e-9)  # every process reaches its first wait
     return queue
@@ -92,7 +92,7 @@ def run_ours(
 ) -> RunResult:
     backend = SimBackend(jobs, cluster_nodes(CLUSTER), SimOptions(restart_s=0.0))
     setting = RunSetting("philly", CLUSTER, keep_segments=False)
-    return simulate(backend, rules_for("elastic-fifo", weigh=False), setting, watch=watch, explains=reasons)
+    return simulate(backend, profile_for("elastic-fifo", weigh=False), setting, watch=watch, explains=reasons)
 
 
 def mean_jct_s(jobs: tuple[SimJob, ...]) -> tuple[float, float]:
@@ -144,7 +144,7 @@ class Slices:
         assert queue is not None
         queue.env.run(until=world.now_s + 1e-9)
         ended = time.process_time()
-        if [job.share for job in queue.jobs] != world.jobs.i("gpus").tolist():
+        if [job.share for job in queue.jobs] != world.jobs.held.tolist():
             raise AssertionError(f"the two models went apart before {world.now_s} s")
         self.found[-1] |= {
             "our_s": begun - self._begun_s,

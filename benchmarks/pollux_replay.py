@@ -11,13 +11,12 @@ import csv
 import statistics
 from pathlib import Path
 
-from batuta.backends.sim.experiment import Experiment
 from batuta.backends.sim.goodput.application import load_applications
-from batuta.backends.sim.goodput.workload import read_workload
 from batuta.backends.sim.result import RunResult
+from batuta.backends.sim.workload import Experiment
 from batuta.bootstrap import run_experiment
 from benchmarks.measure import cpu_s, shared_data, show, times
-from tests.unit.backends.sim.goodput.reference_replay import replay
+from tests.unit.backends.sim.goodput.reference_replay import read_requests, replay
 
 LOAD, WORKLOADS, REPEAT = "1.0", (1, 2), 3
 
@@ -63,7 +62,7 @@ def _ours(policy: str, path: Path) -> RunResult:
 def _loop(policy: str, path: Path, profiles: Path) -> tuple[float, float]:
     """CPU time and mean completion time of the loop."""
     applications = load_applications(profiles)
-    requests, found = list(read_workload(path)), list[float]()
+    requests, found = read_requests(path), list[float]()
     spent_s = cpu_s(lambda: found.extend(replay(policy, requests, applications)))
     return spent_s, sum(found) / len(found)
 

@@ -12,9 +12,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from batuta.gpu.attribution.processes import read_work
-from batuta.gpu.vgpu.device_file import Machine, create
-from batuta.gpu.vgpu.environment import environment
+from batuta.gpu.native_libraries import vgpu_environment
+from batuta.gpu.owners import read_work
+from batuta.gpu.vgpu.device_file import Machine, create_device_file
 from batuta.gpu.vgpu.models import find_model
 from benchmarks.measure import show
 
@@ -44,8 +44,8 @@ while True:
 def measure(folder: Path) -> dict[str, float]:
     """CPU seconds per second of the agent, by interval between its looks."""
     path = folder / "node.vgpu"
-    create(path, Machine(find_model("A100"), gpus=GPUS))
-    env = environment(path) | {"OPENBLAS_NUM_THREADS": "1"}
+    create_device_file(path, Machine(find_model("A100"), gpus=GPUS))
+    env = vgpu_environment(path) | {"OPENBLAS_NUM_THREADS": "1"}
     started: list[subprocess.Popen[str]] = []
     try:
         for gpu in range(GPUS):

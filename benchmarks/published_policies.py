@@ -12,8 +12,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from batuta.backends.sim.experiment import Experiment
 from batuta.backends.sim.result import summarise
+from batuta.backends.sim.workload import Experiment
 from batuta.bootstrap import run_experiment
 from benchmarks.measure import shared_data, show
 

@@ -15,19 +15,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from batuta.bootstrap import rules_for
-from batuta.core.admission import OpenDoor
+from batuta.core.admission import AdmitAll
 from batuta.core.apply import apply
 from batuta.core.arrays import IntArray
-from batuta.core.decide import Rules, decide
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.event import JobEnded, QuotaSet, TimePassed
 from batuta.core.job import Job, JobState
-from batuta.core.parts import Parts
-from batuta.core.policy import PartedPolicy, Policy
+from batuta.core.partitions import Partitions
+from batuta.core.policy import Policy, as_parted
 from batuta.core.quota import (
     MILLI,
     ClusterQueue,
@@ -43,6 +41,7 @@ from batuta.core.quota import (
 )
 from batuta.core.view import PoolView
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from batuta.quota.admission import QuotaAdmission
 from benchmarks.clusters import GPUS_PER_NODE, Mix, carry_out, make_jobs, make_world
 from benchmarks.measure import cpu_s, no_collection, show, times
@@ -65,7 +64,7 @@ class Cost:
 
 
 def main() -> None:
-    rules = rules_for(POLICY)
+    rules = profile_for(POLICY)
     rows = []
     for name, ready, before in (
         ("waiting, for the first time", waiting, forget),
@@ -93,7 +92,7 @@ def main() -> None:
     show(f"{many:,} jobs of {queues} queues in {cohorts} cohorts, {POLICY}", columns + more, rows)
 
 
-def waiting(jobs: int, queues: int, cohorts: int, rules: Rules) -> tuple[World, float]:
+def waiting(jobs: int, queues: int, cohorts: int, rules: SchedulerProfile) -> tuple[World, float]:
     """All jobs wait, for more than ten minutes already; quota for as many GPUs as there are."""
     nodes = jobs // 5
     world = make_world(_in_queues(make_jobs(jobs, Mix.CROWDED), queues), nodes)
@@ -102,7 +101,7 @@ def waiting(jobs: int, queues: int, cohorts: int, rules: Rules) -> tuple[World, 
     return world, float(jobs) + PATIENCE_S
 
 
-def contended(jobs: int, queues: int, cohorts: int, rules: Rules) -> tuple[World, float]:
+def contended(jobs: int, queues: int, cohorts: int, rules: SchedulerProfile) -> tuple[World, float]:
     """The cluster is full, and as many as in `waiting` still wait."""
     nodes = jobs // 10
     made = [
@@ -138,17 +137,15 @@ class Timed:
     """A policy, and the CPU seconds that it took."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy, self.name, self.spent_s = policy, policy.name, 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)
+        self._policy, self.name, self.traits, self.spent_s = policy, policy.name, policy.traits, 0.0
 
     def allocate(self, view: PoolView) -> IntArray:
         return self._timed(partial(self._policy.allocate, view))
 
-    def allocate_parts(self, view: PoolView, parts: Parts) -> IntArray:
-        assert isinstance(self._policy, PartedPolicy)
-        return self._timed(partial(self._policy.allocate_parts, view, parts))
+    def allocate_parts(self, view: PoolView, parts: Partitions) -> IntArray:
+        parted = as_parted(self._policy)
+        assert parted is not None
+        return self._timed(partial(parted.allocate_parts, view, parts))
 
     def _timed(self, ask: Callable[[], IntArray]) -> IntArray:
         begun_s = time.process_time()
@@ -157,18 +154,22 @@ class Timed:
         return found
 
 
-Before = Callable[[World, float, Rules, int], tuple[float, Rules]]
+Before = Callable[[World, float, SchedulerProfile, int], tuple[float, SchedulerProfile]]
 """What comes before a cycle: the time of the cycle, and the rules by which it is decided."""
 
 
-def forget(world: World, now_s: float, rules: Rules, number: int) -> tuple[float, Rules]:
+def forget(
+    world: World, now_s: float, rules: SchedulerProfile, number: int
+) -> tuple[float, SchedulerProfile]:
     """Nothing is known from earlier cycles."""
     return now_s, replace(rules, admission=QuotaAdmission())
 
 
-def end_one(world: World, now_s: float, rules: Rules, number: int) -> tuple[float, Rules]:
+def end_one(
+    world: World, now_s: float, rules: SchedulerProfile, number: int
+) -> tuple[float, SchedulerProfile]:
     """A job ends, and a second passes. Where jobs run one of them does, and the last plan is carried out."""
-    rows = np.flatnonzero(world.jobs.i("gpus"))
+    rows = np.flatnonzero(world.jobs.held)
     if rows.size:
         carry_out(world, now_s, rules)
     else:
@@ -178,7 +179,7 @@ def end_one(world: World, now_s: float, rules: Rules, number: int) -> tuple[floa
     return now_s + 1.0, rules
 
 
-def measure(world: World, now_s: float, rules: Rules, before: Before, repeat: int = 7) -> Cost:
+def measure(world: World, now_s: float, rules: SchedulerProfile, before: Before, repeat: int = 7) -> Cost:
     policy = Timed(rules.policy)
     rules = replace(rules, policy=policy)
     decide(world, now_s, rules)
@@ -201,7 +202,7 @@ def measure(world: World, now_s: float, rules: Rules, before: Before, repeat: in
             cycles.append(time.process_time() - begun_s)
             admits.append(spent_s)
             asked.append(policy_s)
-        free = replace(rules, admission=OpenDoor())
+        free = replace(rules, admission=AdmitAll())
         without.append(cpu_s(partial(decide, world, now_s, free)))
     return Cost(*map(statistics.median, (admits, asked, cycles, without)))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from functools import partial
 
-from batuta.bootstrap import rules_for
 from batuta.core.decide import decide
+from batuta.engine.profile import profile_for
 from benchmarks.clusters import GPUS_PER_NODE, Mix, make_jobs, make_world
 from benchmarks.decide_scale import one_change
 from benchmarks.measure import in_turns_cpu_s, ratio_of, show, times
@@ -19,7 +19,7 @@ def main() -> None:
     rows = []
     for mix in Mix:
         world = make_world(make_jobs(JOBS, mix), NODES)
-        rules = [rules_for(policy) for policy in POLICIES]
+        rules = [profile_for(policy) for policy in POLICIES]
         changed = [one_change(world.fork(), float(JOBS), own) for own in rules]
         full = in_turns_cpu_s([partial(decide, world, float(JOBS), own) for own in rules])
         after = in_turns_cpu_s(

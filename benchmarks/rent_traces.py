@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from batuta.backends.sim.experiment import Experiment
 from batuta.backends.sim.result import RunResult
+from batuta.backends.sim.workload import Experiment
 from batuta.bootstrap import run_experiment
 from benchmarks.measure import shared_data, show, times
 

@@ -12,10 +12,10 @@ import subprocess
 import time
 from collections import Counter
 
-from batuta.gpu.share.build import share_probe
-from batuta.gpu.share.counters import read_region
+from batuta.gpu.native_libraries import share_probe
 from batuta.gpu.share.limits import DeviceLimit
-from batuta.gpu.vgpu.snapshot import read
+from batuta.gpu.share.region import read_region
+from batuta.gpu.vgpu.snapshot import read_gpus
 from benchmarks.measure import show
 from benchmarks.share_tenants import Node, node
 
@@ -60,7 +60,7 @@ def _killed(machine: Node, env: dict[str, str]) -> tuple[int, int]:
             quiet = subprocess.DEVNULL
             running.append(subprocess.Popen(command, env=env, stdout=quiet, stderr=quiet))
         time.sleep(chance.random() * 0.005)
-        most = max(most, read(machine.device_file)[0].used_bytes >> 20)
+        most = max(most, read_gpus(machine.device_file)[0].used_bytes >> 20)
         victim = running.pop(chance.randrange(len(running)))
         victim.kill()
         victim.wait()

@@ -11,13 +11,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta.gpu.share.build import share_library, share_probe
-from batuta.gpu.share.limits import DeviceLimit, ShareLimits, write_limits
-from batuta.gpu.share.preload import share_environment
-from batuta.gpu.vgpu.device_file import Machine, create
-from batuta.gpu.vgpu.environment import environment
+from batuta.gpu.native_libraries import share_library, share_probe, vgpu_environment
+from batuta.gpu.share.limits import DeviceLimit, ShareLimits, share_environment, write_limits
+from batuta.gpu.vgpu.device_file import Machine, create_device_file
 from batuta.gpu.vgpu.models import find_model
-from batuta.gpu.vgpu.snapshot import read
+from batuta.gpu.vgpu.snapshot import read_gpus
 from benchmarks.measure import DataMissing
 
 PATIENCE_S = 60.0
@@ -46,11 +44,11 @@ class Node:
 
     @property
     def uuid(self) -> str:
-        return read(self.device_file)[0].uuid
+        return read_gpus(self.device_file)[0].uuid
 
     def bare(self) -> dict[str, str]:
         """The environment without limits."""
-        return environment(self.device_file)
+        return vgpu_environment(self.device_file)
 
     def limited(self, container: str, limit: DeviceLimit, *, cards: bool = True) -> dict[str, str]:
         """The environment of a container."""
@@ -94,7 +92,7 @@ class Node:
 
     def busy_s(self) -> dict[int, float]:
         """Device time of each process so far, as the GPU has it."""
-        return {one.pid: one.busy_ns / 1e9 for one in read(self.device_file)[0].processes}
+        return {one.pid: one.busy_ns / 1e9 for one in read_gpus(self.device_file)[0].processes}
 
     def shares(self, loads: Sequence[Load], warm_s: float, length_s: float) -> list[float]:
         """What each of several containers gets, in percent, when all run at once."""
@@ -121,5 +119,5 @@ def node() -> Iterator[Node]:
         raise DataMissing("virtual GPUs need Linux")
     with tempfile.TemporaryDirectory(prefix="batuta-share-") as folder:
         made = Node(Path(folder))
-        create(made.device_file, Machine(find_model("T4"), gpus=1))
+        create_device_file(made.device_file, Machine(find_model("T4"), gpus=1))
         yield made

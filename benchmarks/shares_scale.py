@@ -10,13 +10,13 @@ from functools import partial
 
 import numpy as np
 
-from batuta.bootstrap import rules_for
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.decide import decide
 from batuta.core.event import JobSubmitted, NodeAdded
 from batuta.core.job import Job, Share
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from benchmarks.measure import in_turns_cpu_s, ratio_of, show, times
 
 SCALES = ((500, 60), (5_000, 600))
@@ -43,7 +43,7 @@ def main() -> None:
     worlds = [make_world(jobs, nodes) for jobs, nodes in SCALES]
     rows = []
     for policy in POLICIES:
-        rules = rules_for(policy)
+        rules = profile_for(policy)
         works = [partial(decide, world, float(world.jobs.n), rules) for world in worlds]
         small, large = in_turns_cpu_s(works)
         full_ms = [f"{statistics.median(spent) * 1e3:.0f}" for spent in (small, large)]

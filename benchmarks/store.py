@@ -24,12 +24,10 @@ from batuta.core.event import Event, JobSubmitted, NodeAdded
 from batuta.core.plan import Decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
-from batuta.store.codec import decode, encode
-from batuta.store.decision_columns import pack, pack_change, unpack
-from batuta.store.journal_writer import JournalWriter
-from batuta.store.sqlite_store import SqliteStore
-from batuta.store.values import dumps
-from batuta.store.world_image import draw, restore
+from batuta.store.codec import decode, dumps, encode, pack_decision_change, pack_decisions, unpack_decisions
+from batuta.store.journal import JournalWriter
+from batuta.store.snapshots import decode_world, encode_world
+from batuta.store.store import SqliteStore
 from benchmarks.measure import cpu_s, median_cpu_s, no_collection, show, times
 from tests.support.stories import Story
 from tests.support.worlds import make_job, make_nodes
@@ -156,15 +154,15 @@ def measure_plans() -> None:
     for jobs in (1_000, 10_000):
         before, after = decisions_of(jobs, 0), decisions_of(jobs, 1)
         plain = len(dumps([[d.job, d.gpus, d.reason.name, list(d.evidence)] for d in before]))
-        full, change = pack(before), pack_change(before, after)
+        full, change = pack_decisions(before), pack_decision_change(before, after)
         assert change is not None
         for name, block, work, back in (
-            ("all columns", full, lambda b=before: pack(b), lambda f=full: unpack(f)),
+            ("all columns", full, lambda b=before: pack_decisions(b), lambda f=full: unpack_decisions(f)),
             (
                 "a change",
                 change,
-                lambda b=before, a=after: pack_change(b, a),
-                lambda c=change, b=before: unpack(c, b),
+                lambda b=before, a=after: pack_decision_change(b, a),
+                lambda c=change, b=before: unpack_decisions(c, b),
             ),
         ):
             rows.append(
@@ -206,9 +204,10 @@ def measure_snapshot() -> None:
         apply(world, NodeAdded(0.0, node))
     for k in range(10_000):
         apply(world, JobSubmitted(float(k), make_job(f"job-{k:06d}", 4, max=8, submit_s=float(k))))
-    image = draw(world)
+    image = encode_world(world)
     fork, save, load = (
-        median_cpu_s(work, 3, 0.0) for work in (world.fork, lambda: draw(world), lambda: restore(image))
+        median_cpu_s(work, 3, 0.0)
+        for work in (world.fork, lambda: encode_world(world), lambda: decode_world(image))
     )
     show(
         f"A World of 10,000 living jobs on 2,000 nodes: an image of {len(image) / 1e6:.2f} MB",

@@ -17,7 +17,7 @@ from pathlib import Path
 from batuta.core.apply import apply
 from batuta.core.event import Event
 from batuta.core.world import World
-from batuta.store.address import open_store
+from batuta.store.store import open_store
 from benchmarks.measure import DataMissing, show, times
 from benchmarks.store import wall_s, write_in_groups
 from tests.support.postgres import MISSING, PostgresServer, find_program

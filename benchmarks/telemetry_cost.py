@@ -12,18 +12,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from batuta.api.cycle_watch import CycleWatch
-from batuta.backends.sim.machine import SimBackend
-from batuta.bootstrap import rules_for
-from batuta.bootstrap.server_log import open_log
+from batuta.api.scheduler_counters import SchedulerCounters
+from batuta.backends.sim.backend import SimBackend
+from batuta.bootstrap.telemetry import open_log
 from batuta.core.apply import apply
 from batuta.core.world import World
-from batuta.engine.journal import NoJournal
+from batuta.engine.fence import Fence
+from batuta.engine.journal import JournaledWorld, NoJournal
 from batuta.engine.loop import Engine
-from batuta.telemetry.cycle_log import CycleLog
-from batuta.telemetry.cycle_trace import CycleTrace, StepWatcher
-from batuta.telemetry.endpoint import read_endpoint
+from batuta.engine.observers import Observer, Observers
+from batuta.engine.profile import profile_for
 from batuta.telemetry.exporter import ExportLimits, SpanExporter
+from batuta.telemetry.logs import CycleLog
+from batuta.telemetry.otlp import parse_endpoint
+from batuta.telemetry.traces import CycleTrace
 from benchmarks.measure import no_collection, show
 from tests.support.otlp_receiver import receiving
 from tests.support.sims import sim_job
@@ -36,20 +38,19 @@ CASES = ("nothing", "log lines", "traces", "traces, hanging receiver")
 def run(case: str) -> tuple[float, float]:
     """CPU microseconds per cycle: of the engine's thread, and of the whole process."""
     jobs = [sim_job(f"j{k}", 1 + k % 4, submit_s=1.0 * k, work_s=200.0) for k in range(JOBS)]
-    backend, world, cycles = SimBackend(jobs, make_nodes(*[8] * NODES)), World(), CycleWatch()
+    backend, world, cycles = SimBackend(jobs, make_nodes(*[8] * NODES)), World(), SchedulerCounters()
     for event in backend.opening():
         apply(world, event)
-    watcher: StepWatcher = cycles
+    observers: list[tuple[str, Observer]] = [("metrics", cycles)]
     with receiving(hangs=case == CASES[3]) as receiver:
         exporter = None
         if case != "nothing":
-            watcher = CycleLog(watcher, world)
+            observers.append(("log", CycleLog(world)))
         if case.startswith("traces"):
-            exporter = SpanExporter(read_endpoint(receiver.url), (), "", ExportLimits(flush_s=0.2))
-            watcher = CycleTrace(watcher, world, exporter.offer)
-        engine = Engine(
-            world, backend, rules_for("rent"), NoJournal(), watcher, after_step=watcher.after_step
-        )
+            exporter = SpanExporter(parse_endpoint(receiver.url), (), "", ExportLimits(flush_s=0.2))
+            observers.insert(1, ("traces", CycleTrace(world, exporter.offer)))
+        state = JournaledWorld(world, NoJournal())
+        engine = Engine(state, backend, profile_for("rent"), Observers(Fence(), observers))
         with no_collection():
             thread_s, process_s = time.thread_time(), time.process_time()
             engine.run()

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.find import find_access
-from batuta.backends.kube.client.informer import Informer
+from batuta.backends.kube.client.informer import Change, ChangeType, Informer
 from batuta.backends.kube.client.kinds import POD
-from batuta.backends.kube.client.known import Change, Did
 from batuta.backends.kube.objects import Pod
 from benchmarks.kube import load
 from benchmarks.kube.rivals import Rival
@@ -97,7 +96,7 @@ class Arrivals:
         self._left = count
 
     def note(self, changes: Sequence[Change[Pod]]) -> None:
-        new = sum(change.did is Did.ADDED for change in changes)
+        new = sum(change.did is ChangeType.ADDED for change in changes)
         if not new:
             return
         self.last_s = time.monotonic()

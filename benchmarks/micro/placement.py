@@ -12,11 +12,10 @@ from random import Random
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.command import Start
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, Share
 from batuta.core.placer import Placer, Target
-from batuta.core.plan import Plan, no_decisions
+from batuta.core.plan import Plan, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
 from batuta.core.world import World

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from batuta.backends.local.logs import ReplicaLog
 from batuta.backends.local.processes import ReplicaSpec, RunningReplica, kill, launch, observe
-from batuta.backends.local.progress_tail import ProgressTail
-from batuta.backends.local.state import Phase
-from batuta.backends.local.watch import News, Watch
+from batuta.backends.local.progress import ProgressTail
+from batuta.backends.local.runner_protocol import ReplicaPhase
+from batuta.backends.local.watch import RunnerEvent, Watch
 
 ENV = {"PATH": os.environ.get("PATH", os.defpath)}
 FLOOD = """
@@ -80,7 +80,7 @@ def _starts(home: Path) -> None:
 def _idle(home: Path, count: int = 40) -> None:
     replicas = [_start(home, f"idle{i}", ["sleep", "1000"]) for i in range(count)]
     for replica in replicas:
-        while observe(replica.run_dir).phase is not Phase.RUNNING:
+        while observe(replica.run_dir).phase is not ReplicaPhase.RUNNING:
             time.sleep(0.01)
     memory = [_memory_kib(replica.pid) for replica in replicas]
     before = sum(_cpu_ticks(replica.pid) for replica in replicas)
@@ -107,7 +107,7 @@ def _idle(home: Path, count: int = 40) -> None:
 
 
 def _ends(home: Path) -> None:
-    news: queue.SimpleQueue[tuple[News, float]] = queue.SimpleQueue()
+    news: queue.SimpleQueue[tuple[RunnerEvent, float]] = queue.SimpleQueue()
     delays = []
     with Watch(lambda one: news.put((one, time.time()))) as watch:
         for i in range(20):

@@ -3,7 +3,7 @@
  * the credit of device time, and counters for the profiler.
  *
  * Everything has a fixed place: slots never move. Whoever changes a field's place or meaning raises SHARE_LAYOUT, and
- * does the same in src/batuta/gpu/share/layout.py; a test compares the two, field by field.
+ * does the same in src/batuta/gpu/share/region.py; a test compares the two, field by field.
  */
 #ifndef BATUTA_SHARE_REGION_H
 #define BATUTA_SHARE_REGION_H

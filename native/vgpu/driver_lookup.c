@@ -1,4 +1,4 @@
-/* cuGetProcAddress: a function by its name and the version of CUDA that the caller was made for. */
+/* How callers find functions: by name and the version of CUDA that they were made for, or as tables by UUID. */
 #define _GNU_SOURCE
 #include "driver.h"
 #include "driver_entry.h"
@@ -39,4 +39,17 @@ API CUresult cuGetProcAddress_v2(const char *base, void **found, int version, ui
 API CUresult cuGetProcAddress(const char *base, void **found, int version, uint64_t flags)
 {
     return cuGetProcAddress_v2(base, found, version, flags, NULL);
+}
+
+/* Only the runtime API (libcudart) asks for tables, and no document describes them, so that it cannot work here. It hands
+ * this code on to its callers: frameworks like PyTorch then know that there is no GPU for them, and use the CPU, where
+ * any other code would be a fault of the driver that they report and die of. */
+API CUresult cuGetExportTable(const void **table, const CUuuid *id)
+{
+    (void)id;
+    if (table == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *table = NULL;
+    return CUDA_ERROR_NO_DEVICE;
 }

@@ -3,7 +3,7 @@
  *
  * Everything has a fixed place: slots never move, and a slot that is free is not looked at. All fields are read and
  * written under the lock of the file. Whoever changes a field's place or meaning raises VGPU_LAYOUT, and does the same
- * in src/batuta/gpu/vgpu/layout.py; a test compares the two, field by field.
+ * in src/batuta/gpu/vgpu/device_file.py; a test compares the two, field by field.
  */
 #ifndef BATUTA_VGPU_MODEL_H
 #define BATUTA_VGPU_MODEL_H

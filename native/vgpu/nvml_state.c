@@ -42,11 +42,13 @@ API nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     return result;
 }
 
+/* There is no nvmlInit beside it. Programs that are compiled with NVML's header or use nvidia-ml-py call this one. PyTorch
+ * looks for the old name, to count GPUs without the runtime API; where it is missing, it asks the runtime API, which
+ * knows that it cannot use virtual ones. */
 API nvmlReturn_t nvmlInit_v2(void)
 {
     return nvmlInitWithFlags(0);
 }
-ALIAS(nvmlInit, nvmlInit_v2);
 
 API nvmlReturn_t nvmlShutdown(void)
 {

@@ -3,8 +3,8 @@
 import pytest
 
 from batuta.core import event as ev
-from batuta.core.command import Command, Preempt, Resize, Start, Stop
 from batuta.core.job import JobId, JobState
+from batuta.core.plan import Command, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
 from tests.contract.backend_rig import Rig
 from tests.support.worlds import at
@@ -213,3 +213,27 @@ class BackendCases:
             assert list(rig.backend.next_events(None)) == []
         else:
             assert rig.look(rig.now_s + rig.step_s)
+
+
+class CpuOnlyCases:
+    """What every backend promises about jobs that hold no GPU; the fixture `cpu_rig` has two of them."""
+
+    def test_a_start_without_gpus_leads_to_a_started_job_and_that_to_an_end(self, cpu_rig: Rig) -> None:
+        cpu_rig.do(start("a", "n0:"), start("b", "n0:"))
+        for job in ("a", "b"):
+            cpu_rig.wait_for_end(job)
+            ran_s = cpu_rig.ends(job)[0] - cpu_rig.starts(job)[0]
+            assert ran_s == pytest.approx(cpu_rig.run_s, abs=cpu_rig.tolerance_s)
+
+    def test_who_is_preempted_goes_on_where_it_was(self, cpu_rig: Rig) -> None:
+        cpu_rig.do(start("a", "n0:"))
+        cpu_rig.wait_for_start("a")
+        cpu_rig.idle(cpu_rig.run_s / 3)
+        ran_s = cpu_rig.now_s - cpu_rig.starts("a")[0]
+        cpu_rig.do(preempt("a"))
+        cpu_rig.idle(cpu_rig.run_s)
+        assert not cpu_rig.ends("a")
+        cpu_rig.do(start("a", "n0:"))
+        cpu_rig.wait_for_end("a")
+        ran_s += cpu_rig.ends("a")[0] - cpu_rig.starts("a")[1]
+        assert ran_s == pytest.approx(cpu_rig.run_s, abs=cpu_rig.tolerance_s)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from batuta.core import event as ev
-from batuta.core.command import Command
 from batuta.core.job import JobId
+from batuta.core.plan import Command
 from batuta.engine.ports import Backend
 
 

@@ -5,16 +5,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from batuta.backends.local.backend import LocalBackend
+from batuta.backends.sim.backend import SimBackend
 from batuta.backends.sim.goodput.backend import GoodputBackend
-from batuta.backends.sim.machine import SimBackend
 from batuta.backends.sim.workload import GoodputRequest, SimJob
 from batuta.core import event as ev
+from batuta.core.job import Job
 from batuta.spec.task import parse_task
-from tests.contract.backend_cases import BackendCases
+from tests.contract.backend_cases import BackendCases, CpuOnlyCases
 from tests.contract.backend_rig import Rig
 from tests.support.sims import sim_job
 from tests.support.worlds import make_job, make_nodes
@@ -61,12 +63,28 @@ done
 
 def local(folder: Path) -> Rig:
     """Real processes."""
+    task: dict[str, Any] = {"run": COUNT_TO_SIX, "resources": {"accelerators": 1}}
+    task["elastic"] = {"min_nodes": 1, "max_nodes": 2, "checkpoint": "none", "grace": "1s"}
+    return _local(folder, task, [make_job(name, max=2) for name in ("a", "b")])
+
+
+def local_on_cpu(folder: Path) -> Rig:
+    """Real processes that hold no GPU."""
+    task = {"run": COUNT_TO_SIX, "elastic": {"checkpoint": "none", "grace": "1s"}}
+    return _local(folder, task, [make_job(name, gpus_per_replica=0) for name in ("a", "b")])
+
+
+def simulated_on_cpu(folder: Path) -> Rig:
+    sims = [sim_job(name, work_s=60, restart_s=30, gpus_per_replica=0) for name in ("a", "b")]
+    return Rig(SimBackend(sims, make_nodes(2)), step_s=5, run_s=60, tolerance_s=1e-6)
+
+
+def _local(folder: Path, content: dict[str, Any], jobs: list[Job]) -> Rig:
     if not sys.platform.startswith("linux"):
         pytest.skip("local mode is complete on Linux only")
-    elastic = {"min_nodes": 1, "max_nodes": 2, "checkpoint": "none", "grace": "1s"}
-    task = parse_task(json.dumps({"run": COUNT_TO_SIX, "elastic": elastic}))
+    task = parse_task(json.dumps(content))
     backend = LocalBackend(folder, make_nodes(2), lambda job: task)
-    submitted = [ev.JobSubmitted(time.time(), make_job(name, max=2)) for name in ("a", "b")]
+    submitted = [ev.JobSubmitted(time.time(), job) for job in jobs]
     return Rig(
         backend,
         step_s=0.1,
@@ -102,3 +120,16 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 class TestBackends(BackendCases):
     """All cases on each rig."""
+
+
+@pytest.fixture(params=(local_on_cpu, simulated_on_cpu), ids=lambda make: make.__name__.replace("_", "-"))
+def cpu_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    """A backend to which both jobs are submitted, which hold no GPU."""
+    made: Rig = request.param(tmp_path / "backend")
+    made.wait_for_jobs()
+    yield made
+    made.close()
+
+
+class TestCpuOnlyJobs(CpuOnlyCases):
+    """All cases of jobs that hold no GPU on each rig."""

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node, Placement, placement_of
-from batuta.core.command import Start
 from batuta.core.job import Job, Share, Spread, Topology
 from batuta.core.job_table import Phase
 from batuta.core.layout import Layout
 from batuta.core.placer import Placed, Placer, Target
+from batuta.core.plan import Start
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
 from batuta.core.world import World
@@ -139,12 +139,12 @@ def _any_targets(rng: Random, world: World) -> list[Target]:
     jobs, found = world.jobs, []
     change = rng.choice((0.2, 0.6))
     for row in range(jobs.n):
-        held, kind = int(jobs.i("gpus")[row]), int(jobs.i("gpu_type")[row])
-        broken = jobs.i("phase")[row] == Phase.BROKEN
+        held, kind = int(jobs.held[row]), int(jobs.gpu_type[row])
+        broken = jobs.phase[row] == Phase.BROKEN
         if kind < 0 or rng.random() < 0.1:
             kind = rng.randrange(len(world.nodes.types))
         gpus = rng.choice((0, *_legal_sizes(jobs.jobs[row]) * 2))
-        same = gpus == held and kind == jobs.i("gpu_type")[row]
+        same = gpus == held and kind == jobs.gpu_type[row]
         if broken or (rng.random() < change and not same and (gpus or held)):
             found.append(Target(row, gpus, kind))
     return found
@@ -205,7 +205,7 @@ def check_answer(world: World, targets: list[Target], placed: Placed, costs: Cos
         held = jobs.placements[row]
         assert costs.enabled
         assert row not in asked
-        assert jobs.i("phase")[row] == Phase.RUNNING
+        assert jobs.phase[row] == Phase.RUNNING
         assert held is not None
         assert held.size == move.placement.size
         assert held != move.placement
@@ -308,7 +308,12 @@ def layout_of(layout: Layout) -> tuple:
 def fingerprint(world: World) -> str:
     jobs = world.jobs
     return repr(
-        (world.version, jobs.placements, layout_of(world.layout), [jobs.i(c).tolist() for c in jobs.I])
+        (
+            world.version,
+            jobs.placements,
+            layout_of(world.layout),
+            [str(column.tolist()) for column in jobs.stored_columns().values()],
+        )
     )
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.core.parts import Parts
-from batuta.core.policy import PartedPolicy, Policy, TieredPolicy, TypedPolicy
-from batuta.core.typed_view import TypedView
-from batuta.core.view import PoolView
+from batuta.bootstrap import DEFAULT_POLICY
+from batuta.core.partitions import Partitions
+from batuta.core.policy import Policy, PolicyTraits, as_parted, as_tiered, as_typed
+from batuta.core.view import PoolView, TypedView
 from batuta.policies.registry import load_policy, policy_names
-from batuta.spec.snapshot_job import SnapshotJob
+from batuta.spec.snapshot import SnapshotJob
 from tests.support.reference_policies import legal_sizes
 from tests.support.views import make_view, pools, run, typed_pools
 
@@ -76,20 +76,31 @@ def test_same_view_same_result_and_nothing_written(policy: Policy, pool: Pool) -
     np.testing.assert_array_equal(twin.sizes.sets, view.sizes.sets)
 
 
-TIERED = [name for name in policy_names() if isinstance(load_policy(name), TieredPolicy)]
+@pytest.mark.parametrize("name", policy_names())
+def test_a_policy_declares_what_it_has_and_has_what_it_declares(name: str) -> None:
+    policy = load_policy(name)
+    declared = {method for method, can in methods_of(policy.traits).items() if can}
+    assert declared == {method for method in methods_of(policy.traits) if hasattr(policy, method)}
+
+
+def methods_of(traits: PolicyTraits) -> dict[str, bool]:
+    return {"tiers": traits.tiered, "allocate_types": traits.typed, "allocate_parts": traits.parted}
+
+
+TIERED = [name for name in policy_names() if load_policy(name).traits.tiered]
 
 
 @pytest.mark.parametrize("name", TIERED)
 @given(pool=pools(most=10), now_s=st.floats(0, 1e6))
 def test_tiers_stay_in_range(name: str, pool: Pool, now_s: float) -> None:
-    policy, (capacity, jobs) = load_policy(name), pool
-    assert isinstance(policy, TieredPolicy)
+    policy, (capacity, jobs) = as_tiered(load_policy(name)), pool
+    assert policy is not None
     tiers = policy.tiers(make_view(capacity, jobs, now_s))
     assert tiers.shape == (len(jobs),)
     assert set(tiers.tolist()) <= {0, 1}
 
 
-GENEROUS = [name for name in policy_names() if getattr(load_policy(name), "generous", False)]
+GENEROUS = [name for name in policy_names() if load_policy(name).traits.generous]
 
 
 @pytest.mark.parametrize("name", GENEROUS)
@@ -101,7 +112,39 @@ def test_a_generous_policy_gives_everybody_the_most_when_it_can(name: str, pool:
     assert run(load_policy(name), capacity, jobs) == {job.id: job.max for job in jobs}
 
 
-PARTED = [name for name in policy_names() if isinstance(load_policy(name), PartedPolicy)]
+TYPED = [name for name in policy_names() if load_policy(name).traits.typed]
+MIN_FIRST = [name for name in policy_names() if load_policy(name).traits.min_first]
+"""Policies that may be a server's default: under none of them a job grows while one waits that would fit."""
+
+
+@pytest.mark.parametrize("name", MIN_FIRST)
+@given(pool=pools(most=12), data=st.data())
+def test_whoever_fits_at_min_runs_before_any_job_grows(name: str, pool: Pool, data: st.DataObject) -> None:
+    capacity, drawn = pool
+    sizes = [data.draw(st.sampled_from([0, *legal_sizes(job)])) for job in drawn]
+    jobs = [replace(job, gpus=gpus) for job, gpus in zip(drawn, sizes, strict=True)]
+    result = run(load_policy(name), capacity, jobs)
+    room = capacity - sum(job.min for job in jobs if result[job.id])
+    assert [job.id for job in jobs if not result[job.id] and job.min <= room] == []
+
+
+@pytest.mark.parametrize("name", sorted({*MIN_FIRST} & {*TYPED}))
+@given(view=typed_pools())
+def test_whoever_fits_at_min_runs_before_any_job_grows_on_several_types(name: str, view: TypedView) -> None:
+    policy = as_typed(load_policy(name))
+    assert policy is not None
+    gpus, kinds = policy.allocate_types(view)
+    low = view.jobs.min
+    room = view.capacity - np.bincount(kinds, np.where(gpus > 0, low, 0), len(view.types))
+    may = (view.speed > 0) & (low[:, None] <= view.most) & (low[:, None] <= room)
+    assert np.flatnonzero((gpus == 0) & may.any(axis=1)).tolist() == []
+
+
+def test_a_server_begins_with_a_policy_that_serves_everybody_first() -> None:
+    assert DEFAULT_POLICY in MIN_FIRST
+
+
+PARTED = [name for name in policy_names() if load_policy(name).traits.parted]
 
 
 def one_view(pools: list[Pool]) -> PoolView:
@@ -117,25 +160,22 @@ def one_view(pools: list[Pool]) -> PoolView:
 @pytest.mark.parametrize("name", PARTED)
 @given(several=st.lists(pools(most=8), min_size=1, max_size=5))
 def test_many_small_pools_at_once_get_what_each_would_get_alone(name: str, several: list[Pool]) -> None:
-    policy = load_policy(name)
-    assert isinstance(policy, PartedPolicy)
+    policy = as_parted(load_policy(name))
+    assert policy is not None
     capacity, lengths = (
         [*column] for column in zip(*((most, len(jobs)) for most, jobs in several), strict=True)
     )
-    parts = Parts(np.array(lengths), np.array(capacity))
+    parts = Partitions(np.array(lengths), np.array(capacity))
     at_once = policy.allocate_parts(one_view(several), parts)
     alone = [policy.allocate(make_view(most, jobs)).tolist() for most, jobs in several]
     assert at_once.tolist() == [gpus for own in alone for gpus in own]
 
 
-TYPED = [name for name in policy_names() if isinstance(load_policy(name), TypedPolicy)]
-
-
 @pytest.mark.parametrize("name", TYPED)
 @given(view=typed_pools())
 def test_sizes_are_legal_within_every_type_and_the_same_each_time(name: str, view: TypedView) -> None:
-    policy = load_policy(name)
-    assert isinstance(policy, TypedPolicy)
+    policy = as_typed(load_policy(name))
+    assert policy is not None
     gpus, kinds = policy.allocate_types(view)
     assert gpus.dtype == kinds.dtype == np.int64
     assert gpus.shape == kinds.shape == (len(view),)

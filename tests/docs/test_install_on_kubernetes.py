@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from batuta.backends.kube.install.reading import read_values
+from batuta.backends.kube.install.release import read_values
 from batuta.cli.main import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "install-on-kubernetes.md").read_text()

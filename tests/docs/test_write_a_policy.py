@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from batuta import bootstrap
-from batuta.backends.sim.experiment import Experiment
 from batuta.backends.sim.result import summarise
+from batuta.backends.sim.workload import Experiment
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-policy.md"
 

@@ -28,6 +28,7 @@ elastic:
   min_nodes: 1
   max_nodes: 3
   checkpoint: none
+  restartable: true
   grace: 1s
 """
 BLOCKER = "name: blocker\nnum_nodes: 3\nresources: {accelerators: 1}\nrun: sleep 1000\n"

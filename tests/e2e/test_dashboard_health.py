@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from batuta.api.app import login_path
-from batuta.api.parts import STATIC
+from batuta.api.dependencies import STATIC
 from batuta.core.health_record import Alert, Cordon, Record, State, Target
 from batuta.core.health_rules import Action
-from batuta.engine.health.seen import HealthSeen
+from batuta.engine.health.events import HealthSeen
 from tests.e2e.test_dashboard_pages import CHECKS
 from tests.support.browser import DESKTOP, PHONE, any_browser, visit
 from tests.support.served_api import ServedApi, served_api

@@ -8,12 +8,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from batuta.api.app import login_path
-from batuta.api.parts import STATIC
-from batuta.bootstrap.foresight import answer
+from batuta.api.dependencies import STATIC
+from batuta.bootstrap.forecast_process import answer
 from batuta.core import event as ev
 from batuta.core.cluster import Node
-from batuta.core.job import Job, JobState
-from batuta.core.progress import Progress
+from batuta.core.job import Job, JobState, Progress
 from tests.support.browser import DESKTOP, PHONE, any_browser, visit
 from tests.support.served_api import ELASTIC, ServedApi, served_api
 
@@ -25,6 +24,8 @@ ROUTES = (
     "#/jobs/1",
     "#/nodes",
     "#/queues",
+    "#/users",
+    "#/users/ana",
     "#/decisions",
     "#/health",
     "#/waste",
@@ -254,3 +255,15 @@ def test_a_server_that_is_only_asked_offers_no_changes(browser: Browser, tmp_pat
         expect(seen.page.get_by_role("link", name="Submit")).to_have_count(0)
         seen.open("#/submit")
         expect(seen.page.get_by_text("Not here: ask kubectl.")).to_be_visible()
+
+
+def test_a_job_tells_where_its_ports_are_reached(browser: Browser, tmp_path: Path):
+    """Given a job that names ports, then its page says where they are; when it is over, it does not."""
+    with served_api(tmp_path, static=STATIC, ports_at="127.0.0.1") as api, visit(browser, link(api)) as seen:
+        job = api.submit("name: web\nresources: {accelerators: 1, ports: [8080, 9000-9010]}\nrun: serve\n")
+        seen.open(f"#/jobs/{job['id']}")
+        expect(seen.page.locator("[data-endpoints] .span")).to_have_text(
+            ["127.0.0.1:8080", "127.0.0.1:9000-9010"]
+        )
+        api.ask("DELETE", f"/jobs/{job['id']}")
+        expect(seen.page.locator("[data-endpoints]")).to_have_count(0)

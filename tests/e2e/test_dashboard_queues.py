@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from batuta.api.app import login_path
-from batuta.api.parts import STATIC
+from batuta.api.dependencies import STATIC
 from batuta.core import event as ev
 from batuta.core.quota import ClusterQueue, Cohort, StopPolicy
 from tests.e2e.test_dashboard_pages import CHECKS

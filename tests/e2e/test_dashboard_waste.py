@@ -9,12 +9,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from batuta.api.app import login_path
-from batuta.api.parts import STATIC
+from batuta.api.dependencies import STATIC
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.command import Start
 from batuta.core.job import Job, JobState
-from batuta.core.plan import Plan, no_decisions
+from batuta.core.plan import Plan, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
 from tests.e2e.test_dashboard_pages import CHECKS

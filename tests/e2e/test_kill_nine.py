@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.client.answers import Job
+from batuta.apitypes.resources import Job
 from batuta.core import event as ev
 from tests.support.aftermath import (
     courses,

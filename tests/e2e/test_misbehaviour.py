@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from batuta.backends.local.supervisor import tree
-from batuta.client.answers import Job
+from batuta.apitypes.resources import Job
+from batuta.backends.local.supervisor import process_tree
 from batuta.client.client import Client
 from tests.support.process_table import end_all, wait_for_none
 from tests.support.server_process import ForkServer, readiness
@@ -113,7 +113,7 @@ def all_gpus_work(client: Client) -> bool:
 
 def living(pids: Path) -> list[int]:
     """Of the pids that are noted in a file, those of living processes."""
-    found = [tree.look_up(int(line)) for line in pids.read_text().split()]
+    found = [process_tree.look_up(int(line)) for line in pids.read_text().split()]
     return [entry.pid for entry in found if entry is not None and not entry.dead]
 
 

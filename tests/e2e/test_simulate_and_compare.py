@@ -100,6 +100,17 @@ def test_quota_holds_in_a_simulation_as_it_would_on_a_cluster(tmp_path: Path) ->
     assert max(json.loads(line)["used_gpus"] for line in timeline.read_text().splitlines()) == 12
 
 
+def test_jobs_of_a_trace_that_name_no_queue_have_what_quotas_leave(tmp_path):
+    queues = tmp_path / "queues.yaml"
+    queues.write_text('queues: [{name: vision, quota: {"*": 32}}]')
+    options = ("simulate", "-w", "sample", "--limit", "5", "-c", "4x8", "--queues", queues, "-o", "json")
+    done = batuta(*options)
+    assert json.loads(done.stdout)["finished"] == 0
+    assert "quotas leave it none of the 32 GPUs" in done.stdout
+    queues.write_text('queues: [{name: vision, quota: {"*": 16}}]')
+    assert json.loads(batuta(*options).stdout)["finished"] == 5
+
+
 def test_what_is_wrong_with_a_file_of_quota_is_told_before_anything_runs(tmp_path: Path) -> None:
     queues = tmp_path / "queues.yaml"
     queues.write_text('queues: [{name: a, quota: {"*": -1}}, {name: "a b"}]')

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from batuta import bootstrap
-from batuta.backends.sim.experiment import Experiment
 from batuta.backends.sim.result import summarise
+from batuta.backends.sim.workload import Experiment
 
 LOADS = ("0.5", "1.0", "1.5", "2.0")
 WORKLOADS = ("1", "2", "3", "4")

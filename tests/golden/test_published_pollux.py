@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batuta import bootstrap
-from batuta.backends.sim.experiment import Experiment
 from batuta.backends.sim.result import RunResult
+from batuta.backends.sim.workload import Experiment
 from tests.golden.test_pollux_replay import published
 
 LOAD, WORKLOAD = "0.5", "3"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batuta import bootstrap
-from batuta.backends.sim.experiment import Experiment
+from batuta.backends.sim.workload import Experiment
 
 PUBLISHED_POLLUX_S = {"1": 1059.5125, "3": 1310.525}
 

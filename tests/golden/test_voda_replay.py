@@ -33,18 +33,18 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from batuta.backends.sim.machine import SimBackend
-from batuta.backends.sim.run import Setting, simulate
+from batuta.backends.sim.backend import SimBackend
+from batuta.backends.sim.run import RunOptions, simulate
 from batuta.backends.sim.workload import SimJob
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.command import Preempt
-from batuta.core.decide import Rules, decide
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.job import JobState
+from batuta.core.plan import Preempt
 from batuta.core.world import World
 from batuta.engine.loop import Cadence
-from batuta.policies.elastic_tiresias import ElasticTiresias
+from batuta.engine.profile import profile_for
+from batuta.policies.tiresias import ElasticTiresias
 from tests.support.voda import (
     LEAST_INTERVAL_S,
     VodaRun,
@@ -82,7 +82,7 @@ def test_the_log_is_read_as_it_was_published(policy: str, runs: dict[str, VodaRu
 
 
 def test_elastic_fifo_decides_what_was_logged_every_time(runs: dict[str, VodaRun]):
-    run, rules = runs["elastic-fifo"], rules_for("elastic-fifo", weigh=False, freeze=False)
+    run, rules = runs["elastic-fifo"], profile_for("elastic-fifo", weigh=False, freeze=False)
     world = World()
     for node in run.nodes:
         apply(world, ev.NodeAdded(0.0, node))
@@ -100,14 +100,14 @@ def test_elastic_fifo_decides_what_was_logged_every_time(runs: dict[str, VodaRun
     assert not world.jobs.n
 
 
-def _decide_and_carry_out(world: World, now_s: float, rules: Rules) -> dict[str, int]:
+def _decide_and_carry_out(world: World, now_s: float, rules: SchedulerProfile) -> dict[str, int]:
     """What every job has after a cycle, in the World and not only in the plan."""
     plan = decide(world, now_s, rules)
     apply(world, ev.Planned(now_s, plan))
     for command in plan.commands:
         if not isinstance(command, Preempt):
             apply(world, ev.JobStarted(now_s, command.job))
-    held = dict(zip(world.jobs.ids, world.jobs.i("gpus").tolist(), strict=True))
+    held = dict(zip(world.jobs.ids, world.jobs.held.tolist(), strict=True))
     assert held == {decision.job: decision.gpus for decision in plan.decisions}
     return held
 
@@ -155,12 +155,12 @@ class _Outcome(NamedTuple):
 
 
 def _simulate(run: VodaRun, jobs: list[SimJob]) -> _Outcome:
-    rules = rules_for(run.policy, weigh=False)
+    rules = profile_for(run.policy, weigh=False)
     every_s = None
     if run.policy == "elastic-tiresias":
         rules, every_s = replace(rules, policy=ElasticTiresias(thresholds_gpu_s=(1800.0,))), 5.0
     cadence = Cadence(min_interval_s=LEAST_INTERVAL_S, every_s=every_s)
-    result = simulate(SimBackend(jobs, run.nodes), rules, Setting("voda", "3x4"), cadence)
+    result = simulate(SimBackend(jobs, run.nodes), rules, RunOptions("voda", "3x4"), cadence)
     assert all(job.state is JobState.SUCCEEDED for job in result.jobs)
     return _Outcome(
         float(np.mean([job.jct_s for job in result.jobs])),

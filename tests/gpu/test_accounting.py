@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.vgpu.device_file import opened
+from batuta.gpu.vgpu.device_file import open_device_file
 from tests.support.vgpu import VirtualNode, compile_program
 
 MIB = 1 << 20
@@ -124,8 +124,8 @@ def test_one_that_is_killed_with_the_lock_leaves_nothing_wrong(node: VirtualNode
             *(sys.executable, "-c"),
             "import os, signal, sys\n"
             "from pathlib import Path\n"
-            "from batuta.gpu.vgpu.device_file import opened\n"
-            "with opened(Path(sys.argv[1])) as file:\n"
+            "from batuta.gpu.vgpu.device_file import open_device_file\n"
+            "with open_device_file(Path(sys.argv[1])) as file:\n"
             "    file.devices[0].used_bytes += 12345\n"
             "    os.kill(os.getpid(), signal.SIGKILL)\n",
             str(node.path),
@@ -157,7 +157,7 @@ def test_another_process_with_the_same_pid_is_another(node: VirtualNode):
     # given a slot whose pid runs, but was started at another time
     owner = hold(node, 100 * MIB)
     assert said(owner) == "0"
-    with opened(node.path) as file:
+    with open_device_file(node.path) as file:
         slot = next(one for one in file.processes if one.taken)
         slot.start_ticks -= 1
     # when somebody looks, then its memory is nobody's
@@ -208,21 +208,21 @@ print(cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), count.value)
 def test_when_all_slots_are_taken_the_next_process_is_refused(node: VirtualNode):
     # given as many processes as the file has room for (here one, many times)
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    with opened(node.path) as file:
+    with open_device_file(node.path) as file:
         for slot in file.processes:
             slot.taken, slot.pid, slot.start_ticks = 1, os.getpid(), int(fields[19])
     start = "import ctypes; print(ctypes.CDLL('libcuda.so.1').cuInit(0))"
     system_not_ready = "802\n"
     assert node.run_python(start) == system_not_ready
     # when one of them is gone, then there is room
-    with opened(node.path) as file:
+    with open_device_file(node.path) as file:
         file.processes[100].start_ticks += 1
     assert node.run_python(start) == "0\n"
 
 
 def repairs(node: VirtualNode) -> int:
     """How often somebody had the lock when it was killed."""
-    with opened(node.path) as file:
+    with open_device_file(node.path) as file:
         return int(file.repairs)
 
 
@@ -286,7 +286,7 @@ def test_random_calls_and_kill_9_at_random_leave_the_accounts_exact(tmp_path: Pa
             }
         told = [line.split(" ", 1)[0] for line in node.run_python(NVML).splitlines()]
         assert told == [str(sum(tally[index] for tally in tallies.values())) for index in range(4)]
-        with opened(node.path) as file:
+        with open_device_file(node.path) as file:
             assert [file.devices[index].used_bytes for index in range(4)] == [gpu.used_bytes for gpu in gpus]
     finally:
         for process in running.values():

@@ -9,26 +9,26 @@ from typing import Any
 
 import pytest
 
-from batuta.core.health_figures import Figure
 from batuta.core.health_rules import Source
-from batuta.gpu.health.burn_in_checks import arrivals
-from batuta.gpu.health.burn_in_run import BurnInRun
-from batuta.gpu.health.kernel_line import parse_line
-from batuta.gpu.health.virtual_figures import VirtualFigures
-from batuta.gpu.vgpu.inject import Harm, inject, reset
+from batuta.core.health_signals import Figure
+from batuta.gpu.health.burn_in import expected_results
+from batuta.gpu.health.kernel_log import parse_line
+from batuta.gpu.health.nvml_source import VirtualHealthSource
+from batuta.gpu.health.repair import BurnInRun
+from batuta.gpu.vgpu.inject import FaultSpec, inject, reset
 from tests.support.vgpu import VirtualNode
 
 PROGRAM = [sys.executable, "-m", "batuta.gpu.health.burn_in", "--seconds", "0.05"]
 FIGURES = """
 import json, sys
-from batuta.gpu.health.nvml_figures import NvmlFigures
-found = NvmlFigures({"n0": sys.argv[1:]})
+from batuta.gpu.health.nvml_source import NvmlHealthSource
+found = NvmlHealthSource({"n0": sys.argv[1:]})
 print(json.dumps([found.addresses(), [dict(values) for values in found.read().values()]]))
 """
 EVENTS = """
 import json, sys, time
-from batuta.gpu.health.nvml_events import NvmlEvents
-events = NvmlEvents(sys.argv[1:])
+from batuta.gpu.health.nvml_source import NvmlEventLog
+events = NvmlEventLog(sys.argv[1:])
 print("ready", flush=True)
 sys.stdin.readline()
 give_up = time.monotonic() + 20
@@ -67,15 +67,15 @@ def test_gpus_that_work_pass_and_the_outcome_says_what_was_not_tried(node: Virtu
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
-        (Harm(xid=79), "GPU 1 does not answer: GPU is lost"),
-        (Harm(xid=48), "uncorrectable ECC error encountered"),
-        (Harm(remap_failed=True), "a row of its memory could not be remapped"),
-        (Harm(remapped_rows=1), "waits for a reset"),
-        (Harm(link_down=3), "NVLink is down: link 3"),
-        (Harm(temperature_c=95), "95 °C hot"),
+        (FaultSpec(xid=79), "GPU 1 does not answer: GPU is lost"),
+        (FaultSpec(xid=48), "uncorrectable ECC error encountered"),
+        (FaultSpec(remap_failed=True), "a row of its memory could not be remapped"),
+        (FaultSpec(remapped_rows=1), "waits for a reset"),
+        (FaultSpec(link_down=3), "NVLink is down: link 3"),
+        (FaultSpec(temperature_c=95), "95 °C hot"),
     ],
 )
-def test_a_gpu_that_was_harmed_fails(node: VirtualNode, harm: Harm, why: str):
+def test_a_gpu_that_was_harmed_fails(node: VirtualNode, harm: FaultSpec, why: str):
     inject(node.path, 1, harm)
     told = outcome(node, 1)
     assert not told["passed"]
@@ -83,15 +83,15 @@ def test_a_gpu_that_was_harmed_fails(node: VirtualNode, harm: Harm, why: str):
 
 
 def test_a_reset_mends_what_a_reset_can_mend(node: VirtualNode):
-    inject(node.path, 0, Harm(xid=95, remapped_rows=1, uncorrected=2))
-    inject(node.path, 1, Harm(xid=79, remap_failed=True))
+    inject(node.path, 0, FaultSpec(xid=95, remapped_rows=1, uncorrected=2))
+    inject(node.path, 1, FaultSpec(xid=79, remap_failed=True))
     reset(node.path, 0)
     reset(node.path, 1)
     told = outcome(node, 0, 1)
     failed = [check["name"] for check in told["checks"] if not check["passed"]]
     assert failed == ["GPU 1 driver"]
     # and a repair mends all
-    inject(node.path, 1, Harm(heal=True))
+    inject(node.path, 1, FaultSpec(heal=True))
     assert outcome(node, 1)["passed"]
 
 
@@ -123,18 +123,20 @@ def test_where_each_thread_arrives_is_worked_out_in_advance():
             start = (start * 1664525 + 1013904223) & 0xFFFFFFFF
         return start
 
-    assert list(arrivals(5, 1000)) == [walked(start, 1000) for start in range(5)]
+    assert list(expected_results(5, 1000)) == [walked(start, 1000) for start in range(5)]
 
 
 def test_nvml_tells_the_figures_that_the_files_of_virtual_gpus_tell(node: VirtualNode):
     uuids = [gpu.uuid for gpu in node.read()]
-    inject(node.path, 0, Harm(uncorrected=3, corrected=2, link_down=2, temperature_c=97, remap_failed=True))
-    inject(node.path, 1, Harm(xid=79))
+    inject(
+        node.path, 0, FaultSpec(uncorrected=3, corrected=2, link_down=2, temperature_c=97, remap_failed=True)
+    )
+    inject(node.path, 1, FaultSpec(xid=79))
     told = node.run([sys.executable, "-c", FIGURES, *uuids])
     assert told.returncode == 0, told.stderr
     addresses, by_nvml = json.loads(told.stdout)
     assert addresses == {"n0": ["00000000:01:00.0", ""]}
-    by_file = VirtualFigures(["n0"], lambda _: node.path).read()
+    by_file = VirtualHealthSource(["n0"], lambda _: node.path).read()
     assert by_nvml[0].pop("nvlink-errors") == 0  # of which the file has no count
     assert [by_file["n0", gpu] for gpu in (0, 1)] == by_nvml
     assert by_nvml[1] == {Figure.LOST: 1}
@@ -156,8 +158,8 @@ def test_nvml_tells_of_xids_for_who_may_not_read_the_kernel_log(node: VirtualNod
     with node.start([sys.executable, "-c", EVENTS, *uuids]) as listening:
         assert listening.stdout is not None
         assert listening.stdout.readline() == "ready\n"
-        inject(node.path, 1, Harm(xid=31))
-        inject(node.path, 0, Harm(xid=79))
+        inject(node.path, 1, FaultSpec(xid=31))
+        inject(node.path, 0, FaultSpec(xid=79))
         told, _ = listening.communicate("\n", timeout=60)
     whole, rest, again = json.loads(told)
     errors = [parse_line(line) for line in whole]
@@ -175,13 +177,13 @@ def test_what_a_model_does_not_have_is_no_figure(tmp_path: Path):
 
 def test_an_injected_xid_is_in_the_log_with_the_process_that_is_blamed(node: VirtualNode, tmp_path: Path):
     log = tmp_path / "folder" / "kern.log"
-    inject(node.path, 1, Harm(xid=79), log)
+    inject(node.path, 1, FaultSpec(xid=79), log)
     holds = "import ctypes; c = ctypes.CDLL('libcuda.so.1'); p = ctypes.c_void_p(); c.cuInit(0);"
     holds += "c.cuDevicePrimaryCtxRetain(ctypes.byref(p), 0); print(1, flush=True); input()"
     with node.start_python(holds) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "1\n"
-        inject(node.path, 0, Harm(xid=31), log)
+        inject(node.path, 0, FaultSpec(xid=31), log)
         program.communicate("\n", timeout=60)
     first, second = log.read_text().splitlines()
     lost, fault = parse_line(first), parse_line(second)

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.support.vgpu import VirtualNode
 
 GIB = 1 << 30
@@ -98,3 +100,19 @@ print(*cuda.get_current_device().compute_capability, len(cuda.gpus))
     # when it runs, then it takes its time, and the data is there as before: nothing was computed
     assert equipped.run_python(program).splitlines() == ["True True", "7 5 2"]
     assert equipped.read()[0].launches == 10
+
+
+@pytest.mark.parametrize("runtime", ["cu13/lib/libcudart.so.13", "cuda_runtime/lib/libcudart.so.12"])
+def test_the_runtime_api_is_told_that_there_is_no_gpu_for_it(equipped: VirtualNode, runtime: str):
+    # Frameworks take any other answer for a driver that is broken, and die of it.
+    said = equipped.run_python(
+        f"""
+import ctypes, nvidia, pynvml
+count, runtime = ctypes.c_int(-1), ctypes.CDLL(nvidia.__path__[0] + "/{runtime}")
+code = runtime.cudaGetDeviceCount(ctypes.byref(count))
+runtime.cudaGetErrorName.restype = ctypes.c_char_p
+pynvml.nvmlInit()
+print(runtime.cudaGetErrorName(code).decode(), pynvml.nvmlDeviceGetCount())
+"""
+    )
+    assert said.split() == ["cudaErrorNoDevice", "2"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.vgpu.inject import Harm, inject
+from batuta.gpu.vgpu.inject import FaultSpec, inject
 from batuta.spec.problem import InputError
 from tests.support.vgpu import VirtualNode
 
@@ -63,7 +63,7 @@ def test_an_xid_wakes_who_waits_for_it_once(node: VirtualNode):
     assert waiter.stdout is not None
     assert waiter.stdout.readline() == "waiting\n"
     # when one of them has an Xid
-    inject(node.path, 1, Harm(xid=31))
+    inject(node.path, 1, FaultSpec(xid=31))
     # then it is told which and where, and then there is nothing more
     said, _ = waiter.communicate(timeout=60)
     assert said.splitlines() == ["8 31 1", str(TIMEOUT)]
@@ -74,7 +74,7 @@ def test_a_gpu_off_the_bus_answers_nothing_until_it_is_healed(node: VirtualNode)
     assert program.stdout is not None
     assert program.stdout.readline().strip() == "0"
     assert ask(program) == "0"
-    inject(node.path, 0, Harm(xid=79))
+    inject(node.path, 0, FaultSpec(xid=79))
     assert ask(program) == UNKNOWN
     lost = "print(said(n.nvmlDeviceGetMemoryInfo, gpu))"
     handle = LOOK.replace(
@@ -82,7 +82,7 @@ def test_a_gpu_off_the_bus_answers_nothing_until_it_is_healed(node: VirtualNode)
     )
     assert node.run_python(handle) == f"{LOST}\n"
     assert node.read()[0].lost
-    inject(node.path, 0, Harm(heal=True))
+    inject(node.path, 0, FaultSpec(heal=True))
     assert ask(program) == "0"
     assert node.run_python(LOOK + lost) != f"{LOST}\n"
     program.communicate("\n", timeout=30)
@@ -92,7 +92,7 @@ def test_an_uncorrectable_error_ends_contexts(node: VirtualNode):
     program = node.start_python(ALLOCATE)
     assert program.stdout is not None
     assert program.stdout.readline().strip() == "0"
-    inject(node.path, 0, Harm(xid=48, uncorrected=1))
+    inject(node.path, 0, FaultSpec(xid=48, uncorrected=1))
     assert ask(program) == ECC_UNCORRECTABLE
     program.communicate("\n", timeout=30)
 
@@ -100,9 +100,11 @@ def test_an_uncorrectable_error_ends_contexts(node: VirtualNode):
 def test_counters_and_temperatures_are_those_that_were_injected(tmp_path: Path):
     node = VirtualNode.make(tmp_path, gpus=2, model="A100")
     inject(
-        node.path, 0, Harm(corrected=7, uncorrected=2, remapped_rows=3, remap_failed=True, temperature_c=95)
+        node.path,
+        0,
+        FaultSpec(corrected=7, uncorrected=2, remapped_rows=3, remap_failed=True, temperature_c=95),
     )
-    inject(node.path, 0, Harm(corrected=1, link_down=4))
+    inject(node.path, 0, FaultSpec(corrected=1, link_down=4))
     said = node.run_python(
         LOOK + "print(errors(),\n"
         "    said(n.nvmlDeviceGetRemappedRows, gpu), said(n.nvmlDeviceGetTemperature, gpu, 0),\n"
@@ -115,7 +117,7 @@ def test_counters_and_temperatures_are_those_that_were_injected(tmp_path: Path):
     (gpu, _) = node.read()
     assert (gpu.ecc_corrected, gpu.ecc_uncorrected, gpu.remapped_rows, gpu.links_up) == (8, 2, 3, 11)
     # and after healing what outlives a reset is still there
-    inject(node.path, 0, Harm(heal=True))
+    inject(node.path, 0, FaultSpec(heal=True))
     healed = node.run_python(
         LOOK + "print(errors(),\n"
         "    said(n.nvmlDeviceGetRemappedRows, gpu), said(n.nvmlDeviceGetTemperature, gpu, 0))"
@@ -144,10 +146,10 @@ def test_numa_nodes_and_links_are_a_topology(tmp_path: Path):
 
 def test_all_that_is_wrong_with_a_harm_is_said_at_once(node: VirtualNode):
     with pytest.raises(InputError) as refused:
-        inject(node.path, 5, Harm(xid=0, temperature_c=999, corrected=-1))
+        inject(node.path, 5, FaultSpec(xid=0, temperature_c=999, corrected=-1))
     assert len(refused.value.problems) == 4
     with pytest.raises(InputError, match="remaps no rows"):
-        inject(node.path, 0, Harm(remapped_rows=1))
+        inject(node.path, 0, FaultSpec(remapped_rows=1))
     with pytest.raises(InputError, match="has 0 links"):
-        inject(node.path, 0, Harm(link_down=1))
+        inject(node.path, 0, FaultSpec(link_down=1))
     assert not node.read()[0].ecc_corrected

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.vgpu import layout
-from batuta.gpu.vgpu.device_file import Machine, create
+from batuta.gpu.vgpu import device_file
+from batuta.gpu.vgpu.device_file import Machine, create_device_file
 from batuta.gpu.vgpu.models import find_model
-from batuta.gpu.vgpu.snapshot import read
+from batuta.gpu.vgpu.snapshot import read_gpus
 from batuta.spec.problem import InputError
 from tests.support.vgpu import VirtualNode, compile_program
 
 STRUCTURES = {
-    "vgpu_run": layout.Run,
-    "vgpu_bucket": layout.Bucket,
-    "vgpu_event": layout.Event,
-    "vgpu_device": layout.Device,
-    "vgpu_share": layout.Share,
-    "vgpu_use": layout.Use,
-    "vgpu_process": layout.Process,
-    "vgpu_file": layout.DeviceFile,
+    "vgpu_run": device_file.Run,
+    "vgpu_bucket": device_file.Bucket,
+    "vgpu_event": device_file.Event,
+    "vgpu_device": device_file.Device,
+    "vgpu_share": device_file.Share,
+    "vgpu_use": device_file.Use,
+    "vgpu_process": device_file.Process,
+    "vgpu_file": device_file.DeviceFile,
 }
 OPEN_BOTH = """
 import ctypes
@@ -56,13 +56,13 @@ def test_without_a_file_there_is_no_gpu(node: VirtualNode):
 
 def test_a_file_of_another_layout_is_refused_by_all(node: VirtualNode):
     data = bytearray(node.path.read_bytes())
-    data[8:12] = (layout.LAYOUT + 1).to_bytes(4, "little")
+    data[8:12] = (device_file.LAYOUT + 1).to_bytes(4, "little")
     node.path.write_bytes(data)
     done = node.run(["python3", "-c", OPEN_BOTH])
     assert done.stdout == f"{DRIVER_MISMATCH} {RM_VERSION_MISMATCH}\n"
-    assert f"has layout {layout.LAYOUT + 1}, this library reads {layout.LAYOUT}" in done.stderr
+    assert f"has layout {device_file.LAYOUT + 1}, this library reads {device_file.LAYOUT}" in done.stderr
     with pytest.raises(InputError, match="batuta vgpu create --force"):
-        read(node.path)
+        read_gpus(node.path)
 
 
 @pytest.mark.parametrize(
@@ -82,24 +82,24 @@ def test_a_damaged_file_is_refused_by_all(node: VirtualNode, damage, words: str)
     assert done.stdout == f"{OPERATING_SYSTEM} {NVML_OPERATING_SYSTEM}\n"
     assert "batuta vgpu: " in done.stderr
     with pytest.raises(InputError, match=words):
-        read(node.path)
+        read_gpus(node.path)
 
 
 def test_a_file_that_is_there_is_kept(tmp_path: Path):
     path = tmp_path / "node.vgpu"
-    create(path, Machine(find_model("T4")))
+    create_device_file(path, Machine(find_model("T4")))
     first = path.read_bytes()
     with pytest.raises(InputError, match="exists"):
-        create(path, Machine(find_model("T4")))
+        create_device_file(path, Machine(find_model("T4")))
     assert path.read_bytes() == first
-    create(path, Machine(find_model("A100"), gpus=2), overwrite=True)
-    assert [gpu.name for gpu in read(path)] == ["NVIDIA A100-SXM4-40GB"] * 2
+    create_device_file(path, Machine(find_model("A100"), gpus=2), overwrite=True)
+    assert [gpu.name for gpu in read_gpus(path)] == ["NVIDIA A100-SXM4-40GB"] * 2
 
 
 def test_the_same_label_gives_the_same_uuids(tmp_path: Path):
     def uuids(name: str, label: str) -> list[str]:
-        create(tmp_path / name, Machine(find_model("T4"), gpus=2, label=label))
-        return [gpu.uuid for gpu in read(tmp_path / name)]
+        create_device_file(tmp_path / name, Machine(find_model("T4"), gpus=2, label=label))
+        return [gpu.uuid for gpu in read_gpus(tmp_path / name)]
 
     assert uuids("a", "node-1") == uuids("b", "node-1")
     assert len({*uuids("c", "node-1"), *uuids("d", "node-2"), *uuids("e", ""), *uuids("f", "")}) == 8
@@ -108,6 +108,6 @@ def test_the_same_label_gives_the_same_uuids(tmp_path: Path):
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path):
     machine = Machine(find_model("T4"), gpus=17, numa_nodes=0, kernel_ns=0, context_bytes=1 << 40)
     with pytest.raises(InputError) as refused:
-        create(tmp_path / "node.vgpu", machine)
+        create_device_file(tmp_path / "node.vgpu", machine)
     assert len(refused.value.problems) == 4
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,13 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from batuta.gpu.vgpu.build import LIBRARIES, LINK_FLAGS, build, compile_into, sources
+from batuta.gpu.native_libraries import (
+    LINK_FLAGS,
+    VGPU_LIBRARIES,
+    compile_vgpu_libraries,
+    native_sources,
+    vgpu_libraries,
+)
 from batuta.gpu.vgpu.models import MODELS
 from batuta.spec.problem import InputError
 from tests.support.vgpu import STRICT, VirtualNode, compile_program, compiler, libraries
@@ -17,8 +23,8 @@ NOT_SUPPORTED = 3
 
 
 def test_the_sources_compile_without_a_warning(tmp_path: Path):
-    compile_into(tmp_path, sources(), compiler(), ("-O1", *STRICT))
-    assert {file.name for file in tmp_path.iterdir()} == set(LIBRARIES)
+    compile_vgpu_libraries(tmp_path, native_sources(), compiler(), ("-O1", *STRICT))
+    assert {file.name for file in tmp_path.iterdir()} == set(VGPU_LIBRARIES)
 
 
 def test_they_are_compiled_once_for_each_version_of_the_sources():
@@ -26,7 +32,7 @@ def test_they_are_compiled_once_for_each_version_of_the_sources():
     folder = libraries()
     before = (folder / "libcuda.so.1").stat().st_mtime_ns
     # when they are asked for again, then nothing is compiled
-    assert build() == folder
+    assert vgpu_libraries() == folder
     assert (folder / "libcuda.so.1").stat().st_mtime_ns == before
 
 
@@ -35,14 +41,14 @@ def test_without_a_compiler_it_is_said_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(InputError, match="install gcc or clang"):
-        build()
+        vgpu_libraries()
 
 
 def test_what_the_compiler_says_is_passed_on(tmp_path: Path):
     native = tmp_path / "native"
     (native / "vgpu").mkdir(parents=True)
     with pytest.raises(InputError, match="cannot compile libcuda"):
-        compile_into(tmp_path / "out", native, compiler())
+        compile_vgpu_libraries(tmp_path / "out", native, compiler())
 
 
 @pytest.mark.parametrize("program", ["exercise", "look"])
@@ -54,7 +60,7 @@ def test_a_program_in_c_finds_all_as_it_should_be(tmp_path: Path, node: VirtualN
 def test_sanitizers_find_nothing(tmp_path: Path, node: VirtualNode):
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
     try:
-        compile_into(tmp_path / "checked", sources(), compiler(), flags)
+        compile_vgpu_libraries(tmp_path / "checked", native_sources(), compiler(), flags)
     except InputError:
         pytest.skip("needs a compiler with sanitizers: apt-get install libasan8 libubsan1")
     for name in ("exercise", "look"):
@@ -96,7 +102,7 @@ def test_calls_inside_the_library_cannot_be_intercepted(tmp_path: Path, node: Vi
 
 
 def _compile_without_symbolic(folder: Path, flags: list[str]) -> None:
-    native = sources()
+    native = native_sources()
     folder.mkdir()
     files = sorted((native / "vgpu").glob("driver_*.c"))
     shared = [native / "vgpu" / name for name in ("model.c", "processes.c", "timeline.c")]

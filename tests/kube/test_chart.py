@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.kube.install.definitions import read_definitions
-from batuta.backends.kube.install.manifests import manifests
+from batuta.backends.kube.install.manifests import manifests, read_definitions
 from batuta.spec.problem import InputError
 from tests.support.chart import REFUSED, VARIANTS, Helm, Json, by_key, comparable, release_of
 from tests.support.kube.api import ApiError

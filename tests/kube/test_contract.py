@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.backend_cases import BackendCases
+from tests.contract.backend_cases import BackendCases, CpuOnlyCases
 from tests.contract.backend_rig import Rig
 from tests.kube.conftest import AddNodes
 from tests.support.kube.backend_rig import kube_rig
@@ -31,3 +31,16 @@ def rig(prepared: ControlPlane, namespace: str, add_nodes: AddNodes) -> Iterator
 
 class TestKubeBackend(BackendCases):
     """All cases on pods that KWOK runs."""
+
+
+@pytest.fixture
+def cpu_rig(prepared: ControlPlane, namespace: str, add_nodes: AddNodes) -> Iterator[Rig]:
+    """A backend to which both jobs are submitted, which hold no GPU; nor has the node any."""
+    (node,) = add_nodes(1, NodeShape(gpus=0))
+    with kube_rig(prepared, namespace, node, replicas=1, gpus=0) as made:
+        made.wait_for_jobs()
+        yield made
+
+
+class TestCpuOnlyJobs(CpuOnlyCases):
+    """All cases of jobs that hold no GPU."""

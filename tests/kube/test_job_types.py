@@ -9,9 +9,17 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.jobtypes.child import JOB, POD, SERVICE, ChildKind
-from batuta.backends.kube.jobtypes.job_type import JobStatus, Observed, Outcome, Run
-from batuta.backends.kube.jobtypes.registry import BUILT_IN
+from batuta.backends.kube.jobtypes import BUILT_IN
+from batuta.backends.kube.jobtypes.job_type import (
+    JOB,
+    POD,
+    SERVICE,
+    ChildKind,
+    JobStatus,
+    Observed,
+    Outcome,
+    Run,
+)
 from batuta.backends.kube.jobtypes.writes import Apply, Create, Delete, Patch, Write, next_writes
 from batuta.backends.kube.objects import Batch, Pod
 from batuta.backends.kube.unified_job.model import UnifiedJob

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from batuta.backends.kube.install.definitions import read_definitions
+from batuta.backends.kube.install.manifests import read_definitions
 from batuta.backends.kube.install.monitoring import prometheus_rule
-from batuta.backends.kube.install.workload import config_map
+from batuta.backends.kube.install.operator import config_map
 from tests.support.chart import release_of, rights_of
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import yaml
 
+from batuta.backends.kube.jobtypes import BUILT_IN
 from batuta.backends.kube.jobtypes.job_type import Observed, Run
-from batuta.backends.kube.jobtypes.registry import BUILT_IN
+from batuta.backends.kube.unified_job.crd import RULES
 from batuta.backends.kube.unified_job.from_task import from_task
-from batuta.backends.kube.unified_job.rules import RULES
 from batuta.backends.kube.unified_job.to_job import to_job
 from batuta.core.job import Job
 from batuta.spec.task import parse_task
 from tests.support.kube.api import ApiError
 from tests.support.kube.control_plane import CommandFailed, ControlPlane
 from tests.support.kube.modules import crds
-from tests.support.unified_jobs import BROKEN, manifest, read
+from tests.support.unified_jobs import BROKEN, ON_CPU, manifest, read
 
 REPO = Path(__file__).parents[2]
 CRD = REPO / "deploy/helm/batuta/crds/unifiedjobs.batuta.dev.yaml"
@@ -76,6 +76,20 @@ def test_the_api_server_fills_in_what_the_model_would(jobs: Jobs) -> None:
     assert created.raw_spec["managedBy"] == "batuta.dev/operator"
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"replicas": ON_CPU, "topology": {"level": "rack", "mode": "Required"}},
+        {"replicas": {"minReplicas": 3, "maxReplicas": None, "gpusPerReplica": 0}},
+    ],
+    ids=["equal bounds", "no upper bound"],
+)
+def test_a_job_without_gpus_is_accepted_at_one_size(jobs: Jobs, changes: dict[str, Any]) -> None:
+    created = read(jobs.create(**changes))
+    assert created.spec.replica_spec.cpu_only
+    assert isinstance(to_job(created, {}), Job)
+
+
 def test_the_template_keeps_everything_that_a_pod_may_have(jobs: Jobs) -> None:
     written = manifest()["spec"]["replicaSpec"]["template"]
     assert jobs.create()["spec"]["replicaSpec"]["template"] == written
@@ -95,7 +109,7 @@ def test_a_broken_rule_is_refused_with_its_message(jobs: Jobs, changes: dict[str
     ("changes", "field"),
     [
         ({"replicas": {"minReplicas": 0}}, "spec.replicaSpec.minReplicas"),
-        ({"replicas": {"gpusPerReplica": 0}}, "spec.replicaSpec.gpusPerReplica"),
+        ({"replicas": {"gpusPerReplica": -1}}, "spec.replicaSpec.gpusPerReplica"),
         ({"replicas": {"sizes": []}}, "spec.replicaSpec.sizes"),
         ({"replicas": {"sizes": [1, 8, 8]}}, "spec.replicaSpec.sizes"),
         ({"pod": {"containers": []}}, "spec.replicaSpec.template.spec.containers"),

@@ -7,20 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.api.cycle_watch import CARRY_OUT, CycleWatch
-from batuta.api.node_metrics import node_metrics
-from batuta.api.parts import NoFacts
-from batuta.api.reason_counts import count_reasons
+from batuta.api.cluster_metrics import count_reasons, node_metrics
+from batuta.api.dependencies import NoNodeFacts
+from batuta.api.scheduler_counters import CARRY_OUT, SchedulerCounters
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.command import Command, Migrate, Preempt, Resize, Start
 from batuta.core.decide import STEPS, decide
 from batuta.core.job import Job, JobState
-from batuta.core.plan import Decisions, Plan, no_decisions
+from batuta.core.plan import Command, Decisions, Migrate, Plan, Preempt, Resize, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
 from tests.support.fixed_policy import rules_that_give
-from tests.support.pictures import picture_of
+from tests.support.snapshots import snapshot_of
 from tests.support.worlds import at, make_job, make_nodes, make_world
 
 
@@ -29,7 +27,7 @@ class Watched:
 
     def __init__(self, *jobs: Job, nodes: tuple[int, ...] = (4, 4)) -> None:
         self.world = World()
-        self.watch = CycleWatch()
+        self.watch = SchedulerCounters()
         self.tell(*(ev.NodeAdded(0.0, node) for node in make_nodes(*nodes)))
         self.tell(*(ev.JobSubmitted(0.0, job) for job in jobs))
 
@@ -93,6 +91,21 @@ def test_a_job_that_saves_at_times_loses_what_came_after(command: Command, cause
     assert seen.lost() == {cause: 80.0}
 
 
+@pytest.mark.parametrize(
+    ("saved_s", "lost"), [(None, {"resized": 200.0}), (60.0, {"resized": 80.0}), (100.5, {})]
+)
+def test_a_job_that_has_to_be_seen_to_save_loses_what_came_after_its_last_checkpoint(saved_s, lost):
+    # given two GPUs, a run of 100 s, and a checkpoint before the plan, after it, or none
+    seen = Watched(make_job("a", 2, min=1, max=4, restartable=False))
+    seen.run("a", "n0:01", 0.0)
+    seen.plan(100.0, Resize("a", at("n0:0"), Reason.SHRANK))
+    assert seen.lost() == {}  # it was asked to save, and may still do so
+    if saved_s is not None:
+        seen.tell(ev.JobCheckpointed(101.0, "a", saved_s))
+    seen.tell(ev.JobStarted(110.0, "a"))
+    assert seen.lost() == lost
+
+
 def test_work_is_lost_with_its_node():
     seen = Watched(make_job("a", 2))
     seen.run("a", "n0:01", 10.0)
@@ -139,9 +152,9 @@ def test_gpu_time_never_goes_back():
 
 
 def test_steps_of_cycles_have_times():
-    watch, world = CycleWatch(), make_world(make_nodes(4), jobs=[make_job("a")])
+    watch, world = SchedulerCounters(), make_world(make_nodes(4), jobs=[make_job("a")])
     watch.deciding()
-    plan = decide(world, 1000.0, rules_that_give(a=1), watch.after_step)
+    plan = decide(world, 1000.0, rules_that_give(a=1), watch.step_done)
     watch.decided(world, plan)
     assert {step: sum(counts) for step, counts in watch.step_buckets.items()} == dict.fromkeys(
         (*STEPS, CARRY_OUT), 1
@@ -181,7 +194,7 @@ def test_how_well_jobs_lie():
     )
     found = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in node_metrics(picture_of(world), NoFacts())
+        for family in node_metrics(snapshot_of(world), NoNodeFacts())
         for sample in family.samples
     }
     assert found["batuta_cross_node_jobs", "yes"] == 1
@@ -195,7 +208,7 @@ def test_nodes_by_state():
     world = make_world(make_nodes(4, 4, 4), lost=["n0"], cordoned=["n1"])
     found = {
         (sample.name, *sample.labels.values()): sample.value
-        for family in node_metrics(picture_of(world), NoFacts())
+        for family in node_metrics(snapshot_of(world), NoNodeFacts())
         for sample in family.samples
     }
     assert [found["batuta_nodes", state] for state in ("ready", "cordoned", "lost")] == [1, 1, 1]

@@ -10,10 +10,10 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
-from batuta.api.cycle_watch import CARRY_OUT
-from batuta.backends.kube.install import alerts, dashboards
+from batuta.api.scheduler_counters import CARRY_OUT
+from batuta.backends.kube.install import alerts
 from batuta.backends.kube.install.chart_files import rules_yaml
-from batuta.backends.kube.install.grafana import queries_of
+from batuta.backends.kube.install.monitoring import dashboard_files, queries_of
 from batuta.core.decide import STEPS
 from tests.support.chart import CHART
 from tests.support.observed_load import ObservedServer, observed_server
@@ -29,7 +29,7 @@ NO_DATA = {
 }
 """Queries that are right and find nothing here, and why."""
 ABSENT = {"batuta_operator_leader": "only an operator on Kubernetes has replicas, of which one leads"}
-PAGES = {name: json.loads(text) for name, text in dashboards.files().items()}
+PAGES = {name: json.loads(text) for name, text in dashboard_files().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(scraped: Scraped):
 def test_the_chart_has_the_dashboards_and_alerts_of_the_code():
     stale = "run: python -m batuta.backends.kube.install.chart_files deploy/helm/batuta"
     folder = CHART / "dashboards"
-    assert {path.name: path.read_text() for path in folder.iterdir()} == dashboards.files(), stale
+    assert {path.name: path.read_text() for path in folder.iterdir()} == dashboard_files(), stale
     assert (CHART / "rules" / "alerts.yaml").read_text() == rules_yaml(), stale
 
 

@@ -13,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder import Binder, Cluster, Group, Member, Outcome, Within, default_profile
-from batuta.backends.kube.binder.view import View
-from batuta.backends.kube.binder.views import Views
+from batuta.backends.kube.binder.node_scores import NodeScores, NodeScoresCache
 from tests.unit.backends.kube.binder import slow_model
 from tests.unit.backends.kube.binder.things import GPU, node, pod
 
@@ -138,7 +137,7 @@ class BinderMachine(RuleBasedStateMachine):
         super().__init__()
         self.cluster = Cluster()
         self.binder = Binder(self.cluster)
-        self.views = Views(self.cluster, default_profile())
+        self.views = NodeScoresCache(self.cluster, default_profile())
         self.world = slow_model.World()
         self.probes = [any_pod(random.Random(number)) for number in range(8)]
         """Asked about again and again, so that what is known of nodes is repaired and not always new."""
@@ -203,7 +202,7 @@ class BinderMachine(RuleBasedStateMachine):
             assert (view.check(row, ()) is None) == (name in expected), name
         self.compare_reasons(view, expected)
         # What was repaired bit by bit is what comes out of working everything out at once.
-        anew = View(need, self.cluster, default_profile())
+        anew = NodeScores(need, self.cluster, default_profile())
         anew.refresh()
         assert (view.ranked == anew.ranked).all()
 
@@ -230,7 +229,7 @@ class BinderMachine(RuleBasedStateMachine):
             self.check_refused_with_cause(rival.members[0].pod)
         self.settle(outcome, lost)
 
-    def compare_reasons(self, view: View, fit: set[str]) -> None:
+    def compare_reasons(self, view: NodeScores, fit: set[str]) -> None:
         """Nodes are counted by the reasons that each gives; for each resource that one lacks, it counts."""
         counted = view.reasons()
         single = {no: count for no, count in counted.items() if no.plugin != "resources"}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from batuta.backends.kube import names
 from batuta.backends.kube.binder import Binder, Need, profile_of
-from batuta.backends.kube.binder.plugins.gpu_share import GpuShare
+from batuta.backends.kube.binder.plugins.gpus import GpuShare
 from tests.unit.backends.kube.binder.test_gpus import share, shared_node, utilisation
 from tests.unit.backends.kube.binder.things import cluster, pod, single
 
@@ -51,7 +51,7 @@ def test_no_card_is_given_away_twice(seed: int, order: str) -> None:
                 where.pod_gone(binding.key)
     where.check_invariants()
 
-    cards = where.cards
+    cards = where.gpu_table
     assert (cards.memory_taken_mib <= cards.memory_mib).all()
     assert (cards.compute_taken + cards.soft_taken <= 100).all()
     assert (cards.held <= 1).all()

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node, Placement
-from batuta.core.idle import STALE_S
+from batuta.core.utilisation import STALE_S
 from batuta.core.world import World
 from batuta.placement import TopologyPlacer
-from batuta.placement.choose_gpus import crossings, group_masks
+from batuta.placement.cluster_state import crossings, group_masks
 from tests.support.worlds import NOW_S, make_job, make_world, place
 
 GPUS = 4

@@ -6,11 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batuta.core.health import HealthBook
-from batuta.core.health_memory import from_plain, to_plain
+from batuta.core.health import HealthStateMachine, from_plain, to_plain
 from batuta.core.health_record import BurnIn, Mend, PutBack, RestartJob, State, TakeOut, Target
 from batuta.core.health_rules import Action, Finding, Source
-from batuta.gpu.health.rules_file import read_rules
+from batuta.gpu.health.rules import read_rules
 
 RULES = read_rules()
 LIMITS = RULES.limits
@@ -54,7 +53,7 @@ class Cluster:
 class HealthMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.book = HealthBook(RULES)
+        self.book = HealthStateMachine(RULES)
         self.cluster = Cluster()
         self.now_s = 1e6
         self.told: list[tuple[float, Target, int, str]] = []

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.curve import linear_curve
-from batuta.core.decide import Rules, decide
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.job import Job, JobState, Spread, Topology
 from batuta.core.job_table import Phase
 from batuta.core.quota import StopPolicy
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from batuta.policies.registry import policy_names
 from tests.support.arbitrary import JOB_COUNT, QUEUE_COUNT, make_job, make_node, with_queue
-from tests.support.invariants import check_invariants, check_plan, most_alone
+from tests.support.invariants import check_invariants, check_plan, most_alone, most_replicas
 from tests.support.quotas import gpus_by_type, short
 
 some_nodes = st.lists(st.integers(0, 10), min_size=1, max_size=4)
@@ -45,12 +45,16 @@ def build(nodes: list[int], queues: list[int], jobs: list[int]) -> World:
 
 def feasible(world: World, job: Job) -> bool:
     """Whether the job could run with the cluster and its queue to itself."""
-    queue = world.quota.queue_of.get(job.queue)
+    holds = world.effective_quota
+    queue = holds.queue_of.get(job.queue)
     if queue is not None and queue.stop is not StopPolicy.NONE:
         return False
     if queue is None and world.quota and job.queue != "default":
         return False
-    quota = gpus_by_type(world.quota, queue) if queue is not None else {}
+    quota = gpus_by_type(holds, queue) if queue is not None else {}
+    if job.cpu_only:
+        # Quota is in GPUs here, and it takes none.
+        return job.min <= most_replicas(world, job, [-1, *range(len(world.nodes.types))])
     accepted = dict(job.gpu_types)
     return any(
         job.min <= min(most_alone(world, job, kind), quota.get(name, 10**6), quota.get("*", 10**6))
@@ -59,7 +63,7 @@ def feasible(world: World, job: Job) -> bool:
     )
 
 
-def cycle(world: World, rules: Rules) -> bool:
+def cycle(world: World, rules: SchedulerProfile) -> bool:
     """Decides and carries it out, and says whether anything changed."""
     plan = decide(world, world.now_s, rules)
     check_plan(world, plan, rules.costs.freeze_transitions)
@@ -71,7 +75,7 @@ def cycle(world: World, rules: Rules) -> bool:
     return True
 
 
-def come_to_rest(world: World, rules: Rules) -> None:
+def come_to_rest(world: World, rules: SchedulerProfile) -> None:
     for _ in range(RESTS_WITHIN):
         if not cycle(world, rules):
             return
@@ -82,11 +86,11 @@ def come_to_rest(world: World, rules: Rules) -> None:
 
 
 def running(world: World) -> list[str]:
-    phases = world.jobs.i("phase").tolist()
+    phases = world.jobs.phase.tolist()
     return [job for job, phase in zip(world.jobs.ids, phases, strict=True) if phase == Phase.RUNNING]
 
 
-def finish_one_at_a_time(world: World, rules: Rules, step_s: float = 60.0) -> None:
+def finish_one_at_a_time(world: World, rules: SchedulerProfile, step_s: float = 60.0) -> None:
     """One job ends after the other, the last that came first; whoever could run has to be over then."""
     for _ in range(world.jobs.n + 1):
         come_to_rest(world, rules)
@@ -105,7 +109,7 @@ def finish_one_at_a_time(world: World, rules: Rules, step_s: float = 60.0) -> No
 def test_every_job_that_can_run_ends(
     policy: str, nodes: list[int], queues: list[int], jobs: list[int]
 ) -> None:
-    finish_one_at_a_time(build(nodes, queues, jobs), rules_for(policy))
+    finish_one_at_a_time(build(nodes, queues, jobs), profile_for(policy))
 
 
 @pytest.mark.parametrize("policy", policy_names())
@@ -120,7 +124,7 @@ def test_every_job_that_can_run_ends_after_a_node_was_lost(
 def lose_a_node_and_finish(
     policy: str, nodes: list[int], queues: list[int], jobs: list[int], lost: int, comes_back: bool
 ) -> None:
-    world, rules = build(nodes, queues, jobs), rules_for(policy)
+    world, rules = build(nodes, queues, jobs), profile_for(policy)
     come_to_rest(world, rules)
     name = f"n{lost % len(nodes)}"
     apply(world, ev.NodeLost(10.0, name))
@@ -196,7 +200,7 @@ def test_a_job_that_can_never_run_keeps_nobody_waiting(policy: str, why: str) ->
     for k in range(8):
         apply(world, ev.JobSubmitted(1.0, Job(f"later-{k}", 1.0, work_s=1e5)))
 
-    come_to_rest(world, rules_for(policy))
+    come_to_rest(world, profile_for(policy))
 
     assert running(world) == [f"later-{k}" for k in range(8)]
 
@@ -210,6 +214,6 @@ def test_a_job_that_can_never_run_uses_no_quota(policy: str, why: str) -> None:
     apply(world, ev.JobSubmitted(0.0, Job("first", 0.0, work_s=1.0, **HOPELESS[why])))
     apply(world, ev.JobSubmitted(1.0, Job("later", 1.0, work_s=1e5)))
 
-    come_to_rest(world, rules_for(policy))
+    come_to_rest(world, profile_for(policy))
 
     assert running(world) == ["later"]

@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.core.cluster import Node, Span
-from batuta.core.decide import Rules, decide
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.job import Share
 from batuta.core.world import World
 from batuta.placement import TopologyPlacer
-from batuta.policies.elastic_fifo import ElasticFifo
+from batuta.policies.fifo import ElasticFifo
 from tests.support.invariants import check_layout
 from tests.support.worlds import NOW_S, carry_out, make_job, make_world
 
 MEMORY_MIB = 1000
-RULES = Rules(ElasticFifo(), TopologyPlacer())
+RULES = SchedulerProfile(ElasticFifo(), TopologyPlacer())
 SHARES = st.lists(
     st.builds(
         Share,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.core import event as ev
-from batuta.core.command import Preempt, Resize, Start
+from batuta.core.plan import Preempt, Resize, Start
 from batuta.core.quota import ClusterQueue, Limits, Preemption, Quota, Reclaim, StopPolicy, Within
 from batuta.core.reason import Reason
 from batuta.quota.claim import PodSet

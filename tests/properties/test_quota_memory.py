@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batuta.core import event as ev
 from batuta.core.admission import Admitted
-from batuta.core.wish import Wish
+from batuta.core.job import DesiredState
 from batuta.quota.admission import QuotaAdmission
 from tests.support.quota_stories import Cluster
 from tests.support.random_quota import changed, quotas
@@ -42,7 +42,9 @@ def happen(cluster: Cluster, data: st.DataObject, number: int) -> None:
             cluster.ends(data.draw(st.sampled_from(names)))
         case "park" | "run" as wish:
             name = data.draw(st.sampled_from(names))
-            cluster.happens(ev.JobWished(cluster.now_s, name, Wish.PARK if wish == "park" else Wish.RUN))
+            cluster.happens(
+                ev.JobWished(cluster.now_s, name, DesiredState.PARK if wish == "park" else DesiredState.RUN)
+            )
 
 
 def as_values(admitted: Admitted) -> tuple[Any, ...]:

@@ -30,9 +30,9 @@ from batuta.core.quota import (
     Within,
 )
 from batuta.spec.kueue.change import merge, remove
+from batuta.spec.kueue.export import quota_objects
 from batuta.spec.kueue.files import read_quota_objects, read_quota_texts
-from batuta.spec.kueue.objects import Key
-from batuta.spec.kueue.writing import quota_objects
+from batuta.spec.kueue.objects import ObjectKey
 
 NAMES = ("a", "b", "team-a", "x.y", "0", "true", "null", "1e3", "no")
 """Some of them YAML would take for something else than a text."""
@@ -161,7 +161,7 @@ def test_applying_again_changes_nothing_and_removing_all_leaves_nothing(quota):
     again = merge(quota, read_quota_objects(quota_objects(quota)))
     assert again == quota
     keys = [
-        Key(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace", ""))
+        ObjectKey(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace", ""))
         for one in quota_objects(quota)
         if one["kind"] != "Configuration"
     ]

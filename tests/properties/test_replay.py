@@ -5,16 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from batuta.backends.sim.run import Setting, simulate
-from batuta.bootstrap import rules_for
+from batuta.backends.sim.run import RunOptions, simulate
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.command import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.decide import decide
-from batuta.core.plan import Plan
+from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start, Stop
 from batuta.core.world import World
 from batuta.engine.journal import MemoryJournal, ReplayDiffersError, replay
 from batuta.engine.loop import Cadence
+from batuta.engine.profile import profile_for
 from tests.support.deep import deep
 from tests.support.invariants import fingerprint
 from tests.support.sims import eventful_night
@@ -34,8 +33,8 @@ def night(policy: str, seed: int) -> tuple[list[ev.Event], World]:
     cadence = CADENCES.get(policy, Cadence())
     run = simulate(
         eventful_night(seed),
-        rules_for(policy),
-        Setting("night", "16 GPUs"),
+        profile_for(policy),
+        RunOptions("night", "16 GPUs"),
         cadence,
         journal,
         watch=lambda world, plan: worlds.append(world),
@@ -48,7 +47,7 @@ def night(policy: str, seed: int) -> tuple[list[ev.Event], World]:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_simulated_night_is_decided_again_bit_for_bit(policy: str, seed: int) -> None:
     events, world = night(policy, seed)
-    again = replay(events, rules_for(policy))
+    again = replay(events, profile_for(policy))
     assert deep(again) == deep(world)
 
 
@@ -56,7 +55,7 @@ def test_a_simulated_night_is_decided_again_bit_for_bit(policy: str, seed: int) 
 def test_not_even_the_last_bit_of_a_plan_differs(policy: str) -> None:
     """`==` of plans is what `replay` looks at; here nothing at all may differ."""
     events, _ = night(policy, seed=3)
-    world, rules = World(), rules_for(policy)
+    world, rules = World(), profile_for(policy)
     for event in events:
         if isinstance(event, ev.Planned):
             assert deep(decide(world, event.time_s, rules)) == deep(event.plan)
@@ -91,7 +90,7 @@ def test_two_simulations_of_the_same_night_have_the_same_journal() -> None:
 def test_whatever_happens_is_decided_again(policy: str, seed: int) -> None:
     """A walk through every type of event: users change jobs, nodes join, queues are held."""
     walk = Walk(seed, policy).go(400)
-    assert deep(replay(walk.events, rules_for(policy))) == deep(walk.world)
+    assert deep(replay(walk.events, profile_for(policy))) == deep(walk.world)
 
 
 # ------------------------------------------------------------------------------------------- what is detected
@@ -145,22 +144,22 @@ def test_a_plan_that_was_tampered_with_is_detected(tamper: Callable[[Plan], Plan
             events[number] = ev.Planned(event.time_s, forged)
             break
     with pytest.raises(ReplayDiffersError, match=f"event {number} at {event.time_s} s"):
-        replay(events, rules_for("elastic-srjf"))
+        replay(events, profile_for("elastic-srjf"))
 
 
 def test_an_event_that_was_left_out_is_detected() -> None:
     events, _ = night("fifo", seed=1)
     gone = next(k for k, event in enumerate(events) if isinstance(event, ev.JobEnded))
     with pytest.raises(ReplayDiffersError):
-        replay(events[:gone] + events[gone + 1 :], rules_for("fifo"))
+        replay(events[:gone] + events[gone + 1 :], profile_for("fifo"))
 
 
 def test_other_rules_do_not_decide_the_same() -> None:
     events, _ = night("elastic-srjf", seed=2)
     with pytest.raises(ReplayDiffersError):
-        replay(events, rules_for("elastic-fifo"))
+        replay(events, profile_for("elastic-fifo"))
     with pytest.raises(ReplayDiffersError):
-        replay(events, rules_for("elastic-srjf", weigh=False))
+        replay(events, profile_for("elastic-srjf", weigh=False))
 
 
 # ------------------------------------------------------------------------------------------------------ forks
@@ -194,7 +193,7 @@ def test_the_original_does_not_see_what_happens_to_a_fork() -> None:
 
 def test_a_fork_decides_as_the_original_does() -> None:
     events, _ = night("afs-l", seed=1)
-    world, rules, compared = World(), rules_for("afs-l"), 0
+    world, rules, compared = World(), profile_for("afs-l"), 0
     for event in events:
         if isinstance(event, ev.Planned):
             assert decide(world.fork(), event.time_s, rules) == event.plan

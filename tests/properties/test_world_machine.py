@@ -22,22 +22,19 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
-from batuta.core.apply import apply
-from batuta.core.bitsets import bits
-from batuta.core.cluster import Placement, placement_of
-from batuta.core.command import Preempt, Resize
-from batuta.core.decide import Rules, decide
-from batuta.core.idle import IdleRules
-from batuta.core.idle_wish import IdleAction
-from batuta.core.job import JobId, JobState
+from batuta.core.apply import StalePlanError, apply
+from batuta.core.arrays import bits
+from batuta.core.cluster import Placement, Span, placement_of
+from batuta.core.decide import SchedulerProfile, decide
+from batuta.core.job import DesiredState, JobId, JobState
 from batuta.core.job_table import Phase
-from batuta.core.plan import Plan
-from batuta.core.plan_event import StalePlanError
+from batuta.core.plan import Plan, Preempt, Resize
+from batuta.core.quota import IdleAction
 from batuta.core.reason import Reason
-from batuta.core.wish import Wish
+from batuta.core.utilisation import IdleRules
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from batuta.policies.registry import policy_names
 from tests.support.arbitrary import (
     JOB_COUNT,
@@ -68,7 +65,7 @@ any_queue = st.integers(0, QUEUE_COUNT - 1)
 class Cluster:
     """A cluster, its users and its failures, under one policy: what can happen to it, as methods."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: SchedulerProfile) -> None:
         self.rules = rules
         self.world = World()
         self.now_s = 0.0
@@ -97,7 +94,7 @@ class Cluster:
             self.happens(ev.NodeCordoned(self.now_s, node.name))
 
     def gpu_fails(self, which: int, gpu: int) -> None:
-        for node in nth(self.world.nodes.nodes, which):
+        for node in nth([node for node in self.world.nodes.nodes if node.gpus], which):
             self.happens(ev.GpuFailed(self.now_s, node.name, gpu % node.gpus))
 
     def node_is_well_again(self, which: int) -> None:
@@ -155,7 +152,7 @@ class Cluster:
         for job in self.anyone(which):
             self.happens(ev.JobEnded(self.now_s, job, JobState.CANCELLED, cause="user"))
 
-    def user_wishes(self, which: int, wish: Wish) -> None:
+    def user_wishes(self, which: int, wish: DesiredState) -> None:
         for job in self.anyone(which):
             self.happens(ev.JobWished(self.now_s, job, wish))
 
@@ -214,6 +211,9 @@ class Cluster:
     def somewhere(self, job: JobId, chance: Random) -> Placement:
         jobs, nodes = self.world.jobs, self.world.nodes.nodes
         held = jobs.placements[jobs.row(job)] if job in jobs else None
+        if job in jobs and jobs.jobs[jobs.row(job)].cpu_only:
+            names = [*(node.name for node in nodes), "ghost"]
+            return Placement(tuple(Span(chance.choice(names), ()) for _ in range(chance.randrange(4))))
         own = [(span.node, gpu) for span in held.spans for gpu in span.gpus] if held is not None else []
         if own and chance.random() < 0.6:
             return placement_of(own[: chance.randrange(len(own) + 1)])
@@ -297,18 +297,16 @@ class Cluster:
 
     def in_phase(self, phase: Phase) -> list[JobId]:
         jobs = self.world.jobs
-        return [job for job, own in zip(jobs.ids, jobs.i("phase").tolist(), strict=True) if own == phase]
+        return [job for job, own in zip(jobs.ids, jobs.phase.tolist(), strict=True) if own == phase]
 
     def held(self) -> dict[JobId, int]:
         """By job: how many GPUs it has."""
-        return dict(zip(self.world.jobs.ids, self.world.jobs.i("gpus").tolist(), strict=True))
+        return dict(zip(self.world.jobs.ids, self.world.jobs.held.tolist(), strict=True))
 
     def left_alone(self) -> list[JobId]:
         """Jobs that were found without all their GPUs and are not made whole at once."""
         jobs = self.world.jobs
-        return [
-            job for job in self.in_phase(Phase.BROKEN) if jobs.f("not_before_s")[jobs.row(job)] > self.now_s
-        ]
+        return [job for job in self.in_phase(Phase.BROKEN) if jobs.not_before_s[jobs.row(job)] > self.now_s]
 
     def anyone(self, which: int) -> Sequence[JobId]:
         """A living job most of the time, else any that ever was."""
@@ -326,7 +324,7 @@ def nth(things: Sequence[T], which: int) -> Sequence[T]:
 class Story(RuleBasedStateMachine):
     """Hypothesis chooses what happens next."""
 
-    rules_: Rules
+    rules_: SchedulerProfile
     steps = 0
 
     def __init__(self) -> None:
@@ -367,8 +365,8 @@ class Story(RuleBasedStateMachine):
     def user_cancels(self, which: int) -> None:
         self.cluster.user_cancels(which)
 
-    @rule(which=which, wish=st.sampled_from(Wish), at_once=st.booleans())
-    def user_wishes(self, which: int, wish: Wish, at_once: bool) -> None:
+    @rule(which=which, wish=st.sampled_from(DesiredState), at_once=st.booleans())
+    def user_wishes(self, which: int, wish: DesiredState, at_once: bool) -> None:
         self.cluster.user_wishes(which, wish)
         if at_once:
             self.cluster.cycle()
@@ -488,7 +486,7 @@ class Story(RuleBasedStateMachine):
 def test_the_world_stays_sound_whatever_happens(policy: str) -> None:
     @seed(policy)  # other stories for every policy
     class StoryOf(Story):
-        rules_ = replace(rules_for(policy), idle=IdleRules(50.0, IdleAction.SHRINK))
+        rules_ = replace(profile_for(policy), idle=IdleRules(50.0, IdleAction.SHRINK))
 
     run_state_machine_as_test(StoryOf, settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS))
     assert StoryOf.steps >= AT_LEAST, f"only {StoryOf.steps} steps"
@@ -504,7 +502,12 @@ WALKS: tuple[tuple[int, Callable[[Cluster, Random], None]], ...] = (
         2,
         lambda cluster, chance: cluster.user_changes_a_job(chance.randrange(9), chance.randrange(JOB_COUNT)),
     ),
-    (2, lambda cluster, chance: cluster.user_wishes(chance.randrange(1000), chance.choice(list(Wish)))),
+    (
+        2,
+        lambda cluster, chance: cluster.user_wishes(
+            chance.randrange(1000), chance.choice(list(DesiredState))
+        ),
+    ),
     (1, lambda cluster, chance: cluster.job_fails(chance.randrange(1000), chance.choice((1.0, 50.0)))),
     (2, lambda cluster, chance: cluster.queue_changes(chance.randrange(QUEUE_COUNT))),
     (1, lambda cluster, chance: cluster.node_joins(chance.randrange(NODE_COUNT))),
@@ -555,7 +558,7 @@ def walk(policy: str, steps: int, number: int) -> None:
     for step in range(steps):
         if step % 100 == 0:
             idle = IdleRules(50.0, chance.choice(list(IdleAction)))
-            cluster = Cluster(replace(rules_for(policy), idle=idle))
+            cluster = Cluster(replace(profile_for(policy), idle=idle))
             for _ in range(chance.randrange(1, 5)):
                 cluster.node_joins(chance.randrange(NODE_COUNT))
         chance.choices(moves, weights)[0](cluster, chance)

@@ -6,14 +6,14 @@ from random import Random
 
 import pytest
 
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.command import Preempt, Resize, Start
 from batuta.core.curve import SpeedCurve
 from batuta.core.decide import decide
 from batuta.core.job import Job, JobState
+from batuta.core.plan import Preempt, Resize, Start
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from batuta.engine.report_meter import ReportMeter
 from batuta.prediction import Sample
 from tests.support.worlds import make_nodes
@@ -80,7 +80,7 @@ ONE, TWO = ("T4",), ("T4", "A100")
 def test_liars_neither_break_the_scheduler_nor_starve_others_nor_are_restarted_for_ever(
     kind: type[Liars] | type[WildReporters], seed: int, hours: float, types: tuple[str, ...]
 ) -> None:
-    random, world, rules = Random(seed), World(), rules_for("rent")
+    random, world, rules = Random(seed), World(), profile_for("rent")
     for node, gpu_type in zip(make_nodes(4, 4), cycle(types), strict=False):
         apply(world, ev.NodeAdded(0.0, replace(node, gpu_type=gpu_type)))
     for k in range(LIARS + HONEST):
@@ -96,7 +96,7 @@ def test_liars_neither_break_the_scheduler_nor_starve_others_nor_are_restarted_f
         for job in list(world.jobs.ids):
             if job in left_s:
                 row = world.jobs.row(job)
-                gpus = int(world.jobs.i("gpus")[row])
+                gpus = int(world.jobs.held[row])
                 left_s[job] -= CYCLE_S * world.jobs.jobs[row].curve.at(gpus)
                 if left_s[job] <= 0:
                     apply(world, ev.JobEnded(now_s, job, JobState.SUCCEEDED))

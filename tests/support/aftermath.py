@@ -8,21 +8,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from batuta.apitypes.resources import Job
 from batuta.backends.local import processes
-from batuta.backends.local.job_files import JobFiles, jobs_with_runs
+from batuta.backends.local.context import gpus_of
+from batuta.backends.local.job_files import JobFiles, jobs_with_runs, read_record
 from batuta.backends.local.logs import ReplicaLog
-from batuta.backends.local.run_record import read_record
-from batuta.backends.local.site import gpus_of
-from batuta.bootstrap import rules_for
-from batuta.bootstrap.local_server import DEFAULT_POLICY
-from batuta.client.answers import Job
+from batuta.bootstrap import DEFAULT_POLICY
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.command import Migrate, Preempt, Resize, Start
+from batuta.core.plan import Migrate, Preempt, Resize, Start
 from batuta.core.world import World
 from batuta.engine.journal import ReplayDiffersError, replay
-from batuta.store.sqlite_store import SqliteStore
-from batuta.store.world_image import draw
+from batuta.engine.profile import profile_for
+from batuta.store.snapshots import encode_world
+from batuta.store.store import SqliteStore
 from tests.support.busy_jobs import BAD_SETUP, HOPELESS, TRAINER, BusyJob, Note, numbered_lines, read_notes
 from tests.support.invariants import check_invariants
 
@@ -211,12 +210,12 @@ def read_journal(home: Path) -> tuple[World, list[ev.Event]]:
 def what_is_wrong_in(world: World, events: Sequence[ev.Event]) -> Iterator[str]:
     """The journal tells one story: every plan follows from the events before it, and the World from all."""
     try:
-        again = replay(list(events), rules_for(DEFAULT_POLICY), rules_for)
+        again = replay(list(events), profile_for(DEFAULT_POLICY), profile_for)
     except ReplayDiffersError as error:
         yield f"the journal cannot be replayed: {error}"
         return
     # As texts: a job that never started has no start time, and that is not equal to itself.
-    if draw(again) != draw(world) or repr(again.past) != repr(world.past):
+    if encode_world(again) != encode_world(world) or repr(again.past) != repr(world.past):
         yield f"a start finds another World (version {world.version}) than a replay (version {again.version})"
     yield from _invariants(events)
 

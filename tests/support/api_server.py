@@ -14,15 +14,13 @@ import threading
 import time
 from pathlib import Path
 
-from batuta.api.app import login_path
+from batuta.api.app import ApiServer, login_path
+from batuta.api.dependencies import STATIC
 from batuta.api.operations import Operations, Submission
-from batuta.api.parts import STATIC
-from batuta.api.serving import ApiServer
 from batuta.core import event as ev
-from batuta.core.job import JobState
-from batuta.core.progress import Progress
+from batuta.core.job import JobState, Progress
 from batuta.spec.task import parse_task
-from batuta.spec.task_json import task_to_json
+from batuta.spec.task_serialization import task_to_json
 from tests.support.live_service import NODES, LiveService, live_service
 from tests.support.quotas import short
 
@@ -76,7 +74,7 @@ class Player:
             steps=steps,
         )
         task = parse_task(text)
-        operations: Operations = self._live.app.state.desk.operations
+        operations: Operations = self._live.app.state.batuta.operations
         submission = Submission(task, task_to_json(task), user)
         self._live.service.ask(operations.submit(submission))
         self._total[submission.job] = steps

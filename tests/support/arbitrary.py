@@ -7,13 +7,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from batuta.core.cluster import Node
+from batuta.core.cluster import Node, Operator, Requirement
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve
-from batuta.core.fit import Operator, Requirement
 from batuta.core.job import Job, Share, Spread, Topology
 from batuta.core.quota import Quota
 from batuta.spec.kueue.change import merge
-from batuta.spec.kueue.short_form import queue_change
+from batuta.spec.kueue.files import queue_change
 
 QUEUES = ("default", "research")
 
@@ -31,6 +30,8 @@ NODES: tuple[dict[str, Any], ...] = (
     {"gpus": 4, "rack": "r2", "numa": (0, 0, 1, 1), "gpu_memory_mib": 2000},
     {"gpus": 6, "labels": (("zone", "x"), ("gb", "80")), "taints": ("spot", "team=a:NoSchedule")},
     {"gpus": 4, "labels": (("gb", "40"),), "cpus_milli": 8000},
+    {"gpus": 0, "cpus_milli": 6000, "memory_mib": 40, "rack": "r1"},
+    {"gpus": 0, "cpus_milli": 2000, "labels": (("zone", "x"),), "taints": ("spot",)},
 )
 
 SIZES: tuple[dict[str, Any], ...] = (
@@ -48,6 +49,9 @@ SIZES: tuple[dict[str, Any], ...] = (
     {"size": 16, "min": 1, "max": 32},
     {"size": 40, "min": 40, "max": 40},
 )
+
+REPLICAS = (0, 0, 0, 1, 3)
+"""Of a CPU-only job; 0 for one with GPUs."""
 
 WISHES: tuple[dict[str, Any], ...] = (
     {},
@@ -124,9 +128,12 @@ def make_curve(number: int, largest: int) -> SpeedCurve:
 
 def make_job(number: int, name: str, submit_s: float = 0.0) -> Job:
     """A sound job; numbers up to JOB_COUNT give different ones."""
-    queue, wishes, wanted, length, curve, sequence, priority = _one_of_each(number, *_JOB_TABLES)
+    queue, wishes, wanted, length, curve, sequence, priority, replicas = _one_of_each(number, *_JOB_TABLES)
     if "share" in wishes:
         wanted = SIZES[0]
+    if replicas:
+        wanted = {"size": replicas, "min": replicas, "max": replicas, "gpus_per_replica": 0}
+        wishes = {name: value for name, value in wishes.items() if name not in ("gpu_types", "share")}
     job = Job(
         name,
         submit_s,
@@ -157,7 +164,7 @@ def _one_of_each(number: int, *tables: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-_JOB_TABLES: tuple[Sequence[Any], ...] = (QUEUES, WISHES, SIZES, LENGTHS, CURVES, (0, 1), (0, 1))
+_JOB_TABLES: tuple[Sequence[Any], ...] = (QUEUES, WISHES, SIZES, LENGTHS, CURVES, (0, 1), (0, 1), REPLICAS)
 _QUEUE_TABLES: tuple[Sequence[Any], ...] = (QUEUES, QUOTAS, (False,) * 6 + (True,))
 JOB_COUNT = math.prod(map(len, _JOB_TABLES))
 QUEUE_COUNT = math.prod(map(len, _QUEUE_TABLES))

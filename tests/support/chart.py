@@ -9,8 +9,7 @@ from typing import Any
 import yaml
 
 from batuta.backends.kube.install.manifests import manifests
-from batuta.backends.kube.install.reading import overlaid
-from batuta.backends.kube.install.release import Release
+from batuta.backends.kube.install.release import Release, overlaid
 from batuta.backends.kube.operator_config import OperatorConfig
 
 REPO = Path(__file__).resolve().parents[2]

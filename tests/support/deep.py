@@ -18,7 +18,10 @@ UNORDERED = {
     *((JobTable, "key_of"), (Decisions, "special")),
     *((NodeTable, name) for name in ("by_key", "by_label", "by_size", "models")),
 }
-PASSING = {(NodeTable, "_matching"), (World, "most"), (World, "forgotten")}
+PASSING = {
+    *((NodeTable, "_matching"), (World, "most"), (World, "forgotten")),
+    *((World, "_effective"), (World, "_effective_from")),
+}
 """What is found again when somebody asks, and what counts from when somebody took the World up."""
 
 

@@ -8,7 +8,10 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 _KUBE = "tests/kube/"
 _MPI = ("tests/kube/test_job_types.py", "tests/kube/test_other_projects.py", "tests/kube/mpi/")
 """mpi-operator answers health checks at a port that nobody can choose, so two cannot run at a time."""
-_SERVED = ("tests/docs/", "tests/e2e/", "tests/integration/", "tests/observability/")
+_SERVED = (
+    *("tests/docs/", "tests/e2e/", "tests/integration/", "tests/observability/"),
+    "tests/golden/test_journals.py",
+)
 """Here a file has a server, or what hundreds of jobs have left, that its tests look at in turn."""
 
 

@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batuta.backends.local.hosts import node_addresses
-from batuta.backends.local.ports import PortReservations
-from batuta.spec.env import ReplicaPlace, build_run_env
+from batuta.backends.local.addresses import PortReservations, node_addresses
 from batuta.spec.progress import ProgressReport, parse_progress
+from batuta.spec.replica_env import ReplicaContext, build_run_env
 from batuta.spec.task import Task
 from tests.support.scripts import ask
 
@@ -121,7 +120,7 @@ class ElasticJob:
         run = Run([], control, folder / "progress.jsonl", [folder / f"{rank}.log" for rank in range(size)])
         self.runs.append(run)
         for rank in range(size):
-            place = ReplicaPlace(
+            place = ReplicaContext(
                 job_id=self.job_id,
                 rank=rank,
                 node_ips=tuple(node_addresses(range(size))),

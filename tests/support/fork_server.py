@@ -17,8 +17,9 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from batuta.bootstrap import policy_summaries, rules_for
-from batuta.bootstrap.server import UpOptions, serve
+from batuta.bootstrap import policy_summaries
+from batuta.bootstrap.local_server import UpOptions, serve
+from batuta.engine.profile import profile_for
 
 LATE = (
     "uvicorn.lifespan.on",
@@ -33,7 +34,7 @@ def main() -> None:
     for module in LATE:
         importlib.import_module(module)
     for policy, _ in policy_summaries():
-        rules_for(policy)
+        profile_for(policy)
     alive: set[int] = set()
     try:
         for line in iter(sys.stdin.readline, ""):

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from batuta.client.answers import Health, Job, Node
+from batuta.apitypes.resources import HealthShown, Job, Node
 from batuta.client.client import Client
-from batuta.gpu.health.rules_file import own_rules_text
+from batuta.gpu.health.rules import default_rules_text
 from tests.support.cli_server import Cli
 from tests.support.server_process import ForkServer, ServerProcess
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 def write_rules(path: Path, **limits: str) -> Path:
     """Batuta's own rules with other limits."""
-    lines = own_rules_text().splitlines()
+    lines = default_rules_text().splitlines()
     for name, value in limits.items():
         key = name.replace("_", "-")
         (place,) = (i for i, line in enumerate(lines) if line.startswith(f"  {key}:"))
@@ -62,7 +62,7 @@ class HealthServer:
 
     def submit(self, run: str, **task: Any) -> str:
         with self.client as client:
-            return client.submit({"run": run, **task}).id
+            return client.submit({"run": run, "resources": {"accelerators": 1}, **task}).id
 
     def job(self, job: str) -> Job:
         with self.client as client:
@@ -72,11 +72,11 @@ class HealthServer:
         with self.client as client:
             return next(node for node in client.nodes() if node.name == name)
 
-    def health(self, name: str, gpu: int | None = None) -> Health:
+    def health(self, name: str, gpu: int | None = None) -> HealthShown:
         """What is known of a node or GPU; of one that nothing is known of, that it is healthy."""
         node = self.node(name)
         found = node.health if gpu is None else node.gpus[gpu].health
-        return found or Health("healthy")
+        return found or HealthShown("healthy")
 
     def metrics(self) -> str:
         url = self.process.wait_ready()
@@ -100,7 +100,7 @@ class HealthServer:
     def until_state(self, job: str, state: str) -> Job:
         return self.until(lambda: self.job(job), lambda found: found.state == state)
 
-    def until_health(self, name: str, state: str, gpu: int | None = None) -> Health:
+    def until_health(self, name: str, state: str, gpu: int | None = None) -> HealthShown:
         return self.until(lambda: self.health(name, gpu), lambda found: found.state == state)
 
     def close(self) -> None:

@@ -13,31 +13,30 @@ SCRIPT = """
 import os, sys, time
 import numpy as np
 from batuta import sdk
-from batuta.demo.group import join
-from batuta.demo.place import find_place
+from batuta.demo.process_group import join_group, worker_from_env
 
 work_s, total, mode, rank_to_fall_ill = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-place = find_place(os.environ)
+worker = worker_from_env(os.environ)
 saved = os.path.join(os.environ["BATUTA_CHECKPOINT_DIR"], "step")
 ill = os.path.join(os.environ["BATUTA_CHECKPOINT_DIR"], "ill")
-mine = os.environ["SKYPILOT_NODE_IPS"].split()[place.rank]
+mine = os.environ["SKYPILOT_NODE_IPS"].split()[worker.rank]
 step = int(open(saved).read()) if os.path.exists(saved) else 0
 
 def is_ill():
     return os.path.exists(ill) and open(ill).read() == mine
 
-with join(place, 120.0) as group:
-    if place.rank == rank_to_fall_ill and not os.path.exists(ill):
+with join_group(worker, 120.0) as group:
+    if worker.rank == rank_to_fall_ill and not os.path.exists(ill):
         with open(ill + ".draft", "w") as file:
             file.write(mine)
         os.rename(ill + ".draft", ill)  # whoever is on this node is ill from now on
     while step < total:
         time.sleep(work_s * (3 if mode == "slow" and is_ill() else 1))
-        wish = int(place.rank == 0 and sdk.checkpoint_requested())
+        wish = int(worker.rank == 0 and sdk.checkpoint_requested())
         with sdk.waiting():
             _, note = group.sum(np.zeros(1), wish)
         step += 1
-        if place.rank == 0 and (note or step % 10 == 0):
+        if worker.rank == 0 and (note or step % 10 == 0):
             with open(saved + ".draft", "w") as file:
                 file.write(str(step))
             os.rename(saved + ".draft", saved)
@@ -60,7 +59,7 @@ def launch(cli: Cli, mode: str, *, ill_rank: int = 0, nodes: int = 4, **labels: 
         f"""
 name: held-up
 num_nodes: {nodes}
-resources: {{labels: {json.dumps(shown)}}}
+resources: {{accelerators: 1, labels: {json.dumps(shown)}}}
 elastic: {{min_nodes: {nodes}, max_nodes: {nodes}, checkpoint: on-signal, grace: 5s}}
 run: {sys.executable} {script} 0.03 50000 {mode} {ill_rank}
 """

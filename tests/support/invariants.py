@@ -1,22 +1,19 @@
 """What is true of every World after every event, and of every plan: computed anew, then compared."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from batuta.core.cluster import Node, Placement
-from batuta.core.command import Migrate, Preempt, Resize, Start, Stop
-from batuta.core.fit import Operator, Requirement
-from batuta.core.job import Job, JobId, Spread
+from batuta.core.cluster import Node, Operator, Placement, Requirement
+from batuta.core.feasible_capacity import ROOMY, wishes_of
+from batuta.core.job import DesiredState, Job, JobId, Spread
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import UNCOUNTED, Card, Layout
-from batuta.core.plan import Plan
+from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start, Stop
 from batuta.core.quota import Cell
-from batuta.core.reach import wishes_of
 from batuta.core.reason import Reason
-from batuta.core.wish import Wish
-from batuta.core.world import Others, World
+from batuta.core.world import ForeignUsage, World
 from batuta.quota.demand import demand
 from batuta.quota.tree import Tree
 
@@ -25,10 +22,11 @@ WHY_IT_WAITS = {
     *(Reason.QUEUE_MISSING, Reason.QUEUE_LEAVES, Reason.EXCEEDS_QUOTA, Reason.NO_MATCHING_FLAVOR),
     *(Reason.BEHIND_ANOTHER, Reason.KEPT_FOR_ANOTHER, Reason.QUOTA_SHORT_OF_CPUS, Reason.QUOTA_SHORT_OF_PODS),
     *(Reason.QUOTA_SHORT_OF_MEMORY, Reason.PUSHED_ASIDE, Reason.RECLAIMED, Reason.SHARED_OUT),
-    *(Reason.QUOTA_CUT, Reason.QUEUE_DRAINED),
+    *(Reason.QUOTA_CUT, Reason.QUEUE_DRAINED, Reason.EXCEEDS_REST, Reason.REST_EXHAUSTED),
     *(Reason.WAITING_FOR_GPUS, Reason.EXCEEDS_CLUSTER, Reason.NO_ACCEPTED_TYPE, Reason.QUEUE_HELD),
     *(Reason.QUOTA_EXHAUSTED, Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET, Reason.NO_MATCHING_NODE),
     *(Reason.SHORT_OF_CPU_OR_MEMORY, Reason.HELD_BACK),
+    *(Reason.WAITING_FOR_CPU, Reason.WAITING_FOR_MEMORY, Reason.EXCEEDS_CPU_OR_MEMORY),
     *(Reason.IN_TRIAL, Reason.OUT_OF_MEMORY),
     *(Reason.PARKED, Reason.PARKED_IDLE, Reason.CANCELLING, Reason.EVICTED, Reason.RESTART_BACKOFF),
 }
@@ -71,37 +69,44 @@ def check_table(jobs: JobTable) -> None:
     assert jobs.key_of == dict(zip(jobs.ids, keys, strict=True))
     assert [jobs.row(job) for job in jobs.ids] == list(range(jobs.n))
     for row, job in enumerate(jobs.jobs):
-        told = {name: int(jobs.i(name)[row]) for name in jobs.I}
+        told = {name: int(jobs.column(name)[row]) for name in jobs.I}
         assert (told["size"], told["min"], told["max"]) == (job.size, job.min, job.max)
-        assert told["step"] == job.gpus_per_replica
+        assert told["step"] == (job.gpus_per_replica or 1)
+        assert told["cpu_only"] == job.cpu_only
+        assert not job.cpu_only or jobs.attained_gpu_s[row] == 0, f"{job.id} has used GPUs"
         assert told["priority"] == job.priority
         assert told["queue"] == jobs.queues[job.namespace, job.queue]
         assert jobs.legal_sizes().of(row).tolist() == list(legal_sizes(job))
         assert jobs.speed().row(row, job.max + 1).tolist() == [job.curve.at(n) for n in range(job.max + 2)]
-        assert jobs.f("submit_s")[row] == job.submit_s
-        assert jobs.f("remaining_s")[row] >= 0
-        assert jobs.f("attained_gpu_s")[row] >= jobs.f("service_gpu_s")[row] >= 0
-        assert np.isfinite(jobs.f("anchor_s")[row])
+        assert jobs.submit_s[row] == job.submit_s
+        assert jobs.remaining_s[row] >= 0
+        assert jobs.attained_gpu_s[row] >= jobs.service_gpu_s[row] >= 0
+        assert np.isfinite(jobs.anchor_s[row])
 
 
 def check_counters(jobs: JobTable) -> None:
     """What is counted as events come in is what one finds by looking at all jobs."""
-    phases = Counter(Phase(int(phase)) for phase in jobs.i("phase"))
+    phases = Counter(Phase(int(phase)) for phase in jobs.phase)
     assert jobs.moving == phases[Phase.STARTING] + phases[Phase.RESIZING]
     assert jobs.broken == phases[Phase.BROKEN]
     assert jobs.picky == sum(job.share is not None or bool(job.gpu_types) for job in jobs.jobs)
-    assert jobs.irregular == sum(job.sizes is not None or job.gpus_per_replica != 1 for job in jobs.jobs)
+    assert jobs.irregular == sum(job.sizes is not None or job.gpus_per_replica > 1 for job in jobs.jobs)
     assert jobs.elastic == sum(job.max > job.min for job in jobs.jobs)
-    assert jobs.total_max == sum(job.max for job in jobs.jobs)
-    assert jobs.unsaved == {job.id for job in jobs.jobs if job.is_lost_by_a_stop}
-    assert jobs.beside.cpus_milli == sum(job.size * job.cpus_milli_per_gpu for job in jobs.jobs)
-    assert jobs.beside.memory_mib == sum(job.size * job.memory_mib_per_gpu for job in jobs.jobs)
-    assert jobs.short == {
-        job.id for gpus, job in zip(jobs.i("gpus"), jobs.jobs, strict=True) if gpus != job.max
+    with_gpus = [job for job in jobs.jobs if not job.cpu_only]
+    assert jobs.cpu_only == jobs.n - len(with_gpus)
+    assert jobs.total_max == sum(job.max for job in with_gpus)
+    assert jobs.unsaved == {
+        job.id
+        for job in jobs.jobs
+        if job.is_lost_by_a_stop or (job.keeps_size_until_saved and job.id not in jobs.checkpoints)
     }
+    assert jobs.checkpoints.keys() <= set(jobs.ids)
+    assert jobs.beside.cpus_milli == sum(job.size * job.cpus_milli_per_gpu for job in with_gpus)
+    assert jobs.beside.memory_mib == sum(job.size * job.memory_mib_per_gpu for job in with_gpus)
+    assert jobs.short == {job.id for gpus, job in zip(jobs.held, jobs.jobs, strict=True) if gpus != job.max}
     assert jobs.held_back == sum(
-        wish != Wish.RUN or not_before_s > 0
-        for wish, not_before_s in zip(jobs.i("wish"), jobs.f("not_before_s"), strict=True)
+        wish != DesiredState.RUN or not_before_s > 0
+        for wish, not_before_s in zip(jobs.wish, jobs.not_before_s, strict=True)
     )
     assert (jobs.in_motion() is None) == (jobs.moving == 0)
     assert (jobs.is_broken() is None) == (jobs.broken == 0)
@@ -117,12 +122,12 @@ def check_nodes(world: World) -> None:
     for i, node in enumerate(world.nodes.nodes):
         lost, cordoned = bool(world.lost >> i & 1), bool(world.cordoned >> i & 1)
         whole = (1 << node.gpus) - 1
-        bad = (world.ill.get(i, 0) | world.others.get(i, Others()).gpus) & whole
+        bad = (world.ill.get(i, 0) | world.others.get(i, ForeignUsage()).gpus) & whole
         if bad:
             missing[i] = bad
         assert world.layout.healthy[i] == (0 if lost else whole & ~bad), node.name
         assert bool(world.layout.usable >> i & 1) == (not lost and not cordoned), node.name
-        if not lost and not cordoned:
+        if node.gpus and not lost and not cordoned:
             capacity[world.nodes.type_of[i]] += world.layout.free[i].bit_count()
     cards = set[tuple[int, int]]()
     for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
@@ -170,7 +175,7 @@ def layout_from_placements(world: World, as_planned: bool = True) -> Layout:
     anew = Layout(world.nodes)
     taken: Counter[tuple[int, int]] = Counter()
     for i, node in enumerate(world.nodes.nodes):
-        others = world.others.get(i, Others())
+        others = world.others.get(i, ForeignUsage())
         anew.free.append(0)
         anew.cpus_milli.append((node.cpus_milli or UNCOUNTED) - others.cpus_milli)
         anew.memory_mib.append((node.memory_mib or UNCOUNTED) - others.memory_mib)
@@ -178,6 +183,7 @@ def layout_from_placements(world: World, as_planned: bool = True) -> Layout:
         for i, gpu in gpus_of(world, placement):
             there = world.layout.healthy[i] if as_planned else world.sound(i)
             assert there >> gpu & 1, f"{job.id} is on a GPU that is ill or lost"
+            assert not job.cpu_only, f"{job.id} is CPU-only and holds a GPU"
             anew.cpus_milli[i] -= job.cpus_milli_per_gpu
             anew.memory_mib[i] -= job.memory_mib_per_gpu
             if job.share is None:
@@ -191,6 +197,11 @@ def layout_from_placements(world: World, as_planned: bool = True) -> Layout:
                     card.shares + 1,
                     card.soft_percent + soft,
                 )
+        for span in placement.spans if placement is not None and job.cpu_only else ():
+            i = world.nodes.index[span.node]
+            assert not world.lost >> i & 1, f"{job.id} is on a node that is lost"
+            anew.cpus_milli[i] -= job.cpus_milli_per_gpu
+            anew.memory_mib[i] -= job.memory_mib_per_gpu
     assert max(taken.values(), default=0) <= 1, "a GPU belongs to two jobs"
     assert not taken.keys() & anew.cards.keys(), "a GPU is shared and somebody's own"
     anew.buckets = [0] * (world.nodes.largest + 1)
@@ -208,11 +219,16 @@ def check_reach(world: World) -> None:
     anyone = Job("anyone", 0.0, tolerations=("*",))
     open_gpus = [most_alone(world, anyone, kind) for kind in range(len(world.nodes.types))]
     for job in world.jobs.jobs:
+        if job.cpu_only:
+            kinds = [-1, *range(len(world.nodes.types))]
+            assert world.reach[wishes_of(job)] == [most_replicas(world, job, kinds)], job.id
+            marked.append(False)
+            continue
         most = [most_alone(world, job, kind) for kind in range(len(world.nodes.types))]
         assert world.reach[wishes_of(job)] == most, job.id
         wanted = [job.size if most[kind] == gpus else job.max for kind, gpus in enumerate(open_gpus)]
         marked.append(not most or any(most[kind] < wanted[kind] for kind in range(len(most))))
-    assert world.jobs.i("narrow").tolist() == marked
+    assert world.jobs.is_narrow.tolist() == marked
     assert world.jobs.narrow == sum(marked)
 
 
@@ -250,11 +266,26 @@ def tolerated(job: Job, taint: str) -> bool:
     return bool({taint, bare, bare.partition("=")[0]} & set(job.tolerations))
 
 
+def most_replicas(world: World, job: Job, kinds: Sequence[int]) -> int:
+    """How many replicas a CPU-only job could have with nobody else on the open nodes of these types."""
+    by_node: dict[int, int] = {}
+    for i, node in enumerate(world.nodes.nodes):
+        others = world.others.get(i, ForeignUsage())
+        if suits(job, node) and world.layout.usable >> i & 1 and world.nodes.type_of[i] in kinds:
+            each = [ROOMY]
+            if node.cpus_milli and job.cpus_milli_per_gpu:
+                each.append(max(node.cpus_milli - others.cpus_milli, 0) // job.cpus_milli_per_gpu)
+            if node.memory_mib and job.memory_mib_per_gpu:
+                each.append(max(node.memory_mib - others.memory_mib, 0) // job.memory_mib_per_gpu)
+            by_node[i] = min(each)
+    return in_one_place(world, job, by_node)
+
+
 def most_alone(world: World, job: Job, kind: int) -> int:
     """How many GPUs of a type a job could have with nobody else on the open nodes."""
     by_node: dict[int, int] = {}
     for i, node in enumerate(world.nodes.nodes):
-        others = world.others.get(i, Others())
+        others = world.others.get(i, ForeignUsage())
         cpus_milli, memory_mib = node.cpus_milli - others.cpus_milli, node.memory_mib - others.memory_mib
         if not suits(job, node) or not world.layout.usable >> i & 1 or world.nodes.type_of[i] != kind:
             continue
@@ -272,6 +303,11 @@ def most_alone(world: World, job: Job, kind: int) -> int:
             and (not node.memory_mib or n * job.memory_mib_per_gpu <= max(memory_mib, 0))
         ]
         by_node[i] = max(legal)
+    return in_one_place(world, job, by_node)
+
+
+def in_one_place(world: World, job: Job, by_node: dict[int, int]) -> int:
+    """The sum over all nodes, or over those of the best node or rack that a job has to stay within."""
     within = job.topology.within if job.topology.required else Spread.ANY
     if within is Spread.NODE:
         return max(by_node.values(), default=0)
@@ -290,23 +326,32 @@ def check_gangs(world: World, changed: Collection[JobId] = (), as_planned: bool 
     """A job has all the GPUs of a legal size, or none; only one that was just broken has a rest of them."""
     jobs = world.jobs
     for row, (job, placement) in enumerate(zip(jobs.jobs, jobs.placements, strict=True)):
-        phase = Phase(int(jobs.i("phase")[row]))
-        assert int(jobs.i("gpus")[row]) == (0 if placement is None else placement.size), job.id
+        phase = Phase(int(jobs.phase[row]))
+        assert int(jobs.held[row]) == (0 if placement is None else placement.units), job.id
         assert (phase in (Phase.WAITING, Phase.STOPPING)) == (placement is None), job.id
-        assert (phase is Phase.BROKEN) == (jobs.i("lost_gpus")[row] > 0), job.id
-        assert phase is Phase.RUNNING or jobs.f("rate")[row] == 0, f"{job.id} makes progress {phase.name}"
+        assert (phase is Phase.BROKEN) == (jobs.lost_gpus[row] > 0), job.id
+        assert phase is Phase.RUNNING or jobs.rate[row] == 0, f"{job.id} makes progress {phase.name}"
         if placement is None:
-            assert jobs.i("gpu_type")[row] == -1
+            assert jobs.gpu_type[row] == -1
             continue
         own = gpus_of(world, placement)
+        if job.cpu_only:
+            assert not own
+            assert jobs.gpu_type[row] == -1
+            assert phase not in WITH_GPUS or job.id in changed or len(placement.spans) == job.size
+            continue
         kinds = {world.nodes.type_of[i] for i, _ in (own if as_planned else own[:1])}
-        assert kinds == {int(jobs.i("gpu_type")[row])}, f"{job.id} has GPUs of two types"
-        assert not np.isnan(jobs.f("first_start_s")[row])
+        assert kinds == {int(jobs.gpu_type[row])}, f"{job.id} has GPUs of two types"
+        assert not np.isnan(jobs.first_start_s[row])
         if phase in WITH_GPUS:
             check_gang(job, placement, size_is_current=job.id not in changed)
 
 
 def check_gang(job: Job, placement: Placement, size_is_current: bool = True) -> None:
+    if job.cpu_only:
+        assert len(placement.spans) == job.size or not size_is_current
+        assert not any(span.gpus for span in placement.spans), f"{job.id} is CPU-only and holds a GPU"
+        return
     if size_is_current:
         assert placement.size in legal_sizes(job), job.id
     assert placement.size % job.gpus_per_replica == 0, job.id
@@ -327,12 +372,12 @@ def check_quota(world: World, frozen: Collection[JobId] = ()) -> None:
     Jobs in `frozen` were in transition, so they kept what they had; with more than the quota in their hands
     nobody else may have anything of it.
     """
-    tree = Tree(world.quota)
+    tree = Tree(world.effective_quota)
     for only_frozen in (True, False):
         for row, job in enumerate(world.jobs.jobs):
-            way = world.quota.way(job.namespace, job.queue)
+            way = world.effective_quota.way(job.namespace, job.queue)
             queue = tree.queues.get(way.cluster_queue) if way is not None else None
-            gpus = int(world.jobs.i("gpus")[row])
+            gpus = int(world.jobs.held[row])
             if queue is None or (job.id in frozen) is not only_frozen:
                 continue
             for resource, flavor in world.flavors.get(job.id, ()):
@@ -348,7 +393,7 @@ def check_quota(world: World, frozen: Collection[JobId] = ()) -> None:
 
 def type_of(world: World, row: int) -> str:
     """The GPU type that a job has; empty for none."""
-    kind = int(world.jobs.i("gpu_type")[row])
+    kind = int(world.jobs.gpu_type[row])
     return world.nodes.types[kind] if kind >= 0 else ""
 
 
@@ -363,20 +408,20 @@ def check_plan(world: World, plan: Plan, frozen: bool = True) -> None:
     jobs = world.jobs
     assert plan.world_version == world.version
     assert [decision.job for decision in plan.decisions] == jobs.ids
-    after = dict(zip(jobs.ids, jobs.i("gpus").tolist(), strict=True))
+    after = dict(zip(jobs.ids, jobs.gpus().tolist(), strict=True))
     commanded = Counter(command.job for command in plan.commands)
     assert max(commanded.values(), default=0) <= 1, "two commands for one job"
     for command in plan.commands:
         row = jobs.row(command.job)
         job, held = jobs.jobs[row], jobs.placements[row]
-        phase = Phase(int(jobs.i("phase")[row]))
+        phase = Phase(int(jobs.phase[row]))
         assert command.reason.sentence(command.evidence)
         wish = jobs.wish_of(row)
-        in_transition = phase in (Phase.STARTING, Phase.RESIZING) and wish is Wish.RUN
+        in_transition = phase in (Phase.STARTING, Phase.RESIZING) and wish is DesiredState.RUN
         assert not (frozen and in_transition), f"{job.id} is in transition"
         match command:
             case Stop():
-                assert wish is Wish.CANCEL
+                assert wish is DesiredState.CANCEL
                 assert phase is not Phase.STOPPING, f"{job.id} is being stopped already"
                 after[job.id] = 0
                 continue
@@ -400,13 +445,16 @@ def check_plan(world: World, plan: Plan, frozen: bool = True) -> None:
         assert decision.gpus == after[decision.job]
         assert str(decision)
         row = jobs.row(decision.job)
-        if jobs.wish_of(row) is not Wish.RUN:
+        if jobs.wish_of(row) is not DesiredState.RUN:
             assert decision.gpus == 0, f"{decision.job} shall not run now, but: {decision}"
-        elif jobs.f("not_before_s")[row] > plan.time_s:
-            assert decision.gpus <= jobs.i("gpus")[row], f"{decision.job} shall not get more, but: {decision}"
-            left_alone = jobs.i("phase")[row] != Phase.RUNNING and jobs.i("gpus")[row] > 0
+        elif jobs.not_before_s[row] > plan.time_s:
+            assert decision.gpus <= jobs.held[row], f"{decision.job} shall not get more, but: {decision}"
+            left_alone = jobs.phase[row] != Phase.RUNNING and jobs.held[row] > 0
             assert not (left_alone and commanded[decision.job]), f"{decision.job} is to be left alone"
-        if decision.gpus == 0:
+        if jobs.jobs[row].cpu_only:
+            runs = decision.reason in (Reason.FULL_SIZE, Reason.IN_TRANSITION)
+            assert runs or decision.reason in WHY_IT_WAITS, f"{decision.job} waits, but: {decision}"
+        elif decision.gpus == 0:
             assert decision.reason in WHY_IT_WAITS, f"{decision.job} waits, but: {decision}"
         else:
             assert decision.reason not in (Reason.QUOTA_EXHAUSTED, Reason.NO_ACCEPTED_TYPE), str(decision)
@@ -423,6 +471,9 @@ def check_reachable(world: World, job: Job, held: Placement | None, after: Place
     suited = world.layout.usable & world.nodes.matching(job)
     if job.id in world.avoided:
         suited &= ~world.avoided[job.id].nodes
+    if job.cpu_only:
+        nodes = {world.nodes.index[span.node] for span in after.spans}
+        assert all(suited >> i & 1 for i in nodes), f"{job.id} goes to a node that does not suit it"
     kept = set(gpus_of(world, held))
     for i, gpu in own:
         assert (i, gpu) in kept or world.layout.healthy[i] >> gpu & 1, f"{job.id} gets an ill GPU"
@@ -452,8 +503,7 @@ def fingerprint(world: World) -> tuple[object, ...]:
         *(jobs.elastic, frozenset(jobs.short), jobs.total_max, jobs.beside),
         *(jobs.held_back, dict(world.progress), world.policy),
         # As text, because NaN is not equal to itself.
-        tuple(str(jobs.f(name).tolist()) for name in jobs.F),
-        tuple(str(jobs.i(name).tolist()) for name in jobs.I),
+        tuple(str(column.tolist()) for column in jobs.stored_columns().values()),
         *(tuple(jobs.curves.flat.tolist()), dict(jobs.curves.places)),
         *(str(jobs.size_sets.matrix.tolist()), dict(jobs.size_sets.places)),
         *(tuple(layout.free), tuple(layout.healthy), tuple(layout.cpus_milli), tuple(layout.memory_mib)),
@@ -475,4 +525,4 @@ def gpus_of(world: World, placement: Placement | None) -> list[tuple[int, int]]:
 
 
 def legal_sizes(job: Job) -> tuple[int, ...]:
-    return job.sizes or tuple(range(job.min, job.max + 1, job.gpus_per_replica))
+    return job.sizes or tuple(range(job.min, job.max + 1, job.gpus_per_replica or 1))

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from batuta.core import event as ev
 from batuta.core.cluster import Placement
-from batuta.core.command import Command, Preempt, Stop
-from batuta.core.job import JobId, JobState
-from batuta.core.progress import Progress
+from batuta.core.job import JobId, JobState, Progress
+from batuta.core.plan import Command, Preempt, Stop
 
 
 class InstantBackend:

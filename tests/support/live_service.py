@@ -11,22 +11,22 @@ from typing import Any
 from fastapi import FastAPI
 
 from batuta.api.app import create_app
-from batuta.api.cycle_watch import CycleWatch
-from batuta.api.parts import NodeFacts, NoFacts, ServerParts
-from batuta.bootstrap import find_policy, rules_for
-from batuta.bootstrap.waste import account
+from batuta.api.dependencies import NodeFacts, NoNodeFacts, ServerDependencies
+from batuta.api.scheduler_counters import SchedulerCounters
+from batuta.bootstrap.offline import account
 from batuta.core import event as ev
-from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.world import World
-from batuta.engine.loop import Cadence, Engine, Live
+from batuta.engine.journal import JournaledWorld
+from batuta.engine.loop import Engine, Live
 from batuta.engine.ports import Journal
+from batuta.engine.profile import find_policy, profile_for
 from batuta.engine.requests import Requests
-from batuta.engine.service import PatientJournal, Service
-from batuta.report.waste_page import render_waste
+from batuta.engine.service import RetryingJournal, Service
+from batuta.report.gpu_usage_page import render_usage
 from batuta.spec.task_paths import PathRules
 from batuta.store.records import Role, hash_of
-from batuta.store.sqlite_store import SqliteStore
+from batuta.store.store import SqliteStore
 from tests.support.live_backend import InstantBackend, PlainFiles
 
 POLICIES = (("fifo", "in order of arrival"), ("elastic-fifo", "in order of arrival, sizes follow the load"))
@@ -41,7 +41,7 @@ class LiveService:
     store: SqliteStore
     backend: InstantBackend
     files: PlainFiles
-    parts: ServerParts
+    parts: ServerDependencies
     app: FastAPI
     tokens: dict[str, str] = field(default_factory=dict)
     """By user: ana is an admin, ben and eva are users, vic a viewer."""
@@ -71,17 +71,17 @@ def live_service(
         world = store.recover().world
         if not world.nodes.nodes:
             _open(world, store, nodes, events)
-        backend, files, cycles = InstantBackend(), PlainFiles(folder), CycleWatch()
+        backend, files, cycles = InstantBackend(), PlainFiles(folder), SchedulerCounters()
         requests, guard = Requests(backend.wake), threading.RLock()
-        journal = PatientJournal(journal_of(store))
-        live = Live(requests, rules_for, guard)
-        rules = rules_for(world.policy or policy)
-        engine = Engine(world, backend, rules, journal, cycles, Cadence(), live=live)
+        journal = RetryingJournal(journal_of(store))
+        live = Live(requests, profile_for, guard)
+        rules = profile_for(world.policy or policy)
+        engine = Engine(JournaledWorld(world, journal), backend, rules, cycles, live=live)
         service = Service(engine, requests, journal, guard, backend.wake)
         shutdowns: list[bool] = []
         given: dict[str, Any] = {
             "cycles": cycles,
-            "nodes": facts or NoFacts(),
+            "nodes": facts or NoNodeFacts(),
             "version": "0.0-test",
             "virtual": True,
             "static": folder / "no-dashboard",
@@ -89,10 +89,10 @@ def live_service(
             "account": lambda from_s, to_s: account(
                 store.journal, store.snapshots, from_s, to_s, time.time()
             ).plain(),
-            "account_page": render_waste,
+            "account_page": render_usage,
         }
-        made = ServerParts(
-            *(service, store, files, policy, POLICIES, find_policy, rules_for, shutdowns.append),
+        made = ServerDependencies(
+            *(service, store, files, policy, POLICIES, find_policy, profile_for, shutdowns.append),
             **(given | parts),
         )
         tokens = {
@@ -110,7 +110,4 @@ def live_service(
 
 
 def _open(world: World, store: SqliteStore, nodes: Sequence[Node], events: Sequence[ev.Event]) -> None:
-    for event in (*(ev.NodeAdded(0.0, node) for node in nodes), *events):
-        store.journal.append(event)
-        apply(world, event)
-    store.journal.commit()
+    JournaledWorld(world, store.journal).record_all((*(ev.NodeAdded(0.0, node) for node in nodes), *events))

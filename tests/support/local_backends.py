@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from batuta.backends.local.backend import Held, LocalBackend, Timing
-from batuta.backends.local.equipment import Equipment
-from batuta.backends.local.supervisor import tree
+from batuta.backends.local.backend import LocalBackend
+from batuta.backends.local.containers import ContainerRuntimes
+from batuta.backends.local.context import Timing
+from batuta.backends.local.job_manager import ExpectedJob
+from batuta.backends.local.replica_plan import GpuInjector
+from batuta.backends.local.supervisor import process_tree
 from batuta.core import event as ev
-from batuta.core.command import Command, Migrate, Preempt, Resize, Start, Stop
 from batuta.core.job import JobId
 from batuta.core.job_table import Phase
+from batuta.core.plan import Command, Migrate, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
 from batuta.spec.task import Task, parse_task
 from tests.support.local_replicas import PATIENCE_S
@@ -50,7 +53,8 @@ class Bench:
         self.nodes = make_nodes(*gpus)
         self.tasks: dict[JobId, Task] = {}
         self.devices: dict[str, list[str | int]] | None = None
-        self.equipment: Equipment | None = None
+        self.gpu_injector: GpuInjector | None = None
+        self.containers: ContainerRuntimes | None = None
         self.results: dict[JobId, str] = {}
         self.said: list[ev.Event] = []
         self._backend: LocalBackend | None = None
@@ -63,7 +67,8 @@ class Bench:
                 self.nodes,
                 self.tasks.__getitem__,
                 devices=self.devices,
-                equipment=self.equipment,
+                gpu_injector=self.gpu_injector,
+                containers=self.containers,
                 on_result=self.results.__setitem__,
                 inherited={"PATH": os.environ["PATH"]},
                 timing=QUICK,
@@ -76,7 +81,7 @@ class Bench:
         elastic = {"min_nodes": 1, "max_nodes": sizes, "grace": "0.3s", "checkpoint": "none"}
         elastic |= keys.pop("elastic", {})
         self.tasks[job] = parse_task(
-            json.dumps({"run": run, "elastic": elastic, **keys}),
+            json.dumps({"run": run, "resources": {"accelerators": 1}, "elastic": elastic, **keys}),
             str(self.root / "task.yaml"),
             check_paths=False,
         )
@@ -146,7 +151,7 @@ class Bench:
     def vanish(self) -> None:
         """The server is gone, and says nothing more: as far as its jobs can tell, it was killed."""
         self.backend._watch.close()
-        self.backend._janitor.close()
+        self.backend._trash.close()
         self._backend = None
 
     def shut_down(self, *, keep_jobs: bool, within_s: float = 60.0) -> None:
@@ -155,12 +160,16 @@ class Bench:
 
     def come_back(self, living: Mapping[JobId, tuple[str | None, Phase]]) -> None:
         """A new server, to which the World says: placements and phases."""
-        held = {job: Held(at(where) if where else None, phase) for job, (where, phase) in living.items()}
+        held = {
+            job: ExpectedJob(at(where) if where else None, phase) for job, (where, phase) in living.items()
+        }
         self.backend.resume(held)
 
     def processes(self) -> list[int]:
         """All living processes that belong to any job here, runners too."""
-        return [entry.pid for entry in tree.all_entries() if not entry.dead and self._is_ours(entry.pid)]
+        return [
+            entry.pid for entry in process_tree.all_entries() if not entry.dead and self._is_ours(entry.pid)
+        ]
 
     def _is_ours(self, pid: int) -> bool:
         if pid == os.getpid():

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batuta.backends.local.leftovers import find_leftovers
 from batuta.backends.local.processes import (
     ReplicaSpec,
     ReplicaState,
     RunningReplica,
-    bury,
+    clean_up,
+    find_leftovers,
     kill,
     launch,
     observe,
 )
-from batuta.backends.local.state import Phase
-from batuta.backends.local.supervisor import tree
+from batuta.backends.local.runner_protocol import ReplicaPhase
+from batuta.backends.local.supervisor import process_tree
 
 # A shared machine may be slow for a while. A test that waits this long has failed; none needs it.
 PATIENCE_S = 60.0
@@ -45,10 +45,10 @@ def begun_s(state: ReplicaState) -> float:
     return state.run_begun_s
 
 
-def process(pid: int | None, start: int | None = None) -> tree.Process:
+def process(pid: int | None, start: int | None = None) -> process_tree.Process:
     """A process that is there, by its pid."""
     assert pid is not None
-    found = tree.start_of(pid) if start is None else start
+    found = process_tree.start_of(pid) if start is None else start
     assert found is not None
     return pid, found
 
@@ -70,7 +70,7 @@ class Started:
     def state(self) -> ReplicaState:
         return observe(self.run_dir)
 
-    def until(self, phase: Phase) -> ReplicaState:
+    def until(self, phase: ReplicaPhase) -> ReplicaState:
         wait_until(lambda: self.state().phase is phase, what=f"{phase} of {self.state()}")
         return self.state()
 
@@ -125,6 +125,6 @@ class Replicas:
                 kill(started.replica)
         for started in self._started:
             started.end()
-            bury(started.run_dir)
+            clean_up(started.run_dir)
         left = {run_id: found for run_id in self._run_ids if (found := find_leftovers(run_id))}
         assert not left, f"processes left behind: {[(e.pid, e.state) for es in left.values() for e in es]}"

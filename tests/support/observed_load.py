@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta.bootstrap.health_local import virtual_log
+from batuta.bootstrap.local_health import virtual_log
 from batuta.client.client import Client
-from batuta.gpu.vgpu.kernel_log import write_xid
+from batuta.gpu.vgpu.inject import write_xid
 from tests.support.server_process import PlainServers
 
+_GPU = {"resources": {"accelerators": 1}}
 _TRAINS = r"""
 for i in $(seq 1000); do
   printf '{"step": %d, "total_steps": 1000, "samples": %d}\n' "$i" "$((64 * i))" >>"$BATUTA_PROGRESS"
@@ -41,12 +42,16 @@ class ObservedServer:
         # The driver of a GPU says something that is no reason to worry.
         write_xid(virtual_log(self.home), "node-0", "00000000:01:00.0", 92, None)
         for ends in ("true", "exit 3"):
-            client.submit({"name": "short", "run": ends})
-        trains = client.submit({"name": "trains", "run": _TRAINS, "num_nodes": 2}, queue="poor").id
-        borrower = client.submit({"name": "borrows", "run": "sleep 1000", "num_nodes": 5}, queue="poor").id
+            client.submit({"name": "short", "run": ends, **_GPU}, queue="rich")
+        trains = client.submit({"name": "trains", "run": _TRAINS, "num_nodes": 2, **_GPU}, queue="poor").id
+        borrower = client.submit(
+            {"name": "borrows", "run": "sleep 1000", "num_nodes": 5, **_GPU}, queue="poor"
+        ).id
         _wait(client, borrower, "RUNNING")
         # Its queue gets back what it lent.
-        lender = client.submit({"name": "reclaims", "run": "sleep 1000", "num_nodes": 6}, queue="rich").id
+        lender = client.submit(
+            {"name": "reclaims", "run": "sleep 1000", "num_nodes": 6, **_GPU}, queue="rich"
+        ).id
         _wait(client, lender, "RUNNING")
         _wait(client, trains, "RUNNING")
         return trains

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta.backends.local.supervisor import tree
+from batuta.backends.local.supervisor import process_tree
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def end_all(home: Path, within_s: float = 10.0) -> None:
     give_up = time.monotonic() + within_s
     while (found := processes_of(home)) and time.monotonic() < give_up:
         for one in found:
-            start = tree.start_of(one.pid)
+            start = process_tree.start_of(one.pid)
             if start is not None and one in processes_of(home):
-                tree.send((one.pid, start), signal.SIGKILL)
+                process_tree.send((one.pid, start), signal.SIGKILL)
         time.sleep(0.02)

@@ -42,11 +42,11 @@ class Round:
         self.world = make_world([Node("n0", 16)], running, made)
         apply(self.world, ev.QuotaSet(NOW_S, quota))
         self.memory = Memory()
-        self.tree = self.memory.empty_tree(quota)
+        self.tree = self.memory.empty_tree(self.world.effective_quota)
         self.cell = self.tree.number(CELL)
         self.roll = Roll(self.world, NOW_S, self.tree, self.memory)
         self.claims = RowClaims(self.world, NOW_S, self.tree, self.roll, frozenset(), PATIENCE_S)
-        self.ledger = Ledger(quota, self.tree, RowHolders(self.claims))
+        self.ledger = Ledger(self.world.effective_quota, self.tree, RowHolders(self.claims))
         self.keeper = Keeper(self.ledger, self.claims.ends_s, self.claims.releases)
 
     def use(self, queue: str, size: int) -> None:

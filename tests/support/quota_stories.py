@@ -8,10 +8,9 @@ from typing import Any
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.command import Preempt, Resize, Start
-from batuta.core.decide import Rules, decide
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.job import JobState
-from batuta.core.plan import Plan
+from batuta.core.plan import Plan, Preempt, Resize, Start
 from batuta.core.quota import Quota
 from batuta.core.world import World
 from batuta.placement.placer import TopologyPlacer
@@ -32,7 +31,7 @@ class Cluster:
         patience_s: float = 600.0,
     ) -> None:
         self.world, self.now_s = World(), 0.0
-        self.rules = Rules(load_policy(policy), TopologyPlacer(), QuotaAdmission(patience_s))
+        self.rules = SchedulerProfile(load_policy(policy), TopologyPlacer(), QuotaAdmission(patience_s))
         sizes = [node for node in nodes if isinstance(node, int)]
         for node in (*make_nodes(*sizes), *(node for node in nodes if isinstance(node, Node))):
             self.happens(ev.NodeAdded(0.0, node))
@@ -92,7 +91,7 @@ class Cluster:
     def sizes(self) -> dict[str, int]:
         """What each job has; those that wait are not in it."""
         jobs = self.world.jobs
-        return {job: int(gpus) for job, gpus in zip(jobs.ids, jobs.i("gpus"), strict=True) if gpus}
+        return {job: int(gpus) for job, gpus in zip(jobs.ids, jobs.held, strict=True) if gpus}
 
     def why(self, name: str) -> str:
         decision = self.last.decisions.of(name)

@@ -18,7 +18,7 @@ from batuta.core.quota import (
     cells_of,
 )
 from batuta.spec.kueue.change import merge
-from batuta.spec.kueue.short_form import OTHER_TYPES, queue_change
+from batuta.spec.kueue.files import OTHER_TYPES, queue_change
 
 GPU = "nvidia.com/gpu"
 FLAVOR = "gpu"

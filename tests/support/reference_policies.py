@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from batuta.spec.snapshot_job import SnapshotJob
+from batuta.spec.snapshot import SnapshotJob
 from tests.support.views import in_order
 
 Allocation = dict[str, int]

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 
-from batuta.api.serving import ApiServer
+from batuta.api.app import ApiServer
 from tests.support.live_service import LiveService, live_service
 
 SLEEPER = "name: sleeper\nresources: {accelerators: virtual:1}\nrun: sleep 1000\n"

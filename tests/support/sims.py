@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from batuta.backends.sim.backend import SimBackend
 from batuta.backends.sim.failures import FailureOptions, FailureRecord, draw_failures
-from batuta.backends.sim.machine import SimBackend
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.curve import SpeedCurve, amdahl_curve
@@ -13,7 +13,7 @@ from tests.support.quotas import short
 from tests.support.worlds import make_job, make_nodes
 
 NIGHT_NODES = make_nodes(4, 4, 8)
-NIGHT_QUOTA = short(("research", {"*": 6}), ("product", {"gpu": 8}))
+NIGHT_QUOTA = short(("default", {}), ("research", {"*": 6}), ("product", {"gpu": 8}))
 
 
 def sim_job(

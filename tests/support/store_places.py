@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.store.address import is_url, open_store
-from batuta.store.store import Store
+from batuta.store.store import Store, is_url, open_store
 from tests.support.postgres import PostgresServer, started_server
 
 

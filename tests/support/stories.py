@@ -11,10 +11,9 @@ import numpy as np
 
 from batuta.core import event as ev
 from batuta.core.cluster import Node, Placement, Span
-from batuta.core.command import Command, Preempt, Start
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobId, JobState
-from batuta.core.plan import Decisions, Plan
+from batuta.core.plan import Command, Decisions, Plan, Preempt, Start
 from batuta.core.reason import Evidence, Reason
 from tests.support.quotas import short
 

@@ -1,6 +1,6 @@
-"""A Python with torch and torchrun, wherever it is: this one, the one on PATH, Debian's python3-torch.
+"""A Python with torch and torchrun: Debian's, or that of PyPI with CUDA's libraries, kept in a cache.
 
-`$BATUTA_TORCH_PYTHON` names one. Tests use it as people do, by the words `python` and `torchrun` on PATH.
+`$BATUTA_TORCH_PYTHON` names another.
 """
 
 import functools
@@ -14,8 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cached_env import cached_python
+
 REPO = Path(__file__).resolve().parents[2]
 REASON = "needs torch: apt-get install python3-torch, or a Python that has it in $BATUTA_TORCH_PYTHON"
+_LOCK = REPO / "tests" / "e2e" / "requirements.txt"
 _PROBE = """
 import sys
 from importlib.metadata import version
@@ -33,20 +36,15 @@ class TorchInstall:
     python_version: tuple[int, int]
     torch_version: tuple[int, int]
 
-    def env(self, folder: Path) -> dict[str, str]:
-        """An environment in which `python` and `torchrun` are this one's. `folder` is for the words."""
-        folder.mkdir(parents=True, exist_ok=True)
+    def environment(self, folder: Path) -> Path:
+        """A folder like that of a virtual environment, for VENV of the examples: its words are this one's."""
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        (folder / "bin" / "activate").write_text(f'PATH="{folder}/bin:$PATH"\nexport PATH\n')
         for word, arguments in (("python", ""), ("torchrun", "-m torch.distributed.run")):
-            path = folder / word
+            path = folder / "bin" / word
             path.write_text(f'#!/bin/sh\nexec "{self.python}" {arguments} "$@"\n')
             path.chmod(0o755)
-        return {
-            "PATH": os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)]),
-            "PYTHONPATH": str(REPO / "src"),
-            "LC_ALL": "C.UTF-8",
-            "OMP_NUM_THREADS": "1",
-            **self.quirks,
-        }
+        return folder
 
     @property
     def quirks(self) -> dict[str, str]:
@@ -85,6 +83,14 @@ def require_torch() -> TorchInstall:
     return found
 
 
+def stock_python() -> Path:
+    """One with torch and Lightning as PyPI has them; the test is skipped where they cannot be installed."""
+    found = cached_python("frameworks", _LOCK, "3 GB")
+    if isinstance(found, str):
+        pytest.skip(f"needs the packages of tests/e2e/requirements.txt from PyPI: {found}")
+    return found
+
+
 def _candidates() -> Iterator[str]:
     named = os.environ.get("BATUTA_TORCH_PYTHON")
     if named:
@@ -92,3 +98,6 @@ def _candidates() -> Iterator[str]:
         return
     on_path = (shutil.which(word) for word in ("python3", "python"))
     yield from dict.fromkeys(path for path in (sys.executable, *on_path, "/usr/bin/python3") if path)
+    stock = cached_python("frameworks", _LOCK, "3 GB")
+    if isinstance(stock, Path):
+        yield str(stock)

@@ -58,6 +58,8 @@ def unified_job(**changes: Any) -> UnifiedJob:
     return read(body)
 
 
+ON_CPU: dict[str, Any] = {"minReplicas": 2, "maxReplicas": 2, "gpusPerReplica": 0}
+"""The replicas of a CPU-only job."""
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"name": "2nd-try"}, "metadata.name: the name becomes part of host names"),
     ({"name": "a.b"}, "metadata.name: the name becomes part of host names"),
@@ -73,6 +75,22 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "spec.replicaSpec.targetReplicas: targetReplicas must be one of sizes",
     ),
     ({"sharing": {"gpuCompute": 50}}, "spec.sharing: a share is of one GPU"),
+    (
+        {"replicas": {"gpusPerReplica": 0, "maxReplicas": 1}, "sharing": {"gpuCompute": 50}},
+        "spec.sharing: a share is of one GPU",
+    ),
+    (
+        {"replicas": {"gpusPerReplica": 0}},
+        "spec.replicaSpec.gpusPerReplica: a job without GPUs has one size",
+    ),
+    (
+        {"replicas": {"gpusPerReplica": 0, "maxReplicas": 1, "sizes": [1]}},
+        "spec.replicaSpec.gpusPerReplica: a job without GPUs has one size",
+    ),
+    (
+        {"replicas": {"gpusPerReplica": 0, "maxReplicas": 1}, "topology": {"numa": "SingleNUMANode"}},
+        "spec.topology.numa: numa is about GPUs",
+    ),
     ({"replicas": {"maxReplicas": 1}, "sharing": {}}, "spec.sharing: a share needs gpuMemory"),
     (
         {"pod": {"restartPolicy": "OnFailure"}},

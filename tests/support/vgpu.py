@@ -1,7 +1,5 @@
 """Virtual GPUs for tests: a node's file, programs in C and Python that run on it, and third-party clients."""
 
-import functools
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -12,17 +10,15 @@ from typing import Any
 
 import pytest
 
-from batuta.gpu.vgpu.build import build, sources
-from batuta.gpu.vgpu.device_file import Machine, create
-from batuta.gpu.vgpu.environment import environment
+from batuta.gpu.native_libraries import native_sources, vgpu_environment, vgpu_libraries
+from batuta.gpu.vgpu.device_file import Machine, create_device_file
 from batuta.gpu.vgpu.models import find_model
-from batuta.gpu.vgpu.snapshot import Gpu, read
-from tests.support.kube.cache import cache_folder, locked
+from batuta.gpu.vgpu.snapshot import VirtualGpu, read_gpus
+from tests.support.cached_env import cached_python
 
 FOLDER = Path(__file__).resolve().parents[1] / "gpu"
 PROGRAMS = FOLDER / "programs"
 _WITHIN_S = 60
-_INSTALL_WITHIN_S = 900
 STRICT = ("-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wconversion", "-Wstrict-prototypes")
 
 
@@ -37,7 +33,7 @@ def compiler() -> str:
 def libraries() -> Path:
     """The folder of the compiled libraries."""
     compiler()
-    return build()
+    return vgpu_libraries()
 
 
 def compile_program(
@@ -46,7 +42,7 @@ def compile_program(
     """A program of tests/gpu/programs, linked with the libraries in `against`, by default the usual ones."""
     where = against or libraries()
     program = folder / name
-    native = sources()
+    native = native_sources()
     command = [
         *(compiler(), "-std=c11", "-O1", "-g", "-pthread", *flags),
         *("-I", str(native / "include"), "-I", str(native / "vgpu"), "-I", str(folder)),
@@ -69,12 +65,12 @@ class VirtualNode:
     def make(cls, folder: Path, gpus: int = 2, model: str = "T4", **options: Any) -> "VirtualNode":
         libraries()
         path = folder / "node.vgpu"
-        create(path, Machine(find_model(model), gpus=gpus, **options))
+        create_device_file(path, Machine(find_model(model), gpus=gpus, **options))
         return cls(path)
 
     @property
     def env(self) -> dict[str, str]:
-        return environment(self.path)
+        return vgpu_environment(self.path)
 
     def start(self, command: Sequence[str | Path], **env: str) -> "subprocess.Popen[str]":
         """Starts a program on these GPUs; whoever starts it ends it."""
@@ -96,46 +92,13 @@ class VirtualNode:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def read(self) -> tuple[Gpu, ...]:
-        return read(self.path)
+    def read(self) -> tuple[VirtualGpu, ...]:
+        return read_gpus(self.path)
 
 
 def client_python() -> Path:
     """A Python with the packages of tests/gpu/requirements.txt; skips where they cannot be had."""
-    found = _client_python()
+    found = cached_python("gpu-clients", FOLDER / "requirements.txt", "250 MB")
     if isinstance(found, str):
         pytest.skip(f"needs the packages of tests/gpu/requirements.txt from PyPI: {found}")
     return found
-
-
-@functools.cache
-def _client_python() -> Path | str:
-    """From the cache, or installed there once; a text says why not."""
-    wanted = FOLDER / "requirements.txt"
-    digest = hashlib.sha256(wanted.read_bytes() + sys.version.encode()).hexdigest()[:12]
-    home = cache_folder().with_name("gpu-clients") / digest
-    with locked("gpu-clients"):
-        if not (home / "complete").is_file() and (why := _install(home, wanted)):
-            shutil.rmtree(home, ignore_errors=True)
-            return why
-    return home / "bin" / "python"
-
-
-def _install(home: Path, wanted: Path) -> str:
-    """An environment, not only a folder for Python's path: numba-cuda puts a file beside its packages."""
-    shutil.rmtree(home, ignore_errors=True)
-    sys.stderr.write(f"installing clients of CUDA and NVML (250 MB) into {home}\n")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True, timeout=_WITHIN_S)
-    pip = [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install", "--quiet"]
-    options = ["--disable-pip-version-check", "--retries", "1", "--require-hashes", "--no-deps"]
-    said = subprocess.run(
-        [*pip, *options, "-r", str(wanted)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_INSTALL_WITHIN_S,
-    )
-    if said.returncode != 0:
-        return (said.stderr.strip().splitlines() or ["pip says nothing"])[-1]
-    (home / "complete").touch()
-    return ""

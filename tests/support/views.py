@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from batuta.core.arrays import frozen
 from batuta.core.policy import Policy
-from batuta.core.typed_view import TypedView
-from batuta.core.view import PoolView
-from batuta.spec.snapshot import build_view
-from batuta.spec.snapshot_job import SnapshotJob
+from batuta.core.view import PoolView, TypedView
+from batuta.spec.snapshot import SnapshotJob, build_view
 
 
 def make_job(**given: Any) -> SnapshotJob:

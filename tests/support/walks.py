@@ -3,21 +3,18 @@
 from random import Random
 from typing import Any
 
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.cluster import Node, placement_of
+from batuta.core.cluster import Node, Operator, Requirement, placement_of
 from batuta.core.curve import SpeedCurve, amdahl_curve, linear_curve
 from batuta.core.decide import decide
-from batuta.core.fit import Operator, Requirement
-from batuta.core.job import Job, JobKind, JobState, Share, Spread, Topology
-from batuta.core.progress import Progress
+from batuta.core.job import DesiredState, Job, JobKind, JobState, Progress, Share, Spread, Topology
 from batuta.core.reason import Reason
 from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
-from batuta.core.wish import Wish
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from batuta.spec.kueue.change import merge
-from batuta.spec.kueue.short_form import queue_change
+from batuta.spec.kueue.files import queue_change
 
 NODES: tuple[dict[str, Any], ...] = (
     {"gpus": 4, "gpu_type": "a"},
@@ -29,6 +26,7 @@ NODES: tuple[dict[str, Any], ...] = (
 JOBS: tuple[dict[str, Any], ...] = (
     {},
     {"size": 2, "max": 8},
+    {"size": 2, "max": 8, "restartable": False},
     {"size": 4, "min": 2, "max": 6, "gpus_per_replica": 2, "kind": JobKind.TORCH_ELASTIC},
     {"size": 2, "max": 8, "sizes": (1, 2, 4, 8), "checkpoint_interval_s": 600.5},
     {"share": Share(memory_mib=400, compute_percent=30)},
@@ -59,7 +57,7 @@ class Walk:
 
     def __init__(self, seed: int, policy: str = "fifo") -> None:
         self.chance = Random(seed)
-        self.rules = rules_for(policy)
+        self.rules = profile_for(policy)
         self.world = World()
         self.now_s = 0.0
         self.events: list[ev.Event] = []
@@ -106,8 +104,9 @@ class Walk:
         """Users, and what is told of them or of times."""
         now_s, job = self.now_s, self._anyone()
         told = (
-            ev.JobWished(now_s, job, self.chance.choice(list(Wish))),
+            ev.JobWished(now_s, job, self.chance.choice(list(DesiredState))),
             ev.TransitionTimed(now_s, job, 2, 1.5, None, 0.25),
+            ev.JobCheckpointed(now_s, job, self.chance.choice((None, now_s, now_s / 2))),
             ev.TrialMeasured(now_s, job, TrialMeasurement(f"{job}-t1", 1, TrialOutcome.FAILED, detail="no")),
             ev.JobHeldUp(
                 now_s,

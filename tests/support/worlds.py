@@ -6,12 +6,11 @@ from typing import Any
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node, Placement, Span
-from batuta.core.command import Command, Migrate, Preempt, Resize, Start
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job
 from batuta.core.job_table import Phase
 from batuta.core.placer import Placed, Placer, Target
-from batuta.core.plan import Plan, no_decisions
+from batuta.core.plan import Command, Migrate, Plan, Preempt, Resize, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
 from batuta.core.world import World
@@ -83,7 +82,7 @@ def targets_for(world: World, wanted: Mapping[str, int | tuple[int, str]]) -> li
     found = []
     for name, gpus in wanted.items():
         row = world.jobs.row(name)
-        held = int(world.jobs.i("gpu_type")[row])
+        held = int(world.jobs.gpu_type[row])
         count, kind = gpus if isinstance(gpus, tuple) else (gpus, None)
         found.append(Target(row, count, world.nodes.types.index(kind) if kind else max(held, 0)))
     return sorted(found)
@@ -100,7 +99,7 @@ def commands_of(world: World, targets: Sequence[Target], placed: Placed) -> list
     jobs, commands = world.jobs, list[Command]()
     for row, gpus, _ in targets:
         job, held, after = jobs.jobs[row].id, jobs.placements[row], placed.placements.get(row)
-        broken = jobs.i("phase")[row] == Phase.BROKEN
+        broken = jobs.phase[row] == Phase.BROKEN
         if after is not None:
             commands.append((Start if held is None else Resize)(job, after, Reason.ADMITTED))
         elif held is not None and (gpus == 0 or broken):

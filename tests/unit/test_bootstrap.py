@@ -5,24 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.sim.experiment import Experiment
 from batuta.backends.sim.result import RunResult, summarise
-from batuta.backends.sim.workload import Workload
+from batuta.backends.sim.workload import Experiment, Workload
 from batuta.bootstrap import (
     cadence_for,
     cluster_nodes,
     default_cluster,
-    find_policy,
-    placer_for,
     policy_summaries,
-    rules_for,
     run_experiment,
     run_experiments,
     with_seed,
     workload_of,
 )
-from batuta.core.decide import Rules
+from batuta.core.decide import SchedulerProfile
 from batuta.engine.loop import Cadence
+from batuta.engine.profile import find_policy, placer_for, profile_for
 from batuta.placement.most_free import MostFreePlacer
 from batuta.placement.placer import TopologyPlacer
 from batuta.placement.whole_nodes import WholeNodePlacer
@@ -119,21 +116,21 @@ def test_a_file_can_be_run_like_any_policy(policy_file: Path) -> None:
 
 
 def test_the_replays_are_placed_as_their_authors_did_goodput_tight_and_all_others_by_topology() -> None:
-    assert placer_for(find_policy("tiresias-replay")) == MostFreePlacer(by_size=False)
-    assert placer_for(find_policy("optimus-replay")) == MostFreePlacer(by_size=True)
+    assert placer_for(find_policy("tiresias-replay").traits) == MostFreePlacer(by_size=False)
+    assert placer_for(find_policy("optimus-replay").traits) == MostFreePlacer(by_size=True)
     for name in policy_names():
         if not name.endswith("-replay"):
-            kind = WholeNodePlacer if name in ("rent", "pollux", "sia") else TopologyPlacer
-            assert isinstance(placer_for(find_policy(name)), kind)
+            kind = WholeNodePlacer if name in ("rent", "rent-pure", "pollux", "sia") else TopologyPlacer
+            assert isinstance(placer_for(find_policy(name).traits), kind)
 
 
 def test_the_replays_neither_weigh_nor_freeze_and_others_do_unless_told_otherwise() -> None:
-    def habits(rules: Rules) -> tuple[bool, bool]:
+    def habits(rules: SchedulerProfile) -> tuple[bool, bool]:
         return rules.costs.enabled, rules.costs.freeze_transitions
 
-    assert habits(rules_for("tiresias-replay")) == (False, False)
-    assert habits(rules_for("afs-l")) == (True, True)
-    assert habits(rules_for("afs-l", weigh=False, freeze=False)) == (False, False)
+    assert habits(profile_for("tiresias-replay")) == (False, False)
+    assert habits(profile_for("afs-l")) == (True, True)
+    assert habits(profile_for("afs-l", weigh=False, freeze=False)) == (False, False)
 
 
 def test_policies_whose_order_changes_with_time_alone_decide_every_minute() -> None:

@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { advise } from "../src/lib/advice.ts";
 import { jobColour, JOB_COLOURS } from "../src/lib/colour.ts";
-import { inScope, matches, sorted } from "../src/lib/joblist.ts";
-import { progressText, range, ranks } from "../src/lib/job.ts";
+import { inScope, matches, sorted, waitingFirst } from "../src/lib/joblist.ts";
+import { asked, askedShort, checkpointText, progressText, range, ranks, size } from "../src/lib/job.ts";
 import { job } from "./samples.ts";
 
 test("unknown values come last both ways, ties go to the newest", () => {
@@ -58,4 +58,33 @@ test("a job that waits is told the size at which it would start", () => {
   const [first] = advise(waits, null);
   assert.deepEqual(first?.action, { kind: "resize", min_nodes: 2, label: "Allow 2 nodes at least" });
   assert.deepEqual(advise(job("1"), null), []);
+});
+
+test("a list begins with what waits, then what runs, then what is over; the newest of each first", () => {
+  const jobs = [job("1", { state: "SUCCEEDED" }), job("2", { state: "RUNNING" }), job("3", { state: "PENDING" }), job("4", { state: "FAILED" }), job("5", { state: "PREEMPTED" }), job("6", { state: "RESIZING" })];
+  assert.deepEqual(waitingFirst(jobs).map((one) => one.id), ["5", "3", "6", "2", "4", "1"]);
+});
+
+test("what a job has, what it asked for and what it may have are told apart", () => {
+  const elastic = job("1", { state: "RUNNING", gpus: { now: 8, wanted: 2, min: 1, max: 8, per_node: 1, type: "any" } });
+  assert.equal(size(elastic), 8);
+  assert.equal(asked(elastic), "asked for 2, may have 1 to 8");
+  assert.equal(askedShort(elastic), "asked 2 · 1–8");
+  const rigid = job("2", { state: "PENDING", gpus: { now: 0, wanted: 4, min: 4, max: 4, per_node: 1, type: "any" } });
+  assert.equal(asked(rigid), "asked for 4");
+  assert.equal(asked(job("3", { state: "RUNNING", gpus: { ...rigid.gpus, now: 4 } })), "");
+  const over = job("4", { state: "SUCCEEDED", gpus: { ...elastic.gpus, now: 0 } });
+  assert.deepEqual([size(over), askedShort(over)], [2, "1–8"]);
+});
+
+test("whether a restart keeps the work of an elastic job is told in a few words", () => {
+  const told = (seen: boolean, saved_s: number | null, restartable: boolean): string =>
+    checkpointText(job("1", { checkpoint: { seen, saved_s, restartable, sentence: "" } }), (time_s) => `at ${time_s}`);
+  assert.equal(told(false, null, false), "none seen");
+  assert.equal(told(false, null, true), "not needed");
+  assert.equal(told(true, null, false), "when asked");
+  assert.equal(told(true, 7, false), "at 7");
+  assert.equal(checkpointText(job("1"), () => ""), "");
+  const kept = job("1", { reason: { code: "KEEPS_SIZE", sentence: "", evidence: {} } });
+  assert.match(advise(kept, null)[0]?.text ?? "", /elastic\.restartable: true/);
 });

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { curve, measures, sizeCurve } from "../src/lib/curve.ts";
+import { curve, measures, meanUse, sizeCurve, useCurve } from "../src/lib/curve.ts";
 import { byRack, countKinds, meanUtilisation, tileKind } from "../src/lib/gpumap.ts";
 import { bars, fitted, rows, stacked, ticks } from "../src/lib/timeline.ts";
 import type { ProgressPoint, Timeline } from "../src/lib/types.ts";
@@ -93,4 +93,21 @@ test("after a restart the newer report of a step counts", () => {
 test("size over time begins and waits at zero", () => {
   const found = sizeCurve([{ from_s: 10, to_s: 20, gpus: 2 }, { from_s: 20, to_s: 30, gpus: 4 }, { from_s: 40, to_s: 50, gpus: 1 }], 0, 50);
   assert.deepEqual(found, [[0, 10, 20, 30, 40, 50], [0, 2, 4, 0, 1, 1]]);
+});
+
+test("use holds until it is measured again, ends with the job, and is not drawn where there were no GPUs", () => {
+  const points = [
+    { time_s: 10, busy: 0.5, gpus: 2 },
+    { time_s: 40, busy: 1, gpus: 2 },
+  ];
+  const segments = [
+    { from_s: 5, to_s: 20, gpus: 2 },
+    { from_s: 30, to_s: 50, gpus: 2 },
+  ];
+  assert.deepEqual(useCurve(points, segments, 50), [
+    [10, 20, 40, 50],
+    [50, null, 100, 100],
+  ]);
+  assert.equal(meanUse(points, 50), 0.625);
+  assert.equal(meanUse([], 50), null);
 });

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { feedLines, merge, parseEvents, type LiveEvent } from "../src/lib/feed.ts";
-import { clean, LogBuffer } from "../src/lib/logbuffer.ts";
-import { jobHref, parse } from "../src/lib/route.ts";
+import { clean, LogBuffer, pieces } from "../src/lib/logbuffer.ts";
+import { jobHref, parse, userHref } from "../src/lib/route.ts";
 
 const event = (seq: number, type: LiveEvent["type"], data: Record<string, unknown>): LiveEvent => ({ seq, type, time_s: 1, data });
 
@@ -71,6 +71,18 @@ test("routes", () => {
   assert.equal(parse("#/jobs").page, "jobs");
   assert.deepEqual([parse(jobHref("a/b")).page, parse(jobHref("a/b")).id], ["job", "a/b"]);
   assert.equal(parse("#/jobs?q=x").query.get("q"), "x");
+  assert.deepEqual([parse(userHref("ana@lab")).page, parse(userHref("ana@lab")).id], ["user", "ana@lab"]);
   assert.equal(parse("#/nothing/here").page, "unknown");
   assert.equal(parse("#/jobs/%E0%A4%A").id, "%E0%A4%A");
+});
+
+test("what is sought in a line is marked wherever it stands, and read as it is written", () => {
+  assert.deepEqual(pieces("Error: an error (x.*)", "ERROR").map((piece) => [piece.text, piece.hit]), [
+    ["Error", true],
+    [": an ", false],
+    ["error", true],
+    [" (x.*)", false],
+  ]);
+  assert.deepEqual(pieces("a (x.*) b", "(x.*)").filter((piece) => piece.hit).map((piece) => piece.text), ["(x.*)"]);
+  assert.deepEqual(pieces("nothing", ""), [{ text: "nothing", hit: false }]);
 });

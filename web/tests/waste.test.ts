@@ -9,6 +9,7 @@ function account(change: Partial<Account> = {}): Account {
   return {
     capacity_gpu_s: 0,
     used_gpu_s: 0,
+    unused_gpu_s: 0,
     restarting_gpu_s: 0,
     lost_gpu_s: 0,
     idle_gpu_s: 0,
@@ -19,7 +20,7 @@ function account(change: Partial<Account> = {}): Account {
   };
 }
 
-const day = (name: string, change: Partial<Account>): DayAccount => ({ ...account(change), day: name, queues: [] });
+const day = (name: string, change: Partial<Account>): DayAccount => ({ ...account(change), day: name, queues: [], users: [] });
 
 test("a bar is as high as its day has GPU-hours, and its parts make it up", () => {
   const [first, second] = dayBars([
@@ -53,23 +54,24 @@ test("days without GPUs have no bar", () => {
 
 test("queues come by what they held, the largest first", () => {
   const bars = queueBars([
-    { queue: "small", used_gpu_s: H, restarting_gpu_s: 0, lost_gpu_s: 0, waiting_gpu_s: 9 * H },
-    { queue: "large", used_gpu_s: 2 * H, restarting_gpu_s: H, lost_gpu_s: H, waiting_gpu_s: 0 },
+    { queue: "small", used_gpu_s: H, unused_gpu_s: 0, restarting_gpu_s: 0, lost_gpu_s: 0, waiting_gpu_s: 9 * H },
+    { queue: "large", used_gpu_s: H, unused_gpu_s: H, restarting_gpu_s: H, lost_gpu_s: H, waiting_gpu_s: 0 },
   ]);
   assert.deepEqual(
     bars.map((bar) => bar.queue),
     ["large", "small"],
   );
   assert.deepEqual(bars[0]!.parts, [
-    { key: "used", width: 0.5 },
+    { key: "used", width: 0.25 },
+    { key: "unused", width: 0.25 },
     { key: "restarting", width: 0.25 },
     { key: "lost", width: 0.25 },
   ]);
-  assert.match(bars[1]!.sentence, /^small: used 1, restarts 0, lost work 0, waited for 9 GPU-hours$/);
+  assert.match(bars[1]!.sentence, /^small: used 1, not busy 0, restarts 0, lost work 0, waited for 9 GPU-hours$/);
 });
 
 test("the days of one queue are what its jobs held", () => {
-  const own = { queue: "lab", used_gpu_s: 3 * H, restarting_gpu_s: H, lost_gpu_s: 0, waiting_gpu_s: 5 * H };
+  const own = { queue: "lab", used_gpu_s: 3 * H, unused_gpu_s: 0, restarting_gpu_s: H, lost_gpu_s: 0, waiting_gpu_s: 5 * H };
   const days: DayAccount[] = [{ ...day("2026-11-15", { capacity_gpu_s: 100 * H, idle_gpu_s: 96 * H }), queues: [own] }, day("2026-11-16", { capacity_gpu_s: 100 * H })];
   const [first, second] = queueDays(days, "lab");
   assert.deepEqual([first!.capacity_gpu_s, first!.idle_gpu_s, first!.waiting_gpu_s], [4 * H, 0, 5 * H]);

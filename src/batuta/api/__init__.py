@@ -1,1 +1,1 @@
-"""The HTTP face of a running engine: jobs, nodes, queues, policy, events, logs, metrics, the dashboard."""
+"""The HTTP API server of a running engine: jobs, nodes, queues, policy, events, logs, metrics, dashboard."""

@@ -1,79 +1,74 @@
-"""The app: all routes, and what stands around them."""
+"""The FastAPI application: routers, middleware, OpenAPI document, dashboard and uvicorn server."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
-from batuta.api import (
+from batuta.api.auth import SAFE_METHODS
+from batuta.api.dependencies import ServerDependencies
+from batuta.api.middleware import EncodedSlashMiddleware, SecurityMiddleware
+from batuta.api.models import ProblemDocument
+from batuta.api.request_models import Submit
+from batuta.api.responses import HttpProblem, install_error_handlers
+from batuta.api.routes import (
     cluster,
     doctor,
     events,
-    foresight,
-    health,
+    forecasts,
     jobs,
     logs,
     metrics,
     nodes,
     policy,
-    problems,
     queues,
-    quota_changes,
-    report,
-    session,
-    shadow,
     submit,
     tokens,
 )
-from batuta.api.asked import Submit
-from batuta.api.auth import SAFE
-from batuta.api.desk import Desk
-from batuta.api.door import Door
-from batuta.api.models import ProblemDocument
-from batuta.api.pages import serve_dashboard
-from batuta.api.parts import ServerParts
-from batuta.api.problems import Refusal
-from batuta.api.slashes import Slashes
+from batuta.api.state import AppState, end_streams
 
 PREFIX = "/api/v1"
-_MODULES = (
-    submit,
-    jobs,
-    logs,
-    cluster,
-    nodes,
-    queues,
-    quota_changes,
-    policy,
-    shadow,
-    foresight,
-    report,
-    doctor,
-    events,
-    tokens,
-    session,
+_ROUTERS = (
+    *(submit.router, jobs.router, logs.router, cluster.router, nodes.router, queues.router),
+    *(queues.quota_router, policy.router, policy.shadow_router, forecasts.router, cluster.report_router),
+    *(doctor.router, events.router, tokens.router, tokens.session_router),
 )
-_ASKING = (shadow, foresight, session)
-"""They change nothing that jobs would notice, whatever the method."""
+_HARMLESS_ROUTERS = (policy.shadow_router, forecasts.router, tokens.session_router)
+"""Whatever the method, they change nothing that a job would notice: a read-only server has them, too."""
 _PUBLIC = frozenset(("/healthz", "/readyz"))
+_HEADERS_BYTES = 32 << 10
+_GRACE_S = 3
+_NOT_BUILT_PAGE = """<!doctype html><meta charset="utf-8"><title>Batuta</title>
+<h1>Batuta runs</h1>
+<p>This installation has no dashboard: it was not built into the package.</p>
+<p>In the repository: <code>make web</code>. The API is at <a href="/api/v1/openapi.json">/api/v1</a>.</p>
+"""
+_API_PATHS = ("/api/", "/metrics", "/healthz", "/readyz", "/login")
 
 
-def create_app(parts: ServerParts) -> FastAPI:
-    """The HTTP API of a running service, with its dashboard."""
-    desk = Desk(parts)
+def create_app(deps: ServerDependencies) -> FastAPI:
+    """Create the HTTP API of a running service, with its dashboard."""
+    state = AppState(deps)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with desk.open():
+        async with state.open():
             yield
 
     app = FastAPI(
         title="Batuta",
-        version=parts.version or "0",
+        version=deps.version or "0",
         openapi_url=f"{PREFIX}/openapi.json",
         # Both load scripts from elsewhere.
         docs_url=None,
@@ -81,36 +76,36 @@ def create_app(parts: ServerParts) -> FastAPI:
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    app.state.desk = desk
+    app.state.batuta = state
     api = APIRouter(prefix=PREFIX)
-    for module in _MODULES:
-        guards = () if module in _ASKING else (Depends(_check_changes),)
-        api.include_router(module.router, dependencies=guards)
-    for router in (api, metrics.router, health.router, session.login_router):
+    for router in _ROUTERS:
+        guards = () if router in _HARMLESS_ROUTERS else (Depends(_refuse_changes),)
+        api.include_router(router, dependencies=guards)
+    for router in (api, metrics.router, cluster.health_router, tokens.login_router):
         app.include_router(router)
-    serve_dashboard(app, parts.static)
-    problems.install(app)
-    app.add_middleware(Slashes)
-    app.add_middleware(Door, hosts=parts.hosts)
-    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+    serve_dashboard(app, deps.static)
+    install_error_handlers(app)
+    app.add_middleware(EncodedSlashMiddleware)
+    app.add_middleware(SecurityMiddleware, hosts=deps.hosts)
+    app.openapi = lambda: _openapi_document(app)  # type: ignore[method-assign]
     return app
 
 
-async def _check_changes(request: Request) -> None:
-    """Refuses what would change something, at a server where that is done elsewhere."""
-    desk: Desk = request.app.state.desk
-    if desk.parts.read_only and request.method not in SAFE:
-        raise Refusal(405, desk.parts.read_only)
+async def _refuse_changes(request: Request) -> None:
+    """Refuse a change at a read-only server."""
+    state: AppState = request.app.state.batuta
+    if state.deps.read_only and request.method not in SAFE_METHODS:
+        raise HttpProblem(405, state.deps.read_only)
 
 
 def login_path(app: FastAPI, token_hash: str) -> str:
-    """The path of a link that logs a browser in as the bearer of a token, once, within a minute."""
-    desk: Desk = app.state.desk
-    return session.login_path(desk.sessions.new_code(token_hash))
+    """The path of a link that logs a browser in with a token, once, within a minute."""
+    state: AppState = app.state.batuta
+    return tokens.login_path(state.sessions.new_code(token_hash))
 
 
-def _document(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with what FastAPI cannot know: bodies that are read by hand, and who may ask."""
+def _openapi_document(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with bodies that are read by hand, and authentication."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, routes=app.routes)
         schemas = document["components"]["schemas"]
@@ -128,3 +123,62 @@ def _document(app: FastAPI) -> dict[str, Any]:
                     operation["security"] = [{"token": []}, {"session": []}]
         app.openapi_schema = document
     return app.openapi_schema
+
+
+class Dashboard(StaticFiles):
+    """The built dashboard: files with a hash in their name are cached for ever, the page itself never."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        try:
+            response = await super().get_response(path, scope)
+        except HTTPException as error:
+            # A path within the dashboard, not a file: its own router resolves it.
+            if error.status_code != 404 or "." in path.rpartition("/")[2]:
+                raise
+            response = await super().get_response("index.html", scope)
+        is_hashed = path.startswith("assets/")
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if is_hashed else "no-cache"
+        return response
+
+
+def serve_dashboard(app: FastAPI, folder: Path) -> None:
+    """Serve a file of the dashboard where no route matches, or a page that says how to build it."""
+    dashboard = Dashboard(directory=folder, html=True, check_dir=False)
+    not_found = app.router.default
+
+    async def find(scope: Scope, receive: Receive, send: Send) -> None:
+        is_file = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if not is_file or scope["path"].startswith(_API_PATHS):
+            await not_found(scope, receive, send)
+        elif (folder / "index.html").is_file():
+            await dashboard(scope, receive, send)
+        elif scope["path"] == "/":
+            await HTMLResponse(_NOT_BUILT_PAGE)(scope, receive, send)
+        else:
+            await not_found(scope, receive, send)
+
+    app.router.default = find
+
+
+class ApiServer(uvicorn.Server):
+    """Ends streams of events and logs at a shutdown: uvicorn would wait for them for ever."""
+
+    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=host,
+                port=port,
+                access_log=False,
+                log_config=None,
+                server_header=False,
+                h11_max_incomplete_event_size=_HEADERS_BYTES,
+                timeout_graceful_shutdown=_GRACE_S,
+                lifespan="on",
+            )
+        )
+        self._api = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        end_streams(self._api)
+        await super().shutdown(sockets)

@@ -1,30 +1,38 @@
-"""Who asks, and what they may do: a bearer token, or the cookie of a session from this very origin."""
+"""Authentication and authorization: bearer tokens, and signed session cookies for browsers."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 import anyio.to_thread
 from fastapi import Depends, Request
 
-from batuta.api.problems import Refusal
-from batuta.api.sessions import COOKIE, Sessions
+from batuta.api.responses import HttpProblem
 from batuta.core.job import Job
-from batuta.store.records import Role, Token, Tokens, hash_of
+from batuta.engine.ports import JournalUnavailable
+from batuta.store.records import Role, Settings, Token, Tokens, hash_of
 
 _RANK = {Role.VIEWER: 0, Role.USER: 1, Role.ADMIN: 2}
-SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
+SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing."""
 _FRESH_S = 2.0
-"""Tokens are looked up again after this; a change through the API is seen at once."""
+"""Tokens are read again after this; a change through the API is seen at once."""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="batuta"'}
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
-    """The one who asks."""
+class Caller:
+    """The authenticated sender of a request."""
 
     user: str
     role: Role
@@ -33,63 +41,63 @@ class Who:
     def may(self, role: Role) -> bool:
         return _RANK[self.role] >= _RANK[role]
 
-    def check_own(self, job: Job) -> None:
-        """A user changes only their own jobs."""
+    def check_owner(self, job: Job) -> None:
+        """Raise HttpProblem unless the caller may change this job: its user, or an admin."""
         if self.role is not Role.ADMIN and job.user != self.user:
-            raise Refusal(
+            raise HttpProblem(
                 403, f"job {job.id} belongs to {job.user or 'nobody'}: only they, or an admin, change it"
             )
 
 
-class Bearers(Protocol):
-    """Knows whose a token is."""
+class TokenAuthenticator(Protocol):
+    """Finds the caller that a token stands for."""
 
-    async def bearing(self, token: str) -> Who | None:
-        """The one who has it; None when it is not valid."""
+    async def bearing(self, token: str) -> Caller | None:
+        """Return the caller with this token; None when it is not valid."""
         ...
 
-    async def find(self, hash_: str) -> Who | None:
-        """The same by its hash, which is what a session keeps of it."""
+    async def find(self, hash_: str) -> Caller | None:
+        """Return the caller with the token of this hash, which is what a session stores."""
         ...
 
 
-class StoredBearers:
-    """All tokens by hash, read from the store now and then."""
+class StoredTokenAuthenticator:
+    """Tokens of the store, read again after a few seconds."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens
         self._known: dict[str, Token] = {}
         self._read_s = float("-inf")
 
-    async def bearing(self, token: str) -> Who | None:
+    async def bearing(self, token: str) -> Caller | None:
         return await self.find(hash_of(token))
 
-    async def find(self, hash_: str) -> Who | None:
+    async def find(self, hash_: str) -> Caller | None:
         if time.monotonic() > self._read_s + _FRESH_S:
             await anyio.to_thread.run_sync(self.refresh)
         found = self._known.get(hash_)
-        return None if found is None else Who(found.user, found.role, found.hash)
+        return None if found is None else Caller(found.user, found.role, found.hash)
 
     def refresh(self) -> None:
-        """Reads all tokens; called when one was made or revoked."""
+        """Read all tokens again; called when one was created or revoked."""
         self._known = {token.hash: token for token in self._tokens.all()}
         self._read_s = time.monotonic()
 
 
-class Guard:
-    """Finds out who asks."""
+class RequestAuthenticator:
+    """Authenticates a request by its bearer token or its session cookie."""
 
-    def __init__(self, bearers: Bearers, sessions: Sessions) -> None:
+    def __init__(self, bearers: TokenAuthenticator, sessions: Sessions) -> None:
         self._bearers = bearers
         self._sessions = sessions
 
-    async def who(self, request: Request) -> Who | None:
-        """None when nobody says who they are; a refusal when what they say is wrong."""
+    async def caller(self, request: Request) -> Caller | None:
+        """Return the caller; None without credentials. Raises HttpProblem when they are not valid."""
         header = request.headers.get("authorization")
         if header is not None:
             scheme, _, token = header.partition(" ")
             if scheme.lower() != "bearer" or not token.strip():
-                raise Refusal(401, "only bearer tokens are known here", headers=_CHALLENGE)
+                raise HttpProblem(401, "only bearer tokens are known here", headers=_CHALLENGE)
             found = await self._bearers.bearing(token.strip())
         elif cookie := request.cookies.get(COOKIE):
             check_same_origin(request)
@@ -97,53 +105,125 @@ class Guard:
         else:
             return None
         if found is None:
-            raise Refusal(401, "this token or session is not valid (any more)", headers=_CHALLENGE)
+            raise HttpProblem(401, "this token or session is not valid (any more)", headers=_CHALLENGE)
         return found
 
 
 def check_same_origin(request: Request) -> None:
-    """Browsers send cookies along for other pages too; such requests get nowhere."""
+    """Raise HttpProblem for a request of another origin: browsers send the cookie with those, too."""
     site = request.headers.get("sec-fetch-site")
     if site not in (None, "same-origin", "none"):
-        raise Refusal(403, "this session is for its own pages only, not for those of another origin")
-    if request.method in SAFE:
+        raise HttpProblem(403, "this session is for its own pages only, not for those of another origin")
+    if request.method in SAFE_METHODS:
         return
     origin = request.headers.get("origin")
     if origin is None and site is None:
-        raise Refusal(403, "a change with a session needs the Origin header; programs use a token")
+        raise HttpProblem(403, "a change with a session needs the Origin header; programs use a token")
     own = f"{request.url.scheme}://{request.headers.get('host', '')}"
     if origin is not None and origin.lower() != own.lower():
-        raise Refusal(403, f"a change from another origin ({origin[:100]}) is refused")
+        raise HttpProblem(403, f"a change from another origin ({origin[:100]}) is refused")
 
 
-async def check_viewer(request: Request) -> Who:
-    return await _check(request, Role.VIEWER)
+async def check_viewer(request: Request) -> Caller:
+    return await _authorize(request, Role.VIEWER)
 
 
-async def _user(request: Request) -> Who:
-    return await _check(request, Role.USER)
+async def _check_user(request: Request) -> Caller:
+    return await _authorize(request, Role.USER)
 
 
-async def _admin(request: Request) -> Who:
-    return await _check(request, Role.ADMIN)
+async def _check_admin(request: Request) -> Caller:
+    return await _authorize(request, Role.ADMIN)
 
 
-async def _check(request: Request, role: Role) -> Who:
-    """Lets in whoever has this role or a higher one."""
-    guard: Guard = request.app.state.desk.guard
-    who = await guard.who(request)
-    if who is None:
-        raise Refusal(
+async def _authorize(request: Request, role: Role) -> Caller:
+    """Return the caller, if it has this role or a higher one."""
+    authenticator: RequestAuthenticator = request.app.state.batuta.authenticator
+    caller = await authenticator.caller(request)
+    if caller is None:
+        raise HttpProblem(
             401,
             "say who you are: Authorization: Bearer TOKEN ($BATUTA_TOKEN for the command line); "
             "for a browser, run `batuta dashboard`",
             headers=_CHALLENGE,
         )
-    if not who.may(role):
-        raise Refusal(403, f"this needs the role {role.value}; {who.user} has {who.role.value}")
-    return who
+    if not caller.may(role):
+        raise HttpProblem(403, f"this needs the role {role.value}; {caller.user} has {caller.role.value}")
+    return caller
 
 
-Viewer = Annotated[Who, Depends(check_viewer)]
-User = Annotated[Who, Depends(_user)]
-Admin = Annotated[Who, Depends(_admin)]
+Viewer = Annotated[Caller, Depends(check_viewer)]
+User = Annotated[Caller, Depends(_check_user)]
+Admin = Annotated[Caller, Depends(_check_admin)]
+
+
+COOKIE = "batuta_session"
+SESSION_S = 7 * 86_400.0
+CODE_S = 60.0
+_MAX_CODES = 1_000
+_KEY_SETTING = "session-key"
+
+
+class Sessions:
+    """How a browser logs in: a link that works once within a minute, then a signed cookie.
+
+    The cookie names a token by its hash, and is valid as long as that token: to revoke it ends its sessions.
+    The signing key is kept in the store, so that an open dashboard survives a restart of the server.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._codes: dict[str, tuple[str, float]] = {}
+        self._key = _load_signing_key(settings)
+
+    def new_code(self, token_hash: str) -> str:
+        """Create a code for one login with a token."""
+        # 192 random bits are plenty, and the link fits into a line of a terminal.
+        code, now_s = secrets.token_urlsafe(24), self._clock()
+        with self._lock:
+            self._codes = {known: entry for known, entry in self._codes.items() if entry[1] > now_s}
+            if len(self._codes) >= _MAX_CODES:
+                self._codes.pop(next(iter(self._codes)))
+            self._codes[_digest(code)] = (token_hash, now_s + CODE_S)
+        return code
+
+    def use_code(self, code: str) -> str | None:
+        """Return the cookie for a code; None when it is unknown, used or expired."""
+        with self._lock:
+            token_hash, until_s = self._codes.pop(_digest(code), ("", 0.0))
+        return self._cookie(token_hash) if self._clock() < until_s else None
+
+    def token_of(self, cookie: str) -> str | None:
+        """Return the hash of the token of a cookie; None when its signature is wrong or it has expired."""
+        try:
+            body, _, mac = cookie.partition(".")
+            if not hmac.compare_digest(mac.encode(), self._sign(body).encode()):
+                return None
+            facts = json.loads(base64.urlsafe_b64decode(body))
+            return str(facts["token"]) if self._clock() < facts["until_s"] else None
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _cookie(self, token_hash: str) -> str:
+        facts = {"token": token_hash, "until_s": self._clock() + SESSION_S, "nonce": secrets.token_hex(8)}
+        body = base64.urlsafe_b64encode(json.dumps(facts).encode()).decode()
+        return f"{body}.{self._sign(body)}"
+
+    def _sign(self, body: str) -> str:
+        return hmac.new(self._key, body.encode(), hashlib.sha256).hexdigest()
+
+
+def _load_signing_key(settings: Settings) -> bytes:
+    """Return the stored signing key; create it at the first start."""
+    stored = settings.get(_KEY_SETTING)
+    if stored is None:
+        stored = secrets.token_hex(32)
+        # On a full disk, sessions end with the server.
+        with suppress(JournalUnavailable):
+            settings.put(_KEY_SETTING, stored)
+    return bytes.fromhex(stored)
+
+
+def _digest(code: str) -> str:
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()

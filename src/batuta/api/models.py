@@ -1,13 +1,91 @@
-"""What is answered, as the OpenAPI document has it; docs/reference/http-api.md is the contract."""
+"""Response models: the API types as the OpenAPI document has them.
+
+`batuta.apitypes` declares the fields once, for client and server. A client takes most fields as optional, so
+that it understands older servers, and clusters; `response_model` makes a pydantic model in which the server
+has to set all of them. The models describe the answers, and tests check answers with them; the routes return
+plain dicts, which is quicker. docs/reference/http-api.md is the contract.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import fields, is_dataclass
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 
-from batuta.api.trial_models import Trial
+from batuta.apitypes import forecasts, queues, report, resources
 from batuta.core.job import JobKind, JobState
+from batuta.core.quota import StopPolicy, Strategy
+from batuta.store.records import Role
+
+Kind = Literal["ResourceFlavor", "ClusterQueue", "LocalQueue", "Cohort", "WorkloadPriorityClass"]
+_models: dict[type, type[BaseModel]] = {}
+
+
+def response_model(
+    kind: type,
+    name: str = "",
+    doc: str = "",
+    /,
+    *,
+    omit: tuple[str, ...] = (),
+    optional: tuple[str, ...] = (),
+    **types: Any,
+) -> type[BaseModel]:
+    """Return the pydantic model of an API type, with every field required but the `optional` ones.
+
+    `types` are narrower types that the server promises, or fields that no client reads; `omit` are fields
+    that the server does not send.
+    """
+    hints = get_type_hints(kind) | types
+    defaults = {one.name: one.default for one in fields(kind)}
+    declared: dict[str, Any] = {
+        field: (_described(hint), defaults[field] if field in optional else ...)
+        for field, hint in hints.items()
+        if field not in omit
+    }
+    model: type[BaseModel] = create_model(
+        name or kind.__name__, __doc__=doc or kind.__doc__, __module__=__name__, **declared
+    )
+    _models.setdefault(kind, model)
+    return model
+
+
+def _described(hint: Any) -> Any:
+    """Return a type hint with the models of the API types in it."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _models.get(hint) or response_model(hint)
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return Union[tuple(_described(one) for one in inner)]  # noqa: UP007  (made at run time)
+    if origin is tuple:
+        return list[_described(inner[0])]  # type: ignore[misc]
+    if origin is dict:
+        return dict[inner[0], _described(inner[1])]  # type: ignore[misc,valid-type]
+    return hint
+
+
+# ----------------------------------------------------------------------------------------------------- jobs
+
+_DETAILS = ("quota_reserved", "stands_for", "endpoints", "task")
+response_model(resources.Gpus, type=str)
+response_model(resources.ReasonGiven, evidence=dict[str, float])
+_job: dict[str, Any] = {
+    "kind": JobKind,
+    "state": JobState,
+    "wish": Literal["run", "park", "cancel"],
+    "submitted_s": float,
+}
+Job = response_model(resources.Job, "Job", "A job, alive or over.", omit=_DETAILS, **_job)
+JobWithTask = response_model(resources.Job, "JobWithTask", "A job, with what it runs.", **_job)
+JobPage = response_model(resources.JobPage)
+Submitted = response_model(resources.Submitted)
+Explanation = response_model(resources.Explanation, omit=("suggestions",), state=JobState)
+response_model(resources.SuggestedChange, facts=dict[str, str | float])
+Suggestions = response_model(resources.Suggestions)
+response_model(resources.ProgressPoint, metrics=dict[str, float])
+ProgressCurve = response_model(resources.ProgressCurve)
 
 
 class ProblemPlace(BaseModel):
@@ -30,189 +108,6 @@ class ProblemDocument(BaseModel):
     problems: list[ProblemPlace] = []
 
 
-# ----------------------------------------------------------------------------------------------------- jobs
-
-
-class Share(BaseModel):
-    """A part of one GPU."""
-
-    memory_mib: int
-    compute_percent: int
-
-
-class Gpus(BaseModel):
-    """How many GPUs a job has, asked for and could have."""
-
-    now: int
-    wanted: int
-    min: int
-    max: int
-    per_node: int
-    type: str
-    share: Share | None
-
-
-class Span(BaseModel):
-    """Some GPUs of one node."""
-
-    node: str
-    gpus: list[int]
-
-
-class ProgressSeen(BaseModel):
-    """What the job reported last; null where it does not say."""
-
-    fraction: float | None
-    step: int | None
-    total_steps: int | None
-    epoch: float | None
-    loss: float | None
-    step_s: float | None
-    samples_per_s: float | None
-    epoch_s: float | None
-
-
-class ReasonGiven(BaseModel):
-    """Why a job has what it has."""
-
-    code: str
-    sentence: str
-    evidence: dict[str, float]
-
-
-class ExpectedWork(BaseModel):
-    """How long earlier jobs say that it takes, in seconds on one GPU of the reference type."""
-
-    p10_s: float
-    p50_s: float
-    p90_s: float
-    source: str
-    """Whose history it is."""
-    jobs: int
-    """How many earlier jobs it rests upon."""
-
-
-class SizeChoice(BaseModel):
-    """Why it asks for as many GPUs as it does, where its user left that open."""
-
-    gpus: int
-    best_gpus: int
-    """The fastest size that it may have; 0 when nothing is known of its speed."""
-    speed_share: float
-    """Its speed at `gpus`, as a share of that at `best_gpus`."""
-    jobs: int
-    """How many earlier jobs were measured."""
-    sentence: str
-
-
-class Job(BaseModel):
-    """A job, alive or over."""
-
-    id: str
-    name: str
-    user: str
-    queue: str
-    kind: JobKind
-    priority: int
-    state: JobState
-    wish: Literal["run", "park", "cancel"]
-    gpus: Gpus
-    placement: list[Span]
-    progress: ProgressSeen | None
-    eta_s: float | None
-    submitted_s: float
-    started_s: float | None
-    ended_s: float | None
-    duration_s: float | None
-    waited_s: float | None
-    restarts: int
-    exit_code: int | None
-    detail: str
-    reason: ReasonGiven | None
-    expected: ExpectedWork | None
-    """What was believed of its length at its submit; null when nothing was known."""
-    size_choice: SizeChoice | None
-    """Null when its user said a size."""
-
-
-class QuotaReserved(BaseModel):
-    """Whether a job has quota, in Kueue's words."""
-
-    status: bool
-    reason: str
-    message: str
-
-
-class JobWithTask(Job):
-    """A job, with what it runs."""
-
-    quota_reserved: QuotaReserved | None
-    """Null when it is over."""
-    task: dict[str, Any] | None
-    """What it runs; values of secrets are hidden. None when it was submitted without a task."""
-
-
-class JobPage(BaseModel):
-    """Some of the jobs that match."""
-
-    jobs: list[Job]
-    next: str | None
-    total: int
-
-
-class Submitted(BaseModel):
-    """A new job, and what was accepted but is not used."""
-
-    job: Job
-    notes: list[str]
-
-
-class Sentence(BaseModel):
-    """Something that happened."""
-
-    time_s: float
-    sentence: str
-
-
-class Explanation(BaseModel):
-    """Why a job has what it has, and how that came about."""
-
-    job: str
-    state: JobState
-    reason: ReasonGiven | None
-    quota_reserved: QuotaReserved | None
-    """Null when it is over."""
-    ahead: int | None
-    """How many of its queue are ahead of it; null when it does not wait."""
-    story: list[Sentence]
-    expected: ExpectedWork | None
-    size_choice: SizeChoice | None
-    trial: Trial | None
-    """Null for a job that is not tried out."""
-
-
-class SuggestedChange(BaseModel):
-    """A change with which, and with nothing else, the next decision would start the job."""
-
-    code: str
-    sentence: str
-    facts: dict[str, str | float]
-    gpus: int
-    """What it would start with."""
-    stops: list[str]
-    """Jobs that would lose all their GPUs for it."""
-    shrinks: list[str]
-    """Jobs that would have fewer."""
-    within_s: float | None
-    """When it is expected to come about by itself."""
-
-
-class Suggestions(BaseModel):
-    """What would start a job that waits."""
-
-    suggestions: list[SuggestedChange]
-
-
 class JobEvent(BaseModel):
     """An event as in the journal, with its number."""
 
@@ -230,27 +125,43 @@ class JobEvents(BaseModel):
     next: str | None
 
 
-class ProgressPoint(BaseModel):
-    """One report."""
-
-    time_s: float | None
-    step: int | None
-    epoch: float | None
-    loss: float | None
-    samples_per_s: float | None
-    metrics: dict[str, float]
-
-
-class ProgressCurve(BaseModel):
-    """Reports over time, thinned."""
-
-    points: list[ProgressPoint]
-
-
 class Result(BaseModel):
     """What a job returned."""
 
     value: Any
+
+
+class LogLine(BaseModel):
+    """A line of a log, counted from the first one that is still there."""
+
+    line: int
+    text: str
+
+
+class LogSearch(BaseModel):
+    """Lines in which a text stands; the last ones when there are too many."""
+
+    matches: list[LogLine]
+    total: int
+    """How many there are."""
+    lines: int
+    """How many were looked at."""
+
+
+class UsePoint(BaseModel):
+    """How busy the GPUs of a job were, as measured up to a time."""
+
+    time_s: float
+    busy: float
+    """0 to 1, the mean of its GPUs."""
+    gpus: int
+    """How many of them were measured."""
+
+
+class GpuUse(BaseModel):
+    """How busy the GPUs of a job were over time; empty where nobody measures it."""
+
+    points: list[UsePoint]
 
 
 class Segment(BaseModel):
@@ -276,3 +187,92 @@ class Timeline(BaseModel):
     to_s: float
     gpus: int
     jobs: list[JobTimeline]
+
+
+# -------------------------------------------------------------------------------------------------- cluster
+
+response_model(resources.HealthShown, state=Literal["healthy", "suspect", "ill", "burn-in", "probation"])
+response_model(resources.Gpu, optional=("health",))
+Node = response_model(
+    resources.Node,
+    optional=("cordoned_by", "cordoned_s", "health"),
+    state=Literal["ready", "cordoned", "draining", "lost", "unhealthy"],
+)
+Nodes = response_model(resources.Nodes, optional=("alerts",))
+PolicyAnswer = response_model(resources.PolicyAnswer)
+response_model(resources.Cycle, last_ms=float, engine_cpu_s=float)
+Cluster = response_model(
+    resources.Cluster,
+    jobs=dict[JobState, int],
+    trouble=str,
+    pid=int,
+    started_s=float,
+    now_s=float,
+    read_only=str,  # where jobs, nodes and queues are changed, if not here
+    foresight=bool,  # whether it forecasts when jobs start and finish
+)
+Report = response_model(report.Report)
+response_model(resources.FindingView, severity=Literal["ok", "note", "warning", "error"])
+Examination = response_model(resources.Examination, now_s=float)
+TokenSeen = response_model(
+    resources.Token, "TokenSeen", "Who a token stands for.", omit=("token",), role=Role, created_s=float
+)
+TokenMade = response_model(
+    resources.Token, "TokenMade", "A new token.", role=Role, created_s=float, token=str
+)
+TokenList = response_model(resources.TokenList)
+
+
+class SessionLink(BaseModel):
+    """A link that logs a browser in."""
+
+    url: str
+
+
+class Session(BaseModel):
+    """Who asks."""
+
+    user: str
+    role: Role
+
+
+class Accepted(BaseModel):
+    """It will be done."""
+
+    accepted: Literal[True] = True
+
+
+class Health(BaseModel):
+    """How the server is."""
+
+    status: str
+
+
+# --------------------------------------------------------------------------------------- queues and forecasts
+
+response_model(queues.LocalQueue, stop_policy=StopPolicy)
+_queue: dict[str, Any] = {
+    "state": Literal["active", "held", "draining", "leaving", "misconfigured", "open", "unknown"],
+    "strategy": Strategy,
+    "stop_policy": StopPolicy,
+}
+Queue = response_model(queues.Queue, **_queue)
+Queues = response_model(queues.Queues)
+response_model(queues.WaitingJob, submitted_s=float, quota_reserved=resources.QuotaReserved)
+response_model(queues.HoldingJob, submitted_s=float)
+QueueDetail = response_model(queues.QueueDetail, **_queue)
+response_model(
+    queues.ChangedObject,
+    kind=Kind | Literal["Configuration"],
+    change=Literal["created", "changed", "unchanged", "removed"],
+)
+QuotaChanged = response_model(queues.QuotaChanged)
+EtaAnswer = response_model(forecasts.EtaAnswer)
+WhatIfAnswer = response_model(forecasts.WhatIfAnswer)
+ShadowAnswer = response_model(forecasts.ShadowAnswer)
+
+
+class QuotaObjects(BaseModel):
+    """All that holds now, as Kueue's objects (v1beta2)."""
+
+    objects: list[dict[str, Any]]

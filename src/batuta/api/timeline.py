@@ -1,4 +1,4 @@
-"""How many GPUs each job had when: a bounded record of the journal, for a Gantt chart."""
+"""GPUs of each job over time and their utilisation: a bounded record of the journal, for charts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batuta.api.event_text import type_of
-from batuta.api.picture import Picture
+from batuta.api.snapshot import WorldSnapshot
 from batuta.core.job_table import JobTable
 
-MOST_JOBS = 20_000
-MOST_CHANGES = 2_000
+MAX_JOBS = 20_000
+MAX_CHANGES = 2_000
 """Of one job; older ones are forgotten."""
+MAX_POINTS = 1_000
+"""Of the use of one job's GPUs; when there are more, every second one is forgotten."""
 _LAST_START, _LAST_RESIZE = JobTable.F["last_start_s"], JobTable.F["last_resize_s"]
 
 
@@ -26,19 +28,34 @@ class _Track:
     changes: list[tuple[float, int]] = field(default_factory=list)
     held: list[tuple[str, int]] = field(default_factory=list)
     """GPUs by node and number, to know what a lost node takes away."""
+    use: list[tuple[float, float, int]] = field(default_factory=list)
+    """A time, how busy its GPUs were, and how many were measured."""
 
     def hold(self, time_s: float, held: list[tuple[str, int]]) -> None:
         if len(held) != (self.changes[-1][1] if self.changes else 0):
             self.changes.append((time_s, len(held)))
-            del self.changes[:-MOST_CHANGES]
+            del self.changes[:-MAX_CHANGES]
         self.held = held
 
+    def measure(self, time_s: float, busy: float, gpus: int) -> None:
+        if self.use and self.use[-1][0] >= time_s:
+            # One measurement reports one node after the other.
+            self.use[-1] = (self.use[-1][0], busy, gpus)
+            return
+        self.use.append((time_s, busy, gpus))
+        if len(self.use) > MAX_POINTS:
+            del self.use[-2:0:-2]
 
-class TimelineRecord:
-    """Fed with events in their order; one thread at a time."""
+
+class GpuTimeline:
+    """Takes events in their order; one thread at a time."""
 
     def __init__(self) -> None:
         self._tracks: OrderedDict[str, _Track] = OrderedDict()
+        self._busy: dict[str, list[float | None]] = {}
+        """By node: the last utilisation of its GPUs."""
+        self._on: dict[str, set[str]] = {}
+        """By node: the jobs that hold GPUs of it."""
         self._handlers: dict[str, Callable[[dict[str, Any]], None]] = {
             "JobSubmitted": self._submitted,
             "Planned": self._planned,
@@ -48,10 +65,11 @@ class TimelineRecord:
             "NodeChanged": self._changed,
             "NodeLost": self._lost,
             "GpuFailed": self._lost,
+            "GpusUsed": self._used,
         }
 
     def feed(self, text: str) -> None:
-        """Takes in an event, as stored or as told."""
+        """Record an event, as stored or as published."""
         handler = self._handlers.get(type_of(text))
         if handler is not None:
             handler(json.loads(text))
@@ -60,9 +78,19 @@ class TimelineRecord:
         track = self._tracks.get(job)
         if track is None:
             track = self._tracks[job] = _Track(name)
-            while len(self._tracks) > MOST_JOBS:
-                self._tracks.popitem(last=False)
+            while len(self._tracks) > MAX_JOBS:
+                old, gone = self._tracks.popitem(last=False)
+                for node, _ in gone.held:
+                    self._on[node].discard(old)
         return track
+
+    def _hold(self, job: str, time_s: float, held: list[tuple[str, int]]) -> None:
+        track = self._track(job)
+        for node in {node for node, _ in track.held}:
+            self._on[node].discard(job)
+        for node in {node for node, _ in held}:
+            self._on.setdefault(node, set()).add(job)
+        track.hold(time_s, held)
 
     def _submitted(self, event: dict[str, Any]) -> None:
         job = event["job"]
@@ -73,67 +101,87 @@ class TimelineRecord:
             held = []
             for span in _spans(command.get("placement") or []):
                 held += [(span[0], gpu) for gpu in span[1]]
-            self._track(command["job"]).hold(event["time_s"], held)
+            self._hold(command["job"], event["time_s"], held)
 
     def _found(self, event: dict[str, Any]) -> None:
         held = [(node, gpu) for node, gpus in _spans(event["placement"]) for gpu in gpus]
-        self._track(event["job"]).hold(event["time_s"], held)
+        self._hold(event["job"], event["time_s"], held)
 
     def _released(self, event: dict[str, Any]) -> None:
-        self._track(event["job"]).hold(event["time_s"], [])
+        self._hold(event["job"], event["time_s"], [])
 
     def _lost(self, event: dict[str, Any]) -> None:
         node, gpu = event["node"], event.get("gpu")
         self._drop(event["time_s"], lambda own: own[0] == node and gpu in (None, own[1]))
 
     def _changed(self, event: dict[str, Any]) -> None:
-        """A node that has fewer GPUs than before takes the others away."""
+        """Release the GPUs that a node no longer has."""
         node, gpus = event["node"]["name"], event["node"]["gpus"]
         self._drop(event["time_s"], lambda own: own[0] == node and own[1] >= gpus)
 
+    def _used(self, event: dict[str, Any]) -> None:
+        node, own = event["node"], dict(event.get("jobs") or ())
+        self._busy[node] = event["gpus"]
+        for job in self._on.get(node, ()):
+            track = self._tracks[job]
+            if job in own:
+                track.measure(event["time_s"], own[job], 1)
+            elif known := [busy for name, gpu in track.held if (busy := self._of(name, gpu)) is not None]:
+                track.measure(event["time_s"], round(sum(known) / len(known), 4), len(known))
+
+    def _of(self, node: str, gpu: int) -> float | None:
+        busy = self._busy.get(node, ())
+        return busy[gpu] if gpu < len(busy) else None
+
     def _drop(self, time_s: float, is_gone: Callable[[tuple[str, int]], bool]) -> None:
-        for track in self._tracks.values():
+        for job, track in self._tracks.items():
             left = [own for own in track.held if not is_gone(own)]
             if len(left) < len(track.held):
-                track.hold(time_s, left)
+                self._hold(job, time_s, left)
 
-    def show(self, picture: Picture, since_s: float, now_s: float, limit: int) -> list[dict[str, Any]]:
-        """Jobs that had GPUs since a time, the first to start first; the newest when there are too many."""
+    def use(self, job: str) -> list[dict[str, Any]]:
+        """Return the utilisation of a job's GPUs over time; empty where it is not measured."""
+        track = self._tracks.get(job)
+        points = [] if track is None else track.use
+        return [{"time_s": time_s, "busy": busy, "gpus": gpus} for time_s, busy, gpus in points]
+
+    def show(self, snapshot: WorldSnapshot, since_s: float, now_s: float, limit: int) -> list[dict[str, Any]]:
+        """Return the jobs that had GPUs since a time, by start; the newest when there are too many."""
         found = []
         for job, track in reversed(list(self._tracks.items())):
             segments = _segments(track.changes, since_s, now_s)
             if segments:
-                found.append({"id": job, "name": self._name(picture, job, track), "segments": segments})
+                found.append({"id": job, "name": self._name(snapshot, job, track), "segments": segments})
             if len(found) == limit:
                 break
-        found += self._unseen(picture, since_s, now_s)[: limit - len(found)]
+        found += self._unseen(snapshot, since_s, now_s)[: limit - len(found)]
         return sorted(found, key=lambda shown: shown["segments"][0]["from_s"])
 
-    def _unseen(self, picture: Picture, since_s: float, now_s: float) -> list[dict[str, Any]]:
-        """Jobs that have had their GPUs since before the record begins."""
+    def _unseen(self, snapshot: WorldSnapshot, since_s: float, now_s: float) -> list[dict[str, Any]]:
+        """Return the jobs that have had their GPUs since before the record begins."""
         found = []
-        for row, (job, placement) in enumerate(zip(picture.jobs, picture.placements, strict=True)):
+        for row, (job, placement) in enumerate(zip(snapshot.jobs, snapshot.placements, strict=True)):
             track = self._tracks.get(job.id)
             if placement is None or (track is not None and track.changes):
                 continue
-            begun = [s for s in picture.floats[(_LAST_START, _LAST_RESIZE), row].tolist() if s == s]  # noqa: PLR0124
+            begun = [s for s in snapshot.floats[(_LAST_START, _LAST_RESIZE), row].tolist() if s == s]  # noqa: PLR0124
             segments = _segments([(max(begun, default=job.submit_s), placement.size)], since_s, now_s)
             if segments:
                 found.append({"id": job.id, "name": job.name, "segments": segments})
         return found
 
     @staticmethod
-    def _name(picture: Picture, job: str, track: _Track) -> str:
+    def _name(snapshot: WorldSnapshot, job: str, track: _Track) -> str:
         if track.name:
             return track.name
-        row, past = picture.rows.get(job), picture.past_by_id.get(job)
+        row, past = snapshot.rows.get(job), snapshot.past_by_id.get(job)
         if row is not None:
-            return picture.jobs[row].name
+            return snapshot.jobs[row].name
         return job if past is None else past.job.name
 
 
 def _spans(placement: list[Any]) -> list[tuple[str, list[int]]]:
-    """Of a placement as it is stored (`[[[node, gpus], …]]`), or as it is told."""
+    """Return the spans of a placement as stored (`[[[node, gpus], …]]`) or as published."""
     if placement and isinstance(placement[0], dict):
         return [(span["node"], span["gpus"]) for span in placement]
     return [(node, gpus) for node, gpus in placement[0]] if placement else []

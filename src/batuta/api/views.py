@@ -1,127 +1,181 @@
-"""Jobs, nodes and queues as people see them: rows of a picture become plain dicts, as models.py has them."""
+"""Jobs, nodes, tasks and trial runs as the JSON objects that the API returns."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import anyio.to_thread
 import numpy as np
 
-from batuta.api.parts import NodeFacts
-from batuta.api.picture import Picture
+from batuta.api.dependencies import NodeFacts
+from batuta.api.snapshot import WorldSnapshot
 from batuta.core.cluster import Placement
-from batuta.core.expected import ExpectedWork, SizeChoice
-from batuta.core.job import Job, JobId, JobState
+from batuta.core.job import DesiredState, ExpectedWork, Job, JobId, JobState, Progress, SizeChoice
+from batuta.core.job_events import never_fits
 from batuta.core.job_table import JobTable
 from batuta.core.plan import Decision
-from batuta.core.progress import Progress
-from batuta.core.wish import Wish
-from batuta.core.world import PastJob
+from batuta.core.trial import TrialMeasurement, run_id
+from batuta.core.world import PastJob, World
+from batuta.engine.trials.measurement import learn
+from batuta.spec.skypilot_keys import endpoints
+from batuta.spec.task_resources import Accelerator, emulated_types
+from batuta.store.codec import codec_of
+from batuta.store.database import Database, storable_text
 
-Shown: TypeAlias = dict[str, Any]
+JsonObject: TypeAlias = dict[str, Any]
 
-_WISHES = tuple({Wish.EVICT: "run", Wish.TRY: "run"}.get(wish, wish.name.lower()) for wish in Wish)
+_WISHES = tuple(
+    {DesiredState.EVICT: "run", DesiredState.TRY: "run"}.get(wish, wish.name.lower()) for wish in DesiredState
+)
 _WISH, _RESTARTS = JobTable.I["wish"], JobTable.I["restarts"]
-_FIRST, _REMAINING, _RATE, _ANCHOR = (
-    JobTable.F[name] for name in ("first_start_s", "remaining_s", "rate", "anchor_s")
+_FIRST, _REMAINING, _RATE, _ANCHOR, _RUN = (
+    JobTable.F[name] for name in ("first_start_s", "remaining_s", "rate", "anchor_s", "run_s")
+)
+NO_CHECKPOINT_SEEN = (
+    "No checkpoint of it was seen yet, so it keeps its size while it runs: a resize would lose its work. "
+    "It is restarted with fewer GPUs only so that another job can start"
 )
 _ANY = "any"
-_REMEMBERED = 5_000
-_over: dict[JobId, tuple[PastJob, Shown]] = {}
+_MAX_PAST_VIEWS = 5_000
+_past_views: dict[JobId, tuple[PastJob, JsonObject]] = {}
 
 
-def view_job(picture: Picture, job: JobId, now_s: float) -> Shown | None:
-    """A job, alive or over; None when it is not known."""
-    row = picture.rows.get(job)
+def view_job(snapshot: WorldSnapshot, job: JobId, now_s: float) -> JsonObject | None:
+    """Return a job, living or past; None when it is unknown."""
+    row = snapshot.rows.get(job)
     if row is not None:
-        return view_living(picture, row, now_s)
-    past = picture.past_by_id.get(job)
+        return view_living(snapshot, row, now_s)
+    past = snapshot.past_by_id.get(job)
     return None if past is None else view_past(past)
 
 
-def view_living(picture: Picture, row: int, now_s: float) -> Shown:
-    still = picture.shown.get(row)
+def view_living(snapshot: WorldSnapshot, row: int, now_s: float) -> JsonObject:
+    still = snapshot.shown.get(row)
     if still is None:
-        # Only three things change with time alone; the rest is worked out once for a picture.
-        still = picture.shown[row] = _view_still(picture, row)
+        # Only three values change with time alone; the rest is computed once per snapshot.
+        still = snapshot.shown[row] = _view_static(snapshot, row)
     started_s, submitted_s = still["started_s"], still["submitted_s"]
     return {
         **still,
-        "eta_s": _eta_s(picture, row, now_s),
-        "duration_s": None if started_s is None else max(0.0, now_s - started_s),
+        "eta_s": _eta_s(snapshot, row, now_s),
+        "duration_s": None if started_s is None else _run_s(snapshot, row, now_s),
         "waited_s": max(0.0, (now_s if started_s is None else started_s) - submitted_s),
     }
 
 
-def _view_still(picture: Picture, row: int) -> Shown:
-    job, placement = picture.jobs[row], picture.placements[row]
-    wish, restarts = picture.ints[(_WISH, _RESTARTS), row].tolist()
+def _run_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float:
+    """Return how long a living job has had GPUs, over all its runs."""
+    run_s, anchor_s = snapshot.floats[(_RUN, _ANCHOR), row].tolist()
+    since_s = 0.0 if snapshot.placements[row] is None else max(0.0, now_s - anchor_s)
+    return float(run_s + since_s)
+
+
+def _past_run_s(past: PastJob) -> float:
+    return max(0.0, past.end_s - past.first_start_s) if past.run_s is None else past.run_s
+
+
+def _view_static(snapshot: WorldSnapshot, row: int) -> JsonObject:
+    job, placement = snapshot.jobs[row], snapshot.placements[row]
+    wish, restarts = snapshot.ints[(_WISH, _RESTARTS), row].tolist()
     return {
-        **_request(job, picture.states[row], _WISHES[wish]),
-        "gpus": _gpus(job, placement, _type_of(picture, job, placement)),
+        **_request(job, snapshot.states[row], _WISHES[wish]),
+        "gpus": _gpus(job, placement, _type_of(snapshot, job, placement)),
+        "cpu": _cpu(job, placement),
         "placement": _placement(placement),
-        "progress": view_progress(picture.progress.get(job.id)),
+        "progress": view_progress(snapshot.progress.get(job.id)),
         "submitted_s": job.submit_s,
-        "started_s": _known(float(picture.floats[_FIRST, row])),
+        "started_s": _known(float(snapshot.floats[_FIRST, row])),
         "ended_s": None,
         "restarts": restarts,
         "exit_code": None,
         "detail": "",
-        "reason": view_decision(picture.decision_on(job.id)),
+        "reason": view_decision(snapshot.decision_on(job.id)),
+        "checkpoint": view_checkpoint(job, snapshot.checkpoints),
     }
 
 
-def view_past(past: PastJob) -> Shown:
-    """A job that is over never changes, so it is worked out once as long as it is looked at."""
-    shown = _over.get(past.job.id)
+def view_past(past: PastJob) -> JsonObject:
+    """Return a past job. It never changes, so recent ones are kept."""
+    shown = _past_views.get(past.job.id)
     if shown is None or shown[0] is not past:
-        if len(_over) >= _REMEMBERED:
-            _over.clear()
-        shown = _over[past.job.id] = (past, _view_past(past))
+        if len(_past_views) >= _MAX_PAST_VIEWS:
+            _past_views.clear()
+        shown = _past_views[past.job.id] = (past, _view_past(past))
     return shown[1]
 
 
-def _view_past(past: PastJob) -> Shown:
+def _view_past(past: PastJob) -> JsonObject:
     job = past.job
     started_s = _known(past.first_start_s)
     return {
         **_request(job, past.state, "cancel" if past.state is JobState.CANCELLED else "run"),
         "gpus": _gpus(job, None, _accepted(job)),
+        "cpu": _cpu(job, None),
         "placement": [],
         "progress": view_progress(past.progress),
         "eta_s": None,
         "submitted_s": job.submit_s,
         "started_s": started_s,
         "ended_s": past.end_s,
-        "duration_s": None if started_s is None else max(0.0, past.end_s - started_s),
+        "duration_s": None if started_s is None else _past_run_s(past),
         "waited_s": max(0.0, (past.end_s if started_s is None else started_s) - job.submit_s),
         "restarts": past.restarts,
         "exit_code": past.exit_code,
         "detail": past.detail,
-        "reason": None,
+        "reason": _ended_by(past),
+        "checkpoint": None,
     }
 
 
-def view_unborn(job: Job) -> Shown:
-    """What a submit would make."""
-    return _view_past(PastJob(job, JobState.PENDING, math.nan, job.submit_s, 0.0, 0)) | {"ended_s": None}
+def _ended_by(past: PastJob) -> JsonObject | None:
+    """Return why a job was ended, where it did not end by itself."""
+    if past.reason is None:
+        return None
+    evidence = past.evidence or ()
+    return {
+        "code": past.reason.name,
+        "sentence": past.reason.sentence(evidence),
+        "evidence": dict(evidence),
+    }
 
 
-def view_decision(decision: Decision | None) -> Shown | None:
+def view_dry_run(job: Job) -> JsonObject:
+    """Return the job that a submit would create."""
+    shown = _view_past(PastJob(job, JobState.PENDING, math.nan, job.submit_s, 0.0, 0))
+    return shown | {"ended_s": None, "checkpoint": view_checkpoint(job, {})}
+
+
+def view_checkpoint(job: Job, checkpoints: Mapping[JobId, float | None]) -> JsonObject | None:
+    """Return whether a restart keeps the work of an elastic job; None for a rigid one."""
+    if job.min == job.max:
+        return None
+    seen = job.id in checkpoints
+    return {
+        "seen": seen,
+        "saved_s": checkpoints.get(job.id),
+        "restartable": job.restartable,
+        "sentence": "" if seen or job.restartable else NO_CHECKPOINT_SEEN,
+    }
+
+
+def view_decision(decision: Decision | None) -> JsonObject | None:
     if decision is None:
         return None
     return {"code": decision.reason.name, "sentence": str(decision), "evidence": dict(decision.evidence)}
 
 
-def view_progress(progress: Progress | None) -> Shown | None:
+def view_progress(progress: Progress | None) -> JsonObject | None:
     if progress is None:
         return None
     return {name: getattr(progress, name) for name in Progress.__slots__}
 
 
-def _request(job: Job, state: JobState, wish: str) -> Shown:
+def _request(job: Job, state: JobState, wish: str) -> JsonObject:
     return {
         "id": job.id,
         "name": job.name,
@@ -136,7 +190,7 @@ def _request(job: Job, state: JobState, wish: str) -> Shown:
     }
 
 
-def _expected(expected: ExpectedWork | None) -> Shown | None:
+def _expected(expected: ExpectedWork | None) -> JsonObject | None:
     if expected is None:
         return None
     return {
@@ -148,7 +202,7 @@ def _expected(expected: ExpectedWork | None) -> Shown | None:
     }
 
 
-def _size_choice(choice: SizeChoice | None) -> Shown | None:
+def _size_choice(choice: SizeChoice | None) -> JsonObject | None:
     if choice is None:
         return None
     return {
@@ -160,47 +214,63 @@ def _size_choice(choice: SizeChoice | None) -> Shown | None:
     }
 
 
-def _gpus(job: Job, placement: Placement | None, gpu_type: str) -> Shown:
+def _gpus(job: Job, placement: Placement | None, gpu_type: str) -> JsonObject:
     share = job.share
     return {
         "now": 0 if placement is None else placement.size,
-        "wanted": job.size,
-        "min": job.min,
-        "max": job.max,
+        "wanted": job.gpus,
+        "min": 0 if job.cpu_only else job.min,
+        "max": 0 if job.cpu_only else job.max,
         "per_node": job.gpus_per_replica,
         "type": gpu_type,
         "share": None if share is None else view_share(share.memory_mib, share.compute_percent),
     }
 
 
-def view_share(memory_mib: int, compute_percent: int) -> Shown:
+def _cpu(job: Job, placement: Placement | None) -> JsonObject | None:
+    """What a CPU-only job has and asks for; None for one with GPUs."""
+    if not job.cpu_only:
+        return None
+    return {
+        "replicas": job.size,
+        "now": 0 if placement is None else placement.units,
+        "cpus": job.cpus_milli_per_gpu / 1000,
+        "memory_mib": job.memory_mib_per_gpu,
+    }
+
+
+def view_share(memory_mib: int, compute_percent: int) -> JsonObject:
     return {"memory_mib": memory_mib, "compute_percent": compute_percent}
 
 
-def _type_of(picture: Picture, job: Job, placement: Placement | None) -> str:
-    return _accepted(job) if placement is None else picture.node_types[placement.spans[0].node]
+def _type_of(snapshot: WorldSnapshot, job: Job, placement: Placement | None) -> str:
+    return (
+        _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
+    )
 
 
 def _accepted(job: Job) -> str:
+    if job.cpu_only:
+        return ""
     return " or ".join(name for name, _ in job.gpu_types) or _ANY
 
 
-def _placement(placement: Placement | None) -> list[Shown]:
+def _placement(placement: Placement | None) -> list[JsonObject]:
     by_node: dict[str, list[int]] = defaultdict(list)
     for node, gpus in () if placement is None else placement.spans:
         by_node[node] += gpus
     return [{"node": node, "gpus": gpus} for node, gpus in by_node.items()]
 
 
-def _eta_s(picture: Picture, row: int, now_s: float) -> float | None:
-    """Seconds left as was foretold lately, or else as the job says at its present speed; None: unknown."""
-    foretold_s = picture.foretold().get(picture.jobs[row].id)
-    if foretold_s is not None:
-        return max(0.0, foretold_s - now_s)
-    progress = picture.progress.get(picture.jobs[row].id)
-    if progress is None or progress.fraction is None or picture.states[row] is not JobState.RUNNING:
+def _eta_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float | None:
+    """Return the seconds left by a recent forecast, else by the job's progress; None when unknown."""
+    finish_s = snapshot.forecast_finishes().get(snapshot.jobs[row].id)
+    if finish_s is not None:
+        return max(0.0, finish_s - now_s)
+    progress = snapshot.progress.get(snapshot.jobs[row].id)
+    if progress is None or progress.fraction is None or snapshot.states[row] is not JobState.RUNNING:
         return None
-    remaining_s, rate, anchor_s = picture.floats[(_REMAINING, _RATE, _ANCHOR), row].tolist()
+    remaining_s, rate, anchor_s = snapshot.floats[(_REMAINING, _RATE, _ANCHOR), row].tolist()
     return _known(max(0.0, remaining_s / rate - max(0.0, now_s - anchor_s))) if rate > 0 else None
 
 
@@ -211,20 +281,21 @@ def _known(value: float) -> float | None:
 # ---------------------------------------------------------------------------------------------------- nodes
 
 
-def view_nodes(picture: Picture, facts: NodeFacts) -> list[Shown]:
-    tenants = _tenants(picture)
-    leaving = {picture.jobs[row].id for row in np.flatnonzero(picture.ints[_WISH]).tolist()}
-    return [_view_node(picture, i, tenants, leaving, facts) for i in range(len(picture.nodes))]
+def view_nodes(snapshot: WorldSnapshot, facts: NodeFacts) -> list[JsonObject]:
+    tenants = _tenants(snapshot)
+    leaving = {snapshot.jobs[row].id for row in np.flatnonzero(snapshot.ints[_WISH]).tolist()}
+    on_cpu = _on_cpu(snapshot)
+    return [_view_node(snapshot, i, tenants, on_cpu, leaving, facts) for i in range(len(snapshot.nodes))]
 
 
-def view_node(picture: Picture, name: str, facts: NodeFacts) -> Shown | None:
-    return next((node for node in view_nodes(picture, facts) if node["name"] == name), None)
+def view_node(snapshot: WorldSnapshot, name: str, facts: NodeFacts) -> JsonObject | None:
+    return next((node for node in view_nodes(snapshot, facts) if node["name"] == name), None)
 
 
-def _tenants(picture: Picture) -> Mapping[str, Mapping[int, list[Shown]]]:
-    """By node and GPU: the jobs that are on it."""
-    found: dict[str, dict[int, list[Shown]]] = defaultdict(lambda: defaultdict(list))
-    for job, placement in zip(picture.jobs, picture.placements, strict=True):
+def _tenants(snapshot: WorldSnapshot) -> Mapping[str, Mapping[int, list[JsonObject]]]:
+    """Return the jobs on each GPU of each node."""
+    found: dict[str, dict[int, list[JsonObject]]] = defaultdict(lambda: defaultdict(list))
+    for job, placement in zip(snapshot.jobs, snapshot.placements, strict=True):
         if placement is None:
             continue
         share = None if job.share is None else view_share(job.share.memory_mib, job.share.compute_percent)
@@ -234,50 +305,67 @@ def _tenants(picture: Picture) -> Mapping[str, Mapping[int, list[Shown]]]:
     return found
 
 
+def _on_cpu(snapshot: WorldSnapshot) -> Mapping[str, list[JobId]]:
+    """Return the CPU-only jobs on each node."""
+    found: dict[str, list[JobId]] = defaultdict(list)
+    for job, placement in zip(snapshot.jobs, snapshot.placements, strict=True):
+        if job.cpu_only and placement is not None:
+            for node in placement.nodes:
+                found[node].append(job.id)
+    return found
+
+
 def _view_node(
-    picture: Picture,
+    snapshot: WorldSnapshot,
     i: int,
-    tenants: Mapping[str, Mapping[int, list[Shown]]],
+    tenants: Mapping[str, Mapping[int, list[JsonObject]]],
+    on_cpu: Mapping[str, list[JobId]],
     leaving: set[JobId],
     facts: NodeFacts,
-) -> Shown:
-    node = picture.nodes[i]
+) -> JsonObject:
+    node = snapshot.nodes[i]
     own = tenants.get(node.name, {})
     utilisation = facts.utilisation(node.name)
     state = "ready"
-    if picture.lost >> i & 1:
+    if snapshot.lost >> i & 1:
         state = "lost"
-    elif picture.cordoned >> i & 1:
-        drains = any(job["id"] in leaving for jobs in own.values() for job in jobs)
+    elif snapshot.cordoned >> i & 1:
+        here = [job["id"] for jobs in own.values() for job in jobs] + on_cpu.get(node.name, [])
+        drains = any(job in leaving for job in here)
         state = "draining" if drains else "cordoned"
     return {
         "name": node.name,
         "state": state,
-        "gpu_type": node.gpu_type,
-        "gpu_memory_mib": node.gpu_memory_mib,
+        "gpu_type": node.gpu_type if node.gpus else "",
+        "gpu_memory_mib": node.gpu_memory_mib if node.gpus else 0,
         "rack": node.rack,
         "labels": dict(node.labels),
         "address": facts.address(node.name),
         "gpus": [
             {
                 "index": gpu,
-                "healthy": bool(picture.healthy[i] >> gpu & 1),
+                "healthy": bool(snapshot.healthy[i] >> gpu & 1),
                 "jobs": own.get(gpu, []),
                 "utilisation": utilisation.get(gpu),
             }
             for gpu in range(node.gpus)
         ],
+        "cpu": {
+            "total": node.cpus_milli / 1000 if node.cpus_milli else None,
+            "free": snapshot.cpus_milli[i] / 1000 if node.cpus_milli else None,
+            "memory_mib": node.memory_mib or None,
+            "memory_free_mib": snapshot.memory_mib[i] if node.memory_mib else None,
+            "jobs": on_cpu.get(node.name, []),
+        },
     }
 
 
-def count_gpus(picture: Picture) -> Shown:
-    """All GPUs; those that work and have a job, or none; those of cordoned nodes that have none, which are
-    not for the asking; those that do not work, or whose node is lost.
-    """
-    total = sum(node.gpus for node in picture.nodes)
-    healthy = sum(mask.bit_count() for mask in picture.healthy)
-    idle = [(mask & own).bit_count() for mask, own in zip(picture.free, picture.healthy, strict=True)]
-    closed = sum(count for i, count in enumerate(idle) if picture.cordoned >> i & 1)
+def count_gpus(snapshot: WorldSnapshot) -> JsonObject:
+    """Count the GPUs: used, free, unused ones of cordoned nodes, and those that are broken or lost."""
+    total = sum(node.gpus for node in snapshot.nodes)
+    healthy = sum(mask.bit_count() for mask in snapshot.healthy)
+    idle = [(mask & own).bit_count() for mask, own in zip(snapshot.free, snapshot.healthy, strict=True)]
+    closed = sum(count for i, count in enumerate(idle) if snapshot.cordoned >> i & 1)
     return {
         "total": total,
         "used": healthy - sum(idle),
@@ -285,3 +373,168 @@ def count_gpus(picture: Picture) -> Shown:
         "cordoned": closed,
         "unhealthy": total - healthy,
     }
+
+
+_HIDDEN = "<hidden>"
+_MAX_TASK_VIEWS = 1_000
+
+
+class TaskViewCache:
+    """Tasks as they are shown. They never change, so recent ones are kept."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    async def of(self, job: str) -> dict[str, Any] | None:
+        known = self._known.get(job)
+        if known is not None:
+            self._known.move_to_end(job)
+            return known
+        shown = await anyio.to_thread.run_sync(self._read, job)
+        if shown is not None:
+            self._known[job] = shown
+            if len(self._known) > _MAX_TASK_VIEWS:
+                self._known.popitem(last=False)
+        return shown
+
+    def _read(self, job: str) -> dict[str, Any] | None:
+        # Only what is committed: the table's own `get` would wait for the disk while the engine commits.
+        row = self._database.row("SELECT task_json FROM tasks WHERE job_id = ?", storable_text(job))
+        return view_task(row[0] if row else None)
+
+
+def view_task(stored: str | None) -> dict[str, Any] | None:
+    """Return a stored task much as its file was written, with secrets hidden; None if it cannot be read."""
+    if not stored:
+        return None
+    try:
+        task = json.loads(stored)["task"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    if not isinstance(task, dict):
+        return None
+    return {key: _VIEWS.get(key, _same)(value) for key, value in task.items()}
+
+
+def emulated_gpu_types(task: dict[str, Any] | None, gpus_per_node: int, types: Collection[str]) -> list[str]:
+    """Return the types of GPU that virtual ones emulate for a job of this task; mostly none."""
+    choices = (task or {}).get("any_of") or [(task or {}).get("needs") or {}]
+    asked = [Accelerator(**one) for choice in choices for one in choice.get("accelerators") or ()]
+    return list(emulated_types(asked, gpus_per_node, types))
+
+
+def endpoints_of(task: Mapping[str, Any] | None, host: str) -> list[str]:
+    """Return where the ports of a task are reached while its job runs."""
+    return endpoints(host, (task or {}).get("ports") or ()) if host else []
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _pairs(value: list[list[str]]) -> dict[str, str]:
+    return dict(value)
+
+
+_VIEWS: dict[str, Callable[[Any], Any]] = {
+    "envs": _pairs,
+    "labels": _pairs,
+    "secrets": lambda value: dict.fromkeys((name for name, _ in value), _HIDDEN),
+    "file_mounts": lambda value: {mount["target"]: mount["source"] for mount in value},
+}
+
+
+_FORM = codec_of(TrialMeasurement)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSnapshot:
+    """What the World has of a job's trial runs, copied under its lock."""
+
+    job: Job
+    measured: tuple[TrialMeasurement, ...]
+    over: bool
+    living: dict[int, str]
+    """By size: the state of a run that is not over."""
+
+
+def find_trial(world: World, job_id: str) -> TrialSnapshot | None:
+    """Return the trial runs of a job, living or past; None for a job without any."""
+    past = world.past.get(job_id)
+    if past is not None:
+        return None if past.job.trial is None else TrialSnapshot(past.job, past.trials, True, {})
+    if job_id not in world.jobs:
+        return None
+    jobs, row = world.jobs, world.jobs.row(job_id)
+    job, measured = jobs.jobs[row], world.trials.get(job_id, ())
+    if job.trial is None:
+        return None
+    runs = {gpus: run_id(job_id, gpus) for gpus in job.trial.sizes}
+    living = {
+        gpus: "waits" if jobs.placements[jobs.row(run)] is None else "runs"
+        for gpus, run in runs.items()
+        if run in jobs
+    }
+    over = jobs.wish_of(row) is not DesiredState.TRY or never_fits(measured, job.trial.sizes)
+    return TrialSnapshot(job, measured, over, living)
+
+
+def view_trial(tried: TrialSnapshot) -> JsonObject:
+    """Return the trial runs as JSON, with the size that they suggest."""
+    plan, measured = tried.job.trial, tried.measured
+    assert plan is not None
+    lesson = learn(tried.job, measured) if tried.over else None
+    known = {one.gpus: one for one in measured}
+    speeds = {one.gpus: one.units_per_s / one.gpus for one in measured if one.units_per_s is not None}
+    first = speeds[min(speeds)] if speeds else None
+    runs = [
+        _view_measured_run(known[gpus], speeds[gpus] / first if first and gpus in speeds else None)
+        if gpus in known
+        else _view_unmeasured_run(tried, gpus)
+        for gpus in plan.sizes
+    ]
+    return {
+        "over": tried.over,
+        "only": plan.only,
+        "budget_s": plan.budget_s,
+        "each_s": plan.each_s,
+        "runs": runs,
+        "chosen_gpus": lesson.choice.gpus if lesson is not None and lesson.choice is not None else None,
+        "sentence": lesson.sentence if lesson is not None else "",
+    }
+
+
+def _view_measured_run(one: TrialMeasurement, efficiency: float | None) -> JsonObject:
+    return {
+        "run": one.run,
+        "gpus": one.gpus,
+        "state": one.outcome.value,
+        "gpu_type": one.gpu_type,
+        "nodes": one.nodes,
+        "batch": one.batch or None,
+        "steps_per_s": 1.0 / one.step_s if one.step_s else None,
+        "units_per_s": one.units_per_s,
+        "unit": one.unit,
+        "efficiency": efficiency,
+        "memory_mib": one.memory_mib,
+        "utilisation": one.utilisation,
+        "detail": one.detail,
+    }
+
+
+def _view_unmeasured_run(tried: TrialSnapshot, gpus: int) -> JsonObject:
+    state = "not tried" if tried.over else tried.living.get(gpus, "planned")
+    unknown = dict.fromkeys(
+        ("batch", "steps_per_s", "units_per_s", "efficiency", "memory_mib", "utilisation")
+    )
+    rest = {"gpu_type": "", "nodes": 1, "unit": "", "detail": ""}
+    return {"run": run_id(tried.job.id, gpus), "gpus": gpus, "state": state, **unknown, **rest}
+
+
+def measurement_sentence(stored: Any) -> str:
+    """Return the sentence of a stored measurement."""
+    read = _FORM.read
+    assert read is not None
+    measured: TrialMeasurement = read(stored)
+    return measured.sentence

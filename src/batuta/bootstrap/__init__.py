@@ -1,4 +1,4 @@
-"""The only place that wires things together: names from the command line become collaborators."""
+"""The only package that wires others together: names from the command line become collaborators."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from batuta.backends.sim.experiment import Experiment
     from batuta.backends.sim.goodput.backend import Tuning
     from batuta.backends.sim.result import RunResult
     from batuta.backends.sim.run import SimulatedBackend
-    from batuta.backends.sim.workload import Workload
+    from batuta.backends.sim.workload import Experiment, Workload
     from batuta.core.cluster import Node
-    from batuta.core.decide import Rules
-    from batuta.core.placer import Placer
     from batuta.core.plan import Plan
     from batuta.core.policy import Policy
     from batuta.core.quota import Quota
@@ -26,12 +23,9 @@ if TYPE_CHECKING:
     from batuta.engine.ports import Journal
     from batuta.spec.problem import Problem
 
+DEFAULT_POLICY = "rent"
 DEFAULT_CLUSTERS = {"sample": "8x4", "pollux": "16x4:T4"}
 """For workloads that were made for a certain cluster."""
-LOOK_AGAIN_S = 60.0
-"""How often to decide while jobs wait and nothing happens, for policies whose order changes with time."""
-CALM_S = 5.0
-"""How often at most a server decides because of reports of progress alone."""
 GOODPUT_ROUND_S = 60.0
 """The goodput model is defined in rounds; these are its authors'."""
 
@@ -41,9 +35,8 @@ def _load_workload(
     path: str, format: str | None, elastic: str, speed: str, profiles: str | None = None
 ) -> Workload:
     """Reads a workload once per process."""
-    from batuta.backends.sim.traces.detect import read_workload
-    from batuta.backends.sim.traces.elasticity import Elasticity
-    from batuta.backends.sim.traces.trace_format import TraceOptions
+    from batuta.backends.sim.traces.reader import read_workload
+    from batuta.backends.sim.traces.trace_format import Elasticity, TraceOptions
 
     folder = Path(profiles) if profiles else None
     return read_workload(path, format, TraceOptions(Elasticity.parse(elastic, speed), profiles=folder))
@@ -79,70 +72,25 @@ def default_cluster(workload: Workload) -> str | None:
     return DEFAULT_CLUSTERS.get(workload.name) or DEFAULT_CLUSTERS.get(workload.format)
 
 
-def placer_for(policy: Policy) -> Placer:
-    """The placer that a policy is defined with, or the topology-aware one."""
-    from batuta.placement.most_free import MostFreePlacer
-    from batuta.placement.placer import TopologyPlacer
-    from batuta.placement.whole_nodes import WholeNodePlacer
-
-    style = getattr(policy, "placement", "topology")
-    if style == "whole-nodes":
-        return WholeNodePlacer()
-    return TopologyPlacer() if style == "topology" else MostFreePlacer(by_size=style == "most-free-by-size")
-
-
 def find_policy(name: str) -> Policy:
-    """A policy by its name, or the one in a Python file: `my_policy.py`, or `my_policy.py:ClassName`."""
-    from batuta.policies.policy_file import load_policy_file
-    from batuta.policies.registry import BrokenPolicyError, UnknownPolicyError, load_policy
-    from batuta.spec.problem import InputError
+    """A policy by its name, or the one in a Python file; see `engine.profile`."""
+    from batuta.engine.profile import find_policy
 
-    path, _, wanted = name.partition(":")
-    try:
-        return load_policy_file(path, wanted) if path.endswith(".py") else load_policy(name)
-    except (BrokenPolicyError, UnknownPolicyError) as error:
-        raise InputError.of(str(error)) from error
-
-
-def rules_for(policy_name: str, weigh: bool = True, freeze: bool = True) -> Rules:
-    from batuta.core.decide import Rules
-    from batuta.core.weigh import Costs
-    from batuta.policies.checked import CheckedPolicy
-    from batuta.quota.admission import QuotaAdmission
-
-    policy = find_policy(policy_name)
-    if not type(policy).__module__.startswith("batuta.policies."):
-        policy = CheckedPolicy(policy)
-    if getattr(policy, "placement", "topology").startswith("most-free"):
-        # Published baselines are replayed as their authors ran them.
-        weigh = freeze = False
-    growth = not getattr(policy, "weighs", False)
-    costs = Costs(enabled=weigh, growth=growth, freeze_transitions=freeze)
-    return Rules(policy, placer_for(policy), QuotaAdmission(), costs)
+    return find_policy(name)
 
 
 def cadence_for(experiment: Experiment, policy: Policy) -> Cadence:
     from batuta.engine.loop import Cadence
 
-    every_s = LOOK_AGAIN_S if hasattr(policy, "tiers") else getattr(policy, "look_again_s", None)
-    if experiment.round_s is not None:
-        every_s = None
+    every_s = policy.traits.decide_every_s if experiment.round_s is None else None
     return Cadence(experiment.round_s, experiment.min_interval_s, every_s=every_s)
-
-
-def live_cadence() -> Cadence:
-    """When a server decides. Its policy may change at run time, so it looks as often as any would want it."""
-    from batuta.engine.loop import Cadence
-
-    return Cadence(calm_s=CALM_S, every_s=LOOK_AGAIN_S)
 
 
 def policy_summaries() -> list[tuple[str, str]]:
     """All policies, with a sentence on each."""
-    from batuta.bootstrap.policy_words import words_on
-    from batuta.policies.registry import load_policy, policy_names
+    from batuta.policies.registry import policy_summaries
 
-    return [(name, words_on(load_policy(name))) for name in policy_names()]
+    return policy_summaries()
 
 
 def version() -> str:
@@ -160,8 +108,9 @@ def run_experiment(
     """Simulates one experiment from beginning to end."""
     from dataclasses import replace
 
-    from batuta.backends.sim.experiment import first_jobs, resample
-    from batuta.backends.sim.run import Setting, simulate
+    from batuta.backends.sim.run import RunOptions, simulate
+    from batuta.backends.sim.workload import first_jobs, resample
+    from batuta.engine.profile import profile_for
     from batuta.policies.checked import PolicyAnswerError
     from batuta.spec.problem import InputError
 
@@ -170,13 +119,13 @@ def run_experiment(
     goodput = any(sim.goodput is not None for sim in workload.jobs)
     if goodput and experiment.round_s is None:
         experiment = replace(experiment, round_s=GOODPUT_ROUND_S)
-    rules = rules_for(experiment.policy, experiment.weigh, freeze=not goodput)
+    rules = profile_for(experiment.policy, experiment.weigh, freeze=not goodput)
     backend = (
         _goodput_backend(experiment, workload, nodes, rules.policy)
         if goodput
         else _event_backend(experiment, workload, nodes)
     )
-    setting = Setting(
+    setting = RunOptions(
         workload=workload.name,
         cluster=experiment.cluster,
         seed=experiment.seed,
@@ -192,8 +141,8 @@ def run_experiment(
 
 
 def _event_backend(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> SimulatedBackend:
-    from batuta.backends.sim.experiment import with_locality
-    from batuta.backends.sim.machine import SimBackend, SimOptions
+    from batuta.backends.sim.backend import SimBackend, SimOptions
+    from batuta.backends.sim.workload import with_locality
 
     jobs = with_locality(workload.jobs, experiment.locality)
     options = SimOptions(restart_s=experiment.restart_s)
@@ -203,9 +152,8 @@ def _event_backend(experiment: Experiment, workload: Workload, nodes: Sequence[N
 def _goodput_backend(
     experiment: Experiment, workload: Workload, nodes: Sequence[Node], policy: Policy
 ) -> SimulatedBackend:
-    from batuta.backends.sim.experiment import profiles_beside
-    from batuta.backends.sim.goodput.backend import GoodputBackend
-    from batuta.backends.sim.goodput.lengths import Lengths
+    from batuta.backends.sim.goodput.backend import GoodputBackend, JobLengths
+    from batuta.backends.sim.workload import profiles_beside
     from batuta.spec.problem import InputError
 
     folder = Path(experiment.profiles) if experiment.profiles else profiles_beside(experiment.workload)
@@ -220,20 +168,21 @@ def _goodput_backend(
         folder,
         round_s=experiment.round_s or GOODPUT_ROUND_S,
         restart_s=30.0 if experiment.restart_s is None else experiment.restart_s,
-        knowledge=getattr(policy, "knowledge", experiment.knowledge),
+        knowledge=policy.traits.replay.knowledge or experiment.knowledge,
         tuning=_tuning(policy),
-        lengths=Lengths.parse(experiment.lengths, experiment.seed),
+        lengths=JobLengths.parse(experiment.lengths, experiment.seed),
     )
 
 
 def _tuning(policy: Policy) -> Tuning | None:
     """How jobs tune their batch size under this policy; None: not at all."""
     from batuta.backends.sim.goodput.backend import Tuning
-    from batuta.backends.sim.goodput.lessons import Exploration
+    from batuta.backends.sim.goodput.model import Exploration
 
-    if not getattr(policy, "adapts_batch", False):
+    traits = policy.traits.replay
+    if not traits.adapts_batch:
         return None
-    return Tuning(getattr(policy, "every_size", False), Exploration(*getattr(policy, "explores", ())))
+    return Tuning(traits.every_size, Exploration(*traits.explores or ()))
 
 
 def _failures(experiment: Experiment, workload: Workload, nodes: Sequence[Node]) -> Sequence[Any]:
@@ -296,7 +245,7 @@ def _ignore_interrupts() -> None:
 
 def check_outputs(report: Path | None, tables: Sequence[Path | None], problems: list[Problem]) -> None:
     """Looks at where results shall go before anything runs."""
-    from batuta.report.files import NotWritable, check_path, check_results_path
+    from batuta.report.result_files import NotWritable, check_path, check_results_path
     from batuta.spec.problem import Problem
 
     for path, check in ((report, check_path), *((table, check_results_path) for table in tables)):
@@ -315,16 +264,15 @@ def write_results(
     command: Sequence[str],
     baseline: str | None = None,
 ) -> None:
-    from batuta.report.files import write_jobs, write_timeline
-    from batuta.report.origin import Origin
-    from batuta.report.page import write_report
+    from batuta.report.page import Provenance, write_report
+    from batuta.report.result_files import write_jobs, write_timeline
 
     if jobs is not None:
         write_jobs(jobs, runs)
     if timeline is not None:
         write_timeline(timeline, runs)
     if report is not None:
-        write_report(report, runs, baseline=baseline, origin=Origin(command=_command_line(command)))
+        write_report(report, runs, baseline=baseline, origin=Provenance(command=_command_line(command)))
 
 
 def print_run(run: RunResult) -> None:
@@ -335,14 +283,14 @@ def print_run(run: RunResult) -> None:
 
 def print_comparison(runs: Sequence[RunResult], baseline: str) -> None:
     from batuta.report.cli_table import comparison_view
-    from batuta.report.compare_table import compare
+    from batuta.report.comparison import compare
 
     console = _console()
     console.print(comparison_view(compare(runs, baseline), width=console.width))
 
 
 def comparison_json(runs: Sequence[RunResult], baseline: str) -> dict[str, object]:
-    from batuta.report.compare_table import compare, comparison_json
+    from batuta.report.comparison import compare, comparison_json
 
     return comparison_json(compare(runs, baseline))
 

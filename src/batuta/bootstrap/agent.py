@@ -1,4 +1,4 @@
-"""`batuta agent`: looks at the GPUs of a node, and tells the cluster, Prometheus, or whoever asks once."""
+"""`batuta agent`: measures the GPUs of a node, for the cluster, Prometheus, or the terminal."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batuta.gpu.agent.exposition import exposition
-from batuta.gpu.agent.metrics_server import MetricsServer
-from batuta.gpu.agent.sampling import Sampling
-from batuta.gpu.attribution.local_owners import LocalOwners
-from batuta.gpu.attribution.owner import Owners
-from batuta.gpu.attribution.pod_owners import PodOwners
-from batuta.gpu.attribution.podresources import SOCKET
-from batuta.gpu.attribution.processes import PROC, read_work
-from batuta.gpu.attribution.progress_files import ProgressFiles
-from batuta.gpu.profiler.dcgm import DcgmReading, NoDcgm, enriched, fetch
-from batuta.gpu.profiler.nvml import NoNvml, NvmlSource
-from batuta.gpu.profiler.profiler import Profiler, Timing
-from batuta.gpu.profiler.progress import StepReport
-from batuta.gpu.profiler.sample import NodeSample
-from batuta.gpu.profiler.usage import NodeUsage
+from batuta.gpu.devices import NvmlUnavailable
+from batuta.gpu.owners import PROC, LocalOwners, Owners, ProgressFiles, read_work
+from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, PodOwners
+from batuta.gpu.profiler.export import MetricsServer, render_metrics
+from batuta.gpu.profiler.profiler import Profiler, ProfilerThread, Timing
+from batuta.gpu.profiler.sources import (
+    DcgmReading,
+    DcgmUnavailable,
+    NodeSample,
+    NvmlSource,
+    add_dcgm,
+    fetch_dcgm,
+)
+from batuta.gpu.profiler.usage import NodeUsage, StepReport
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.bootstrap.agent_cluster import ClusterDesk
+    from batuta.bootstrap.agent_health import NodeClient
 
 _log = logging.getLogger("batuta.agent")
 _FIRST_REPORT_S = 5.0
@@ -53,7 +52,7 @@ class AgentOptions:
     kubeconfig: Path | None = None
     context: str | None = None
     dcgm_url: str = ""
-    kubelet_socket: Path = SOCKET
+    kubelet_socket: Path = POD_RESOURCES_SOCKET
     proc: Path = PROC
     kernel_log: Path | None = None
     """Where errors of GPUs are looked for; None: nowhere."""
@@ -96,7 +95,7 @@ class AgentOptions:
 
     @property
     def is_in_cluster(self) -> bool:
-        """Whether there is somebody to report to."""
+        """Whether there is a cluster to report to."""
         named = self.kubeconfig is not None or self.context is not None
         return named or bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
@@ -134,7 +133,7 @@ def opened_nvml() -> Iterator[NvmlSource]:
     try:
         with NvmlSource() as source:
             yield source
-    except NoNvml as error:
+    except NvmlUnavailable as error:
         raise InputError.of(
             f"no NVML on this machine: {error}",
             fix="install NVIDIA's driver, or use virtual GPUs: batuta vgpu create node.vgpu, then "
@@ -168,34 +167,34 @@ class Agent:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._ended.set)
         async with AsyncExitStack() as stack:
-            desk = await self._desk(stack)
-            sampling = stack.enter_context(Sampling(self._profiler(desk), self._looked))
+            client = await self._client(stack)
+            sampling = stack.enter_context(ProfilerThread(self._profiler(client), self._looked))
             if self.options.metrics_port is not None:
                 stack.enter_context(self._server(sampling, self.options.metrics_port))
             _log.info("looking at the GPUs of %s every %g s", self.options.name, self.options.interval_s)
-            if desk is not None and self.options.kernel_log is not None:
-                from batuta.bootstrap.agent_health import tell_health
+            if client is not None and self.options.kernel_log is not None:
+                from batuta.bootstrap.agent_health import report_health
 
                 log, state = self.options.kernel_log, self.options.state
-                tell_health(stack, log, state, desk, sampling.usage)
-            await self._report(sampling, desk)
+                report_health(stack, log, state, client, sampling.usage)
+            await self._report(sampling, client)
         _log.info("ended after %d reports", self.reports)
         return 0
 
-    async def _desk(self, stack: AsyncExitStack) -> ClusterDesk | None:
+    async def _client(self, stack: AsyncExitStack) -> NodeClient | None:
         if not self.options.is_in_cluster:
             return None
-        from batuta.bootstrap.agent_cluster import open_desk
+        from batuta.bootstrap.agent_health import open_node_client
 
         options = self.options
         owners = PodOwners(options.proc)
-        return await open_desk(
+        return await open_node_client(
             stack, options.kubeconfig, options.context, options.name, owners, options.kubelet_socket
         )
 
-    def _profiler(self, desk: ClusterDesk | None) -> Profiler:
+    def _profiler(self, client: NodeClient | None) -> Profiler:
         options = self.options
-        owners: Owners = self._local if desk is None else desk.owners
+        owners: Owners = self._local if client is None else client.owners
         timing = Timing(options.interval_s, recent_s=max(options.report_every_s, 2 * options.interval_s))
         return Profiler(
             self._look,
@@ -206,16 +205,16 @@ class Agent:
         )
 
     def _look(self) -> NodeSample:
-        return enriched(self.source(), self._dcgm)
+        return add_dcgm(self.source(), self._dcgm)
 
     def _looked(self) -> None:
         self._looked_s = time.monotonic()
 
-    def _server(self, sampling: Sampling, port: int) -> MetricsServer:
+    def _server(self, sampling: ProfilerThread, port: int) -> MetricsServer:
         """Metrics and probes."""
 
         def metrics() -> str:
-            return exposition(sampling.usage(), sampling.samples, sampling.failures)
+            return render_metrics(sampling.usage(), sampling.samples, sampling.failures)
 
         try:
             return MetricsServer(self.options.listen, port, metrics, self._trouble)
@@ -229,29 +228,29 @@ class Agent:
         late_s = time.monotonic() - self._looked_s - self.options.interval_s
         return "NVML does not answer" if late_s > _STUCK_S else ""
 
-    async def _report(self, sampling: Sampling, desk: ClusterDesk | None) -> None:
+    async def _report(self, sampling: ProfilerThread, client: NodeClient | None) -> None:
         pause_s = min(_FIRST_REPORT_S, self.options.report_every_s)
         while not await self._ends_within(pause_s):
             await self._ask_dcgm()
             usage = await asyncio.to_thread(sampling.usage)
-            if desk is not None:
-                await desk.report(usage)
+            if client is not None:
+                await client.report(usage)
             await asyncio.to_thread(self._hear_jobs, sampling, {job.job for job in usage.jobs})
             self.reports += 1
             pause_s = self.options.report_every_s
 
-    def _hear_jobs(self, sampling: Sampling, running: Collection[str]) -> None:
+    def _hear_jobs(self, sampling: ProfilerThread, running: Collection[str]) -> None:
         """What jobs of this machine say of their progress; in a cluster the operator listens to them."""
         known = dict(self._local.progress_files)
-        for said in self._progress.heard({job: path for job, path in known.items() if job in running}):
-            sampling.told(said.job, StepReport(said.time_s, said.step, said.total_steps))
+        for said in self._progress.read_new({job: path for job, path in known.items() if job in running}):
+            sampling.report_step(said.job, StepReport(said.time_s, said.step, said.total_steps))
 
     async def _ask_dcgm(self) -> None:
         if not self.options.dcgm_url:
             return
         try:
-            self._dcgm = await asyncio.to_thread(fetch, self.options.dcgm_url, time.time())
-        except NoDcgm as error:
+            self._dcgm = await asyncio.to_thread(fetch_dcgm, self.options.dcgm_url, time.time())
+        except DcgmUnavailable as error:
             _log.warning("%s", error)
 
     async def _ends_within(self, time_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""The demo: real elastic jobs on virtual GPUs, told as they go, and what elasticity gained in the end."""
+"""The demo: real elastic jobs on virtual GPUs, their progress, and what elasticity gained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,20 +18,17 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from batuta.backends.sim.experiment import Experiment
+from batuta.backends.sim.workload import Experiment
 from batuta.bootstrap import run_experiment
-from batuta.bootstrap.server import Server, UpOptions, serve
+from batuta.bootstrap.local_server import Server, UpOptions, serve
 from batuta.client.client import Client
-from batuta.demo.script import DEMO, demo_workload
+from batuta.demo.scenario import DEMO, demo_workload
 from batuta.store.state_dir import default_home
 
 if TYPE_CHECKING:
-    from batuta.client.answers import Event, Job
+    from batuta.apitypes.resources import Event, Job
 
 NODES, GPUS = 2, 4
-POLICY = "elastic-fifo"
-"""It has to know nothing of jobs. Those that count on how long jobs take have nothing to go by in a new
-place: they take a demo's jobs for long ones, and let them wait for those that run."""
 _GIVE_UP_S = 900.0
 _INTERRUPTED = 130
 
@@ -42,10 +39,10 @@ def run_demo(options: UpOptions, stay: bool) -> int:
     outcome: list[bool] = []
 
     def begin(server: Server) -> None:
-        server.keep_jobs = False  # nobody wants them to train on after Ctrl-C
+        server.keep_jobs = False  # they must not train on after Ctrl-C
         threading.Thread(target=_perform, args=(server, console, stay, outcome), daemon=True).start()
 
-    code = serve(replace(options, policy=options.policy or POLICY), begin)
+    code = serve(options, begin)
     if not code and not outcome:
         console.print("\ninterrupted; this would go on with its jobs:")
         console.print(f"  {_command('up --virtual', options.home)}", soft_wrap=True)
@@ -59,7 +56,7 @@ def _perform(server: Server, console: Console, stay: bool, outcome: list[bool]) 
             console.print(f"dashboard: {client.session_link()}", soft_wrap=True)
             console.print("           good for one login within a minute; this prints another:")
             console.print(f"           {_command('dashboard', server.state.path)}\n", soft_wrap=True)
-            telling = _Telling(client, console)
+            telling = _ProgressPrinter(client, console)
             telling.run()
             outcome.append(_sum_up(client, telling.mine, console, server.parts.policy))
     except Exception as error:
@@ -88,7 +85,7 @@ def _short(path: Path) -> str:
     return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
-class _Telling:
+class _ProgressPrinter:
     """Submits the jobs when their time comes, and says what happens in a line each."""
 
     def __init__(self, client: Client, console: Console) -> None:

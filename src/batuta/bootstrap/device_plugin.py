@@ -1,4 +1,4 @@
-"""`batuta device-plugin`: the node's cards, the kubelet, and the API server, put together."""
+"""`batuta device-plugin`: offers shares of the node's GPUs to the kubelet."""
 
 from __future__ import annotations
 
@@ -7,20 +7,33 @@ import importlib.util
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.gpu_table import gpu_indices, unhealthy_gpus
+from batuta.backends.kube.binder.requests import amount, whole
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import ApiError
+from batuta.backends.kube.client.informer import Informer
+from batuta.backends.kube.client.kinds import NODE, POD
 from batuta.bootstrap.kube import check_extra
+from batuta.gpu.device_plugin.allocation import ContainerRequest, PodsUnavailable, SharePod
+from batuta.gpu.device_plugin.inventory import Card, Overcommit, Resource
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
     from batuta.backends.kube.client.api import Api
-    from batuta.gpu.device_plugin.outfit import Basics, Outfit
-    from batuta.gpu.device_plugin.stock import Card, Stock
-    from batuta.gpu.mps.capability import Mode
+    from batuta.gpu.device_plugin.enforcement import ContainerSpec, ShareEnforcer
+    from batuta.gpu.device_plugin.inventory import DeviceInventory
+    from batuta.gpu.share.mps import EnforcementMode
+
 
 _log = logging.getLogger("batuta.device_plugin")
 _MOST_PERCENT: Final = 1000
@@ -77,7 +90,7 @@ def serve_devices(options: DevicePluginOptions) -> int:
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     from batuta.backends.kube.client.errors import AccessError
-    from batuta.gpu.device_plugin.health import NoGpus
+    from batuta.gpu.device_plugin.inventory import NoGpus
 
     try:
         return asyncio.run(_run(options))
@@ -90,25 +103,20 @@ def serve_devices(options: DevicePluginOptions) -> int:
 
 
 async def _run(options: DevicePluginOptions) -> int:
-    from batuta.backends.kube.client.api import Api
-    from batuta.backends.kube.client.find import find_access
-    from batuta.bootstrap.device_plugin_orders import heed_operator
-    from batuta.bootstrap.device_plugin_pods import NodePods
-    from batuta.gpu.device_plugin.clerk import Clerk
-    from batuta.gpu.device_plugin.health import NvmlCards, watch_health
-    from batuta.gpu.device_plugin.plugin import DevicePlugin
-    from batuta.gpu.device_plugin.stock import Generosity, Stock
+    from batuta.backends.kube.client.access import find_access
+    from batuta.gpu.device_plugin.inventory import DeviceInventory, NvmlCards, watch_health
+    from batuta.gpu.device_plugin.server import Allocator, DevicePlugin
 
     access = await find_access(options.kubeconfig, options.context)
     async with AsyncExitStack() as stack:
         cards = stack.enter_context(NvmlCards())
-        stock = Stock(cards.look(), Generosity(options.memory_percent, options.compute_percent))
+        stock = DeviceInventory(cards.look(), Overcommit(options.memory_percent, options.compute_percent))
         outfit = _outfit(options, stock.cards)
         api = await stack.enter_async_context(Api(access, manager="batuta-device-plugin"))
-        clerk = Clerk(options.kubelet_folder, stock, NodePods(api, options.node), outfit)
+        clerk = Allocator(options.kubelet_folder, stock, NodePods(api, options.node), outfit)
         plugin = DevicePlugin(stock, clerk, options.kubelet_folder)
         ended = _end_by_signal()
-        # First, so that nobody has to guess from the kubelet's sums how many cards they are of. But a kubelet
+        # First, so that the operator need not guess the cards from the kubelet's sums. But a kubelet
         # does not have to wait for an API server that is not there.
         with suppress(TimeoutError):
             await asyncio.wait_for(_tell(api, options.node, stock), _TRY_AGAIN_S)
@@ -116,7 +124,7 @@ async def _run(options: DevicePluginOptions) -> int:
             running = [
                 tasks.create_task(plugin.run()),
                 tasks.create_task(watch_health(cards, stock)),
-                tasks.create_task(heed_operator(api, options.node, cards.withhold)),
+                tasks.create_task(follow_operator(api, options.node, cards.withhold)),
                 tasks.create_task(_keep_told(api, options.node, stock)),
             ]
             await ended.wait()
@@ -132,47 +140,42 @@ def _end_by_signal() -> asyncio.Event:
     return ended
 
 
-async def _keep_told(api: Api, node: str, stock: Stock) -> None:
+async def _keep_told(api: Api, node: str, stock: DeviceInventory) -> None:
     """Writes on the node how its cards are, at the start and after each change."""
     async for _ in stock.watch():
         while not await _tell(api, node, stock):
             await asyncio.sleep(_TRY_AGAIN_S)
 
 
-async def _tell(api: Api, node: str, stock: Stock) -> bool:
-    from batuta.backends.kube.client.errors import ApiError
-    from batuta.bootstrap.device_plugin_pods import tell_cards
-
+async def _tell(api: Api, node: str, stock: DeviceInventory) -> bool:
     try:
-        await tell_cards(api, node, stock.cards, stock.generosity)
+        await publish_cards(api, node, stock.cards, stock.overcommit)
     except ApiError as error:
         _log.warning("cannot write on node %s how its GPUs are: %s", node, error)
         return False
     return True
 
 
-def _outfit(options: DevicePluginOptions, cards: Sequence[Card]) -> Outfit:
+def _outfit(options: DevicePluginOptions, cards: Sequence[Card]) -> ShareEnforcer:
     """How shares are held on this node."""
-    from batuta.gpu.device_plugin.mps_outfit import MpsOutfit
-    from batuta.gpu.device_plugin.outfit import PreloadOutfit
-    from batuta.gpu.mps.capability import Mode, detect
-    from batuta.gpu.mps.daemon import MpsDaemon
-    from batuta.gpu.share.build import share_library
+    from batuta.gpu.device_plugin.enforcement import MpsEnforcer, PreloadEnforcer
+    from batuta.gpu.native_libraries import share_library
+    from batuta.gpu.share.mps import EnforcementMode, MpsDaemon, detect_capability
 
-    can = detect()
-    mode = can.choose(Mode(options.mode))
+    can = detect_capability()
+    mode = can.choose(EnforcementMode(options.mode))
     _log.info("%d GPUs, shares are held by %s", len(cards), _words(mode))
     basics = _basics(options)
-    if mode is Mode.PRELOAD:
-        return PreloadOutfit(options.state, options.library or share_library(), basics)
+    if mode is EnforcementMode.PRELOAD:
+        return PreloadEnforcer(options.state, options.library or share_library(), basics)
     daemons = {
         card.uuid: MpsDaemon(card.uuid, card.memory_mib, options.state / "mps" / card.uuid, can.mps_protocol)
         for card in cards
     }
-    return MpsOutfit(daemons, basics, can.regions if mode is Mode.DMEM else None)
+    return MpsEnforcer(daemons, basics, can.regions if mode is EnforcementMode.DMEM else None)
 
 
-def _words(mode: Mode) -> str:
+def _words(mode: EnforcementMode) -> str:
     return {
         "dmem": "the kernel (memory) and MPS (compute)",
         "mps": "MPS",
@@ -180,24 +183,109 @@ def _words(mode: Mode) -> str:
     }[mode]
 
 
-def _basics(options: DevicePluginOptions) -> Basics:
+def _basics(options: DevicePluginOptions) -> ContainerSpec:
     """What containers get besides their limits: device files, or the libraries of virtual GPUs."""
+    from batuta.gpu.device_plugin.enforcement import ContainerSpec
     from batuta.gpu.device_plugin.messages import Mount
-    from batuta.gpu.device_plugin.outfit import Basics
-    from batuta.gpu.vgpu.build import build
-    from batuta.gpu.vgpu.environment import VARIABLE
+    from batuta.gpu.native_libraries import VGPU_VARIABLE, vgpu_libraries
 
     dev = Path("/dev") if options.pass_device_files else None
     if options.vgpu is None:
-        return Basics(dev)
+        return ContainerSpec(dev)
     file = str(options.vgpu.resolve())
     libraries = (
         Mount(f"{folder}/{library.name}", str(library), True)
         for folder in _LOADER_FOLDERS
-        for library in sorted(build().glob("*.so.1"))
+        for library in sorted(vgpu_libraries().glob("*.so.1"))
     )
-    return Basics(dev, {VARIABLE: file}, (*libraries, Mount(file, file)))
+    return ContainerSpec(dev, {VGPU_VARIABLE: file}, (*libraries, Mount(file, file)))
 
 
 _LOADER_FOLDERS: Final = ("/usr/lib", "/usr/lib64")
 """Where the loader of a container looks without being told: Debian's and Red Hat's."""
+
+
+async def follow_operator(api: Api, node: str, withhold: Callable[[Mapping[int, str]], None]) -> None:
+    """Tells which GPUs of the node are out of service, whenever that changes, until it is cancelled."""
+    known: dict[int, str] = {}
+
+    def told(_: Any) -> None:
+        nonlocal known
+        found = _out_of_service(informer.objects.values())
+        if found != known:
+            known = found
+            withhold(found)
+
+    informer: Informer[objects.Node] = Informer(api, NODE, told, fields=f"metadata.name={node}")
+    await informer.run()
+
+
+def _out_of_service(nodes: Any) -> dict[int, str]:
+    return {gpu: why for node in nodes for gpu, why in unhealthy_gpus(node.metadata.annotations).items()}
+
+
+_SIDECAR = "Always"
+
+
+class NodePods:
+    """Asks the API server each time: an answer from memory may be older than what the kubelet knows."""
+
+    def __init__(self, api: Api, node: str) -> None:
+        self._api, self._node = api, node
+
+    async def on_this_node(self) -> Sequence[SharePod]:
+        fields = f"spec.nodeName={self._node},status.phase!=Succeeded,status.phase!=Failed"
+        try:
+            found = await self._api.list(POD, fields=fields)
+        except ApiError as error:
+            raise PodsUnavailable(f"the API server does not tell which pods there are: {error}") from error
+        return [share_pod(pod) for pod in found.items]
+
+
+def share_pod(pod: objects.Pod) -> SharePod:
+    """What the device plugin knows of a pod; without containers where it wants no share."""
+    meta = pod.metadata
+    cards = gpu_indices(meta.annotations)
+    bound = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
+    inits = [(one, one.restart_policy != _SIDECAR) for one in pod.spec.init_containers]
+    shares = [
+        ContainerRequest(
+            one.name, _units(one, Resource.MEMORY), _units(one, Resource.COMPUTE), is_init=is_init
+        )
+        for one, is_init in [*inits, *((one, False) for one in pod.spec.containers)]
+    ]
+    return SharePod(
+        meta.namespace,
+        meta.name,
+        meta.uid,
+        card=cards[0] if cards else None,
+        containers=tuple(one for one in shares if one.memory_units or one.compute_percent),
+        bound_s=_seconds(bound.last_transition_time) if bound else 0.0,
+        version=int(meta.resource_version) if meta.resource_version.isdecimal() else 0,
+        is_waiting=pod.status.phase in ("", "Pending"),
+        is_soft=meta.annotations.get(names.SHARE_LIMITS, "") == "soft",
+    )
+
+
+async def publish_cards(api: Api, node: str, cards: Sequence[Card], overcommit: Overcommit) -> None:
+    """Writes on the node what each card has to give, and which are ill; raises `ApiError`."""
+    told = [
+        {
+            "index": card.index,
+            "uuid": card.uuid,
+            "memory": overcommit.units(card, Resource.MEMORY),
+            "compute": overcommit.units(card, Resource.COMPUTE),
+            "illness": card.illness,
+        }
+        for card in cards
+    ]
+    text = msgspec.json.encode(told).decode()
+    await api.patch(NODE, node, {"metadata": {"annotations": {names.CARDS: text}}})
+
+
+def _units(container: objects.Container, resource: Resource) -> int:
+    return whole(amount(container.resources.limits.get(resource, "0")))
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp() if text else 0.0

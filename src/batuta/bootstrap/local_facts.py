@@ -1,4 +1,4 @@
-"""What the command line wants to know of this machine and of a state directory."""
+"""What the command line asks about this machine and about a state directory. Light to import."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FOLDER = re.compile(rb"(?:^|\0)BATUTA_CHECKPOINT_DIR=([^\0]+)")
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A process of a job that nobody supervises any more."""
+    """A process of a job that no runner supervises any more."""
 
     pid: int
     run: str
@@ -38,7 +38,7 @@ def run_server(
             from batuta.bootstrap.demo import run_demo
 
             return run_demo(options, stay)
-        from batuta.bootstrap.server import serve
+        from batuta.bootstrap.local_server import serve
 
         return serve(options, ready)
 
@@ -52,11 +52,11 @@ def prepare_home(home: Path) -> None:
 
 
 def server_pid(home: Path) -> int | None:
-    """The process that has a state directory, by its lock; None when nobody has."""
-    from batuta.store.lock import holder_of
+    """The process that has a state directory, by its lock; None when it is free."""
+    from batuta.store.state_dir import lock_holder
 
     with _state_told():
-        holder = holder_of(home / "lock")
+        holder = lock_holder(home / "lock")
     return None if holder is None else holder.pid
 
 
@@ -69,14 +69,14 @@ def count_gpus() -> int:
 
 def node_devices(home: Path, node: str) -> Path:
     """The file with the GPUs of a virtual node, whether it is there or not."""
-    from batuta.bootstrap.virtual_gpus import device_path
+    from batuta.bootstrap.local_gpus import device_path
 
     return device_path(home, node)
 
 
 def virtual_kernel_log(home: Path) -> Path:
     """Where the drivers of virtual GPUs write what real ones write into the kernel's log."""
-    from batuta.bootstrap.health_local import virtual_log
+    from batuta.bootstrap.local_health import virtual_log
 
     return virtual_log(home)
 

@@ -1,29 +1,61 @@
-"""The HTTP API of local mode at an operator: the same questions, and no way to change anything.
+"""An operator's HTTP port: probes, metrics, and the read-only API or a proxy to the leader's.
 
-It is made when somebody first asks, so an operator that nobody asks pays nothing for it.
+The API is built on the first request, so an operator without requests pays nothing for it. Callers are
+authenticated by TokenReview: users and service accounts of the cluster.
+
+A Service spreads requests over all operators, and only the leader has the answers. The Lease names the
+leader's pod, with the number of its process behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import time
-from contextlib import AsyncExitStack
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import httpx2
+import uvicorn
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from batuta.api.app import create_app
-from batuta.api.auth import Bearers
-from batuta.api.desk import end_streams
-from batuta.api.parts import ServerParts
-from batuta.api.problems import Refusal
+from batuta.api.auth import Caller, TokenAuthenticator
+from batuta.api.cluster_metrics import counter, gauge
+from batuta.api.dependencies import NoNodeFacts, ServerDependencies
+from batuta.api.middleware import MOST_BODY_BYTES
+from batuta.api.responses import HttpProblem, problem_response
+from batuta.api.routes.metrics import (
+    cluster_metrics,
+    duration_metrics,
+    engine_metrics,
+    health_metrics,
+    shadow_metrics,
+    telemetry_metrics,
+)
+from batuta.api.state import end_streams
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import ApiError, Forbidden
+from batuta.backends.kube.client.kinds import POD
+from batuta.backends.kube.operator.access_review import ReviewedUser, review
 from batuta.backends.kube.operator_config import OperatorConfig
-from batuta.bootstrap import find_policy, policy_summaries, rules_for, version
-from batuta.bootstrap.operator_health import SeenByOperator
-from batuta.bootstrap.operator_leader import Leader
-from batuta.bootstrap.waste import account
+from batuta.bootstrap import policy_summaries, version
+from batuta.bootstrap.offline import account
+from batuta.bootstrap.operator_leader import Leader, OperatorHealthView, operator_profile
 from batuta.core.job import JobId
-from batuta.report.waste_page import render_waste
+from batuta.engine.profile import find_policy
+from batuta.report.gpu_usage_page import render_usage
+from batuta.store.records import Role, hash_of
 
 READ_ONLY = (
     "an operator is only asked: jobs, queues and nodes are changed through the cluster (kubectl, or "
@@ -37,7 +69,9 @@ class PodFiles:
     """Jobs of a cluster have no files here; their logs are those of their pods."""
 
     def log_path(self, job: JobId, rank: int) -> Path:
-        raise Refusal(501, "logs are with the pods of the job: kubectl logs, or `batuta --context NAME logs`")
+        raise HttpProblem(
+            501, "logs are with the pods of the job: kubectl logs, or `batuta --context NAME logs`"
+        )
 
     def ranks(self, job: JobId) -> list[int]:
         return [0]
@@ -49,7 +83,9 @@ class PodFiles:
 class OperatorApi:
     """The routes over a leader. For one event loop."""
 
-    def __init__(self, leader: Leader, config: OperatorConfig, namespace: str, bearers: Bearers) -> None:
+    def __init__(
+        self, leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator
+    ) -> None:
         self._parts = parts_of(leader, config, namespace, bearers)
         self._making = asyncio.Lock()
         self._app: FastAPI | None = None
@@ -60,7 +96,7 @@ class OperatorApi:
             if self._app is None:
                 app = await asyncio.to_thread(create_app, self._parts)
                 # The front has no lifespan of its own: this is what an app does at its start.
-                await self._open.enter_async_context(app.state.desk.open())
+                await self._open.enter_async_context(app.state.batuta.open())
                 self._app = app
             return self._app
 
@@ -72,32 +108,338 @@ class OperatorApi:
             await self._open.aclose()
 
 
-def parts_of(leader: Leader, config: OperatorConfig, namespace: str, bearers: Bearers) -> ServerParts:
+def parts_of(
+    leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator
+) -> ServerDependencies:
     """What the API needs of a leader."""
     store = leader.store
-    return ServerParts(
+    return ServerDependencies(
         leader.service,
         store,
         PodFiles(),
         config.policy,
         policy_summaries(),
         find_policy,
-        rules_for,
+        partial(operator_profile, config=config),
         shutdown=lambda keep_jobs: None,
         cycles=leader.cycles,
         version=version(),
         open_metrics=config.api.open_metrics,
         metrics_per_job=config.api.metrics_per_job,
-        experience=leader.experience,
+        experience=leader.assembly.history,
         account=lambda from_s, to_s: account(
             store.journal, store.snapshots, from_s, to_s, time.time()
         ).plain(),
-        account_page=render_waste,
-        node_health=SeenByOperator(leader.backend.floor),
-        shadow=leader.shadow,
+        account_page=render_usage,
+        node_health=OperatorHealthView(leader.backend.reconciler),
+        shadow=leader.assembly.shadow,
         foresight=leader.foresight,
         spans=leader.telemetry.exporter,
         hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES),
         read_only=READ_ONLY,
         bearers=bearers,
     )
+
+
+_GRACE_S = 3
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class OperatorApp:
+    """Answers probes itself, metrics by a function; everything else is for the API."""
+
+    def __init__(
+        self,
+        healthy: Callable[[], str],
+        metrics: Callable[[Scope], Awaitable[str]],
+        find_app: Callable[[], Awaitable[ASGIApp]],
+    ) -> None:
+        """`healthy` says what is wrong; empty when nothing is. The others may refuse."""
+        self._healthy = healthy
+        self._metrics = metrics
+        self._find_app = find_app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            match scope["path"]:
+                case "/healthz":
+                    trouble = self._healthy()
+                    await _answer(send, 503 if trouble else 200, trouble or "ok")
+                case "/readyz":
+                    await _answer(send, 200, "ok")
+                case "/metrics":
+                    await _answer(send, 200, await self._metrics(scope), _METRICS)
+                case _:
+                    app = await self._find_app()
+                    await app(scope, receive, send)
+        except HttpProblem as refusal:
+            await problem_response(refusal)(scope, receive, send)
+
+
+async def _answer(send: Send, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
+    headers = [(b"content-type", kind.encode())]
+    start: MutableMapping[str, Any] = {"type": "http.response.start", "status": status, "headers": headers}
+    await send(start)
+    await send({"type": "http.response.body", "body": f"{text}\n".encode()})
+
+
+class OperatorHttpServer(uvicorn.Server):
+    """Leaves signals to the operator."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+def operator_http_server(
+    front: OperatorApp, host: str, port: int
+) -> tuple[OperatorHttpServer, socket.socket]:
+    """A server and its socket, bound at once: a port that is taken is found out before anything else."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    listener.listen(128)
+    config = uvicorn.Config(
+        front,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    return OperatorHttpServer(config), listener
+
+
+PROXIED = b"batuta-relayed"
+"""A header of requests that were passed on: once is enough."""
+_CONNECT_S = 5.0
+_HOP_BY_HOP = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer"),
+        *(b"transfer-encoding", b"upgrade", b"content-length"),
+    )
+)
+
+
+class LeaderProxy:
+    """An ASGI application. `leader` returns the Lease's holder; empty while it is not known."""
+
+    def __init__(self, api: Api, namespace: str, port: int, leader: Callable[[], str]) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._port = port
+        self._leader = leader
+        self._found: tuple[str, str] = ("", "")
+        """Who led when it was looked for last, and its address."""
+        # It answers as long as it likes: a stream of events has no end.
+        limits = httpx2.Timeout(None, connect=_CONNECT_S)
+        self._http = httpx2.AsyncClient(timeout=limits, trust_env=False, follow_redirects=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if any(name == PROXIED for name, _ in scope["headers"]):
+            raise _nobody("this operator does not lead any more")
+        url = await self._url_of(scope)
+        headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP]
+        body = await _body(receive)
+        asked = self._http.build_request(
+            scope["method"], url, headers=[*headers, (PROXIED, b"1")], content=body or None
+        )
+        passing = asyncio.create_task(self._pass_on(asked, send))
+        leaving = asyncio.create_task(_disconnected(receive))
+        try:
+            # Who does not listen any more is not sent a stream that never ends.
+            await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if passing.done():
+                passing.result()
+        finally:
+            for task in (passing, leaving):
+                task.cancel()
+
+    async def _pass_on(self, asked: httpx2.Request, send: Send) -> None:
+        try:
+            answer = await self._http.send(asked, stream=True)
+        except httpx2.TransportError as error:
+            self._found = ("", "")
+            raise _nobody(f"{self._leader()} leads, and does not answer") from error
+        try:
+            await _pass_back(answer, send)
+        finally:
+            await answer.aclose()
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def _url_of(self, scope: Scope) -> str:
+        path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("ascii")
+        return f"http://{await self._address()}:{self._port}{path}{'?' if query else ''}{query}"
+
+    async def _address(self) -> str:
+        leader = self._leader()
+        if not leader:
+            raise _nobody("no operator leads yet")
+        if self._found[0] != leader:
+            self._found = (leader, await self._look_up(leader))
+        return self._found[1]
+
+    async def _look_up(self, leader: str) -> str:
+        pod = leader.rpartition("-")[0]
+        try:
+            address = (await self._api.get(POD, pod, self._namespace)).status.pod_ip if pod else ""
+        except ApiError as error:
+            raise _nobody(f"{leader} leads, and cannot be found: {error}") from error
+        if not address:
+            raise _nobody(f"{leader} leads, and has no address")
+        return f"[{address}]" if ":" in address else address
+
+
+def _nobody(why: str) -> HttpProblem:
+    return HttpProblem(503, why, headers={"Retry-After": "2"})
+
+
+async def _body(receive: Receive) -> bytes:
+    """All of it, if it is not larger than the leader would have it."""
+    pieces, size, has_more = list[bytes](), 0, True
+    while has_more:
+        message = await receive()
+        if message["type"] != "http.request":
+            break
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > MOST_BODY_BYTES:
+            raise HttpProblem(413, f"a request has at most {MOST_BODY_BYTES >> 20} MiB")
+        has_more = message.get("more_body", False)
+    return b"".join(pieces)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _pass_back(answer: httpx2.Response, send: Send) -> None:
+    headers = [(name.lower(), value) for name, value in answer.headers.raw]
+    headers = [
+        (name, value) for name, value in headers if name not in _HOP_BY_HOP or name == b"content-length"
+    ]
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+    with suppress(httpx2.TransportError):  # a leader that goes leaves an answer without an end
+        async for piece in answer.aiter_raw():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+TOKEN_FRESH_S = 60.0
+"""The cluster is asked again about a token after this, …"""
+TOKEN_REFUSED_S = 10.0
+"""… and after this about one that it did not know."""
+MOST_TOKENS = 1_000
+
+
+class _Known(NamedTuple):
+    token: str
+    who: Caller | None
+    until_s: float
+
+
+class TokenReviewAuthenticator:
+    """Asks the API server who bears a token, and keeps the answer for a while. For one event loop.
+
+    Who may see the UnifiedJobs of all namespaces may ask everything; who may change them, too, may also say
+    which policy watches.
+    """
+
+    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+        self._api = api
+        self._clock = clock
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._asking = asyncio.Lock()
+
+    async def bearing(self, token: str) -> Caller | None:
+        """The caller, if the cluster knows the token.
+
+        Raises HttpProblem when the caller may not list jobs, or the API server does not answer.
+        """
+        hash_ = hash_of(token)
+        # One at a time: a page of the dashboard asks ten things at once, with one token.
+        async with self._asking:
+            known = self._known.get(hash_)
+            if known is None or self._clock() >= known.until_s:
+                known = await self._ask(token, hash_)
+        return known.who
+
+    async def find(self, hash_: str) -> Caller | None:
+        """The bearer of a token that was seen since this process leads."""
+        known = self._known.get(hash_)
+        return None if known is None else await self.bearing(known.token)
+
+    async def _ask(self, token: str, hash_: str) -> _Known:
+        try:
+            found = await review(self._api, token)
+        except Forbidden as error:
+            raise HttpProblem(
+                503, "the operator may not review tokens: its role is of an older version (batuta install)"
+            ) from error
+        except ApiError as error:
+            raise HttpProblem(503, f"the cluster cannot say who asks: {error}") from error
+        who = None if found is None else _who(found, hash_)
+        known = _Known(token, who, self._clock() + (TOKEN_REFUSED_S if who is None else TOKEN_FRESH_S))
+        self._known[hash_] = known
+        self._known.move_to_end(hash_)
+        if len(self._known) > MOST_TOKENS:
+            self._known.popitem(last=False)
+        return known
+
+
+def _who(found: ReviewedUser, hash_: str) -> Caller:
+    if not found.may_see:
+        raise HttpProblem(
+            403, f"{found.user} may not list the UnifiedJobs of all namespaces, which this takes"
+        )
+    return Caller(found.user, Role.ADMIN if found.may_change else Role.USER, hash_)
+
+
+def operator_metrics(leader: Leader | None, per_job: int) -> str:
+    """All of it, with so many jobs one by one; of a process that does not lead, just that."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Scrape(leader, per_job))
+    return generate_latest(registry).decode()
+
+
+class _Scrape(Collector):
+    def __init__(self, leader: Leader | None, per_job: int) -> None:
+        self._leader = leader
+        self._per_job = per_job
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        leader = self._leader
+        yield gauge(
+            "batuta_operator_leader", "Whether this process leads.", [], {(): int(leader is not None)}
+        )
+        if leader is None:
+            return
+        picture = leader.pictures.take()
+        yield from cluster_metrics(picture, leader.cycles, time.time(), NoNodeFacts(), self._per_job)
+        yield from engine_metrics(leader.service, version(), picture.policy)
+        yield from _work(leader)
+        yield from health_metrics(OperatorHealthView(leader.backend.reconciler).seen())
+        yield from duration_metrics(leader.assembly.history.calibration())
+        yield from shadow_metrics(leader.assembly.shadow.report)
+        yield from telemetry_metrics(leader.telemetry.exporter)
+
+
+def _work(leader: Leader) -> Iterator[Metric]:
+    listening = leader.listening
+    yield counter("batuta_pods_bound", "Pods bound.", [], {(): leader.usher.bound})
+    yield gauge("batuta_logs_wanted", "Logs of jobs that are listened to.", [], {(): listening.logs})
+    yield counter("batuta_reports", "Reports heard in logs.", [], {(): listening.reports})
+    yield counter("batuta_reports_refused", "Reports refused.", [], {(): listening.refused})

@@ -1,159 +1,216 @@
-"""What decides, once an operator leads: engine, journal and the backend of a cluster, wired together."""
+"""What decides once an operator leads: wires engine, journal, health and backend together."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from batuta.api.cycle_watch import CycleWatch
-from batuta.api.operations import most_that_fit
-from batuta.api.picture import Pictures
+from batuta.api.operations import largest_fitting_size
+from batuta.api.scheduler_counters import SchedulerCounters
+from batuta.api.snapshot import SnapshotCache
+from batuta.backends.kube import names
 from batuta.backends.kube.binder import BadProfile, Binder, Cluster, Profile, profile_of
 from batuta.backends.kube.binder.profile import DEFAULT_WEIGHTS
-from batuta.backends.kube.health.desk import HealthDesk
-from batuta.backends.kube.kueue.desks import QuotaDesks, set_up_quota
-from batuta.backends.kube.operator.backend import KubeBackend
-from batuta.backends.kube.operator.floor import Floor
-from batuta.backends.kube.operator.inbox import Inbox
-from batuta.backends.kube.operator.node_desk import NodeDesk, Used
-from batuta.backends.kube.operator.nodes import NodeTeller
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.outlook import OutlookWatch
-from batuta.backends.kube.operator.parking import ParkingDesk
-from batuta.backends.kube.operator.run import Known, Site, Timing
-from batuta.backends.kube.operator.usage_desk import UsageDesk, sharers_on
-from batuta.backends.kube.operator.usher import Usher
-from batuta.backends.kube.operator.writes import Clerks, Writes
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import ApiError
+from batuta.backends.kube.health.burn_in import BurnInOptions
+from batuta.backends.kube.health.controller import HealthController, HealthOptions
+from batuta.backends.kube.health.state import StoredState, load_state
+from batuta.backends.kube.kueue.setup import QuotaControllers, set_up_quota
+from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext, Timing
+from batuta.backends.kube.operator.gang_binder import GangBinder
+from batuta.backends.kube.operator.node_controller import NodeController, UsageController, Used, sharers_on
+from batuta.backends.kube.operator.nodes import NodeReporter
+from batuta.backends.kube.operator.reconciler import Reconciler
+from batuta.backends.kube.operator.unified_job_reconciler import ParkingController
+from batuta.backends.kube.operator.workqueue import Inbox, WriteQueue, WriteWorkers
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
-from batuta.backends.kube.progress.listening import Listeners, Listening
-from batuta.backends.kube.trial.set_up import set_up_trials
-from batuta.bootstrap import live_cadence, rules_for
-from batuta.bootstrap.experience import Experience
-from batuta.bootstrap.foresight import ForesightProcess
-from batuta.bootstrap.operator_health import HealthStart
+from batuta.backends.kube.progress.log_reader import LogReaders, LogSubscriptions
+from batuta.backends.kube.trial.controller import set_up_trials
+from batuta.bootstrap.forecast_process import ForecastProcess
 from batuta.bootstrap.telemetry import Telemetry, telemetry
-from batuta.core.apply import apply
-from batuta.core.bitsets import bits
+from batuta.core.arrays import bits
 from batuta.core.cluster import NodeName
-from batuta.core.decide import Rules
-from batuta.core.event import PolicySet
-from batuta.core.expected import SizeChoice
-from batuta.core.job import Job, JobId
+from batuta.core.decide import SchedulerProfile
+from batuta.core.job import DesiredState, Job, JobId, SizeChoice
 from batuta.core.job_table import Phase
-from batuta.core.load import known_load
-from batuta.core.wish import Wish
+from batuta.core.utilisation import known_load
 from batuta.core.world import World
-from batuta.engine.clock import SteadyClock
-from batuta.engine.loop import Engine, Live
-from batuta.engine.requests import Requests
-from batuta.engine.said import Said
-from batuta.engine.service import PatientJournal, Service
-from batuta.engine.shadow import Shadow
-from batuta.engine.stragglers.desk import StragglerDesk
-from batuta.placement import TopologyPlacer
+from batuta.engine.assembly import Assembly, AssemblyOptions
+from batuta.engine.event_buffer import EventBuffer, SteadyClock
+from batuta.engine.fence import Fence, NoFence
+from batuta.engine.health.events import HealthSeen
+from batuta.engine.history import History
+from batuta.engine.observers import Observer
+from batuta.engine.profile import profile_for
+from batuta.engine.retention import Keep
+from batuta.engine.service import Service
+from batuta.engine.stragglers.controller import StragglerController
+from batuta.gpu.health.rules import parse_rules, read_rules
+from batuta.placement import PlacerOptions
 from batuta.spec.problem import InputError
-from batuta.store.address import open_store
-from batuta.store.store import Store
-from batuta.store.upkeep import Upkeep
+from batuta.store.store import Store, open_store
 
 _log = logging.getLogger("batuta.operator")
+_TRY_AGAIN_S = 2.0
+
+
+def health_options(config: OperatorConfig, namespace: str) -> HealthOptions | None:
+    """How health is looked after, None where it is not; an InputError for rules that cannot be read."""
+    chosen = config.health
+    if not chosen.enabled:
+        return None
+    burn_in = chosen.burn_in
+    return HealthOptions(
+        parse_rules(chosen.rules, "config.health.rules") if chosen.rules else read_rules(),
+        namespace,
+        config.health_memory,
+        chosen.pool_label,
+        BurnInOptions(
+            burn_in.image,
+            tuple(burn_in.command),
+            burn_in.runtime_class_name,
+            burn_in.timeout_seconds,
+            namespace,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HealthState:
+    """What an operator that begins to lead knows of health."""
+
+    options: HealthOptions
+    stored: StoredState
+
+    def desk(
+        self,
+        site: ReconcileContext,
+        observed: ObjectCache,
+        runs: Mapping[JobId, JobReconciler],
+        gpu_resources: tuple[str, ...],
+    ) -> HealthController:
+        """The desk that goes on from there."""
+        return HealthController(self.options, self.stored, site, observed, runs, gpu_resources)
+
+
+class OperatorHealthView:
+    """What the API and Prometheus are told of health. Nothing is changed through them: kubectl does that."""
+
+    def __init__(self, floor: Reconciler) -> None:
+        self._desk = next((desk for desk in floor.controllers if isinstance(desk, HealthController)), None)
+
+    def seen(self) -> HealthSeen:
+        return HealthSeen() if self._desk is None else HealthSeen(*self._desk.snapshot)
+
+    def mended(self, node: NodeName, gpu: int | None, who: str) -> None:
+        part = "node" if gpu is None else f"gpu-{gpu}"
+        raise ValueError(f"say it to the cluster: kubectl annotate node {node} {names.MENDED}={part}")
+
+    def cordoned(self, node: NodeName, who: str) -> None:
+        raise ValueError(f"say it to the cluster: kubectl cordon {node}")
+
+    def uncordoned(self, node: NodeName, who: str) -> None:
+        raise ValueError(f"say it to the cluster: kubectl uncordon {node}")
+
+
+async def read_health_state(api: Api, options: HealthOptions) -> HealthState:
+    """Reads what the last leader stored. Nothing is decided before: what is ill would be used again."""
+    while True:
+        try:
+            return HealthState(options, await load_state(api, options.namespace, options.memory_name))
+        except ApiError as error:
+            _log.warning("cannot read the memory of health: %s; trying again", error)
+            await asyncio.sleep(_TRY_AGAIN_S)
+
+
+_NO_RESULT = "null"
 
 
 @dataclass(slots=True)
 class Leader:
     """Everything that decides, once this operator leads."""
 
-    service: Service
+    assembly: Assembly
     backend: KubeBackend
-    usher: Usher
-    upkeep: Upkeep
-    experience: Experience
-    shadow: Shadow
-    foresight: ForesightProcess
+    usher: GangBinder
+    foresight: ForecastProcess
     store: Store
-    world: World
-    cycles: CycleWatch
-    listening: Listening
+    cycles: SchedulerCounters
+    listening: LogSubscriptions
     telemetry: Telemetry
-    pictures: Pictures = field(init=False)
+    pictures: SnapshotCache = field(init=False)
     """For scrapes, which look again and again."""
 
     def __post_init__(self) -> None:
-        self.pictures = Pictures(self.service, self.cycles)
+        self.pictures = SnapshotCache(self.service, self.cycles)
+
+    @property
+    def service(self) -> Service:
+        return self.assembly.service
+
+    @property
+    def world(self) -> World:
+        return self.assembly.world
 
     def end(self) -> None:
         """Ends the engine. Jobs go on: what matters is in the cluster."""
-        if self.service.stop() and self.service.failure is None:
-            self.upkeep.finish(self.world)
-        self.telemetry.close()
-        self.experience.finish()
-        self.foresight.close()
-        self.shadow.close()
-        self.store.close()
+        self.assembly.end([("traces", self.telemetry.close), ("looking ahead", self.foresight.close)])
 
 
 def build_leader(
     config: OperatorConfig,
     state: Path,
     inbox: Inbox,
-    clerks: Clerks,
-    listeners: Listeners,
-    health: HealthStart | None = None,
+    clerks: WriteWorkers,
+    listeners: LogReaders,
+    health: HealthState | None = None,
 ) -> Leader:
     """The World from the journal, brought up to date with what the cluster shows."""
     store = open_store(os.environ.get(JOURNAL_URL_VARIABLE) or _journal_in(state))
-    recovered = store.recover()
-    world = recovered.world
+    keep = Keep(config.retention.jobs, config.retention.days * 86_400.0)
+    profile_of = partial(operator_profile, config=config)
+    # The configuration says the policy; it is written down because a replay has only the journal.
+    assembly = Assembly(store, AssemblyOptions(profile_of, config.policy, config.policy, keep=keep))
+    world, fence = assembly.world, assembly.fence
     clock = SteadyClock(time.time, world.now_s)
-    _note_policy(world, store, config.policy, clock())
-    listening = Listening(listeners.post)
-    experience = Experience(store.settings)
-    experience.recall(world)
-    company = Company(listening, experience, store.results.stage, health)
+    assembly.start(clock())
+    listening = LogSubscriptions(listeners.post)
+    company = Dependencies(listening, assembly.history, store.results.stage, health, fence)
     backend, usher, desks = kube_backend(world, inbox, clerks, config, clock, company)
-    outlook = experience.watching(desks.watch(OutlookWatch(backend.floor)))
-
-    def rules_of(name: str) -> Rules:
-        return sharing_rules(rules_for(name), config)
-
-    shadow = Shadow(world, rules_of, outlook)
-    guard, journal, cycles = threading.RLock(), PatientJournal(store.journal), CycleWatch(shadow)
-    requests = Requests(backend.wake)
-    told = telemetry(cycles, world, config.telemetry.otlp_url, place="kubernetes", tells_of_preempted=False)
-    engine = Engine(
-        world,
-        backend,
-        rules_of(config.policy),
-        journal,
-        told.watcher,
-        live_cadence(),
-        told.watcher.after_step,
-        Live(requests, rules_of, guard),
+    requests, cycles = assembly.attach(backend), SchedulerCounters()
+    told = telemetry(fence, world, config.telemetry.otlp_url, place="kubernetes", tells_of_preempted=False)
+    observers: list[tuple[str, Observer]] = [("status of jobs", OutlookObserver(backend.reconciler))]
+    if (shown := desks.watch()) is not None:
+        observers.append(("status of queues", shown))
+    service = assembly.build(
+        told.measuring(cycles), [*observers, *told.logging()], partial(_forget, backend, store)
     )
-    upkeep = Upkeep(store, recovered.snapshot_seq, tell=_log.warning)
-
-    def after_step(world: World) -> None:
-        upkeep.after_step(world)
-        experience.after_step(world)
-        held_up.after_step(world)
-
-    service = Service(engine, requests, journal, guard, backend.wake, after_step)
-    held_up = StragglerDesk(requests.ask, _suspecting(backend.floor.desks))
+    held_up = StragglerController(requests.ask, _suspecting(backend.reconciler.controllers))
+    service.after_step("stragglers", held_up.after_step)
     listening.on_held_up = held_up.found
-    beside = (upkeep, experience, shadow, ForesightProcess())
-    return Leader(service, backend, usher, *beside, store, world, cycles, listening, told)
+    return Leader(assembly, backend, usher, ForecastProcess(), store, cycles, listening, told)
+
+
+def _forget(backend: KubeBackend, store: Store, job: JobId) -> None:
+    """A job is forgotten. The next one of its name has not given what this one gave."""
+    backend.forget(job)
+    if store.results.get(job) not in (None, _NO_RESULT):
+        store.results.stage(job, _NO_RESULT)
 
 
 def _suspecting(desks: Iterable[object]) -> Callable[[NodeName, JobId, str], None]:
     """Who is told of nodes that hold jobs up: health, if it is looked after."""
-    found = (desk.suspect for desk in desks if isinstance(desk, HealthDesk))
+    found = (desk.suspect for desk in desks if isinstance(desk, HealthController))
     return next(found, _note_suspect)
 
 
@@ -162,62 +219,54 @@ def _note_suspect(node: NodeName, job: JobId, why: str) -> None:
     _log.warning("node %s is suspect: %s", node, why, extra={"job": job})
 
 
-def _note_policy(world: World, store: Store, policy: str, now_s: float) -> None:
-    """Writes down who decides from now on: the configuration says it, and a replay has only the journal."""
-    if world.policy == policy:
-        return
-    event = PolicySet(now_s, policy, cause="start")
-    store.journal.append(event)
-    apply(world, event)
-    store.journal.commit()
-
-
 def _journal_in(state: Path) -> Path:
     state.mkdir(mode=0o700, parents=True, exist_ok=True)
     return state / "journal.db"
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
-    """Who a backend of a cluster works together with; it does without any of them."""
+class Dependencies:
+    """What a Kubernetes backend can use besides the cluster; each has a default."""
 
-    listening: Listening = field(default_factory=Listening)
+    listening: LogSubscriptions = field(default_factory=LogSubscriptions)
     """By whom the logs of jobs are read."""
-    experience: Experience | None = None
+    experience: History | None = None
     """What is known of new jobs."""
     keep_result: Callable[[JobId, str], None] = lambda job, result: None
     """Stores what jobs give as their result."""
-    health: HealthStart | None = None
+    health: HealthState | None = None
     """What is remembered of the health of nodes."""
+    fence: Fence = field(default_factory=NoFence)
+    """Around what jobs can do without, and around each job: one that cannot be handled holds up no other."""
 
 
-ALONE = Company()
+NO_DEPENDENCIES = Dependencies()
 
 
 def kube_backend(
     world: World,
     inbox: Inbox,
-    clerks: Clerks,
+    clerks: WriteWorkers,
     config: OperatorConfig,
     clock: Callable[[], float],
-    company: Company = ALONE,
-) -> tuple[KubeBackend, Usher, QuotaDesks]:
+    company: Dependencies = NO_DEPENDENCIES,
+) -> tuple[KubeBackend, GangBinder, QuotaControllers]:
     """What carries decisions out on a cluster, once it has looked at all that is there."""
-    said, experience, health = Said(), company.experience, company.health
-    observed = Observed()
-    writes = Writes(clerks.post)
+    said, experience, health = EventBuffer(), company.experience, company.health
+    observed = ObjectCache()
+    writes = WriteQueue(clerks.post)
     binder = Binder(Cluster(), binder_profile(config))
     timing = Timing(
         gang_timeout_s=config.gang_timeout_seconds, restart_backoff_s=config.restart_backoff_seconds
     )
-    usher = Usher(binder, writes, timing, partial(_expected, world))
-    teller = NodeTeller(_known_nodes(world), _known_ill(world))
-    site = Site(
+    usher = GangBinder(binder, writes, timing, partial(_expected, world))
+    teller = NodeReporter(_known_nodes(world), _known_ill(world))
+    site = ReconcileContext(
         binder.cluster,
         writes,
         observed.owners(),
         said.append if experience is None else experience.advising(said.append),
-        usher.seat,
+        usher.request_binding,
         has_node=observed.nodes.__contains__,
         timing=timing,
         past=set(world.past),
@@ -228,25 +277,25 @@ def kube_backend(
         site.choose = partial(_choose, experience, teller)
     jobs = world.jobs
     known = {
-        job.id: Known(
+        job.id: KnownJob(
             job,
             jobs.placements[row],
             jobs.phase_of(row) is Phase.STOPPING,
-            jobs.wish_of(row) is Wish.PARK,
+            jobs.wish_of(row) is DesiredState.PARK,
         )
         for row, job in enumerate(jobs.jobs)
     }
-    nodes = NodeDesk(site, observed, teller, config.gpu_resources, _told_of_others(world))
-    floor = Floor(site, usher, observed, nodes, known, config.namespaces)
+    nodes = NodeController(site, observed, teller, config.gpu_resources, _told_of_others(world))
+    floor = Reconciler(site, usher, observed, nodes, known, config.namespaces, company.fence)
     desks = set_up_quota(floor, site, observed, config, world)
     is_known = (lambda job: True) if experience is None else experience.knows
     set_up_trials(floor, site, observed, world, partial(_most, teller), is_known)
-    floor.desks.append(ParkingDesk(world, observed, writes))
+    floor.controllers.append(ParkingController(world, observed, writes))
     sharers = partial(sharers_on, world, observed, binder.cluster.pods_on, floor.job_of)
-    floor.desks.append(UsageDesk(observed, teller.__contains__, sharers, site.say))
+    floor.controllers.append(UsageController(observed, teller.__contains__, sharers, site.say))
     if health is not None:
         desk = health.desk(site, observed, floor.runs, tuple(config.gpu_resources))
-        floor.desks.append(desk)
+        floor.controllers.append(desk)
         site.excuse = desk.excuse
     backend = KubeBackend(floor, said, inbox, clock)
     backend.look_first()
@@ -259,23 +308,20 @@ def _expected(world: World, job: JobId) -> float | None:
     return None if load is None else round(load, 2)
 
 
-def _choose(experience: Experience, teller: NodeTeller, job: Job) -> SizeChoice:
+def _choose(experience: History, teller: NodeReporter, job: Job) -> SizeChoice:
     return experience.choose(job, _most(teller, job))
 
 
-def _most(teller: NodeTeller, job: Job) -> int:
-    """Not more than its nodes could ever give; while there are none, whoever adds them is not limited."""
-    nodes = teller.nodes()
-    return most_that_fit(job, nodes) if nodes else job.max
+def _most(teller: NodeReporter, job: Job) -> int:
+    """Not more than its nodes could ever give; no limit while no node has GPUs, for some may be added."""
+    nodes = [node for node in teller.nodes() if node.gpus]
+    return largest_fitting_size(job, nodes) if nodes else job.max
 
 
-def sharing_rules(rules: Rules, config: OperatorConfig) -> Rules:
-    """The rules of a policy, with shares of GPUs placed as the configuration says."""
-    if not isinstance(rules.placer, TopologyPlacer):
-        return rules
+def operator_profile(policy: str, config: OperatorConfig) -> SchedulerProfile:
+    """The profile of a policy, with shares of GPUs placed as the configuration says."""
     wanted = config.placement
-    options = replace(rules.placer.options, shares=wanted.shares.value, busiest=wanted.busiest)
-    return replace(rules, placer=TopologyPlacer(options))
+    return profile_for(policy, placing=PlacerOptions(shares=wanted.shares.value, busiest=wanted.busiest))
 
 
 def binder_profile(config: OperatorConfig) -> Profile:

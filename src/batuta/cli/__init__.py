@@ -1,1 +1,1 @@
-"""The command line: one file per verb."""
+"""The command line: one file for each verb or group of verbs; `verbs` has the table."""

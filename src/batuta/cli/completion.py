@@ -1,13 +1,16 @@
-"""`batuta completion`: the Tab key completes verbs, options, jobs and nodes."""
+"""`batuta completion`: the Tab key completes verbs, options, jobs, nodes, queues and policies."""
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from batuta.cli.sections import Group
+from batuta.cli.verbs import CommandGroup
+from batuta.spec.problem import InputError
 
 VARIABLE = "_BATUTA_COMPLETE"
 
@@ -20,14 +23,14 @@ class Shell(StrEnum):
     FISH = "fish"
 
 
-app = typer.Typer(cls=Group, name="completion", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=CommandGroup, name="completion", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
 def completion() -> None:
     """Complete with the Tab key: print a script, or install it.
 
-    Verbs, options, ids and names of jobs, and nodes are completed.
+    Verbs, options, ids and names of jobs, nodes, queues and policies are completed.
 
     Examples:
 
@@ -79,8 +82,6 @@ def install(
     """
     from typer.completion import install as write  # type: ignore[attr-defined]
 
-    from batuta.spec.problem import InputError
-
     chosen = shell.value if shell is not None else _own_shell()
     if chosen not in set(Shell):
         raise InputError.of(f"which shell? {chosen or 'yours'} is not known", fix="bash, zsh or fish")
@@ -95,10 +96,7 @@ def _print(shell: Shell) -> None:
 
 
 def _own_shell() -> str:
-    """The shell that called us, else the one that the user logs in with."""
-    import os
-    from pathlib import Path
-
+    """Return the shell that runs `batuta`, else the login shell of the user."""
     import shellingham  # type: ignore[import-untyped]
 
     try:

@@ -1,20 +1,33 @@
-"""`batuta explain` and `batuta result`: why a job is as it is, and what came of it."""
+"""`batuta explain` and `batuta result`: why a job waits or has its size, and what it returned."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
-from batuta.cli.server_options import HomeOption, JobArgument, connect
+from batuta.cli.options import HomeOption, JobArgument, Output, OutputOption, connect
+from batuta.cli.output import (
+    facts_table,
+    format_gpus,
+    format_seconds,
+    format_time,
+    print_json,
+    print_rich,
+    spinner,
+    state_text,
+)
+from batuta.cli.trial import print_trial
+from batuta.client.errors import ApiError, ClientError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from batuta.client.answers import Chapter, Explanation, Suggestion
+    from batuta.apitypes.forecasts import Expected
+    from batuta.apitypes.resources import Explanation, SuggestedChange
 
 _WAITING = ("PENDING", "PREEMPTED")
 
@@ -28,70 +41,103 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
     """
     from rich.text import Text
 
-    from batuta.cli.terminal import print_json, show, spinner, state_text
-
     with connect(home) as client:
         known = client.job(job)
-        told = client.explain(known)
-        if told.state in _WAITING:
+        explanation = client.explain(known)
+        if explanation.state in _WAITING:
             with spinner("trying out what would start it"):
-                told = replace(told, suggestions=client.suggestions(known))
+                found = client.suggestions(known)
+                # The search for suggestions also forecasts the start.
+                explanation = replace(client.explain(known), suggestions=found)
     if output is Output.JSON:
-        print_json(told)
+        print_json(explanation)
         return
-    reason = told.reason
+    reason = explanation.reason
     sentence = f": {reason.sentence}" if reason is not None and reason.sentence else ""
-    show(Text.assemble(f"job {known.label} is ", state_text(told.state), sentence))
+    print_rich(Text.assemble(f"job {known.label} is ", state_text(explanation.state), sentence))
     if reason is not None and reason.evidence:
         numbers = ", ".join(f"{name} {_number(value)}" for name, value in reason.evidence.items())
-        show(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
-    if told.quota_reserved is not None and not told.quota_reserved.status:
-        show(Text(f"{_quota(told.quota_reserved.reason)}{_ahead(told.ahead)}", style="dim"))
-    for sentence in _beliefs(told):
-        show(Text(sentence, style="dim"))
-    if told.trial is not None:
-        from batuta.cli.trial import print_trial
-
+        print_rich(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
+    if explanation.quota_reserved is not None and not explanation.quota_reserved.status:
+        print_rich(
+            Text(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", style="dim")
+        )
+    if (
+        explanation.checkpoint is not None
+        and explanation.checkpoint.sentence
+        and _adds_checkpoint_sentence(explanation)
+    ):
+        print_rich(Text(f"{explanation.checkpoint.sentence}.", style="yellow"))
+    for sentence in _predictions(explanation):
+        print_rich(Text(sentence, style="dim"))
+    if explanation.trial is not None:
         typer.echo("\nTrial runs")
-        print_trial(told.trial)
-    if told.suggestions:
+        print_trial(explanation.trial)
+    if explanation.suggestions:
         typer.echo("\nIt would start now")
-        show(_ways(told.suggestions))
-    if told.story:
+        print_rich(_suggestion_table(explanation.suggestions))
+    if explanation.story:
         typer.echo()
-        show(_story(told.story))
+        print_rich(facts_table((format_time(one.time_s), one.sentence) for one in explanation.story))
 
 
-def _beliefs(told: Explanation) -> list[str]:
-    """What was known of the job when it was submitted."""
-    from batuta.cli.terminal import show_seconds
+def _adds_checkpoint_sentence(explanation: Explanation) -> bool:
+    """Return whether to add the sentence on checkpoints: the job runs, and the reason does not say it."""
+    return explanation.state not in _WAITING and (
+        explanation.reason is None or explanation.reason.code != "KEEPS_SIZE"
+    )
 
-    found = [f"its size was left open: {told.size_choice.sentence}"] if told.size_choice is not None else []
-    own = told.expected
+
+def _predictions(explanation: Explanation) -> list[str]:
+    """Return what the scheduler knows or predicts of the job."""
+    from batuta.apitypes.resources import FINAL_STATES
+
+    found = (
+        [f"its size was left open: {explanation.size_choice.sentence}"]
+        if explanation.size_choice is not None
+        else []
+    )
+    if explanation.stands_for:
+        found.append(f"virtual GPUs stand for {' or '.join(explanation.stands_for)}")
+    if explanation.endpoints and explanation.state not in FINAL_STATES:
+        found.append(f"its ports are reached at {', '.join(explanation.endpoints)} while it runs")
+    if (
+        explanation.start is not None
+        and explanation.start.p50_s is not None
+        and explanation.state in _WAITING
+    ):
+        found.append(f"expected to start {_when(explanation.start)} (batuta eta)")
+    own = explanation.expected
     if own is not None:
         found.append(
-            f"expected to take {show_seconds(own.p50_s)} on one GPU, {show_seconds(own.p10_s)} to "
-            f"{show_seconds(own.p90_s)}, by {own.jobs} earlier {'job' if own.jobs == 1 else 'jobs'} "
+            f"expected to take {format_seconds(own.p50_s)} on one GPU, {format_seconds(own.p10_s)} to "
+            f"{format_seconds(own.p90_s)}, by {own.jobs} earlier {'job' if own.jobs == 1 else 'jobs'} "
             f"({own.source})"
         )
     return found
 
 
-def _price(one: Suggestion) -> str:
-    """What it starts with, who gives GPUs for it, and when that may come by itself."""
-    from batuta.cli.terminal import show_seconds
+def _when(start: Expected) -> str:
 
-    said = [f"with {one.gpus} {'GPU' if one.gpus == 1 else 'GPUs'}"]
+    now_s = time.time()
+    early, late = (None if at is None else max(0.0, at - now_s) for at in (start.p50_s, start.p90_s))
+    latest = "" if late is None else f", at the latest in {format_seconds(late)}"
+    return f"in {format_seconds(early)}{latest}"
+
+
+def _suggestion_effects(one: SuggestedChange) -> str:
+    """Return the GPUs it would start with, the jobs that stop or shrink, and when it may come by itself."""
+    effects = [f"with {format_gpus(one.gpus)}"]
     if one.stops:
-        said.append(f"stops {', '.join(one.stops)}")
+        effects.append(f"stops {', '.join(one.stops)}")
     if one.shrinks:
-        said.append(f"shrinks {', '.join(one.shrinks)}")
+        effects.append(f"shrinks {', '.join(one.shrinks)}")
     if one.within_s is not None:
-        said.append(f"expected in {show_seconds(one.within_s)}")
-    return f" ({'; '.join(said)})"
+        effects.append(f"expected in {format_seconds(one.within_s)}")
+    return f" ({'; '.join(effects)})"
 
 
-def _ways(suggestions: Sequence[Suggestion]) -> Table:
+def _suggestion_table(suggestions: Sequence[SuggestedChange]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
@@ -99,36 +145,22 @@ def _ways(suggestions: Sequence[Suggestion]) -> Table:
     table.add_column(no_wrap=True, min_width=1)
     table.add_column(overflow="fold")
     for one in suggestions:
-        table.add_row("", Text.assemble(one.sentence, (_price(one), "dim")))
+        table.add_row("", Text.assemble(one.sentence, (_suggestion_effects(one), "dim")))
     return table
 
 
 def _quota(reason: str) -> str:
-    """Kueue's word for what it waits for; in a sentence where quota is not what it lacks."""
+    """Return Kueue's condition; a sentence where the job lacks a placement and not quota."""
     if reason == "TopologyPlacementFailed":
         return "quota would do, there is no place for it now"
     return f"QuotaReserved=False, {reason}"
 
 
 def _ahead(count: int | None) -> str:
-    """How many of its queue come before it."""
+    """Return how many jobs of its queue are ahead of it."""
     if not count:
         return "" if count is None else "; it is the next of its queue"
     return f"; {count} {'job' if count == 1 else 'jobs'} of its queue {'is' if count == 1 else 'are'} ahead"
-
-
-def _story(chapters: Sequence[Chapter]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    from batuta.cli.terminal import show_moment
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for chapter in chapters:
-        table.add_row(show_moment(chapter.time_s), Text(chapter.sentence))
-    return table
 
 
 def _number(value: object) -> str:
@@ -142,9 +174,6 @@ def result(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpti
 
     Example: batuta result resnet
     """
-    from batuta.cli.terminal import print_json
-    from batuta.client.errors import ApiError, ClientError
-
     with connect(home) as client:
         known = client.job(job)
         try:

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption
-from batuta.cli.sections import Group
+from batuta.cli.output import DASH, Column, print_json, print_table
+from batuta.cli.verbs import CommandGroup
+from batuta.spec.problem import InputError
 
 if TYPE_CHECKING:
-    from batuta.gpu.health.dry_run import Tried
+    from batuta.gpu.health.rules import DryRunResult
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     name="health",
     help="Show the rules about errors of GPUs, and try them on a log.\n\n"
     "Example: batuta health check-rules --log /var/log/kern.log",
@@ -43,9 +45,9 @@ def rules() -> None:
 
     Example: batuta health rules > my-rules.yaml
     """
-    from batuta.gpu.health.rules_file import own_rules_text
+    from batuta.gpu.health.rules import default_rules_text
 
-    typer.echo(own_rules_text(), nl=False)
+    typer.echo(default_rules_text(), nl=False)
 
 
 @app.command(name="check-rules")
@@ -62,9 +64,7 @@ def check_rules(
 
       dmesg | batuta health check-rules --rules my-rules.yaml --log -
     """
-    from batuta.cli.terminal import print_json
-    from batuta.gpu.health.dry_run import try_rules
-    from batuta.gpu.health.rules_file import read_rules
+    from batuta.gpu.health.rules import dry_run_rules, read_rules
 
     found = read_rules(rules)
     if log is None:
@@ -72,7 +72,7 @@ def check_rules(
         tried = []
     else:
         with _opened(log) as lines:
-            tried = list(try_rules(found, lines))
+            tried = list(dry_run_rules(found, lines))
     if output is Output.JSON:
         print_json(tried)
     elif log is not None:
@@ -81,9 +81,7 @@ def check_rules(
 
 @contextmanager
 def _opened(log: str) -> Iterator[Iterable[str]]:
-    """The lines of a file, or of standard input."""
-    from batuta.spec.problem import InputError
-
+    """Open a file, or standard input, as lines."""
     if log == "-":
         yield sys.stdin
         return
@@ -94,10 +92,7 @@ def _opened(log: str) -> Iterator[Iterable[str]]:
         raise InputError.of(f"cannot be read: {error.strerror or error}", file=log) from None
 
 
-def _show(tried: list[Tried]) -> None:
-    from batuta.cli.table import Column, print_table
-    from batuta.cli.terminal import NOTHING
-
+def _show(tried: list[DryRunResult]) -> None:
     columns = (
         Column("LINE", right=True),
         Column("WHAT"),
@@ -105,5 +100,5 @@ def _show(tried: list[Tried]) -> None:
         Column("MEANS", least=12),
         Column("WOULD BE DONE", least=16),
     )
-    rows = [(str(one.line), one.what, one.where or NOTHING, one.means, one.done) for one in tried]
+    rows = [(str(one.line), one.what, one.where or DASH, one.means, one.done) for one in tried]
     print_table(columns, rows, "no line of this log tells of an error of a GPU")

@@ -1,24 +1,26 @@
-"""Jobs for people: the columns of `queue` and `history`, and one job in full."""
+"""Jobs as tables: the columns of `queue` and `history`, all facts about one job, and exit codes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batuta.cli.table import Column, print_table
-from batuta.cli.terminal import (
-    NOTHING,
-    show,
-    show_ago,
-    show_moment,
-    show_seconds,
+from batuta.cli.output import (
+    DASH,
+    Column,
+    facts_table,
+    format_age,
+    format_seconds,
+    format_time,
+    print_rich,
+    print_table,
     state_text,
 )
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from batuta.client.answers import Job
+    from batuta.apitypes.resources import Job
 
     Row = tuple[str | Text, ...]
 
@@ -54,7 +56,7 @@ HISTORY_COLUMNS = (
 
 
 def exit_code_of(job: Job) -> int:
-    """The exit code that tells how a job stands."""
+    """Return the exit code for the state of a job."""
     return EXIT_CODES.get(job.state, NOT_FINISHED)
 
 
@@ -67,14 +69,14 @@ def print_history(jobs: Sequence[Job], empty: str) -> None:
 
 
 def queue_table(jobs: Sequence[Job]) -> tuple[Sequence[Column], list[Row]]:
-    """The columns of `queue` and a row for each job."""
+    """Return the columns of `queue` and a row for each job."""
     return _named_once(QUEUE_COLUMNS, [queue_row(job) for job in jobs], jobs)
 
 
 def _named_once(
     columns: Sequence[Column], rows: list[Row], jobs: Sequence[Job]
 ) -> tuple[Sequence[Column], list[Row]]:
-    """Where all ids say the name too, as on a cluster, one column tells both."""
+    """Merge ID and NAME into one column where ids contain the name, as on a cluster."""
     if not jobs or not all(job.is_named_by_id and "/" in job.id for job in jobs):
         return columns, rows
     return (Column("JOB", least=24), *columns[2:]), [(row[0], *row[2:]) for row in rows]
@@ -83,56 +85,71 @@ def _named_once(
 def queue_row(job: Job) -> Row:
     return (
         job.id,
-        job.name or NOTHING,
-        job.user or NOTHING,
+        job.name or DASH,
+        job.user or DASH,
         job.queue,
         _state(job),
         gpus_of(job),
         progress_of(job),
-        NOTHING if job.is_over else show_seconds(job.eta_s),
-        show_ago(job.submitted_s),
-        show_seconds(job.duration_s),
+        DASH if job.is_over else format_seconds(job.eta_s),
+        format_age(job.submitted_s),
+        format_seconds(job.duration_s),
         str(job.restarts),
-        why(job),
+        reason_text(job),
     )
 
 
 def _history_row(job: Job) -> Row:
     return (
         job.id,
-        job.name or NOTHING,
-        job.user or NOTHING,
+        job.name or DASH,
+        job.user or DASH,
         job.queue,
         _state(job),
-        f"{job.gpus.wanted}",
-        show_seconds(job.waited_s),
-        show_seconds(job.duration_s),
-        show_ago(job.ended_s),
+        f"{job.gpus.wanted}" if job.cpu is None else DASH,
+        format_seconds(job.waited_s),
+        format_seconds(job.duration_s),
+        format_age(job.ended_s),
         str(job.restarts),
-        why(job),
+        reason_text(job),
     )
 
 
 def gpus_of(job: Job) -> str:
-    """`2/4 (1–8)`: what it has, what it asked for, its range when it is elastic."""
+    """Return `2/4 (1–8)`: GPUs it has, GPUs requested, the elastic range; `–` for a CPU-only job."""
     gpus = job.gpus
+    if job.cpu is not None:
+        return DASH
     span = f" ({gpus.min}–{gpus.max})" if gpus.min != gpus.max else ""
     return f"{gpus.wanted}{span}" if job.is_over else f"{gpus.now}/{gpus.wanted}{span}"
+
+
+def cpu_of(job: Job) -> str:
+    """Return `2 nodes with 4 CPUs and 8 GiB each` for a CPU-only job; empty for one with GPUs."""
+    cpu = job.cpu
+    if cpu is None:
+        return ""
+    needs = [f"{cpu.cpus:g} CPU{'' if cpu.cpus == 1 else 's'}" if cpu.cpus else ""]
+    needs.append(f"{cpu.memory_mib / 1024:g} GiB" if cpu.memory_mib else "")
+    each = " and ".join(filter(None, needs))
+    if cpu.replicas == 1:
+        return f"one node with {each}" if each else "one node"
+    return f"{cpu.replicas} nodes with {each} each" if each else f"{cpu.replicas} nodes"
 
 
 def progress_of(job: Job) -> str:
     progress = job.progress
     if progress is None:
-        return NOTHING
+        return DASH
     if progress.fraction is not None:
         return f"{100 * progress.fraction:.0f}%"
     if progress.step is not None:
         return f"step {progress.step:,}"
-    return f"epoch {progress.epoch:g}" if progress.epoch is not None else NOTHING
+    return f"epoch {progress.epoch:g}" if progress.epoch is not None else DASH
 
 
-def why(job: Job) -> str:
-    """One line on why it is as it is."""
+def reason_text(job: Job) -> str:
+    """Return one line on why the job waits, has its size, or ended."""
     if not job.is_over:
         return job.reason.sentence if job.reason is not None else ""
     if job.detail or job.exit_code in (None, 0):
@@ -141,53 +158,50 @@ def why(job: Job) -> str:
 
 
 def _state(job: Job) -> Text:
-    """A wish that is not fulfilled yet is part of the state."""
+    """Return the state, with a requested one that is not reached yet."""
     text = state_text(job.state)
     if not job.is_over and job.wish in ("park", "cancel"):
-        wished = "parked" if job.wish == "park" else "cancelling"
-        text.append(f" ({wished})", style="dim")
+        requested = "parked" if job.wish == "park" else "cancelling"
+        text.append(f" ({requested})", style="dim")
     return text
 
 
 def print_job(job: Job) -> None:
-    """Everything about one job."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _facts(job):
-        if value not in ("", NOTHING):
-            table.add_row(name, value if isinstance(value, Text) else Text(value))
-    show(table)
+    """Print all facts about one job."""
+    print_rich(facts_table(_facts(job)))
 
 
 def _facts(job: Job) -> list[tuple[str, str | Text]]:
     kind = f" of type {job.gpus.type}" if job.gpus.type else ""
+    if job.stands_for:
+        kind = f"; virtual GPUs stand for {' or '.join(job.stands_for)}"
     each = f", {job.gpus.per_node} per node" if job.gpus.per_node != 1 else ""
     places = ", ".join(
         f"{place.node}: {', '.join(map(str, place.gpus))}" if place.gpus else place.node
         for place in job.placement
     )
     times = [
-        f"submitted {show_moment(job.submitted_s)}",
-        *([f"started {show_moment(job.started_s)}"] if job.started_s is not None else []),
-        *([f"ended {show_moment(job.ended_s)}"] if job.ended_s is not None else []),
+        f"submitted {format_time(job.submitted_s)}",
+        *([f"started {format_time(job.started_s)}"] if job.started_s is not None else []),
+        *([f"ended {format_time(job.ended_s)}"] if job.ended_s is not None else []),
     ]
     return [
         ("job", job.label),
         ("state", _state(job)),
-        ("why", why(job)),
-        ("GPUs", f"{gpus_of(job)}{kind}{each}"),
+        ("why", reason_text(job)),
+        ("GPUs", f"{gpus_of(job)}{kind}{each}" if job.cpu is None else "none"),
+        ("CPU", cpu_of(job)),
         ("on", places),
+        ("ports", "" if job.is_over else ", ".join(job.endpoints)),
         ("progress", _full_progress(job)),
-        ("done in", NOTHING if job.is_over else show_seconds(job.eta_s)),
+        ("done in", DASH if job.is_over else format_seconds(job.eta_s)),
         ("times", ", ".join(times)),
-        ("waited", show_seconds(job.waited_s)),
-        ("ran", show_seconds(job.duration_s)),
+        ("waited", format_seconds(job.waited_s)),
+        ("ran", format_seconds(job.duration_s)),
         ("restarts", str(job.restarts) if job.restarts else ""),
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
+        ("image", str((job.task or {}).get("image_id") or "")),
+        ("time limit", format_seconds((job.task or {}).get("max_exec_time_s"))),
         ("user", job.user),
         ("queue", f"{job.queue}, priority {job.priority}"),
         ("kind", job.kind),

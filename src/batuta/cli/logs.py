@@ -1,18 +1,70 @@
-"""`batuta logs`: what a job prints."""
+"""`batuta logs`: print and follow the output of a job, and read that of deleted pods from Loki."""
 
 from __future__ import annotations
 
+import os
+import sys
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.logs_old import LokiOption, TenantOption
-from batuta.cli.server_options import HomeOption, JobArgument, connect
+from batuta.cli.job_view import NOT_FOUND, exit_code_of, reason_text
+from batuta.cli.options import HomeOption, JobArgument, command_line, connect, parse_time_s, target_cluster
+from batuta.cli.output import console, format_seconds, format_time, print_stderr, spinner
+from batuta.client.errors import ClientError, OutputGoneError, UnknownJobError
+from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.cli.logs_old import Asked
+    from batuta.apitypes.resources import Job
     from batuta.client.connection import Connection
+    from batuta.client.loki import LokiAddress
+
+
+LokiOption = Annotated[
+    str | None,
+    typer.Option(
+        "--loki",
+        help="A Loki that has the output of pods that are gone; default $BATUTA_LOKI.",
+        metavar="URL",
+        show_default=False,
+    ),
+]
+TenantOption = Annotated[
+    str | None,
+    typer.Option(
+        "--loki-tenant",
+        help="Whose logs, where it keeps several people's; default $BATUTA_LOKI_TENANT.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+_MAX_PARTIAL_LINE = 8 << 10
+"""A line without end is printed when it has so many bytes."""
+_LAUNCHER_KINDS = ("mpi", "horovod-elastic", "MPIJob", "ElasticHorovod")
+"""Kinds of job whose launcher prints what all its workers print."""
+_HINT = "--loki URL, or $BATUTA_LOKI, reads what a Loki has kept of it"
+_SLACK_S = 60.0
+"""Clocks of nodes differ a little."""
+_PRINTS_AFTER_END_S = 3600.0
+"""How long after the end of a job its pods may still print."""
+_DELETED_LOOKBACK_S = 7 * 86_400.0
+"""How far back to search for the output of a deleted job, whose times are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRequest:
+    """Which output of a job to print."""
+
+    rank: int | None = None
+    """None: all ranks; from Loki, rank 0."""
+    tail: int | None = None
+    since_s: float | None = None
+    loki: LokiAddress | None = None
 
 
 def logs(
@@ -29,7 +81,16 @@ def logs(
             metavar="TIME",
         ),
     ] = None,
-    node_rank: Annotated[int, typer.Option("--node-rank", min=0, help="Which replica's.", metavar="R")] = 0,
+    node_rank: Annotated[
+        int | None,
+        typer.Option(
+            "--node-rank",
+            min=0,
+            help="One replica's, as it was printed; default: all, each line with its rank.",
+            metavar="R",
+            show_default=False,
+        ),
+    ] = None,
     status: Annotated[
         bool, typer.Option("--status", help="Print nothing but the state; the exit code tells it too.")
     ] = False,
@@ -38,6 +99,9 @@ def logs(
     home: HomeOption = None,
 ) -> None:
     """Print what a job prints, and follow it until it ends.
+
+    Of a job with several nodes all are shown, each line with its rank: as it comes, or node by node when the
+    job is over.
 
     Exit codes: 0 succeeded, 100 failed, 103 cancelled; with --status also 101 not finished, 102 not found.
     With --no-follow it is 0.
@@ -55,65 +119,269 @@ def logs(
 
       batuta -n team-a logs resnet --since 2d --loki http://loki.example:3100
     """
-    from batuta.cli.follow import follow_output
-    from batuta.cli.job_view import exit_code_of
-    from batuta.cli.logs_old import print_forgotten, print_past
-    from batuta.client.errors import UnknownJobError
-
     with connect(home) as client:
         if status:
             raise typer.Exit(_print_state(client, job))
-        asked = _asked(client, node_rank, tail, since, loki, loki_tenant)
+        request = _log_request(home, node_rank, tail, since, loki, loki_tenant)
         try:
             found = client.job(job)
         except UnknownJobError as unknown:
-            print_forgotten(client, job, asked, unknown)
+            print_log_of_deleted(client, job, request, unknown)
             return
         if follow and not found.is_over:
-            code = follow_output(client, found, rank=node_rank, tail=tail, since_s=asked.since_s)
+            code = follow_output(client, found, rank=node_rank, tail=tail, since_s=request.since_s)
             raise typer.Exit(code)
-        print_past(client, found, asked)
+        print_log(client, found, request)
         if follow:
             raise typer.Exit(exit_code_of(found))
 
 
-def _asked(
-    client: Connection,
-    rank: int,
+def _log_request(
+    home: Path | None,
+    rank: int | None,
     tail: int | None,
     since: str | None,
     loki: str | None,
     tenant: str | None,
-) -> Asked:
-    """The options together. A server keeps the output of all its jobs, and not when each line came."""
-    from batuta.cli.logs_old import Asked, loki_of
-    from batuta.cli.moments import parse_moment_s
-    from batuta.client.client import Client
-    from batuta.spec.problem import InputError, Problem
-
-    if isinstance(client, Client):
-        named = {"--since": since, "--loki": loki, "--loki-tenant": tenant}
-        given = [
+) -> LogRequest:
+    """Return the options as a request. A server keeps all output, without the time of each line."""
+    if target_cluster(home) is None:
+        given = {"--since": since, "--loki": loki, "--loki-tenant": tenant}
+        problems = [
             Problem(f"{option} is for a cluster", fix="batuta -n NAMESPACE logs …")
-            for option, value in named.items()
+            for option, value in given.items()
             if value
         ]
-        if given:
-            raise InputError(given)
-        return Asked(rank, tail)
-    since_s = None if since is None else parse_moment_s(since, "--since", time.time())
-    return Asked(rank, tail, since_s, loki_of(loki, tenant))
+        if problems:
+            raise InputError(problems)
+        return LogRequest(rank, tail)
+    since_s = None if since is None else parse_time_s(since, "--since", time.time())
+    return LogRequest(rank, tail, since_s, find_loki(loki, tenant))
 
 
 def _print_state(client: Connection, job: str) -> int:
-    from batuta.cli.job_view import NOT_FOUND, exit_code_of
-    from batuta.cli.terminal import say
-    from batuta.client.errors import UnknownJobError
-
     try:
         found = client.job(job)
     except UnknownJobError as error:
-        say(str(error))
+        print_stderr(str(error))
         return NOT_FOUND
     typer.echo(found.state)
     return exit_code_of(found)
+
+
+def print_log(client: Connection, job: Job, request: LogRequest) -> None:
+    """Print the output of a job so far: from the cluster or the server, else from Loki."""
+    pieces = output_of(client, job, request.rank, request.tail, request.since_s, follow=False)
+    try:
+        first = next(pieces, b"")
+    except OutputGoneError as gone:
+        if request.loki is None:
+            print_stderr(f"{gone}: {_HINT}")
+            return
+        _print_from_loki(job.id, request, request.loki, gone, _from_s(job), _to_s(job))
+    else:
+        write_output(chain([first], pieces))
+
+
+def follow_output(
+    client: Connection,
+    job: Job,
+    rank: int | None = None,
+    tail: int | None = None,
+    since_s: float | None = None,
+) -> int:
+    """Print the output until the job ends, and return its exit code. Ctrl-C detaches, and the job goes on."""
+    try:
+        _wait_for_start(client, job)
+        write_output(output_of(client, job, rank, tail, since_s, follow=True))
+        job = client.wait(job)
+    except KeyboardInterrupt:
+        print_detached(job)
+        return 0
+    print_end(job)
+    return exit_code_of(job)
+
+
+def output_of(
+    client: Connection,
+    job: Job,
+    rank: int | None = None,
+    tail: int | None = None,
+    since_s: float | None = None,
+    *,
+    follow: bool,
+) -> Iterator[bytes]:
+    """Return the output of one rank; or of all, each line with its rank if there may be several."""
+    if rank is None and has_several_ranks(client.job(job.id)):
+        return RankedLines().of(client.rank_logs(job, tail=tail, since_s=since_s, follow=follow))
+    return client.log_bytes(job, rank=rank or 0, tail=tail, since_s=since_s, follow=follow)
+
+
+def has_several_ranks(job: Job) -> bool:
+    """Return whether more than one rank prints, now or after a resize."""
+    if job.kind in _LAUNCHER_KINDS:
+        return False
+    task = job.task or {}
+    nodes = max(task.get("num_nodes") or 1, (task.get("elastic") or {}).get("max_nodes") or 1)
+    has = job.gpus.max // max(1, job.gpus.per_node) if job.cpu is None else job.cpu.replicas
+    return max(nodes, has) > 1
+
+
+class RankedLines:
+    """Output of several ranks as whole lines, each after `(head, rank=0)` or `(worker1, rank=1)`."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, bytes] = {}
+
+    def of(self, pieces: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+        for rank, piece in pieces:
+            yield self._take(rank, piece)
+        for rank, part in sorted(self._parts.items()):
+            if part:
+                yield _with_rank(rank, part)
+
+    def _take(self, rank: int, piece: bytes) -> bytes:
+        *lines, rest = (self._parts.get(rank, b"") + piece).split(b"\n")
+        if len(rest) > _MAX_PARTIAL_LINE:
+            lines.append(rest)
+            rest = b""
+        self._parts[rank] = rest
+        return b"".join(_with_rank(rank, line) for line in lines)
+
+
+def _with_rank(rank: int, line: bytes) -> bytes:
+    """Return the line with its rank; of a progress bar that overwrites itself, only the last state."""
+    shown = line.rstrip(b"\r").rpartition(b"\r")[2]
+    who = "head" if rank == 0 else f"worker{rank}"
+    return f"({who}, rank={rank}) ".encode() + shown + b"\n"
+
+
+def wait_for_end(client: Connection, job: Job) -> int:
+    """Wait without output, with a bar on a terminal, and return the exit code of the job."""
+    try:
+        job = _with_bar(client, job) if sys.stderr.isatty() else client.wait(job)
+    except KeyboardInterrupt:
+        print_detached(job)
+        return 0
+    print_end(job)
+    return exit_code_of(job)
+
+
+def write_output(pieces: Iterable[bytes]) -> bool:
+    """Write the bytes unchanged, with colours and bars, and return whether there were any."""
+    out = sys.stdout.buffer if hasattr(sys.stdout, "buffer") else None
+    found = False
+    for piece in pieces:
+        found = found or bool(piece)
+        if out is not None:
+            out.write(piece)
+            out.flush()
+        else:
+            sys.stdout.write(piece.decode("utf-8", "replace"))
+    return found
+
+
+def print_detached(job: Job) -> None:
+    print_stderr(
+        f"\ndetached; job {job.label} goes on.\n"
+        f"  {command_line('logs', job.id)}     to see its output again\n"
+        f"  {command_line('cancel', job.id)}   to end it"
+    )
+
+
+def print_end(job: Job) -> None:
+    ran = f" after {format_seconds(job.duration_s)}" if job.duration_s is not None else ""
+    reason = f": {reason_text(job)}" if reason_text(job) else ""
+    print_stderr(f"job {job.label} {job.state}{ran}{reason}")
+
+
+def _wait_for_start(client: Connection, job: Job) -> None:
+    """Wait until the job starts; a terminal shows why it waits."""
+
+    def started(now: Job) -> bool:
+        return now.is_over or now.started_s is not None or now.state not in ("PENDING", "PREEMPTED")
+
+    with spinner(f"job {job.label} waits") as status:
+        client.wait_until(job, started, tell=lambda now: status.update(_waiting(now)))
+
+
+def _waiting(job: Job) -> str:
+    from rich.markup import escape
+
+    reason = f": {reason_text(job)}" if reason_text(job) else ""
+    return escape(f"job {job.label} is {job.state}{reason}")
+
+
+def _with_bar(client: Connection, job: Job) -> Job:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(err=True), transient=True) as bar:
+        shown = bar.add_task(f"{job.label} {job.state}", total=None)
+
+        def tell(now: Job) -> None:
+            fraction = now.progress.fraction if now.progress is not None else None
+            total = None if fraction is None else 1.0
+            bar.update(shown, description=f"{now.label} {now.state}", completed=fraction or 0.0, total=total)
+
+        return client.wait(job, tell=tell)
+
+
+def find_loki(url: str | None, tenant: str | None) -> LokiAddress | None:
+    """Return the Loki of the options or the environment, else None. Its token is in the environment."""
+    from batuta.client.loki import LOKI_VARIABLE, TENANT_VARIABLE, TOKEN_VARIABLE, LokiAddress
+
+    url = url or os.environ.get(LOKI_VARIABLE)
+    if not url:
+        return None
+    tenant = tenant or os.environ.get(TENANT_VARIABLE, "")
+    return LokiAddress.of(url, os.environ.get(TOKEN_VARIABLE, ""), tenant)
+
+
+def print_log_of_deleted(
+    client: Connection, name: str, request: LogRequest, unknown: UnknownJobError
+) -> None:
+    """Print the output of a deleted job from Loki; raise `unknown` where there is none."""
+    if request.loki is None:
+        raise unknown
+    from batuta.client.kube.client import KubeClient
+
+    namespace = client.namespace_of(name) if isinstance(client, KubeClient) else ""
+    if not namespace:
+        raise unknown
+    now_s = time.time()
+    job_id = f"{namespace}/{name.rpartition('/')[2]}"
+    if not _print_from_loki(job_id, request, request.loki, unknown, now_s - _DELETED_LOOKBACK_S, now_s):
+        raise unknown
+
+
+def _from_s(job: Job) -> float:
+    """Return when the job was submitted: an earlier job may have had the same name."""
+    submitted_s = job.submitted_s if job.submitted_s is not None else time.time() - _DELETED_LOOKBACK_S
+    return submitted_s - _SLACK_S
+
+
+def _to_s(job: Job) -> float:
+    now_s = time.time() + _SLACK_S
+    return now_s if job.ended_s is None else min(now_s, job.ended_s + _PRINTS_AFTER_END_S)
+
+
+def _print_from_loki(
+    job_id: str, request: LogRequest, address: LokiAddress, why: ClientError, from_s: float, to_s: float
+) -> bool:
+    """Print what Loki has of a replica, and return whether it has something."""
+    from batuta.client.loki import ArchivedJob, Loki, archived_output
+
+    if request.since_s is not None:
+        from_s = max(from_s, request.since_s)
+    namespace, _, name = job_id.rpartition("/")
+    rank = request.rank or 0
+    old = ArchivedJob(namespace, name, rank, from_s, to_s)
+    with Loki(address) as loki:
+        print_stderr(f"{why}: what follows is from Loki at {loki.name}")
+        found = write_output(
+            archived_output(loki, old, request.tail, lambda text: print_stderr(f"note: {text}"))
+        )
+        if not found:
+            print_stderr(f"Loki has nothing of replica {rank} of job {job_id} since {format_time(from_s)}")
+    return found

@@ -1,4 +1,4 @@
-"""`batuta`: the options before the verb, and bad input turned into clear errors."""
+"""The entry point of `batuta`: options before the verb, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Annotated
 import typer
 
 from batuta import __version__
-from batuta.cli.cluster_options import (
+from batuta.cli.completion import VARIABLE as COMPLETION_VARIABLE
+from batuta.cli.options import (
     AllNamespacesOption,
     ContextOption,
     KubeconfigOption,
     NamespaceOption,
-    choose_cluster,
-    cluster_of,
+    read_cluster_options,
+    select_cluster,
 )
-from batuta.cli.completion import VARIABLE as COMPLETION_VARIABLE
-from batuta.cli.sections import Sections
-from batuta.client.errors import ApiError, ClientError
+from batuta.cli.verbs import RootGroup
+from batuta.client.errors import ApiError, ClientError, UnknownJobError
 from batuta.spec.problem import InputError, Problem
 
 _SHOWN = 100
-"""Problems that are printed; of a broken file with a million lines nobody reads more."""
+"""Problems that are printed of one input."""
 _BAD_INPUT = (400, 413, 422)
 
 app = typer.Typer(
     name="batuta",
-    cls=Sections,
+    cls=RootGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    # The verb `completion` says what it does; two options more would only make the help longer.
+    # The verb `completion` replaces the two options of Typer.
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -63,14 +63,16 @@ def batuta(
 
     Without a server: batuta compare --workload sample
     """
-    choose_cluster(cluster_of(context, kubeconfig, namespace, all_namespaces), ctx.invoked_subcommand)
+    select_cluster(
+        read_cluster_options(context, kubeconfig, namespace, all_namespaces), ctx.invoked_subcommand
+    )
 
 
 def run() -> None:
-    """The entry point. Exit codes: 2 for bad input with all problems on standard error, 1 for what a server
-    refuses or that there is none, 130 after Ctrl-C.
+    """Run the verb. Exit codes: 2 for bad input with all problems on standard error, 1 where a server refuses
+    or there is none, 102 for an unknown job, 130 after Ctrl-C.
     """
-    # Matrices are small here: threads of BLAS would only wait for each other. NumPy is not loaded yet.
+    # Matrices are small: threads of BLAS would only wait for each other. Set before NumPy is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if COMPLETION_VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
@@ -79,11 +81,16 @@ def run() -> None:
     try:
         app(prog_name="batuta")
     except InputError as error:
-        _complain(error.problems)
+        _print_problems(error.problems)
         sys.exit(2)
     except ApiError as error:
-        _complain(error.problems or [Problem(str(error))])
+        _print_problems(error.problems or [Problem(str(error))])
         sys.exit(2 if error.status in _BAD_INPUT else 1)
+    except UnknownJobError as error:
+        from batuta.cli.job_view import NOT_FOUND
+
+        _print_problems([Problem(line) for line in str(error).splitlines()])
+        sys.exit(NOT_FOUND)
     except ClientError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
@@ -95,7 +102,7 @@ def run() -> None:
         sys.exit(130)
 
 
-def _complain(problems: tuple[Problem, ...] | list[Problem]) -> None:
+def _print_problems(problems: tuple[Problem, ...] | list[Problem]) -> None:
     for problem in problems[:_SHOWN]:
         typer.echo(f"error: {problem}", err=True)
     if len(problems) > _SHOWN:

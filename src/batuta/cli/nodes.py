@@ -1,26 +1,25 @@
-"""`batuta nodes` and `batuta gpus`: what the cluster is made of."""
+"""`batuta nodes` and `batuta gpus`: list nodes and GPUs, their jobs and their health."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
-from batuta.cli.sections import Group
-from batuta.cli.server_options import HomeOption, NodeArgument, connect
+from batuta.cli.options import HomeOption, NodeArgument, Output, OutputOption, connect
+from batuta.cli.output import DASH, Column, format_age, format_seconds, print_json, print_table, state_text
+from batuta.cli.verbs import CommandGroup
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from batuta.client.answers import Node
+    from batuta.apitypes.resources import HealthShown, Node, NodeCpu, Share
 
-app = typer.Typer(
-    cls=Group,
-    name="nodes",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+
+app = typer.Typer(cls=CommandGroup, name="nodes", invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.callback()
@@ -46,7 +45,7 @@ def list_nodes(output: OutputOption = Output.TABLE, home: HomeOption = None) -> 
     Example: batuta nodes list -o json
     """
     with connect(home) as client:
-        _show(client.nodes(), output)
+        _print_nodes(client.nodes(), output)
 
 
 @app.command()
@@ -56,7 +55,7 @@ def cordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOp
     Example: batuta nodes cordon node-1
     """
     with connect(home) as client:
-        _show((client.cordon(node),), output)
+        _print_nodes((client.cordon(node),), output)
 
 
 @app.command()
@@ -66,7 +65,7 @@ def uncordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: Home
     Example: batuta nodes uncordon node-1
     """
     with connect(home) as client:
-        _show((client.uncordon(node),), output)
+        _print_nodes((client.uncordon(node),), output)
 
 
 @app.command()
@@ -76,7 +75,7 @@ def drain(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOpt
     Example: batuta nodes drain node-1
     """
     with connect(home) as client:
-        _show((client.drain(node),), output)
+        _print_nodes((client.drain(node),), output)
 
 
 @app.command()
@@ -98,7 +97,7 @@ def mended(
       batuta nodes mended node-1 --gpu 3
     """
     with connect(home) as client:
-        _show((client.mended(node, gpu),), output)
+        _print_nodes((client.mended(node, gpu),), output)
 
 
 def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
@@ -106,15 +105,12 @@ def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
 
     Example: batuta gpus
     """
-    from batuta.cli.table import Column, print_table
-    from batuta.cli.terminal import print_json
-
     with connect(home) as client:
         found = client.nodes()
         names = {job.id: job.label for job in client.jobs(active=True)}
     if output is Output.JSON:
         rows = [
-            {"node": node.name, "state": node.state, "type": node.gpu_type} | _plain(gpu)
+            {"node": node.name, "state": node.state, "type": node.gpu_type} | asdict(gpu)
             for node in found
             for gpu in node.gpus
         ]
@@ -131,41 +127,33 @@ def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     print_table(columns, [row for node in found for row in _gpu_rows(node, names)], "there are no GPUs")
 
 
-def _plain(gpu: object) -> dict[str, object]:
-    from batuta.client.decoding import encode
-
-    told: dict[str, object] = encode(gpu)
-    return told
-
-
 def _gpu_rows(node: Node, names: dict[str, str]) -> list[tuple[str | Text, ...]]:
-    from batuta.cli.terminal import NOTHING, state_text
-
     rows: list[tuple[str | Text, ...]] = []
     for gpu in node.gpus:
         state = node.state if node.state != "ready" else "used" if gpu.jobs else "free"
         state = state if gpu.healthy else "unhealthy"
-        busy = NOTHING if gpu.utilisation is None else f"{100 * gpu.utilisation:.0f}%"
-        jobs = ", ".join(names.get(one.id, one.id) + _share(one.share) for one in gpu.jobs)
-        rows.append((node.name, str(gpu.index), node.gpu_type, state_text(state), busy, jobs or NOTHING))
+        busy = DASH if gpu.utilisation is None else f"{100 * gpu.utilisation:.0f}%"
+        jobs = ", ".join(names.get(one.id, one.id) + _share_text(one.share) for one in gpu.jobs)
+        rows.append((node.name, str(gpu.index), node.gpu_type, state_text(state), busy, jobs or DASH))
     return rows
 
 
-def _share(share: object) -> str:
-    from batuta.client.answers import Share
-
-    if not isinstance(share, Share):
+def _share_text(share: Share | None) -> str:
+    if share is None:
         return ""
     parts = [f"{share.compute_percent}%"] if share.compute_percent else []
     parts += [f"{share.memory_mib} MiB"] if share.memory_mib else []
     return f" [{', '.join(parts)}]"
 
 
-def _show(found: tuple[Node, ...], output: Output) -> None:
-    from batuta.cli.nodes_health import print_health
-    from batuta.cli.table import Column, print_table
-    from batuta.cli.terminal import NOTHING, print_json, state_text
+def _cpus(cpu: NodeCpu) -> str:
+    """Return `3/16`: CPUs that its jobs request, and all; `–` where CPUs are not counted."""
+    if cpu.total is None or cpu.free is None:
+        return DASH
+    return f"{cpu.total - cpu.free:g}/{cpu.total:g}"
 
+
+def _print_nodes(found: tuple[Node, ...], output: Output) -> None:
     if output is Output.JSON:
         print_json(found)
         return
@@ -176,6 +164,7 @@ def _show(found: tuple[Node, ...], output: Output) -> None:
         Column("GPUS", right=True),
         Column("USED", right=True),
         Column("UNHEALTHY", right=True, drop=2),
+        Column("CPUS", right=True, drop=4),
         Column("RACK", drop=1),
         Column("ADDRESS", drop=3),
         Column("JOBS", least=10),
@@ -184,15 +173,66 @@ def _show(found: tuple[Node, ...], output: Output) -> None:
         (
             node.name,
             state_text(node.state),
-            node.gpu_type,
+            node.gpu_type or DASH,
             str(len(node.gpus)),
             str(sum(1 for gpu in node.gpus if gpu.jobs)),
             str(sum(1 for gpu in node.gpus if not gpu.healthy)),
-            node.rack or NOTHING,
-            node.address or NOTHING,
-            ", ".join(dict.fromkeys(job.id for gpu in node.gpus for job in gpu.jobs)) or NOTHING,
+            _cpus(node.cpu),
+            node.rack or DASH,
+            node.address or DASH,
+            ", ".join(dict.fromkeys((*(job.id for gpu in node.gpus for job in gpu.jobs), *node.cpu.jobs)))
+            or DASH,
         )
         for node in found
     ]
     print_table(columns, rows, "there are no nodes")
     print_health(found)
+
+
+def print_health(found: tuple[Node, ...]) -> None:
+    """Print a row for each unhealthy GPU and node and each cordoned node; nothing when there are none."""
+    rows = [row for node in found for row in _health_rows(node)]
+    if not rows:
+        return
+    columns = (
+        Column("WHAT"),
+        Column("HEALTH"),
+        Column("SINCE", right=True),
+        Column("BY"),
+        Column("WHY", least=16),
+        Column("TO DO", least=8),
+    )
+    typer.echo("")
+    print_table(columns, rows, "")
+
+
+def _health_rows(node: Node) -> Iterator[tuple[str | Text, ...]]:
+    if node.state in ("cordoned", "draining") and node.cordoned_by:
+        since = DASH if node.cordoned_s is None else format_age(node.cordoned_s)
+        undo = f"batuta nodes uncordon {node.name}"
+        yield node.name, state_text(node.state), since, node.cordoned_by, "cordoned by hand", undo
+    if node.health is not None and node.health.state != "healthy":
+        yield _health_row(node.name, node.health, node.name)
+    for gpu in node.gpus:
+        if gpu.health is not None and gpu.health.state != "healthy":
+            yield _health_row(f"{node.name} GPU {gpu.index}", gpu.health, f"{node.name} --gpu {gpu.index}")
+
+
+def _health_row(what: str, health: HealthShown, named: str) -> tuple[str | Text, ...]:
+    state = f"{health.state}, in service" if health.held else health.state
+    return (
+        what,
+        state_text(state),
+        format_age(health.since_s),
+        health.who or DASH,
+        health.reason or DASH,
+        _next_step(health, named) or DASH,
+    )
+
+
+def _next_step(health: HealthShown, named: str) -> str:
+    if health.until_s is not None:
+        return f"back in {format_seconds(max(0.0, health.until_s - time.time()))}"
+    if health.state == "ill" and health.remedy:
+        return f"{health.remedy}, then: batuta nodes mended {named}"
+    return ""

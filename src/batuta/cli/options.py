@@ -1,16 +1,27 @@
-"""Options that several verbs share, and their way from text to values."""
+"""Options, arguments and completions that several verbs share, and the connection that they select."""
 
 from __future__ import annotations
 
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from batuta.client.errors import NoServerError
+from batuta.spec.problem import InputError, Problem
+
 if TYPE_CHECKING:
-    from batuta.backends.sim.experiment import Experiment
-    from batuta.spec.problem import Problem
+    from batuta.client.client import Client
+    from batuta.client.connection import Connection
 
 
 class Output(StrEnum):
@@ -20,144 +31,295 @@ class Output(StrEnum):
     JSON = "json"
 
 
-class Knowledge(StrEnum):
-    """What a policy may know in the goodput replay."""
-
-    OWN = "own"
-    HISTORY = "history"
-    HISTORY_TOTALS = "history+totals"
-    ORACLE = "oracle"
-
-
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        "-c",
-        help="COUNTxGPUS[:TYPE],… as in 16x4:T4,2x8:A100, or a YAML file.",
-        metavar="CLUSTER",
-    ),
-]
-FormatOption = Annotated[
-    str | None, typer.Option("--format", help="Format of the workload; by default told by its first line.")
-]
-ElasticOption = Annotated[
-    str,
-    typer.Option(
-        "--elastic",
-        help="Size range for jobs of rigid traces as factors of their size, as in 0.5:2, or 'rigid'.",
-        metavar="LOW:HIGH",
-    ),
-]
-SpeedOption = Annotated[
-    str,
-    typer.Option(
-        "--speed",
-        help="How jobs of rigid traces scale: linear, amdahl:F, power:E, alpha-beta:A:B, table:…",
-        metavar="MODEL",
-    ),
-]
-RoundOption = Annotated[
-    str | None,
-    typer.Option("--round", help="Decide in rounds of this length, as in 60s; default: at events."),
-]
-RestartOption = Annotated[
-    str | None,
-    typer.Option(
-        "--restart", help="Time lost at a start, resize or migration, as in 30s; default: each job's."
-    ),
-]
-IntervalOption = Annotated[
-    str, typer.Option("--min-interval", help="Not more than one change of plan in this time, as in 120s.")
-]
-WeighOption = Annotated[
-    bool, typer.Option("--weigh/--no-weigh", help="Drop changes that cost more than they gain.")
-]
-ProfilesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--profiles", help="Folder of measured profiles (goodput replay); default: beside the workload."
-    ),
-]
-KnowledgeOption = Annotated[
-    Knowledge, typer.Option("--knowledge", help="What a policy may know in the goodput replay.")
-]
-LengthsOption = Annotated[
-    str,
-    typer.Option(
-        "--lengths",
-        help="Shares of their epochs that jobs of the goodput replay run for.",
-        metavar="LEAST-MOST",
-    ),
-]
-FailuresOption = Annotated[
-    str | None,
-    typer.Option("--failures", help="Failures: mtbf=30d,mttr=2h or a script file.", metavar="SPEC|FILE"),
-]
-QueuesOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--queues", help="Quota: a file of Kueue's objects, or of queues in short form.", metavar="FILE"
-    ),
-]
-LocalityOption = Annotated[
-    float,
-    typer.Option(
-        "--locality",
-        help="Factor on the speed of a job that spans nodes, as in 0.9; 1 means that it does not matter.",
-        min=0.01,
-        max=1.0,
-    ),
-]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", help="Only the first N jobs.", min=1, metavar="N")
-]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table for people, json for programs.")]
-ReportOption = Annotated[
-    Path | None, typer.Option("--report", help="Write a self-contained HTML report here.")
+
+_TIME_FORMATS = "write it like 2026-11-16, '2026-11-16 09:30', 09:30, or 24h for 24 hours ago"
+_TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
+
+CONTEXT_VARIABLE = "BATUTA_CONTEXT"
+OWN_CLUSTER_OPTIONS = frozenset(("install", "operator"))
+"""Verbs with --kubeconfig and --context of their own."""
+ANSWERED_BY_OPERATOR = frozenset(("eta", "whatif", "replay", "shadow", "report", "dashboard"))
+"""Verbs that the operator of a cluster answers over HTTP, as a server does."""
+NO_CLUSTER = ANSWERED_BY_OPERATOR | frozenset(
+    (*("up", "down", "token", "completion"), *("simulate", "compare", "allocate", "policies", "trace"))
+)
+"""Verbs that take no cluster before them."""
+
+ContextOption = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        help=f"A Kubernetes cluster of your kubeconfig; default ${CONTEXT_VARIABLE}.",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+KubeconfigOption = Annotated[
+    Path | None, typer.Option("--kubeconfig", help="Another kubeconfig.", metavar="FILE", show_default=False)
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option("--namespace", "-n", help="A namespace of the cluster.", metavar="NAME", show_default=False),
+]
+AllNamespacesOption = Annotated[
+    bool, typer.Option("--all-namespaces", "-A", help="Jobs of all its namespaces.")
+]
+
+# After the verb: for programs that serve a cluster and mostly run in it.
+OwnKubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kubeconfig",
+        help="How to reach the cluster; default $KUBECONFIG, ~/.kube/config, or the pod's own account.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+OwnContextOption = Annotated[
+    str | None, typer.Option("--context", help="Which cluster of it.", metavar="NAME", show_default=False)
 ]
 
 
-def checked(experiment: Experiment, problems: list[Problem]) -> Experiment:
-    """Looks at everything an experiment names before anything runs; adds what is wrong to `problems`."""
-    from dataclasses import replace
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Which cluster, and which part of it."""
 
-    from batuta import bootstrap
-    from batuta.spec.problem import InputError, Problem
+    context: str | None = None
+    kubeconfig: Path | None = None
+    namespace: str | None = None
+    all_namespaces: bool = False
+    explicit: bool = True
+    """Whether the command line names it, and not only the environment."""
 
+    def connect(self) -> Connection:
+        from batuta.bootstrap.kube import connect_to_cluster
+
+        return connect_to_cluster(
+            self.kubeconfig, self.context, self.namespace, all_namespaces=self.all_namespaces
+        )
+
+    @property
+    def words(self) -> list[str]:
+        """Return the options as the user gave them; the environment still sets the others."""
+        if not self.explicit:
+            return []
+        named = {"--kubeconfig": self.kubeconfig, "--context": self.context, "-n": self.namespace}
+        return [word for name, value in named.items() if value for word in (name, str(value))]
+
+
+_selected: ContextVar[ClusterOptions | None] = ContextVar("cluster", default=None)
+
+
+def read_cluster_options(
+    context: str | None, kubeconfig: Path | None, namespace: str | None, all_namespaces: bool
+) -> ClusterOptions | None:
+    """Return the cluster that the options and the environment name; None for a Batuta server."""
+    if namespace and all_namespaces:
+        raise InputError.of("--namespace and --all-namespaces", fix="one of both")
+    default = os.environ.get(CONTEXT_VARIABLE) or None
+    explicit = bool(context or kubeconfig or namespace or all_namespaces)
+    if not explicit and default is None:
+        return None
+    # A kubeconfig that is named has a current context of its own.
+    context = context or (default if kubeconfig is None else None)
+    return ClusterOptions(context, kubeconfig, namespace, all_namespaces, explicit)
+
+
+def select_cluster(options: ClusterOptions | None, verb: str | None) -> None:
+    """Set the cluster for the verb that follows; refuse it for verbs that take none."""
+    if options is not None and options.explicit and verb in OWN_CLUSTER_OPTIONS | NO_CLUSTER:
+        fix = "leave the options before it out"
+        if verb in OWN_CLUSTER_OPTIONS:
+            fix = f"write it behind {verb}"
+        elif verb in ANSWERED_BY_OPERATOR:
+            fix = "ask the cluster's operator: kubectl port-forward, then $BATUTA_SERVER and $BATUTA_TOKEN"
+        raise InputError.of(f"batuta {verb} takes no cluster before it", fix=fix)
+    _selected.set(options)
+
+
+def selected_cluster() -> ClusterOptions | None:
+    """Return the cluster that the options before the verb or the environment name."""
+    return _selected.get()
+
+
+def target_cluster(home: Path | None) -> ClusterOptions | None:
+    """Return the cluster that the verb talks to; None for a server. --home beats the environment."""
+    cluster = selected_cluster()
+    if cluster is None or (home is not None and not cluster.explicit):
+        return None
+    if home is not None:
+        raise InputError.of("--home is for a server, and the options before the verb for a cluster")
+    return cluster
+
+
+def command_line(*words: str) -> str:
+    """Return a command such as `batuta logs 17`, with the options that select the same cluster."""
+    options = selected_cluster()
+    return " ".join(["batuta", *(options.words if options is not None else ()), *words])
+
+
+HomeOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        help="State directory of the server; default $BATUTA_HOME, else ~/.batuta.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def connect(home: Path | None) -> Connection:
+    """Return a connection to the selected cluster, else to a server. It opens on first use."""
+    cluster = target_cluster(home)
+    return connect_to_server(home) if cluster is None else cluster.connect()
+
+
+def connect_to_server(home: Path | None) -> Client:
+    """Return a client of the server of --home, of $BATUTA_SERVER, or of the default state directory."""
+    from batuta.client.client import Client
+
+    return Client(home=home)
+
+
+def complete_jobs(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Complete ids and names of active jobs."""
+    return _complete(ctx, incomplete, lambda client: _job_words(client, active=True))
+
+
+def complete_any_jobs(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Complete ids and names of all jobs, ended ones too."""
+    return _complete(ctx, incomplete, lambda client: _job_words(client, active=None))
+
+
+def complete_nodes(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Complete names of nodes."""
+    return _complete(ctx, incomplete, lambda client: [(one.name, one.state) for one in client.nodes()])
+
+
+def complete_queues(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Complete names of queues."""
+
+    def words(client: Connection) -> list[tuple[str, str]]:
+        return [(one.name, f"{one.running} running, {one.pending} waiting") for one in client.queues()]
+
+    return _complete(ctx, incomplete, words)
+
+
+def complete_policies(incomplete: str) -> list[tuple[str, str]]:
+    """Complete names of policies, without a server."""
+    from batuta.bootstrap import policy_summaries
+
+    return [(name, text) for name, text in policy_summaries() if name.startswith(incomplete)]
+
+
+def _job_words(client: Connection, active: bool | None) -> list[tuple[str, str]]:
+    jobs = client.jobs(active=active, newest_first=True, limit=200)
+    names = [(job.name, f"{job.id} {job.state}") for job in jobs if job.name not in ("", job.id)]
+    return [*((job.id, f"{job.name} {job.state}") for job in jobs), *names]
+
+
+def _complete(
+    ctx: typer.Context, incomplete: str, words: Callable[[Connection], Iterable[tuple[str, str]]]
+) -> list[tuple[str, str]]:
+    """Return words that begin with `incomplete`, with descriptions; none if no server answers soon.
+
+    No verb runs yet, so the cluster comes from the context of the command line.
+    """
+    from batuta.client.client import Client
+
+    given = ctx.find_root().params
     try:
-        bootstrap.find_policy(experiment.policy)
+        cluster = read_cluster_options(
+            given.get("context"),
+            given.get("kubeconfig"),
+            given.get("namespace"),
+            bool(given.get("all_namespaces")),
+        )
+        with Client(timeout_s=1.0) if cluster is None else cluster.connect() as client:
+            return [(word, text) for word, text in words(client) if word.startswith(incomplete)]
+    except Exception:
+        return []
+
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Id or name of a job.", autocompletion=complete_jobs)
+]
+JobsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="JOB…", help="Ids or names of jobs.", autocompletion=complete_jobs),
+]
+NodeArgument = Annotated[
+    str, typer.Argument(metavar="NODE", help="Name of a node.", autocompletion=complete_nodes)
+]
+
+
+OtlpOption = Annotated[
+    str | None,
+    typer.Option(
+        "--otlp",
+        help="Send traces of cycles there over OTLP/HTTP, as in http://127.0.0.1:4318.",
+        metavar="URL",
+        show_default=False,
+    ),
+]
+
+
+def check_otlp_option(url: str | None, problems: list[Problem]) -> None:
+    """Add what is wrong with --otlp to `problems`."""
+    if url is None:
+        return
+    from batuta.bootstrap.telemetry import check_otlp
+
+    with collect_problems(problems):
+        check_otlp(url)
+
+
+@contextmanager
+def collect_problems(problems: list[Problem]) -> Iterator[None]:
+    """Add the problems of an InputError in the body to `problems`: the user sees all of them at once."""
+    try:
+        yield
     except InputError as error:
         problems.extend(error.problems)
-    workload = None
+
+
+def parse_time_s(text: str, option: str, now_s: float) -> float:
+    """Return Unix seconds of a date, a date and time, a time of today, Unix seconds, or an age like 24h."""
+    from batuta.spec.quantity import parse_duration_s
+
+    text = text.strip()
+    if re.fullmatch(r"[0-9]{9,11}(\.[0-9]+)?", text):
+        return float(text)
+    if clock := _TIME_OF_DAY.fullmatch(text):
+        year, month, day, *_ = time.localtime(now_s)
+        return time.mktime((year, month, day, int(clock[1]), int(clock[2]), 0, 0, 0, -1))
     try:
-        workload = bootstrap.workload_of(experiment)
-    except InputError as error:
-        problems.extend(error.problems)
-    cluster = experiment.cluster or (bootstrap.default_cluster(workload) if workload else "8x4")
-    if cluster is None:
-        problems.append(Problem("which cluster?", fix="add --cluster, as in --cluster 16x4:T4"))
-    else:
-        try:
-            bootstrap.cluster_nodes(cluster)
-        except InputError as error:
-            problems.extend(error.problems)
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        pass
     try:
-        bootstrap.quota_for(experiment)
-    except InputError as error:
-        problems.extend(error.problems)
-    return replace(experiment, cluster=cluster or "")
+        return now_s - parse_duration_s(text.removesuffix(" ago"), option)
+    except InputError:
+        raise InputError.of(f"{option}: {text!r} is not a moment", fix=_TIME_FORMATS) from None
 
 
-def durations(problems: list[Problem], **texts: str | None) -> dict[str, float | None]:
-    """Parses several durations, collecting what is wrong."""
-    from batuta.spec.duration import parse_duration_s
-    from batuta.spec.problem import InputError
+def stopped_server_home(home: Path | None) -> Path:
+    """Return the state directory of a server that does not run, and say so on standard error.
 
-    found: dict[str, float | None] = {}
-    for name, text in texts.items():
-        try:
-            found[name] = None if text is None else parse_duration_s(text, f"--{name.replace('_', '-')}")
-        except InputError as error:
-            problems.extend(error.problems)
-    return found
+    Raises NoServerError where the directory has no journal, or where $BATUTA_SERVER names another server.
+    """
+    from batuta.cli.output import print_stderr
+    from batuta.client.address import SERVER_VARIABLE, find_home, no_server, show_path
+
+    folder = find_home(home)
+    if home is None and os.environ.get(SERVER_VARIABLE):
+        raise NoServerError(f"{os.environ[SERVER_VARIABLE]} cannot be reached")
+    if not (folder / "journal.db").is_file():
+        raise no_server(folder)
+    print_stderr(
+        f"no server is running for {show_path(folder)}: this is by its journal, as it was at the last event"
+    )
+    return folder

@@ -1,24 +1,34 @@
-"""`batuta policy`: who decides how many GPUs each job gets, and how to change that while jobs run."""
+"""`batuta policy`, `policies` and `allocate`: list and set policies, and run one on a snapshot."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
-from batuta.cli.sections import Group
-from batuta.cli.server_options import HomeOption, connect
+from batuta.cli.options import (
+    HomeOption,
+    Output,
+    OutputOption,
+    collect_problems,
+    complete_policies,
+    connect,
+    connect_to_server,
+)
+from batuta.cli.output import Column, print_json, print_table
+from batuta.cli.verbs import CommandGroup
+from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.client.answers import Policy
+    from batuta.apitypes.resources import PolicyAnswer
+    from batuta.core.policy import Policy as SchedulingPolicy
+    from batuta.core.view import PoolView
 
-app = typer.Typer(
-    cls=Group,
-    name="policy",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-)
+
+app = typer.Typer(cls=CommandGroup, name="policy", invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.callback()
@@ -42,12 +52,14 @@ def show(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     Example: batuta policy show
     """
     with connect(home) as client:
-        _tell(client.policy(), output)
+        _print_policy(client.policy(), output)
 
 
 @app.command(name="set")
 def set_policy(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="See batuta policy list.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="See batuta policy list.", autocompletion=complete_policies)
+    ],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -56,12 +68,17 @@ def set_policy(
     Example: batuta policy set elastic-tiresias
     """
     with connect(home) as client:
-        _tell(client.set_policy(name), output)
+        _print_policy(client.set_policy(name), output)
 
 
 @app.command()
 def shadow(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="See batuta policy list; off ends it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="See batuta policy list; off ends it.", autocompletion=complete_policies
+        ),
+    ],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -69,9 +86,6 @@ def shadow(
 
     Example: batuta policy shadow afs-l
     """
-    from batuta.cli.server_options import connect_to_server
-    from batuta.cli.terminal import print_json
-
     with connect_to_server(home) as client:
         report = client.set_shadow("" if name == "off" else name)
     if output is Output.JSON:
@@ -88,9 +102,6 @@ def list_policies(output: OutputOption = Output.TABLE, home: HomeOption = None) 
 
     Example: batuta policy list
     """
-    from batuta.cli.table import Column, print_table
-    from batuta.cli.terminal import print_json
-
     with connect(home) as client:
         known = client.policy()
     if output is Output.JSON:
@@ -101,11 +112,101 @@ def list_policies(output: OutputOption = Output.TABLE, home: HomeOption = None) 
     print_table(columns, rows)
 
 
-def _tell(known: Policy, output: Output) -> None:
-    from batuta.cli.terminal import print_json
-
+def _print_policy(known: PolicyAnswer, output: Output) -> None:
     if output is Output.JSON:
         print_json(known)
         return
     summary = next((one.summary for one in known.policies if one.name == known.name), "")
     typer.echo(f"{known.name}: {summary}" if summary else known.name)
+
+
+def policies(output: OutputOption = Output.TABLE) -> None:
+    """List the policies, built in and installed.
+
+    Example: batuta policies
+    """
+    from batuta.bootstrap import policy_summaries
+
+    known = dict(policy_summaries())
+    if output is Output.JSON:
+        typer.echo(json.dumps([{"name": name, "summary": text} for name, text in known.items()], indent=2))
+        return
+    width = max(map(len, known))
+    for name, text in known.items():
+        typer.echo(f"{name:<{width}}  {text}")
+
+
+PolicyOption = Annotated[
+    str,
+    typer.Option("--policy", "-p", help="Name of a policy, or a Python file that has one.", metavar="POLICY"),
+]
+InputOption = Annotated[
+    str, typer.Option("--input", "-i", help="A JSON file; - reads standard input.", metavar="FILE")
+]
+
+
+def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Output.JSON) -> None:
+    """Run one policy on a snapshot: how many GPUs for each job?
+
+    Example: batuta allocate --policy elastic-fifo --input pool.json
+
+    where pool.json is {"capacity": {"gpu": 3}, "jobs": [{"id": "a", "submit_s": 0, "size": 2, "min": 1,
+    "max": 4, "remaining_s": 600, "speed": [0, 1, 1.8, 2.5, 3.1]}]}
+
+    Optional: now_s; for a job first_start_s, tier, sizes as in [1, 2, 4]. A list of snapshots gives a list.
+    """
+    from batuta.bootstrap import find_policy
+    from batuta.spec.snapshot import read_snapshots
+
+    problems: list[Problem] = []
+    with collect_problems(problems):
+        chosen = find_policy(policy)
+    with collect_problems(problems):
+        snapshots = read_snapshots(_read_snapshots(input), "standard input" if input == "-" else input)
+    if problems:
+        raise InputError(problems)
+    answers = [_run_policy(chosen, view) for view in snapshots.views]
+    if output is Output.TABLE:
+        for view, answer in zip(snapshots.views, answers, strict=True):
+            _print_allocation(view, answer)
+    else:
+        shown = answers if snapshots.is_list else answers[0]
+        typer.echo(json.dumps(shown, indent=2, ensure_ascii=False))
+
+
+def _read_snapshots(source: str) -> str:
+    from batuta.spec.problem import read_text
+
+    if source != "-":
+        return read_text(Path(source))
+    try:
+        return sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError.of(f"is not UTF-8 text: byte {error.start}", file="standard input") from None
+
+
+def _run_policy(policy: SchedulingPolicy, view: PoolView) -> dict[str, Any]:
+    from batuta.policies.explanation import explain_allocation
+
+    gpus = policy.allocate(view)
+    return {
+        "policy": policy.name,
+        "allocation": dict(zip(view.ids, gpus.tolist(), strict=True)),
+        "reasons": dict(zip(view.ids, explain_allocation(policy.name, view, gpus), strict=True)),
+    }
+
+
+def _print_allocation(view: PoolView, answer: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    given = sum(answer["allocation"].values())
+    table = Table("job", title=escape(f"{answer['policy']}: {given} of {view.capacity} GPUs given"))
+    table.add_column("GPUs", justify="right")
+    table.add_column("min–max", justify="right")
+    table.add_column("reason")
+    for row, (job, gpus) in enumerate(answer["allocation"].items()):
+        span = f"{view.min[row]}–{view.max[row]}"
+        table.add_row(escape(job), str(gpus), span, escape(answer["reasons"][job]))
+    Console().print(table)

@@ -1,16 +1,42 @@
-"""`batuta replay`: yesterday's journal under another policy."""
+"""`batuta replay` and `batuta shadow`: compare other policies with what the cluster really did."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
-from batuta.cli.server_options import HomeOption
+from batuta.cli.options import (
+    HomeOption,
+    Output,
+    OutputOption,
+    collect_problems,
+    connect_to_server,
+    parse_time_s,
+)
+from batuta.cli.output import (
+    DASH,
+    Column,
+    format_age,
+    format_seconds,
+    print_json,
+    print_result,
+    print_stderr,
+    print_table,
+    spinner,
+)
+from batuta.client.errors import ClientError
+from batuta.spec.problem import InputError, Problem
+
+if TYPE_CHECKING:
+    from batuta.apitypes.forecasts import ShadowAnswer
+
+
+_SHOWN_JOBS = 20
+_COMMANDS = ("start", "resize", "migrate", "preempt", "stop")
 
 
 def replay(
@@ -19,7 +45,10 @@ def replay(
         typer.Option("--from", help="From when on: a date, a time, or 24h for so long ago.", metavar="TIME"),
     ],
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="One policy, or several as in srjf,afs-l.", metavar="NAMES")
+        list[str],
+        typer.Option(
+            "--policy", "-p", help="A policy, or several as in srjf,afs-l; may be repeated.", metavar="NAMES"
+        ),
     ],
     until: Annotated[
         str | None, typer.Option("--to", help="Until when; default: now.", metavar="TIME")
@@ -36,60 +65,41 @@ def replay(
 
       batuta replay --from 24h --policy srjf,afs-l
 
+      batuta replay --from 24h -p srjf -p afs-l
+
       batuta replay --from '2026-11-15 09:00' --to '2026-11-15 18:00' -p elastic-tiresias
     """
     from batuta import bootstrap
-    from batuta.cli.moments import parse_moment_s
-    from batuta.cli.terminal import print_json
     from batuta.client.address import find_home
-    from batuta.spec.problem import InputError, Problem
 
     problems: list[Problem] = []
-    now_s, moments = time.time(), dict[str, float]()
+    now_s, times = time.time(), dict[str, float]()
     for option, text in (("--from", since), ("--to", until)):
-        try:
-            moments[option] = now_s if text is None else parse_moment_s(text, option, now_s)
-        except InputError as error:
-            problems += error.problems
-    names = [name.strip() for name in policy.split(",") if name.strip()]
+        with collect_problems(problems):
+            times[option] = now_s if text is None else parse_time_s(text, option, now_s)
+    names = [name.strip() for text in policy for name in text.split(",") if name.strip()]
     if not names:
         problems.append(Problem("--policy names no policy", fix="see batuta policies"))
     for name in names:
-        try:
+        with collect_problems(problems):
             bootstrap.find_policy(name)
-        except InputError as error:
-            problems += error.problems
-    if len(moments) == 2 and moments["--from"] >= moments["--to"]:
+    if len(times) == 2 and times["--from"] >= times["--to"]:
         problems.append(Problem("--from must be before --to"))
     if problems:
         raise InputError(problems)
-    told = _replayed(find_home(home), moments["--from"], moments["--to"], names)
-    if output is Output.JSON:
-        print_json(told)
-    else:
-        _show(told)
+    result = _run_replay(find_home(home), times["--from"], times["--to"], names)
+    print_result(result, output, _print_replay)
 
 
-def show_replayed(home: Path, from_s: float, policies: Sequence[str]) -> None:
-    """The same for another verb, up to now."""
-    _show(_replayed(home, from_s, time.time(), policies))
-
-
-def _replayed(home: Path, from_s: float, to_s: float, policies: Sequence[str]) -> dict[str, Any]:
-    from batuta.bootstrap import journal_replay
-    from batuta.cli.terminal import spinner
+def _run_replay(home: Path, from_s: float, to_s: float, policies: Sequence[str]) -> dict[str, Any]:
+    from batuta.bootstrap import offline
 
     with spinner("reading the journal") as status:
-        return journal_replay.replay(
-            home, from_s, to_s, policies, lambda name: status.update(f"replaying {name}")
-        )
+        return offline.replay(home, from_s, to_s, policies, lambda name: status.update(f"replaying {name}"))
 
 
-def _show(told: dict[str, Any]) -> None:
-    from batuta.cli.table import Column, print_table
-    from batuta.cli.terminal import say, show_seconds
-
-    really = told["rows"][0]
+def _print_replay(result: dict[str, Any]) -> None:
+    actual = result["rows"][0]
     columns = (
         Column(""),
         *(Column("MEAN COMPLETION", right=True), Column("", right=True)),
@@ -98,19 +108,85 @@ def _show(told: dict[str, Any]) -> None:
     )
     rows = [
         (
-            *((one["policy"] and f"{one['policy']}, replayed") or "really", show_seconds(one["jct_s"])),
-            *(_against(one["jct_s"], really["jct_s"]) if one["policy"] else "", show_seconds(one["wait_s"])),
+            *((one["policy"] and f"{one['policy']}, replayed") or "really", format_seconds(one["jct_s"])),
+            *(
+                _against(one["jct_s"], actual["jct_s"]) if one["policy"] else "",
+                format_seconds(one["wait_s"]),
+            ),
             *(f"{one['gpu_hours']:.2f}", str(one["restarts"]), str(one["preemptions"])),
         )
-        for one in told["rows"]
+        for one in result["rows"]
     ]
     print_table(columns, rows)
-    say(f"over {really['jobs']} jobs that ended, of {told['jobs']} that lived within this time")
-    for one in told["rows"]:
+    print_stderr(f"over {actual['jobs']} jobs that ended, of {result['jobs']} that lived within this time")
+    for one in result["rows"]:
         if one["missing"]:
-            say(f"{one['missing']} jobs that ended really do not end under {one['policy']}, and are left out")
-    say("; ".join(told["assumes"]))
+            print_stderr(
+                f"{one['missing']} jobs that ended really do not end under {one['policy']}, and are left out"
+            )
+    print_stderr("; ".join(result["assumes"]))
 
 
-def _against(seconds: float | None, really_s: float | None) -> str:
-    return f"{seconds / really_s - 1:+.0%}" if seconds and really_s else ""
+def _against(seconds: float | None, actual_s: float | None) -> str:
+    return f"{seconds / actual_s - 1:+.0%}" if seconds and actual_s else ""
+
+
+def shadow(
+    outcome: Annotated[
+        bool,
+        typer.Option("--outcome", help="Also replay the journal since then: what jobs would have taken."),
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    home: HomeOption = None,
+) -> None:
+    """Tell what the policy that only watches would have done.
+
+    It sees the same cluster at the same moments as the one that decides. `batuta up --shadow NAME`, or
+    `batuta policy shadow NAME`, lets it watch.
+
+    Example: batuta shadow --outcome
+    """
+    with connect_to_server(home) as client:
+        report = client.shadow()
+        folder = client.address.home if client.address is not None else None
+    if output is Output.JSON:
+        print_json(report)
+        return
+    if not report.policy:
+        print_stderr("no policy watches: batuta policy shadow NAME lets one")
+        return
+    _print_shadow(report)
+    if outcome:
+        if folder is None:
+            raise ClientError("--outcome reads the journal, which is at the server's machine")
+        typer.echo("")
+        policies = [report.active_policy, report.policy]
+        _print_replay(_run_replay(folder, report.since_s, time.time(), policies))
+
+
+def _print_shadow(report: ShadowAnswer) -> None:
+    agreed = f"{report.agreed / report.cycles:.0%}" if report.cycles else DASH
+    typer.echo(
+        f"{report.policy} watches {report.active_policy} since {format_age(report.since_s)}: "
+        f"{report.cycles} cycles, {agreed} alike, {report.skipped} not looked at"
+    )
+    if report.trouble:
+        print_stderr(f"it could not decide {report.failed} times: {report.trouble}")
+    columns = (Column(""), *(Column(f"{kind.upper()}S", right=True) for kind in _COMMANDS))
+    counted = ((report.active_policy, report.did), (f"{report.policy}, would", report.would))
+    print_table(columns, [(name, *(str(own.get(kind, 0)) for kind in _COMMANDS)) for name, own in counted])
+    if report.differences:
+        typer.echo("")
+        columns = (
+            Column("JOB"),
+            Column("GPUS", right=True),
+            Column("WOULD HAVE", right=True),
+            Column("SINCE"),
+        )
+        rows = [
+            (one.id, str(one.has), str(one.would_have), format_age(one.since_s))
+            for one in report.differences[:_SHOWN_JOBS]
+        ]
+        print_table(columns, rows)
+        if len(report.differences) > _SHOWN_JOBS:
+            print_stderr(f"{len(report.differences) - _SHOWN_JOBS} more jobs: -o json has all")

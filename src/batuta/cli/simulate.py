@@ -1,56 +1,161 @@
-"""`batuta simulate`: one policy on one workload."""
+"""`batuta simulate` and `batuta compare`: run workloads under one policy or several."""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli import options as opt
+from batuta.cli.options import Output, OutputOption, collect_problems, complete_policies
+from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.backends.sim.experiment import Experiment
+    from collections.abc import Sequence
+
+    from batuta.backends.sim.recorder import DecisionHistory
     from batuta.backends.sim.result import RunResult
-    from batuta.backends.sim.story import Story
+    from batuta.backends.sim.workload import Experiment
+
+
+class Knowledge(StrEnum):
+    """What a policy may know in the goodput replay."""
+
+    OWN = "own"
+    HISTORY = "history"
+    HISTORY_TOTALS = "history+totals"
+    ORACLE = "oracle"
+
+
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        "-c",
+        help="COUNTxGPUS[:TYPE],… as in 16x4:T4,2x8:A100, or a YAML file.",
+        metavar="CLUSTER",
+    ),
+]
+FormatOption = Annotated[
+    str | None, typer.Option("--format", help="Format of the workload; by default told by its first line.")
+]
+ElasticOption = Annotated[
+    str,
+    typer.Option(
+        "--elastic",
+        help="Size range for jobs of rigid traces as factors of their size, as in 0.5:2, or 'rigid'.",
+        metavar="LOW:HIGH",
+    ),
+]
+SpeedOption = Annotated[
+    str,
+    typer.Option(
+        "--speed",
+        help="How jobs of rigid traces scale: linear, amdahl:F, power:E, alpha-beta:A:B, table:…",
+        metavar="MODEL",
+    ),
+]
+RoundOption = Annotated[
+    str | None,
+    typer.Option("--round", help="Decide in rounds of this length, as in 60s; default: at events."),
+]
+RestartOption = Annotated[
+    str | None,
+    typer.Option(
+        "--restart", help="Time lost at a start, resize or migration, as in 30s; default: each job's."
+    ),
+]
+IntervalOption = Annotated[
+    str, typer.Option("--min-interval", help="Not more than one change of plan in this time, as in 120s.")
+]
+WeighOption = Annotated[
+    bool, typer.Option("--weigh/--no-weigh", help="Drop changes that cost more than they gain.")
+]
+ProfilesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--profiles", help="Folder of measured profiles (goodput replay); default: beside the workload."
+    ),
+]
+KnowledgeOption = Annotated[
+    Knowledge, typer.Option("--knowledge", help="What a policy may know in the goodput replay.")
+]
+LengthsOption = Annotated[
+    str,
+    typer.Option(
+        "--lengths",
+        help="Shares of their epochs that jobs of the goodput replay run for.",
+        metavar="LEAST-MOST",
+    ),
+]
+FailuresOption = Annotated[
+    str | None,
+    typer.Option("--failures", help="Failures: mtbf=30d,mttr=2h or a script file.", metavar="SPEC|FILE"),
+]
+QueuesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--queues", help="Quota: a file of Kueue's objects, or of queues in short form.", metavar="FILE"
+    ),
+]
+LocalityOption = Annotated[
+    float,
+    typer.Option(
+        "--locality",
+        help="Factor on the speed of a job that spans nodes, as in 0.9; 1 means that it does not matter.",
+        min=0.01,
+        max=1.0,
+    ),
+]
+LimitOption = Annotated[
+    int | None, typer.Option("--limit", help="Only the first N jobs.", min=1, metavar="N")
+]
+ReportOption = Annotated[
+    Path | None, typer.Option("--report", help="Write a self-contained HTML report here.")
+]
+JobsOption = Annotated[
+    Path | None, typer.Option("--jobs", help="Write results per job here (.jsonl or .parquet).")
+]
 
 
 def simulate(
     workload: Annotated[
         str, typer.Option("--workload", "-w", help="A workload file, or 'sample'.")
     ] = "sample",
-    policy: Annotated[str, typer.Option("--policy", "-p", help="See `batuta policies`.")] = "rent",
-    cluster: opt.ClusterOption = None,
-    format: opt.FormatOption = None,
-    elastic: opt.ElasticOption = "rigid",
-    speed: opt.SpeedOption = "linear",
-    round: opt.RoundOption = None,
-    restart: opt.RestartOption = None,
-    min_interval: opt.IntervalOption = "0s",
-    weigh: opt.WeighOption = True,
-    profiles: opt.ProfilesOption = None,
-    knowledge: opt.KnowledgeOption = opt.Knowledge.HISTORY,
-    lengths: opt.LengthsOption = "1",
-    failures: opt.FailuresOption = None,
-    queues: opt.QueuesOption = None,
-    locality: opt.LocalityOption = 1.0,
-    limit: opt.LimitOption = None,
+    policy: Annotated[
+        str, typer.Option("--policy", "-p", help="See `batuta policies`.", autocompletion=complete_policies)
+    ] = "rent",
+    cluster: ClusterOption = None,
+    format: FormatOption = None,
+    elastic: ElasticOption = "rigid",
+    speed: SpeedOption = "linear",
+    round: RoundOption = None,
+    restart: RestartOption = None,
+    min_interval: IntervalOption = "0s",
+    weigh: WeighOption = True,
+    profiles: ProfilesOption = None,
+    knowledge: KnowledgeOption = Knowledge.HISTORY,
+    lengths: LengthsOption = "1",
+    failures: FailuresOption = None,
+    queues: QueuesOption = None,
+    locality: LocalityOption = 1.0,
+    limit: LimitOption = None,
     seed: Annotated[
         int, typer.Option("--seed", help="0: the workload itself; others draw its jobs anew.", min=0)
     ] = 0,
     explain: Annotated[
         str | None, typer.Option("--explain", help="Print the story of one job.", metavar="JOB")
     ] = None,
-    report: opt.ReportOption = None,
-    jobs: Annotated[
-        Path | None, typer.Option("--jobs", help="Write results per job here (.jsonl or .parquet).")
-    ] = None,
+    report: ReportOption = None,
+    jobs: JobsOption = None,
     timeline: Annotated[
         Path | None, typer.Option("--timeline", help="Write the cluster over time here (.jsonl or .parquet).")
     ] = None,
-    output: opt.OutputOption = opt.Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a workload under one policy.
 
@@ -63,13 +168,12 @@ def simulate(
       batuta simulate -w sample -p tiresias --explain job-017
     """
     from batuta import bootstrap
-    from batuta.backends.sim.experiment import Experiment
-    from batuta.backends.sim.story import Story
-    from batuta.spec.problem import InputError, Problem
+    from batuta.backends.sim.recorder import DecisionHistory
+    from batuta.backends.sim.workload import Experiment
 
     problems: list[Problem] = []
-    times = opt.durations(problems, round=round, restart=restart, min_interval=min_interval)
-    experiment = opt.checked(
+    times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
+    experiment = _check_experiment(
         Experiment(
             policy=policy,
             workload=workload,
@@ -105,16 +209,16 @@ def simulate(
     if problems:
         raise InputError(problems)
 
-    story = Story(explain) if explain else None
+    story = DecisionHistory(explain) if explain else None
     run = _with_progress(experiment, story)
     bootstrap.write_results([run], report, jobs, timeline, command=sys.argv[1:])
-    if output is opt.Output.JSON:
+    if output is Output.JSON:
         from batuta.backends.sim.result import summarise
 
-        told = summarise(run)
+        summary = summarise(run)
         if story is not None:
-            told["explain"] = _story_json(story)
-        typer.echo(json.dumps(told, indent=2))
+            summary["explain"] = _story_json(story)
+        typer.echo(json.dumps(summary, indent=2))
     else:
         bootstrap.print_run(run)
         if story is not None:
@@ -127,8 +231,8 @@ def simulate(
         raise typer.Exit(130)
 
 
-def _with_progress(experiment: Experiment, story: Story | None) -> RunResult:
-    """A bar on a terminal for what takes longer than a second; nothing elsewhere."""
+def _with_progress(experiment: Experiment, story: DecisionHistory | None) -> RunResult:
+    """Run the experiment, with a progress bar on a terminal."""
     from batuta import bootstrap
 
     watch = story.watch if story else None
@@ -145,7 +249,7 @@ def _with_progress(experiment: Experiment, story: Story | None) -> RunResult:
         )
 
 
-def _story_json(story: Story) -> list[dict[str, object]]:
+def _story_json(story: DecisionHistory) -> list[dict[str, object]]:
     return [
         {
             "time_s": chapter.time_s,
@@ -155,14 +259,166 @@ def _story_json(story: Story) -> list[dict[str, object]]:
             "evidence": dict(chapter.decision.evidence),
             "command": chapter.command,
         }
-        for chapter in story.chapters
+        for chapter in story.changes
     ]
 
 
-def _print_story(story: Story) -> None:
-    from batuta.spec.duration import show_duration
+def _print_story(story: DecisionHistory) -> None:
+    from batuta.spec.quantity import show_duration
 
     typer.echo(f"\nThe story of {story.job}:")
-    for chapter in story.chapters:
+    for chapter in story.changes:
         line = f"  {show_duration(chapter.time_s):>9}  {chapter.decision.gpus:>3} GPUs  {chapter.decision}"
         typer.echo(f"{line}  [{chapter.command}]" if chapter.command else line)
+
+
+def compare(
+    workload: Annotated[
+        list[str] | None,
+        typer.Option("--workload", "-w", help="A workload file, or 'sample'; may be repeated."),
+    ] = None,
+    policies: Annotated[
+        str, typer.Option("--policies", "-p", help="Names with commas; 'all' for all but the replays.")
+    ] = "all",
+    cluster: ClusterOption = None,
+    format: FormatOption = None,
+    elastic: ElasticOption = "rigid",
+    speed: SpeedOption = "linear",
+    round: RoundOption = None,
+    restart: RestartOption = None,
+    min_interval: IntervalOption = "0s",
+    weigh: WeighOption = True,
+    profiles: ProfilesOption = None,
+    knowledge: KnowledgeOption = Knowledge.HISTORY,
+    lengths: LengthsOption = "1",
+    failures: FailuresOption = None,
+    queues: QueuesOption = None,
+    locality: LocalityOption = 1.0,
+    limit: LimitOption = None,
+    seeds: Annotated[
+        int, typer.Option("--seeds", help="How often, each time with other draws of the jobs.", min=1)
+    ] = 1,
+    parallel: Annotated[int, typer.Option("--parallel", "-j", help="Runs at the same time.", min=1)] = 2,
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", help="Policy that ratios are to; default: fifo, else the first."),
+    ] = None,
+    report: ReportOption = None,
+    jobs: JobsOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Compare policies on the same workloads and the same seeds.
+
+    Examples:
+
+      batuta compare --workload sample --report out.html
+
+      batuta compare -p fifo,elastic-fifo,afs-l -w trace.csv -c 16x8 --elastic 0.5:2 --seeds 8
+    """
+    from batuta import bootstrap
+    from batuta.backends.sim.workload import Experiment
+    from batuta.policies.registry import policy_names
+
+    workloads = workload or ["sample"]
+    problems: list[Problem] = []
+    times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
+    if policies == "all":
+        names = [name for name in policy_names() if not name.endswith("-replay")]
+    else:
+        names = list(dict.fromkeys(name.strip() for name in policies.split(",") if name.strip()))
+    if not names:
+        problems.append(Problem("no policy to compare", fix="name some with --policies a,b,c"))
+    chosen_baseline = baseline or ("fifo" if "fifo" in names else (names or [""])[0])
+    if baseline is not None and baseline not in names:
+        problems.append(Problem(f"--baseline {baseline} is not among the policies"))
+    experiments: list[Experiment] = []
+    for path in dict.fromkeys(workloads):
+        for name in names:
+            own: list[Problem] = []
+            base = _check_experiment(
+                Experiment(
+                    policy=name,
+                    workload=path,
+                    cluster=cluster or "",
+                    format=format,
+                    elastic=elastic,
+                    speed=speed,
+                    limit=limit,
+                    round_s=times.get("round"),
+                    min_interval_s=times.get("min_interval") or 0.0,
+                    restart_s=times.get("restart"),
+                    weigh=weigh,
+                    profiles=str(profiles) if profiles else None,
+                    knowledge=knowledge.value,
+                    lengths=lengths,
+                    failures=failures,
+                    queues=str(queues) if queues else None,
+                    keep_segments=report is not None,
+                    locality=locality,
+                ),
+                own,
+            )
+            problems.extend(problem for problem in own if problem not in problems)
+            experiments.extend(bootstrap.with_seed(base, seed) for seed in range(seeds))
+    bootstrap.check_outputs(report, [jobs], problems)
+    if problems:
+        raise InputError(problems)
+
+    runs = _run_all(experiments, parallel)
+    if runs:
+        bootstrap.write_results(runs, report, jobs, None, command=sys.argv[1:], baseline=chosen_baseline)
+        if output is Output.JSON:
+            typer.echo(json.dumps(bootstrap.comparison_json(runs, chosen_baseline), indent=2))
+        else:
+            bootstrap.print_comparison(runs, chosen_baseline)
+        if report is not None:
+            typer.echo(f"report: {report}", err=True)
+    if len(runs) < len(experiments):
+        typer.echo(f"interrupted: {len(runs)} of {len(experiments)} runs are complete", err=True)
+        raise typer.Exit(130)
+
+
+def _run_all(experiments: Sequence[Experiment], parallel: int) -> list[RunResult]:
+    """Run all experiments, `parallel` at a time; after Ctrl-C, return the complete ones."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from batuta import bootstrap
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task("simulating", total=len(experiments))
+        return bootstrap.run_experiments(experiments, parallel, lambda: bar.advance(task))
+
+
+def _check_experiment(experiment: Experiment, problems: list[Problem]) -> Experiment:
+    """Check all that an experiment names before it runs; add what is wrong to `problems`."""
+    from batuta import bootstrap
+
+    with collect_problems(problems):
+        bootstrap.find_policy(experiment.policy)
+    cluster: str | None = experiment.cluster or "8x4"
+    with collect_problems(problems):
+        workload = bootstrap.workload_of(experiment)
+        cluster = experiment.cluster or bootstrap.default_cluster(workload)
+    if cluster is None:
+        problems.append(Problem("which cluster?", fix="add --cluster, as in --cluster 16x4:T4"))
+    else:
+        with collect_problems(problems):
+            bootstrap.cluster_nodes(cluster)
+    with collect_problems(problems):
+        bootstrap.quota_for(experiment)
+    return replace(experiment, cluster=cluster or "")
+
+
+def _parse_durations(problems: list[Problem], **texts: str | None) -> dict[str, float | None]:
+    """Return the durations in seconds; add what is wrong with them to `problems`."""
+    from batuta.spec.quantity import parse_duration_s
+
+    found: dict[str, float | None] = {}
+    for name, text in texts.items():
+        with collect_problems(problems):
+            found[name] = None if text is None else parse_duration_s(text, f"--{name.replace('_', '-')}")
+    return found

@@ -1,15 +1,18 @@
-"""`batuta token` and `batuta dashboard`: keys to the server, for people and for browsers."""
+"""`batuta token` and `batuta dashboard`: tokens for users, and a login link for the browser."""
 
 from __future__ import annotations
 
+import os
+import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
-from batuta.cli.sections import Group
-from batuta.cli.server_options import HomeOption, connect_to_server
+from batuta.cli.options import HomeOption, Output, OutputOption, connect_to_server
+from batuta.cli.output import Column, format_time, is_interactive, print_json, print_stderr, print_table
+from batuta.cli.verbs import CommandGroup
+from batuta.client.errors import ClientError
 
 
 class Role(StrEnum):
@@ -21,9 +24,9 @@ class Role(StrEnum):
 
 
 _SHOWN = 16
-"""Of a hash; `revoke` takes its beginning."""
+"""Characters of a hash that are printed; `revoke` takes any prefix."""
 
-app = typer.Typer(cls=Group, name="token", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=CommandGroup, name="token", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.callback()
@@ -47,17 +50,15 @@ def create(
 
     Example: batuta token create --user ana --role user
     """
-    from batuta.cli.terminal import print_json, say
-
     with connect_to_server(home) as client:
         made = client.create_token(user, role.value)
         url = client.address.url if client.address else ""
     if output is Output.JSON:
         print_json(made)
         return
-    say(f"a token for {made.user} ({made.role}); keep it, it is not shown again:")
+    print_stderr(f"a token for {made.user} ({made.role}); keep it, it is not shown again:")
     typer.echo(made.token)
-    say(f"to use it: export BATUTA_SERVER={url} BATUTA_TOKEN=…")
+    print_stderr(f"to use it: export BATUTA_SERVER={url} BATUTA_TOKEN=…")
 
 
 @app.command(name="list")
@@ -66,9 +67,6 @@ def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) ->
 
     Example: batuta token list
     """
-    from batuta.cli.table import Column, print_table
-    from batuta.cli.terminal import print_json, show_moment
-
     with connect_to_server(home) as client:
         found = client.tokens()
     if output is Output.JSON:
@@ -78,7 +76,7 @@ def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) ->
         return
     columns = (Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1))
     print_table(
-        columns, [(t.hash[:_SHOWN], t.user, t.role, show_moment(t.created_s)) for t in found], "no tokens"
+        columns, [(t.hash[:_SHOWN], t.user, t.role, format_time(t.created_s)) for t in found], "no tokens"
     )
 
 
@@ -93,8 +91,6 @@ def revoke(
 
     Example: batuta token revoke 3f9a1c
     """
-    from batuta.client.errors import ClientError
-
     with connect_to_server(home) as client:
         matching = [one for one in client.tokens() if one.hash.startswith(hash)]
         if len(matching) != 1:
@@ -119,8 +115,6 @@ def dashboard(
     """
     import webbrowser
 
-    from batuta.cli.terminal import is_interactive, print_json
-
     with connect_to_server(home) as client:
         url = client.session_link()
     if output is Output.JSON:
@@ -133,7 +127,4 @@ def dashboard(
 
 def _has_display() -> bool:
     """Without one, `webbrowser` would start a browser in the terminal."""
-    import os
-    import sys
-
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,26 +1,35 @@
-"""`batuta top`: the cluster live in a terminal."""
+"""`batuta top`: GPUs, jobs and decisions live in a terminal."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
-from batuta.cli.server_options import HomeOption, connect
+from batuta.cli.events import command_sentences
+from batuta.cli.job_view import queue_table
+from batuta.cli.options import HomeOption, Output, OutputOption, connect
+from batuta.cli.output import console, fit_table, format_time, is_terminal, print_json, print_rich, state_text
+from batuta.client.errors import ClientError, NoServerError
 
 if TYPE_CHECKING:
-    from batuta.cli.top_view import Picture
+    from rich.console import RenderableType
+    from rich.text import Text
+
+    from batuta.apitypes.resources import Cluster, Gpu, Job, Node
     from batuta.client.connection import Connection
 
     Decisions = deque[tuple[float | None, str]]
 
-_KEPT = 20
+_SHOWN_DECISIONS = 20
 
 
 def top(
@@ -34,27 +43,19 @@ def top(
 
     Example: batuta top --every 2
     """
-    from batuta.cli.terminal import is_terminal, print_json, show
-    from batuta.cli.top_view import draw
-    from batuta.client.decoding import encode
-
     with connect(home) as client:
-        decisions: Decisions = deque(maxlen=_KEPT)
-        last = _recall(client, decisions)
-        picture = _look(client, decisions)
+        decisions: Decisions = deque(maxlen=_SHOWN_DECISIONS)
+        last = _read_recent_decisions(client, decisions)
+        view = _read_view(client, decisions)
         if output is Output.JSON:
-            print_json(
-                {
-                    "cluster": encode(picture.cluster),
-                    "nodes": encode(picture.nodes),
-                    "jobs": encode(picture.jobs),
-                    "decisions": [{"time_s": when, "sentence": what} for when, what in picture.decisions],
-                }
-            )
+            shown = [{"time_s": time_s, "sentence": sentence} for time_s, sentence in view.decisions]
+            print_json({"cluster": view.cluster, "nodes": view.nodes, "jobs": view.jobs, "decisions": shown})
         elif not is_terminal():
-            show(draw(picture, 160, None))
+            print_rich(render(view, 160, None))
         else:
-            threading.Thread(target=_listen, args=(connect(home), last, decisions), daemon=True).start()
+            threading.Thread(
+                target=_follow_decisions, args=(connect(home), last, decisions), daemon=True
+            ).start()
             with suppress(KeyboardInterrupt):
                 _live(client, decisions, every)
 
@@ -63,52 +64,41 @@ def _live(client: Connection, decisions: Decisions, every_s: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from batuta.cli.terminal import console
-    from batuta.cli.top_view import draw
-    from batuta.client.errors import NoServerError
-
     out = console()
     with _keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:
         while True:
             try:
-                view = draw(_look(client, decisions), out.width, out.height)
+                screen = render(_read_view(client, decisions), out.width, out.height)
             except NoServerError as error:
-                view = Text(str(error), style="red")
-            live.update(view, refresh=True)
+                screen = Text(str(error), style="red")
+            live.update(screen, refresh=True)
             if pressed(every_s) in ("q", "Q"):
                 return
 
 
-def _look(client: Connection, decisions: Decisions) -> Picture:
-    from batuta.cli.top_view import Picture
-
+def _read_view(client: Connection, decisions: Decisions) -> ClusterView:
     jobs = sorted(client.jobs(active=True, newest_first=True), key=lambda job: job.gpus.now == 0)
-    return Picture(client.cluster(), client.nodes(), jobs, list(decisions))
+    return ClusterView(client.cluster(), client.nodes(), jobs, list(decisions))
 
 
-def _recall(client: Connection, decisions: Decisions) -> int:
-    """Decisions of the recent past, and the number of the last event."""
-    from batuta.cli.event_view import tell_commands
-
+def _read_recent_decisions(client: Connection, decisions: Decisions) -> int:
+    """Add recent decisions, and return the number of the last event."""
     last = client.last_event()
-    for event in client.recent_events(_KEPT, types=("Planned",)):
-        decisions.extend((event.time_s, sentence) for sentence in tell_commands(event.data))
+    for event in client.recent_events(_SHOWN_DECISIONS, types=("Planned",)):
+        decisions.extend((event.time_s, sentence) for sentence in command_sentences(event.data))
     return last
 
 
-def _listen(client: Connection, last: int, decisions: Decisions) -> None:
-    """In a thread of its own: adds decisions as they are made, until the server is gone for good."""
-    from batuta.cli.event_view import tell_commands
-    from batuta.client.errors import ClientError
-
+def _follow_decisions(client: Connection, last: int, decisions: Decisions) -> None:
+    """Add decisions as the scheduler makes them, in a thread, until the server ends."""
     with suppress(ClientError), client:
         for event in client.events(after=last, types=("Planned",)):
-            decisions.extend((event.time_s, sentence) for sentence in tell_commands(event.data))
+            decisions.extend((event.time_s, sentence) for sentence in command_sentences(event.data))
 
 
 @contextmanager
 def _keys() -> Iterator[KeyReader]:
-    """Single keys without Enter and without echo, where standard input is a terminal."""
+    """Read single keys without Enter and without echo, if standard input is a terminal."""
     import termios
     import tty
 
@@ -125,18 +115,124 @@ def _keys() -> Iterator[KeyReader]:
 
 
 class KeyReader:
-    """Waits for a key, at most so long."""
+    """Waits for a key, at most `within_s`."""
 
     def __init__(self, file: int | None) -> None:
         self._file = file
 
     def __call__(self, within_s: float) -> str:
-        import os
         import select
-        import time
 
         if self._file is None:
             time.sleep(within_s)
             return ""
         ready, _, _ = select.select([self._file], [], [], within_s)
         return os.read(self._file, 1).decode("ascii", "replace") if ready else ""
+
+
+COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "bright_blue", "bright_green", "bright_magenta")
+HIDDEN_COLUMNS = ("USER", "QUEUE", "SUBMITTED", "RESTARTS")
+_CELL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The cluster at one time, as `batuta top` shows it."""
+
+    cluster: Cluster
+    nodes: Sequence[Node]
+    jobs: Sequence[Job]
+    decisions: Sequence[tuple[float | None, str]]
+    """Times and sentences, the newest last."""
+
+
+def render(view: ClusterView, width: int, height: int | None) -> RenderableType:
+    """Return the view for a screen of this size; all of it where `height` is None."""
+    from rich.console import Group
+    from rich.text import Text
+
+    head, map_lines = _header(view.cluster), _map(view.nodes, width)
+    decisions = [_decision(*one) for one in view.decisions[-(6 if height is None else min(6, height // 5)) :]]
+    jobs = list(view.jobs)
+    more = 0
+    if height is not None:
+        # A quarter of the screen is the most that the map may take; jobs get what is left.
+        map_lines = map_lines[: max(3, height // 4)]
+        room = max(1, height - len(head) - len(map_lines) - len(decisions) - 6)
+        more, jobs = max(0, len(jobs) - room), jobs[:room]
+    columns, rows = queue_table(jobs)
+    kept = [place for place, column in enumerate(columns) if column.title not in HIDDEN_COLUMNS]
+    table, _ = fit_table(
+        [columns[place] for place in kept], [[row[place] for place in kept] for row in rows], width
+    )
+    parts: list[RenderableType] = [*head, Text(), *map_lines, Text()]
+    parts.append(table if rows else Text("no job is running or waiting", style="dim"))
+    if more:
+        parts.append(Text(f"… and {more} more", style="dim"))
+    if decisions:
+        parts += [Text(), Text("last decisions", style="bold"), *decisions]
+    return Group(*parts)
+
+
+def _header(cluster: Cluster) -> list[Text]:
+    from rich.text import Text
+
+    gpus = cluster.gpus
+    policy = f"policy {cluster.policy}   " if cluster.policy else ""
+    line = Text.assemble(
+        ("Batuta", "bold"),
+        f" {cluster.version}   {gpus.used}/{gpus.total} GPUs used   {policy}",
+        time.strftime("%H:%M:%S", time.localtime(cluster.now_s)),
+    )
+    counts = Text("  ").join(
+        Text.assemble(f"{count} ", state_text(state)) for state, count in cluster.jobs.items() if count
+    )
+    lines = [line, counts]
+    if cluster.trouble:
+        lines.append(Text(f"trouble: {cluster.trouble}", style="bold red"))
+    return lines
+
+
+def _map(nodes: Sequence[Node], width: int) -> list[Text]:
+    """Return a line for each node with a cell for each GPU: the id of its job in the colour of the job."""
+    from rich.text import Text
+
+    longest = max((len(node.name) for node in nodes), default=0)
+    lines = []
+    for node in nodes:
+        line = Text(f"{node.name:<{longest}}  ")
+        for gpu in node.gpus:
+            line.append_text(_cell(gpu))
+            line.append(" ")
+        if node.state != "ready":
+            line.append_text(state_text(node.state))
+        line.truncate(width, overflow="ellipsis")
+        lines.append(line)
+    return lines
+
+
+def _cell(gpu: Gpu) -> Text:
+    from rich.text import Text
+
+    if not gpu.healthy:
+        return Text("✗".center(_CELL), style="white on red")
+    if not gpu.jobs:
+        return Text("·".center(_CELL), style="dim")
+    if len(gpu.jobs) > 1:
+        return Text(f"{len(gpu.jobs)}×".center(_CELL), style="black on white")
+    job = gpu.jobs[0].id
+    return Text(job.rpartition("/")[2][-_CELL:].center(_CELL), style=f"black on {colour_of(job)}")
+
+
+def colour_of(job: str) -> str:
+    """Return the colour of a job: always the same, and another one than that of the next id."""
+    number = int(job) if job.isdecimal() else sum(job.encode())
+    return COLOURS[number % len(COLOURS)]
+
+
+def _decision(time_s: float | None, sentence: str) -> Text:
+    from rich.text import Text
+
+    line = Text.assemble((format_time(time_s), "dim"), "  ", sentence)
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli import options as opt
-from batuta.cli.sections import Group
+from batuta.cli.options import Output, OutputOption
+from batuta.cli.simulate import ClusterOption, ElasticOption, FormatOption, LimitOption, SpeedOption
+from batuta.cli.verbs import CommandGroup
 
 if TYPE_CHECKING:
-    from batuta.backends.sim.traces.summary import WorkloadSummary
-    from batuta.backends.sim.workload import Workload
+    from batuta.backends.sim.workload import Workload, WorkloadSummary
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     name="trace",
     help="Look at workloads, convert them, generate new ones.\n\n"
     "Example: batuta trace info sample --cluster 8x4",
@@ -38,13 +41,13 @@ Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exi
 def info(
     file: Source,
     *,
-    cluster: opt.ClusterOption = None,
-    format: opt.FormatOption = None,
-    elastic: opt.ElasticOption = "rigid",
-    speed: opt.SpeedOption = "linear",
+    cluster: ClusterOption = None,
+    format: FormatOption = None,
+    elastic: ElasticOption = "rigid",
+    speed: SpeedOption = "linear",
     profiles: Profiles = None,
     seed: Seed = 0,
-    output: opt.OutputOption = opt.Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Show how many jobs a workload has, how large and long they are, and what they ask of a cluster.
 
@@ -56,15 +59,12 @@ def info(
 
       batuta trace info workload.jsonl -o json
     """
-    import dataclasses
-    import json
-
-    from batuta.backends.sim.traces.summary import summarise
+    from batuta.backends.sim.workload import summarise_workload
     from batuta.spec.cluster import read_cluster
 
     nodes = read_cluster(cluster) if cluster is not None else None
-    summary = summarise(_read(file, format, elastic, speed, profiles, seed), nodes)
-    if output is opt.Output.JSON:
+    summary = summarise_workload(_read(file, format, elastic, speed, profiles, seed), nodes)
+    if output is Output.JSON:
         typer.echo(json.dumps(dataclasses.asdict(summary), indent=2))
     else:
         _show(summary)
@@ -75,12 +75,12 @@ def convert(
     file: Source,
     out: Target,
     *,
-    format: opt.FormatOption = None,
-    elastic: opt.ElasticOption = "rigid",
-    speed: opt.SpeedOption = "linear",
+    format: FormatOption = None,
+    elastic: ElasticOption = "rigid",
+    speed: SpeedOption = "linear",
     profiles: Profiles = None,
     seed: Seed = 0,
-    limit: opt.LimitOption = None,
+    limit: LimitOption = None,
     force: Force = False,
 ) -> None:
     """Convert a workload of any known format to Batuta's own.
@@ -93,8 +93,6 @@ def convert(
 
       batuta trace convert trace1.csv first.jsonl --limit 200 --elastic 0.5:2 --speed amdahl:0.05
     """
-    from dataclasses import replace
-
     workload = _read(file, format, elastic, speed, profiles, seed)
     origin = f"converted from {workload.format} file {Path(file).name}"
     notes = workload.notes if workload.format == "batuta" else (*workload.notes, origin)
@@ -132,10 +130,9 @@ def generate(
 
       batuta trace generate --jobs 1000 --seed 3 --rate 120 --sizes 1:5,2:3,4:2 mixed.jsonl
     """
-    from batuta.backends.sim.traces.generator import GeneratorOptions, parse_sizes
+    from batuta.backends.sim.traces.generator import JOBS_BY_GPUS, GeneratorOptions, parse_sizes
     from batuta.backends.sim.traces.generator import generate as make
-    from batuta.backends.sim.traces.philly_facts import JOBS_BY_GPUS
-    from batuta.spec.duration import parse_duration_s
+    from batuta.spec.quantity import parse_duration_s
 
     longest_s = parse_duration_s(longest, "the longest run time")
     options = GeneratorOptions(
@@ -160,9 +157,8 @@ def generate(
 def _read(
     file: str, format: str | None, elastic: str, speed: str, profiles: Path | None, seed: int
 ) -> Workload:
-    from batuta.backends.sim.traces.detect import read_workload
-    from batuta.backends.sim.traces.elasticity import Elasticity
-    from batuta.backends.sim.traces.trace_format import TraceOptions
+    from batuta.backends.sim.traces.reader import read_workload
+    from batuta.backends.sim.traces.trace_format import Elasticity, TraceOptions
 
     return read_workload(file, format, TraceOptions(Elasticity.parse(elastic, speed), profiles, seed))
 
@@ -182,7 +178,7 @@ def _show(summary: WorkloadSummary) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from batuta.spec.duration import show_duration
+    from batuta.spec.quantity import show_duration
 
     table = Table(box=None, show_header=False, pad_edge=False)
     # Names come from files: `escape` keeps a bracket in them from being taken for markup.

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
-from batuta.cli.cluster_options import chosen_cluster, command
-from batuta.cli.options import Output, OutputOption
-from batuta.cli.server_options import HomeOption, connect
+from batuta.cli.options import (
+    HomeOption,
+    Output,
+    OutputOption,
+    collect_problems,
+    command_line,
+    complete_queues,
+    connect,
+    selected_cluster,
+)
+from batuta.cli.output import (
+    DASH,
+    Column,
+    format_gpus,
+    print_json,
+    print_notes,
+    print_result,
+    print_stderr,
+    print_table,
+    spinner,
+)
+from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.client.answers import Job, Trial, TrialRun
+    from batuta.apitypes.resources import Job, Trial, TrialRun
     from batuta.client.connection import Connection
     from batuta.client.kube.client import KubeClient
+
+
+POLL_S = 1.0
+_EXIT_CODES = {"SUCCEEDED": 0, "CANCELLED": 103}
 
 
 def trial(
@@ -37,7 +61,10 @@ def trial(
             "--priority", metavar="P", help="Of the trial runs, -1000 to 1000; default: the task's."
         ),
     ] = None,
-    queue: Annotated[str | None, typer.Option("--queue", "-q", help="The queue they wait in.")] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", "-q", help="The queue they wait in.", autocompletion=complete_queues),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return at once.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
@@ -57,37 +84,35 @@ def trial(
     """
     from batuta.client.submission import Submission
 
-    wishes: dict[str, Any] = {"only": True, "priority": priority} | _read(sizes, budget, each, priority)
-    said = {key: value for key, value in wishes.items() if value is not None}
-    submission = Submission.of(task, None, {"queue": queue, "trial": said})
+    given = {"only": True} | _parse_options(sizes, budget, each, priority)
+    submission = Submission.of(task, None, {"queue": queue, "trial": given})
     with connect(home) as client:
         if _is_cluster(client):
-            from batuta.cli.cluster_trial import follow_on_cluster
-
-            raise typer.Exit(follow_on_cluster(client, submission, output, detach=detach))
+            raise typer.Exit(follow_trial_run(client, submission, output, detach=detach))
         raise typer.Exit(_follow(client, submission, output, detach=detach))
 
 
 def _is_cluster(client: Connection) -> TypeGuard[KubeClient]:
-    """Whether there is no server of ours in between."""
-    if chosen_cluster() is None:
+    """Return whether the trial becomes a TrialRun of a cluster, without a Batuta server."""
+    if selected_cluster() is None:
         return False
     from batuta.client.kube.client import KubeClient
 
     return isinstance(client, KubeClient)
 
 
-def _read(sizes: str | None, budget: str | None, each: str | None, priority: int | None) -> dict[str, Any]:
-    """What the options say, or all that is wrong with them."""
-    from batuta.spec.duration import parse_duration_s
-    from batuta.spec.problem import InputError, Problem
+def _parse_options(
+    sizes: str | None, budget: str | None, each: str | None, priority: int | None
+) -> dict[str, Any]:
+    """Return the values of the options; raise all their problems together."""
+    from batuta.spec.quantity import parse_duration_s
 
     problems: list[Problem] = []
-    if priority is not None and (cluster := chosen_cluster()) is not None and cluster.is_said:
+    if priority is not None and (cluster := selected_cluster()) is not None and cluster.explicit:
         problems.append(
             Problem("--priority is a number, and a cluster has classes", fix="spec.priorityClassName does it")
         )
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {} if priority is None else {"priority": priority}
     if sizes is not None:
         words = [word.strip() for word in sizes.split(",")]
         if all(word.isascii() and word.isdigit() and 0 < len(word) < 7 for word in words):
@@ -96,76 +121,58 @@ def _read(sizes: str | None, budget: str | None, each: str | None, priority: int
             problems.append(Problem(f"--sizes: {sizes[:60]!r} is no list of numbers", fix="as in 1,2,4"))
     for key, name, text in (("budget_s", "--budget", budget), ("each_s", "--each", each)):
         if text is not None:
-            try:
+            with collect_problems(problems):
                 found[key] = parse_duration_s(text, name)
-            except InputError as error:
-                problems += error.problems
     if problems:
         raise InputError(problems)
     return found
 
 
 def _follow(client: Connection, submission: Any, output: Output, *, detach: bool) -> int:
-    from batuta.cli.terminal import print_json, say, spinner
-
     submitted = client.send_submission(submission)
     job = submitted.job
-    for note in submitted.notes:
-        say(f"note: {note}")
+    print_notes(submitted.notes)
     if detach:
         if output is Output.JSON:
             print_json(job)
         else:
             typer.echo(f"job {job.label} is tried out")
-            say(f"{command('explain', job.id)} shows what is measured so far")
+            print_stderr(f"{command_line('explain', job.id)} shows what is measured so far")
         return 0
     try:
         with spinner(f"job {job.label} is tried out") as status:
-            teller = _Teller(client, status.update)
-            job = client.wait(job, tell=teller.look)
+            printed: set[int] = set()
+
+            def look(now: Job) -> None:
+                if (found := client.explain(now).trial) is not None:
+                    print_new_runs(found, printed, status.update)
+
+            job = client.wait(job, tell=look)
     except KeyboardInterrupt:
-        say(f"\ndetached; {command('explain', job.id)} shows what is measured so far")
+        print_stderr(f"\ndetached; {command_line('explain', job.id)} shows what is measured so far")
         return 0
     found = client.explain(job).trial
     if output is Output.JSON:
         print_json(found)
     elif found is not None:
         print_trial(found)
-    return 0 if job.state == "SUCCEEDED" else 103 if job.state == "CANCELLED" else 100
+    return _EXIT_CODES.get(job.state, 100)
 
 
-class _Teller:
-    """Says once what each run showed, and shows what goes on."""
-
-    def __init__(self, client: Connection, show: Any) -> None:
-        self._client = client
-        self._show = show
-        self._told: set[int] = set()
-
-    def look(self, job: Job) -> None:
-        found = self._client.explain(job).trial
-        if found is not None:
-            tell_runs(found, self._told, self._show)
-
-
-def tell_runs(found: Trial, told: set[int], show: Callable[[str], None]) -> None:
-    """Says once what each run showed, and shows what goes on. `told`: sizes that have been told."""
+def print_new_runs(found: Trial, printed: set[int], show: Callable[[str], None]) -> None:
+    """Print each measured run once and add its size to `printed`; `show` the run that goes on."""
     from rich.markup import escape
-
-    from batuta.cli.terminal import say
 
     for run in found.runs:
         if run.state in ("waits", "runs"):
-            show(escape(f"{_gpus(run.gpus)}: {run.state} (job {run.run})"))
-        elif run.state not in ("planned", "not tried") and run.gpus not in told:
-            told.add(run.gpus)
-            say(f"{_gpus(run.gpus)}: {_speed(run) or run.state}")
+            show(escape(f"{format_gpus(run.gpus)}: {run.state} (job {run.run})"))
+        elif run.state not in ("planned", "not tried") and run.gpus not in printed:
+            printed.add(run.gpus)
+            print_stderr(f"{format_gpus(run.gpus)}: {_speed(run) or run.state}")
 
 
 def print_trial(found: Trial) -> None:
-    """The table, and what it comes to."""
-    from batuta.cli.table import Column, print_table
-
+    """Print a row for each size, and the conclusion."""
     columns = (
         *(Column("GPUS", right=True), Column("TYPE", drop=3), Column("STEPS/S", right=True)),
         *(Column("SPEED", right=True, drop=1), Column("MEMORY", right=True), Column("BUSY", right=True)),
@@ -179,12 +186,12 @@ def print_trial(found: Trial) -> None:
 def _row(run: TrialRun) -> Sequence[str]:
     return (
         str(run.gpus),
-        run.gpu_type or "–",
-        "–" if run.steps_per_s is None else f"{run.steps_per_s:.3g}",
-        _speed(run) or "–",
-        "–" if run.memory_mib is None else _memory(run.memory_mib),
-        "–" if run.utilisation is None else f"{run.utilisation:.0%}",
-        "–" if run.efficiency is None else f"{run.efficiency:.0%}",
+        run.gpu_type or DASH,
+        DASH if run.steps_per_s is None else f"{run.steps_per_s:.3g}",
+        _speed(run) or DASH,
+        DASH if run.memory_mib is None else _memory(run.memory_mib),
+        DASH if run.utilisation is None else f"{run.utilisation:.0%}",
+        DASH if run.efficiency is None else f"{run.efficiency:.0%}",
         f"{run.state}: {run.detail}" if run.detail and run.units_per_s is None else run.state,
     )
 
@@ -193,9 +200,33 @@ def _speed(run: TrialRun) -> str:
     return "" if run.units_per_s is None else f"{run.units_per_s:.3g} {run.unit}/s"
 
 
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
-
-
 def _memory(mib: int) -> str:
     return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
+
+
+def follow_trial_run(client: KubeClient, submission: Any, output: Output, *, detach: bool) -> int:
+    """Create a TrialRun, print its runs as they are measured, and return the exit code. Ctrl-C detaches."""
+    name, notes = client.try_out(submission)
+    print_notes(notes)
+    later = f"kubectl get trialrun -n {client.namespace} {name} -o yaml shows what is measured so far"
+    if detach:
+        if output is Output.JSON:
+            print_json({"trial": f"{client.namespace}/{name}"})
+        else:
+            typer.echo(f"trial {name} is made")
+            print_stderr(later)
+        return 0
+    printed: set[int] = set()
+    try:
+        with spinner(f"{name} is tried out") as status:
+            state, found = client.trial(name)
+            while not found.over:
+                print_new_runs(found, printed, status.update)
+                time.sleep(POLL_S)
+                state, found = client.trial(name)
+            print_new_runs(found, printed, status.update)
+    except KeyboardInterrupt:
+        print_stderr(f"\ndetached; {later}")
+        return 0
+    print_result(found, output, print_trial)
+    return _EXIT_CODES.get(state, 100)

@@ -1,7 +1,7 @@
-"""All verbs of `batuta`: what each is for and where its code is. The code is loaded when a verb is used.
+"""The table of all verbs of `batuta`: what each does and which module has its code, loaded on use.
 
-So `batuta --help` reads this table and nothing else, however many verbs there are. The sentences are those of
-the verbs' own help, which a test holds them to.
+`batuta --help` reads this table and no other module, however many verbs there are. The sentences are those of
+the verbs' own help; a test compares them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 JOBS, CLUSTER, SERVER = "Jobs", "Cluster", "Server"
@@ -26,14 +27,14 @@ class Verb:
     section: str
     sentence: str
     module: str
-    """In this package."""
+    """The module of this package that has the code."""
     attribute: str = ""
-    """The function, or the Typer of a family; empty: it is called like the verb."""
+    """The function, or the Typer of a family; empty: the name of the verb."""
     command_class: str = ""
-    """A class of the same module that parses the command line, where the usual one does not do."""
+    """A class of the same module that parses the command line, if not the default one."""
 
     def load(self) -> Any:
-        """Imports the code and makes the command."""
+        """Import the code and return the command."""
         module = import_module(f"batuta.cli.{self.module}")
         found = getattr(module, self.attribute or self.name)
         if isinstance(found, typer.Typer):
@@ -50,23 +51,18 @@ class Verb:
 
 VERBS = (
     Verb("launch", JOBS, "Submit a task file or a command.", "launch", command_class="LaunchCommand"),
-    Verb(
-        "trial",
-        JOBS,
-        "Run a task for a short while at several sizes, and tell how it scales.",
-        "trial",
-    ),
-    Verb("queue", JOBS, "List jobs, the newest first.", "queue"),
-    Verb("status", JOBS, "Show the cluster at a glance, or everything about one job.", "status"),
+    Verb("trial", JOBS, "Run a task for a short while at several sizes, and tell how it scales.", "trial"),
+    Verb("queue", JOBS, "List jobs, the newest first.", "jobs"),
+    Verb("status", JOBS, "Show the cluster at a glance, or everything about one job.", "jobs"),
     Verb("logs", JOBS, "Print what a job prints, and follow it until it ends.", "logs"),
     Verb("explain", JOBS, "Tell why a job waits, or has the size that it has.", "explain"),
-    Verb("eta", JOBS, "Tell when jobs will start and finish.", "eta"),
+    Verb("eta", JOBS, "Tell when jobs will start and finish.", "forecast"),
     Verb("result", JOBS, "Print what a job returned.", "explain"),
-    Verb("cancel", JOBS, "End jobs for good.", "change"),
-    Verb("stop", JOBS, "Park jobs until `batuta start`.", "change"),
-    Verb("start", JOBS, "Let parked jobs run again, from their last checkpoint.", "change"),
-    Verb("resize", JOBS, "Change how many nodes a job asks for.", "change"),
-    Verb("history", JOBS, "List the jobs that have ended, and how they did.", "queue"),
+    Verb("cancel", JOBS, "End jobs for good.", "jobs"),
+    Verb("stop", JOBS, "Park jobs until `batuta start`.", "jobs"),
+    Verb("start", JOBS, "Let parked jobs run again, from their last checkpoint.", "jobs"),
+    Verb("resize", JOBS, "Change how many nodes an elastic job asks for.", "jobs"),
+    Verb("history", JOBS, "List the jobs that have ended, and how they did.", "jobs"),
     Verb("top", CLUSTER, "Watch GPUs, jobs and decisions live; q or Ctrl-C leaves.", "top"),
     Verb("nodes", CLUSTER, "List nodes; take them out of service and back.", "nodes", "app"),
     Verb("gpus", CLUSTER, "Show every GPU, and which job has it.", "nodes"),
@@ -80,28 +76,19 @@ VERBS = (
     ),
     Verb("queues", CLUSTER, "List queues, describe one; try out quota, and apply it.", "queues", "app"),
     Verb("policy", CLUSTER, "Show or change the policy that decides.", "policy", "app"),
-    Verb("shadow", CLUSTER, "Tell what the policy that only watches would have done.", "shadow"),
-    Verb("whatif", CLUSTER, "Tell what a change would do to every job.", "whatif"),
+    Verb("shadow", CLUSTER, "Tell what the policy that only watches would have done.", "replay"),
+    Verb("whatif", CLUSTER, "Tell what a change would do to every job.", "forecast"),
     Verb("replay", CLUSTER, "Run the journal's past again under other policies.", "replay"),
-    Verb("report", CLUSTER, "Tell where the GPU time went, by queue and by day.", "report"),
+    Verb("report", CLUSTER, "Tell where the GPU time went, by day, queue and user.", "report"),
     Verb("events", CLUSTER, "Print what happened, and with --follow what happens.", "events"),
-    Verb("up", SERVER, "Turn this machine into a cluster.", "up"),
-    Verb("down", SERVER, "Stop the server.", "down"),
-    Verb("install", SERVER, "Print or apply what a Kubernetes cluster needs.", "install"),
-    Verb("operator", SERVER, "Schedule a Kubernetes cluster until told to end.", "operator"),
+    Verb("up", SERVER, "Turn this machine into a cluster.", "server"),
+    Verb("down", SERVER, "Stop the server.", "server"),
+    Verb("install", SERVER, "Print or apply what a Kubernetes cluster needs.", "kube"),
+    Verb("operator", SERVER, "Schedule a Kubernetes cluster until told to end.", "kube"),
     Verb(
-        "device-plugin",
-        SERVER,
-        "Offer shares of this node's GPUs to its kubelet.",
-        "device_plugin",
-        "device_plugin",
+        "device-plugin", SERVER, "Offer shares of this node's GPUs to its kubelet.", "kube", "device_plugin"
     ),
-    Verb(
-        "agent",
-        SERVER,
-        "Watch the GPUs of this node, and tell the cluster how they are used.",
-        "agent",
-    ),
+    Verb("agent", SERVER, "Watch the GPUs of this node, and tell the cluster how they are used.", "agent"),
     Verb("doctor", SERVER, "Check machine, state directory, server and cluster.", "doctor"),
     Verb("dashboard", SERVER, "Print a link to the dashboard, and open it.", "token"),
     Verb("token", SERVER, "Make, list and revoke tokens.", "token", "app"),
@@ -109,32 +96,21 @@ VERBS = (
         "completion", SERVER, "Complete with the Tab key: print a script, or install it.", "completion", "app"
     ),
     Verb("simulate", RESEARCH, "Replay a workload under one policy.", "simulate"),
-    Verb("compare", RESEARCH, "Compare policies on the same workloads and the same seeds.", "compare"),
-    Verb(
-        "allocate",
-        RESEARCH,
-        "Run one policy on a snapshot: how many GPUs for each job?",
-        "allocate",
-    ),
-    Verb("policies", RESEARCH, "List the policies, built in and installed.", "policies"),
-    Verb(
-        "trace",
-        RESEARCH,
-        "Look at workloads, convert them, generate new ones.",
-        "trace",
-        "app",
-    ),
+    Verb("compare", RESEARCH, "Compare policies on the same workloads and the same seeds.", "simulate"),
+    Verb("allocate", RESEARCH, "Run one policy on a snapshot: how many GPUs for each job?", "policy"),
+    Verb("policies", RESEARCH, "List the policies, built in and installed.", "policy"),
+    Verb("trace", RESEARCH, "Look at workloads, convert them, generate new ones.", "trace", "app"),
     Verb(
         "vgpu", RESEARCH, "Make virtual GPUs, look at them, harm them, run programs on them.", "vgpu", "app"
     ),
     Verb("create", VODA, "The same as batuta launch -d FILE.", "launch"),
-    Verb("get", VODA, "batuta get jobs: the same as batuta queue -a.", "queue", "get"),
-    Verb("delete", VODA, "The same as batuta cancel NAME -y.", "change"),
+    Verb("get", VODA, "batuta get jobs: the same as batuta queue -a.", "jobs", "get"),
+    Verb("delete", VODA, "The same as batuta cancel NAME -y.", "jobs"),
 )
 
 
-class LazyVerbs(MutableMapping[str, Any]):
-    """Commands by name; one is made when it is first asked for."""
+class LazyCommands(MutableMapping[str, Any]):
+    """Commands by name, each loaded on first use."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -160,3 +136,36 @@ class LazyVerbs(MutableMapping[str, Any]):
     def __delitem__(self, name: str) -> None:
         del self._known[name]
         self._made.pop(name, None)
+
+
+class CommandGroup(TyperGroup):
+    """A verb with verbs of its own, such as `batuta nodes`; its help lists whole first sentences."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [
+            (name, command.get_short_help_str(limit=10_000))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class RootGroup(TyperGroup):
+    """The group of all verbs. Its help lists them in sections, without loading them."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = LazyCommands()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        longest = max(len(verb.name) for verb in VERBS)
+        for verb in VERBS:
+            sections.setdefault(verb.section, []).append((f"{verb.name:<{longest}}", verb.sentence))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)

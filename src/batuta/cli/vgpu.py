@@ -1,25 +1,30 @@
-"""`batuta vgpu`: GPUs for machines that have none. Real programs see them; they compute nothing."""
+"""`batuta vgpu`: create, show and damage virtual GPUs, and run programs on them."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
-from batuta.cli.sections import Group
-from batuta.cli.server_options import HomeOption
+from batuta.cli.options import HomeOption, Output, OutputOption
+from batuta.cli.output import DASH, Column, format_mib, print_result, print_stderr, print_table
+from batuta.cli.verbs import CommandGroup
+from batuta.spec.problem import InputError, Problem
 
-if TYPE_CHECKING:
-    from batuta.spec.problem import Problem
-
-app = typer.Typer(cls=Group, name="vgpu", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=CommandGroup, name="vgpu", no_args_is_help=True, rich_markup_mode=None)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file that the virtual GPUs live in.")]
 NodeArgument = Annotated[
     Path, typer.Argument(metavar="FILE", help="Their file, or the name of a node of batuta up --virtual.")
 ]
+
+if TYPE_CHECKING:
+    from batuta.gpu.vgpu.snapshot import VirtualGpu
 
 
 @app.callback()
@@ -59,15 +64,13 @@ def create(
 
     Example: batuta vgpu create --gpus 4 --memory 16GiB --model T4 node.vgpu
     """
-    from batuta.cli.terminal import say
     from batuta.gpu.vgpu.device_file import Machine
-    from batuta.gpu.vgpu.device_file import create as make
+    from batuta.gpu.vgpu.device_file import create_device_file as make
     from batuta.gpu.vgpu.models import find_model
-    from batuta.spec.problem import InputError
 
     problems: list[Problem] = []
-    memory_bytes = _bytes(memory, "--memory", problems)
-    context_bytes = _bytes(context_memory, "--context-memory", problems)
+    memory_bytes = _parse_bytes(memory, "--memory", problems)
+    context_bytes = _parse_bytes(context_memory, "--context-memory", problems)
     try:
         found = find_model(model)
     except InputError as error:
@@ -76,13 +79,10 @@ def create(
     if problems:
         raise InputError([*problems, *machine.problems()])
     make(file, machine, overwrite=force)
-    say(f"{gpus} × {found.name} in {file}; batuta vgpu run {file} -- COMMAND uses them")
+    print_stderr(f"{gpus} × {found.name} in {file}; batuta vgpu run {file} -- COMMAND uses them")
 
 
-def _bytes(text: str | None, option: str, problems: list[Problem]) -> int:
-    from dataclasses import replace
-
-    from batuta.spec.problem import InputError
+def _parse_bytes(text: str | None, option: str, problems: list[Problem]) -> int:
     from batuta.spec.quantity import parse_memory_mib
 
     try:
@@ -98,17 +98,9 @@ def status(file: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOp
 
     Example: batuta vgpu status node.vgpu, or batuta vgpu status node-0
     """
-    from dataclasses import asdict
+    from batuta.gpu.vgpu.snapshot import read_gpus
 
-    from batuta.cli.terminal import print_json
-    from batuta.cli.vgpu_view import print_gpus
-    from batuta.gpu.vgpu.snapshot import read
-
-    gpus = read(_found(file, home))
-    if output is Output.JSON:
-        print_json([asdict(gpu) for gpu in gpus])
-    else:
-        print_gpus(gpus)
+    print_result(read_gpus(_device_file(file, home)), output, print_gpus)
 
 
 @app.command()
@@ -161,10 +153,10 @@ def inject(
     """
     from batuta.bootstrap.local_facts import virtual_kernel_log
     from batuta.client.address import find_home
-    from batuta.gpu.vgpu.inject import Harm
+    from batuta.gpu.vgpu.inject import FaultSpec
     from batuta.gpu.vgpu.inject import inject as harm_it
 
-    harm = Harm(
+    harm = FaultSpec(
         xid=xid,
         temperature_c=temperature,
         corrected=ecc_corrected,
@@ -174,7 +166,7 @@ def inject(
         link_down=link_down,
         heal=heal,
     )
-    found = _found(file, home)
+    found = _device_file(file, home)
     if log is None and found != file:
         log = virtual_kernel_log(find_home(home))
     harm_it(found, gpu, harm, log)
@@ -192,21 +184,17 @@ def run(
 
     Example: batuta vgpu run node.vgpu -- python train.py, or batuta vgpu run node-0 -- nvitop
     """
-    import os
-    import sys
+    from batuta.gpu.native_libraries import vgpu_environment
+    from batuta.gpu.vgpu.device_file import open_device_file
 
-    from batuta.gpu.vgpu.device_file import opened
-    from batuta.gpu.vgpu.environment import environment
-    from batuta.spec.problem import InputError
-
-    file = _found(file, home)
-    with opened(file):
-        pass  # a file that is none is refused here, and not by the program later
+    file = _device_file(file, home)
+    with open_device_file(file):
+        pass  # refuses a file of another kind before the program starts
     if command[0] == "--":
         command = command[1:]
     if not command:
         raise InputError.of("run what?", fix="as in batuta vgpu run node.vgpu -- nvitop")
-    variables = environment(file)
+    variables = vgpu_environment(file)
     sys.stdout.flush()
     try:
         os.execvpe(command[0], command, variables)
@@ -214,8 +202,8 @@ def run(
         raise InputError.of(f"cannot run {command[0]}: {error.strerror}") from error
 
 
-def _found(named: Path, home: Path | None) -> Path:
-    """The file that is meant: this one, or that of a virtual node of the server with this state directory."""
+def _device_file(named: Path, home: Path | None) -> Path:
+    """Return the path itself, or the device file of the virtual node of this name in the state directory."""
     from batuta.bootstrap.local_facts import node_devices
     from batuta.client.address import find_home
 
@@ -223,3 +211,57 @@ def _found(named: Path, home: Path | None) -> Path:
         return named
     of_node = node_devices(find_home(home), str(named))
     return of_node if of_node.exists() else named
+
+
+_GPUS = (
+    Column("GPU", right=True),
+    Column("NAME", least=8),
+    Column("TEMP", right=True),
+    Column("POWER", right=True, drop=3),
+    Column("MEMORY", right=True),
+    Column("UTIL", right=True),
+    Column("NUMA", right=True, drop=4),
+    Column("ECC", right=True, drop=2),
+    Column("LINKS", right=True, drop=5),
+    Column("STATE"),
+)
+_PROCESSES = (
+    Column("GPU", right=True),
+    Column("PID", right=True),
+    Column("MEMORY", right=True),
+    Column("PEAK", right=True, drop=1),
+    Column("LAUNCHES", right=True, drop=2),
+)
+
+
+def print_gpus(gpus: Sequence[VirtualGpu]) -> None:
+    """Print the GPUs, then the processes on them."""
+    print_table(_GPUS, [_gpu_row(gpu) for gpu in gpus])
+    rows = [
+        (
+            str(gpu.index),
+            str(one.pid),
+            format_mib(one.used_bytes),
+            format_mib(one.peak_bytes),
+            f"{one.launches:,}",
+        )
+        for gpu in gpus
+        for one in gpu.processes
+    ]
+    typer.echo()
+    print_table(_PROCESSES, rows, "no processes")
+
+
+def _gpu_row(gpu: VirtualGpu) -> tuple[str, ...]:
+    return (
+        str(gpu.index),
+        gpu.name,
+        f"{gpu.temperature_c}C",
+        f"{gpu.power_w:.0f}/{gpu.power_limit_w:.0f}W",
+        f"{gpu.used_bytes >> 20}/{format_mib(gpu.memory_bytes)}",
+        f"{gpu.utilization:.0%}",
+        str(gpu.numa_node),
+        str(gpu.ecc_uncorrected),
+        f"{gpu.links_up}/{gpu.links}" if gpu.links else DASH,
+        "lost" if gpu.lost else "memory failed" if gpu.memory_failed else "ok",
+    )

@@ -1,1 +1,1 @@
-"""How programs talk to a server: `batuta.Client` and what it answers. The command line uses nothing else."""
+"""The client of a Batuta server (`batuta.Client`) and of a Kubernetes cluster; the command line uses both."""

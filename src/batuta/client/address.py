@@ -1,7 +1,8 @@
-"""Where the server is and who we are to it: arguments, then the environment, then the state directory.
+"""Finds the server and its token: from arguments, then the environment, then the state directory.
 
 `$BATUTA_SERVER` and `$BATUTA_TOKEN` name a server anywhere. Without them it is the one of the state directory
 (`$BATUTA_HOME`, by default ~/.batuta), which writes its address to `server.json` and its token to `token`.
+If `server.json` is lost, the lock of a server that runs says the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 from batuta.client.errors import ClientError, NoServerError
 
 SERVER_VARIABLE, TOKEN_VARIABLE, HOME_VARIABLE = "BATUTA_SERVER", "BATUTA_TOKEN", "BATUTA_HOME"
-SERVER_FILE, TOKEN_FILE = "server.json", "token"
+SERVER_FILE, LOCK_FILE, TOKEN_FILE = "server.json", "lock", "token"
 DEFAULT_HOME = "~/.batuta"
 
 
@@ -32,7 +33,7 @@ class Address:
 
     @property
     def name(self) -> str:
-        """How people call it."""
+        """A short name of the server."""
         return show_path(self.home) if self.home is not None else self.url
 
 
@@ -50,7 +51,7 @@ def find_address(
     folder = find_home(home, environ)
     facts = read_server_file(folder)
     url = facts.get("url")
-    if not isinstance(url, str):
+    if not isinstance(url, str) or not url:
         raise no_server(folder)
     pid = facts.get("pid")
     found = token if token is not None else _read_token(folder)
@@ -67,8 +68,12 @@ def find_home(home: Path | str | None = None, environ: Mapping[str, str] = os.en
 
 def read_server_file(home: Path) -> dict[str, object]:
     """What the last server wrote about itself; empty when there was none."""
+    return _read_facts(home, SERVER_FILE) or _read_facts(home, LOCK_FILE)
+
+
+def _read_facts(home: Path, name: str) -> dict[str, object]:
     try:
-        facts = json.loads((home / SERVER_FILE).read_text(encoding="utf-8"))
+        facts = json.loads((home / name).read_text(encoding="utf-8"))
     except PermissionError:
         raise ClientError(f"{show_path(home)} cannot be read: it belongs to another user") from None
     except (OSError, ValueError):

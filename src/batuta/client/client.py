@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -10,14 +11,14 @@ from urllib.parse import quote
 
 import httpx2
 
-from batuta.client import answers as a
+from batuta.apitypes import resources as a
 from batuta.client.address import Address, find_address
 from batuta.client.cluster_calls import ClusterCalls
+from batuta.client.connection import RankPiece, follow_ranks
 from batuta.client.decoding import decode, decode_list
 from batuta.client.errors import AmbiguousJobError, ApiError, ClientError, UnknownJobError
 from batuta.client.submission import Submission
-from batuta.client.transport import TIMEOUT_S, Transport
-from batuta.client.watching import follow_log, wait_for
+from batuta.client.transport import RANKS, TIMEOUT_S, Transport, follow_log, wait_for
 
 PAGE = 1000
 
@@ -26,7 +27,7 @@ class Client(ClusterCalls):
     """A connection to a Batuta server. Opens nothing before it is used.
 
     Without arguments it is the server of $BATUTA_SERVER, else the one of the state directory ($BATUTA_HOME,
-    by default ~/.batuta). Wherever a job is asked for, an id, a name or a Job will do.
+    by default ~/.batuta). A job is given by its id, its name, or a Job.
     """
 
     def __init__(
@@ -68,15 +69,19 @@ class Client(ClusterCalls):
         task: Path | str | Mapping[str, Any] | None = None,
         *,
         command: str | Sequence[str] | None = None,
+        like: a.Job | str | None = None,
         key: str | None = None,
         **overrides: Any,
     ) -> a.Job:
-        """Submits a task file, the text of one, a mapping, or a command; returns when it is stored.
+        """Submits a task file, the text of one, a mapping, a command, or what an earlier job ran (`like`).
 
-        Overrides are those of `batuta launch`: name, gpus, num_nodes, min_nodes, max_nodes, queue, priority,
-        workdir, env, secret. A key of your own makes it safe to submit again after a crash.
+        Returns when it is stored.
+
+        Overrides are those of `batuta launch`: name, gpus, num_nodes, min_nodes, max_nodes, restartable,
+        queue, priority, workdir, env, secret. A key of your own makes it safe to submit again after a crash.
         """
-        return self.send_submission(Submission.of(task, command, overrides, key)).job
+        earlier = None if like is None else self.job(like).id
+        return self.send_submission(Submission.of(task, command, overrides, key, earlier)).job
 
     def dry_run(
         self,
@@ -85,11 +90,11 @@ class Client(ClusterCalls):
         command: str | Sequence[str] | None = None,
         **overrides: Any,
     ) -> a.Submitted:
-        """What `submit` would make of it. Nothing is stored."""
+        """Returns the job that `submit` would create. Nothing is stored."""
         return self.send_submission(Submission.of(task, command, overrides), dry_run=True)
 
     def send_submission(self, submission: Submission, *, dry_run: bool = False) -> a.Submitted:
-        """Sends it, again where the connection breaks: its key makes sure that there is one job."""
+        """Sends it, and again where the connection breaks: its key makes sure that there is one job."""
         headers = {"Content-Type": "application/json", "Idempotency-Key": submission.key}
         params = {"dryrun": "true"} if dry_run else {}
         answer = self._transport.json(
@@ -98,7 +103,7 @@ class Client(ClusterCalls):
         return decode(a.Submitted, answer)
 
     def manifest(self, submission: Submission) -> None:
-        """It is the server that makes a job of a task."""
+        """None: the server makes a job of a task."""
 
     # --------------------------------------------------------------------------------------------------- look
 
@@ -106,6 +111,7 @@ class Client(ClusterCalls):
         """A job by its id or name. A name means the one living job that has it, else the newest one."""
         if isinstance(job, a.Job):
             return self._job(job.id)
+        check_job(job)
         try:
             return self._job(job)
         except ApiError as error:
@@ -147,24 +153,24 @@ class Client(ClusterCalls):
         return tuple(found)
 
     def explain(self, job: a.Job | str) -> a.Explanation:
-        """Why it is as it is, and how that came about."""
+        """Why a job has the GPUs that it has, and its history."""
         return decode(a.Explanation, self._get(job, "/explain"))
 
-    def suggestions(self, job: a.Job | str) -> tuple[a.Suggestion, ...]:
+    def suggestions(self, job: a.Job | str) -> tuple[a.SuggestedChange, ...]:
         """The smallest changes that would start it now."""
-        return decode_list(a.Suggestion, self._get(job, "/suggestions"), "suggestions")
+        return decode_list(a.SuggestedChange, self._get(job, "/suggestions"), "suggestions")
 
     def result(self, job: a.Job | str) -> Any:
-        """What the script gave to `batuta.sdk.result`. Raises ApiError (404) when it gave nothing."""
+        """The value that the script passed to `batuta.sdk.result`. Raises ApiError (404) without one."""
         answer = self._get(job, "/result")
         return answer.get("value") if isinstance(answer, dict) else answer
 
-    def progress(self, job: a.Job | str, points: int = 500) -> tuple[a.Point, ...]:
-        """Its reports over time, thinned."""
-        return decode_list(a.Point, self._get(job, "/progress", points=points), "points")
+    def progress(self, job: a.Job | str, points: int = 500) -> tuple[a.ProgressPoint, ...]:
+        """The reports of a job over time, thinned."""
+        return decode_list(a.ProgressPoint, self._get(job, "/progress", points=points), "points")
 
     def job_events(self, job: a.Job | str) -> tuple[a.Event, ...]:
-        """What the journal has of it."""
+        """All events of a job in the journal."""
         found: list[a.Event] = []
         params: dict[str, Any] = {"limit": PAGE}
         while True:
@@ -200,7 +206,7 @@ class Client(ClusterCalls):
         tell: Callable[[a.Job], None] | None = None,
     ) -> a.Job:
         """The same for any condition."""
-        known = job if isinstance(job, a.Job) else self.job(job)
+        known = self._known(job)
         return wait_for(self._transport, known.id, lambda: self._job(known.id), done, timeout_s, tell)
 
     def logs(
@@ -224,17 +230,42 @@ class Client(ClusterCalls):
         tail: int | None = None,
         since_s: float | None = None,
     ) -> Iterator[bytes]:
-        """The same as it was written, in pieces of any length."""
+        """Output of one replica as it was written, in pieces of any length."""
         if since_s is not None:
             raise ClientError("a server does not know when a line was printed: ask for the last ones instead")
-        known = job if isinstance(job, a.Job) else self.job(job)
-        path = f"/jobs/{quote(known.id, safe='')}/logs"
+        known = self._known(job)
+        path = f"{self._path(known)}/logs"
         params: dict[str, Any] = {"rank": rank} | ({} if tail is None else {"tail": tail})
         if follow:
             yield from follow_log(self._transport, path, params, lambda: self._job(known.id).is_over)
             return
         with self._transport.stream(path, quiet_s=TIMEOUT_S, params=params) as response:
             yield from response.iter_bytes()
+
+    def rank_logs(
+        self,
+        job: a.Job | str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        since_s: float | None = None,
+    ) -> Iterator[RankPiece]:
+        """What all replicas printed, as pairs of a rank and some bytes: as it comes, or rank by rank."""
+        known = self._known(job)
+
+        def read(rank: int) -> Iterator[bytes]:
+            return self.log_bytes(known, follow=follow, rank=rank, tail=tail, since_s=since_s)
+
+        def count() -> int:
+            path, params = f"{self._path(known)}/logs", {"rank": 0, "tail": 0}
+            with self._transport.stream(path, quiet_s=TIMEOUT_S, params=params) as response:
+                return int(response.headers.get(RANKS, 1))
+
+        if follow:
+            yield from follow_ranks(read, count, lambda: self._job(known.id).is_over)
+            return
+        for rank in range(count()):
+            yield from ((rank, piece) for piece in read(rank))
 
     # ------------------------------------------------------------------------------------------------- change
 
@@ -262,10 +293,8 @@ class Client(ClusterCalls):
         return self._change(job, **{key: value for key, value in asked.items() if value is not None})
 
     def unpin(self, job: a.Job | str) -> a.Job:
-        """Not here: a size that was fixed has taken the place of the range."""
-        raise ClientError(
-            "a server does not know what the range was: batuta resize JOB --min-nodes N --max-nodes M says it"
-        )
+        """Gives the job the sizes of its task again."""
+        return self._change(job, auto=True)
 
     def set_priority(self, job: a.Job | str, priority: int) -> a.Job:
         return self._change(job, priority=priority)
@@ -280,6 +309,7 @@ class Client(ClusterCalls):
         return decode(a.Job, self._transport.json("GET", f"/jobs/{quote(job_id, safe='')}"))
 
     def _by_name(self, name: str) -> a.Job:
+        name = unicodedata.normalize("NFC", name)
         living = self.jobs(name=name, active=True, newest_first=True, limit=20)
         if len(living) == 1:
             return living[0]
@@ -295,16 +325,25 @@ class Client(ClusterCalls):
             raise UnknownJobError(f"there is no job {name}: `batuta queue -a` lists them")
         return ended[0]
 
+    def _known(self, job: a.Job | str) -> a.Job:
+        return job if isinstance(job, a.Job) else self.job(job)
+
     def _path(self, job: a.Job | str) -> str:
-        known = job if isinstance(job, a.Job) else self.job(job)
-        return f"/jobs/{quote(known.id, safe='')}"
+        return f"/jobs/{quote(self._known(job).id, safe='')}"
 
     def _get(self, job: a.Job | str, what: str, **params: Any) -> Any:
         return self._transport.json("GET", self._path(job) + what, params=params)
 
     def _change(self, job: a.Job | str, **change: Any) -> a.Job:
-        # Asking twice for the same is asking once.
+        # The change is idempotent.
         return decode(a.Job, self._transport.json("PATCH", self._path(job), json=change, repeatable=True))
+
+
+def check_job(job: object) -> None:
+    """Raises TypeError for a value that names no job."""
+    if not isinstance(job, str):
+        hint = f": write {str(job)!r}" if isinstance(job, int) else ""
+        raise TypeError(f"a job is a Job, or its id or name as text; got {type(job).__name__} {job}{hint}")
 
 
 def _event(data: Any) -> a.Event:

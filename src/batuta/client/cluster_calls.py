@@ -1,26 +1,29 @@
-"""What can be asked of the cluster as a whole: nodes, queues, the policy, events, tokens, the server."""
+"""The calls of `Client` that are not about one job: nodes, queues, quota, policy, forecasts, events."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from batuta.client import answers as a
-from batuta.client import queue_answers as q
+from batuta.apitypes import forecasts as f
+from batuta.apitypes import queues as q
+from batuta.apitypes import resources as a
+from batuta.apitypes.report import Report
 from batuta.client.decoding import decode, decode_list
-from batuta.client.doctor_calls import DoctorCalls
-from batuta.client.foresight_calls import ForesightCalls
-from batuta.client.quota_calls import QuotaCalls
-from batuta.client.report_calls import ReportCalls
-from batuta.client.transport import Transport
-from batuta.client.watching import follow_events, read_past
+from batuta.client.errors import AnswerError
+from batuta.client.submission import Submission
+from batuta.client.transport import Transport, follow_events, read_past
 
-FARTHEST = 20_000
-"""How many events are looked through for recent ones."""
+MAX_EVENT_WINDOW = 20_000
+"""How many events are searched for recent ones."""
+SLOW_TIMEOUT_S = 200.0
+"""For forecasts and reports: they take a while where there are thousands of jobs."""
+DOCTOR_TIMEOUT_S = 120.0
 
 
-class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
+class ClusterCalls:
     """The half of `Client` that is not about one job."""
 
     def __init__(self, transport: Transport) -> None:
@@ -31,7 +34,7 @@ class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
         return decode(a.Cluster, self._transport.json("GET", "/cluster"))
 
     def timeline(self, since_s: float | None = None) -> dict[str, Any]:
-        """Who had how many GPUs when."""
+        """The GPUs of each job over time."""
         params = {} if since_s is None else {"since_s": since_s}
         answer: dict[str, Any] = self._transport.json("GET", "/timeline", params=params)
         return answer
@@ -43,22 +46,22 @@ class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
 
     def cordon(self, node: str) -> a.Node:
         """Nothing new starts there; what runs stays."""
-        return self._tell_node(node, "cordon")
+        return self._node_action(node, "cordon")
 
     def uncordon(self, node: str) -> a.Node:
-        """Ends a cordon; where there is none, a node that is out for its health is well by your word."""
-        # Said twice it means more than once: the first ends the cordon, the second overrules health.
-        return self._tell_node(node, "uncordon", repeatable=False)
+        """Ends a cordon; where there is none, puts a node back into service that health took out."""
+        # Not repeatable: the first call ends the cordon, a second one overrides health.
+        return self._node_action(node, "uncordon", repeatable=False)
 
     def drain(self, node: str) -> a.Node:
         """Cordons it, and moves away what runs there."""
-        return self._tell_node(node, "drain")
+        return self._node_action(node, "drain")
 
     def mended(self, node: str, gpu: int | None = None) -> a.Node:
-        """What was to be done about a node's or GPU's illness is done: it proves itself in a burn-in."""
-        return self._tell_node(node, "mended", {} if gpu is None else {"gpu": gpu}, repeatable=False)
+        """Reports a repair of a node or GPU: a burn-in follows."""
+        return self._node_action(node, "mended", {} if gpu is None else {"gpu": gpu}, repeatable=False)
 
-    def _tell_node(
+    def _node_action(
         self, node: str, what: str, body: dict[str, int] | None = None, *, repeatable: bool = True
     ) -> a.Node:
         path = f"/nodes/{quote(node, safe='')}/{what}"
@@ -69,12 +72,12 @@ class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
     def queues(self) -> tuple[q.Queue, ...]:
         return self.queue_tree().queues
 
-    def queue_tree(self) -> q.QueueTree:
+    def queue_tree(self) -> q.Queues:
         """All queues, and the cohorts that they are in."""
-        return decode(q.QueueTree, self._transport.json("GET", "/queues"))
+        return decode(q.Queues, self._transport.json("GET", "/queues"))
 
     def queue(self, name: str, limit: int = 100) -> q.QueueDetail:
-        """One queue, with the first of those that wait in it and of those that have its quota."""
+        """One queue, with its first pending jobs and the first jobs that hold its quota."""
         path = f"/queues/{quote(name, safe='')}"
         return decode(q.QueueDetail, self._transport.json("GET", path, params={"limit": limit}))
 
@@ -83,12 +86,90 @@ class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
         path = f"/queues/{quote(name, safe='')}"
         return decode(q.Queue, self._transport.json("PUT", path, json=dict(queue)))
 
-    def policy(self) -> a.Policy:
-        return decode(a.Policy, self._transport.json("GET", "/policy"))
+    def policy(self) -> a.PolicyAnswer:
+        return decode(a.PolicyAnswer, self._transport.json("GET", "/policy"))
 
-    def set_policy(self, name: str) -> a.Policy:
-        """From the next cycle on this policy decides."""
-        return decode(a.Policy, self._transport.json("PUT", "/policy", json={"name": name}))
+    def set_policy(self, name: str) -> a.PolicyAnswer:
+        """Uses another policy from the next cycle on."""
+        return decode(a.PolicyAnswer, self._transport.json("PUT", "/policy", json={"name": name}))
+
+    def quota_objects(self) -> list[dict[str, Any]]:
+        """The quota now, as Kueue objects."""
+        found = self._transport.json("GET", "/quota")
+        objects = found.get("objects") if isinstance(found, dict) else None
+        if not isinstance(objects, list):
+            raise AnswerError("the server's answer has no list of objects")
+        return objects
+
+    def apply_quota(self, files: Sequence[tuple[str, str]], *, dry_run: bool = False) -> q.QuotaChanged:
+        """Applies texts of files, each with its name: all or none. Raises ApiError with all problems."""
+        written = [{"name": name, "text": text} for name, text in files]
+        # Applied twice is applied once.
+        body = {"files": written, "dry_run": dry_run}
+        return decode(q.QuotaChanged, self._transport.json("PATCH", "/quota", json=body, repeatable=True))
+
+    def delete_quota_object(self, kind: str, name: str, namespace: str = "") -> q.QuotaChanged:
+        """Removes an object; a queue in which jobs run goes when they are done."""
+        path = f"/quota/{quote(kind, safe='')}/{quote(name, safe='')}"
+        params = {"namespace": namespace} if namespace else {}
+        return decode(q.QuotaChanged, self._transport.json("DELETE", path, params=params))
+
+    # ------------------------------------------------------------------------------ forecasts, report, checks
+
+    def eta(self, job: str | None = None, *, expects_arrivals: bool = True) -> f.EtaAnswer:
+        """When jobs start and finish; all that are not over, or the one with this id.
+
+        `expects_arrivals`: jobs keep coming as they did lately; False asks for a forecast without new jobs.
+        """
+        params: dict[str, Any] = {} if job is None else {"job": job}
+        if not expects_arrivals:
+            params["arrivals"] = "false"
+        found = self._transport.json("GET", "/eta", params=params, timeout=SLOW_TIMEOUT_S)
+        return decode(f.EtaAnswer, found)
+
+    def what_if(
+        self,
+        *,
+        policy: str | None = None,
+        add_nodes: str = "",
+        quota: Sequence[tuple[str, str]] = (),
+        submit: Sequence[Submission] = (),
+        drain: Sequence[str] = (),
+        expects_arrivals: bool = False,
+        seed: int = 0,
+    ) -> f.WhatIfAnswer:
+        """What a change would do to every job; nothing is changed. Raises ApiError with all problems."""
+        body = what_if_body(
+            policy=policy,
+            add_nodes=add_nodes,
+            quota=quota,
+            submit=submit,
+            drain=drain,
+            expects_arrivals=expects_arrivals,
+            seed=seed,
+        )
+        found = self._transport.json("POST", "/whatif", json=body, repeatable=True, timeout=SLOW_TIMEOUT_S)
+        return decode(f.WhatIfAnswer, found)
+
+    def shadow(self) -> f.ShadowAnswer:
+        """What the shadow policy would have done."""
+        return decode(f.ShadowAnswer, self._transport.json("GET", "/shadow"))
+
+    def set_shadow(self, policy: str) -> f.ShadowAnswer:
+        """Sets the shadow policy; an empty name ends it."""
+        return decode(f.ShadowAnswer, self._transport.json("PUT", "/shadow", json={"policy": policy}))
+
+    def report(self, from_s: float | None = None, to_s: float | None = None) -> Report:
+        """GPU time used, lost, idle and waited for; without times, of the last week."""
+        params = {key: value for key, value in (("from_s", from_s), ("to_s", to_s)) if value is not None}
+        found = self._transport.json("GET", "/report", params=params, timeout=SLOW_TIMEOUT_S)
+        return decode(Report, found)
+
+    def examine(self, *, full: bool = False) -> a.Examination:
+        """Stuck gangs, leaked quota, the journal and so on; `full` looks through a large journal, too."""
+        params = {"full": "true"} if full else {}
+        found = self._transport.json("GET", "/doctor", params=params, timeout=DOCTOR_TIMEOUT_S)
+        return decode(a.Examination, found)
 
     # ------------------------------------------------------------------------------------------------- events
 
@@ -103,7 +184,7 @@ class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
 
         An event `reset` says that some were missed. It outlasts restarts of the server.
         """
-        return follow_events(self._transport, after, _wanted(types, job))
+        return follow_events(self._transport, after, _event_params(types, job))
 
     def recent_events(
         self, count: int, types: Sequence[str] = (), job: str | None = None, skip: Sequence[str] = ()
@@ -112,9 +193,9 @@ class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
         last, window = self.cluster().seq, max(64, 4 * count)
         while True:
             after = max(0, last - window)
-            past = read_past(self._transport, after, last, _wanted(types, job))
+            past = read_past(self._transport, after, last, _event_params(types, job))
             found = [event for event in past if event.type not in skip]
-            if len(found) >= count or after == 0 or window >= FARTHEST:
+            if len(found) >= count or after == 0 or window >= MAX_EVENT_WINDOW:
                 return tuple(found[-count:]) if count else ()
             window *= 8
 
@@ -124,7 +205,7 @@ class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
         return decode_list(a.Token, self._transport.json("GET", "/tokens"), "tokens")
 
     def create_token(self, user: str, role: str) -> a.Token:
-        """The only time that the token itself is told."""
+        """Creates a token. The server shows it only this once."""
         return decode(a.Token, self._transport.json("POST", "/tokens", json={"user": user, "role": role}))
 
     def revoke_token(self, token_hash: str) -> None:
@@ -143,5 +224,18 @@ class ClusterCalls(QuotaCalls, ForesightCalls, ReportCalls, DoctorCalls):
         return self._transport.send("GET", "/readyz").is_success
 
 
-def _wanted(types: Sequence[str], job: str | None) -> dict[str, Any]:
+def what_if_body(*, submit: Sequence[Submission] = (), **said: Any) -> Mapping[str, Any]:
+    """The request body of a what-if: empty options are left out."""
+    quota = [{"name": name, "text": text} for name, text in said.pop("quota", ())]
+    body: dict[str, Any] = {key: value for key, value in said.items() if value}
+    if "drain" in body:
+        body["drain"] = list(body["drain"])
+    if quota:
+        body["quota"] = quota
+    if submit:
+        body["submit"] = [json.loads(one.body()) for one in submit]
+    return body
+
+
+def _event_params(types: Sequence[str], job: str | None) -> dict[str, Any]:
     return ({"types": ",".join(types)} if types else {}) | ({"job": job} if job is not None else {})

@@ -1,4 +1,4 @@
-"""JSON → answers, worked out once from type hints. Fields that are not known are ignored."""
+"""Decodes JSON into API types, by converters made once from type hints. Unknown fields are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong between a client and its server. Each message says what to do about it."""
+"""Errors of the client. Each message says what to do about it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ClientError(Exception):
 
 
 class NoServerError(ClientError):
-    """Nobody answers where the server should be."""
+    """No server answers at the address."""
 
 
 class AnswerError(ClientError):
@@ -31,7 +31,7 @@ class ApiError(ClientError):
 
 
 class UnknownJobError(ClientError):
-    """There is no job with this id or name."""
+    """There is no job with this id or name, or with several of the given ones."""
 
 
 class AmbiguousJobError(ClientError):

@@ -1,11 +1,12 @@
-"""Questions to a Loki: one page of lines at a time, within limits, and one clear sentence when it fails."""
+"""Logs of jobs whose pods are gone, read page by page from Loki."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from batuta.client.errors import ClientError
+from batuta.client.kube.logs import ReportFilter, last_lines
 
 LOKI_VARIABLE: Final = "BATUTA_LOKI"
 TOKEN_VARIABLE: Final = "BATUTA_LOKI_TOKEN"
@@ -24,7 +26,7 @@ CONNECT_S: Final = 5.0
 PAUSES_S: Final = (0.5, 1.0, 2.0)
 """Between tries, when Loki says that it has too much to do."""
 LONGEST_PAUSE_S: Final = 5.0
-MOST_BYTES: Final = 64 << 20
+MAX_RESPONSE_BYTES: Final = 64 << 20
 """Of one answer."""
 _BUSY: Final = frozenset({429, 502, 503, 504})
 _PATH: Final = "/loki/api/v1/query_range"
@@ -34,12 +36,12 @@ Direction: TypeAlias = Literal["forward", "backward"]
 
 
 class LokiError(ClientError):
-    """A Loki did not answer the question."""
+    """A query to Loki failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LokiAddress:
-    """Where a Loki is, and who we are to it."""
+    """The URL of a Loki, with token and tenant."""
 
     url: str
     token: str = field(default="", repr=False)
@@ -47,7 +49,7 @@ class LokiAddress:
 
     @classmethod
     def of(cls, text: str, token: str = "", tenant: str = "") -> Self:
-        """Takes what people have at hand: with or without the path of the API or of a push."""
+        """Parse a URL, with or without the path of the API or of a push endpoint."""
         url = text if "://" in text else f"http://{text}"
         try:
             parts = urlsplit(url)
@@ -60,14 +62,14 @@ class LokiAddress:
 
     @property
     def name(self) -> str:
-        """How people call it: without a password that stands in it."""
+        """The URL without a password."""
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that was logged. `stream` tells lines of one time and text apart."""
+    """A log line. `stream` distinguishes lines of one time and text."""
 
     time_ns: int
     text: str
@@ -83,7 +85,7 @@ class Loki:
         *,
         timeout_s: float = TIMEOUT_S,
         pauses_s: Sequence[float] = PAUSES_S,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int = MAX_RESPONSE_BYTES,
         over: httpx2.BaseTransport | None = None,
     ) -> None:
         self._address = address
@@ -118,21 +120,21 @@ class Loki:
             "limit": str(limit),
             "direction": direction,
         }
-        lines = self._read(self._patiently(params))
-        # Streams come one after another. Lines of one nanosecond have whatever order Loki gives them.
+        lines = self._read(self._with_retries(params))
+        # Streams come one after another. Lines of one nanosecond keep the order that Loki gives them.
         lines.sort(key=lambda line: line.time_ns, reverse=direction == "backward")
         return lines[:limit]
 
     # -------------------------------------------------------------------------------------------- the request
 
-    def _patiently(self, params: Mapping[str, str]) -> bytes:
+    def _with_retries(self, params: Mapping[str, str]) -> bytes:
         for pause_s in (*self._pauses_s, None):
             status, headers, body = self._once(params)
             if status == 200:
                 return body
             if status not in _BUSY or pause_s is None:
                 raise self._refusal(status, body)
-            time.sleep(_asked_pause_s(headers, pause_s))
+            time.sleep(_retry_after_s(headers, pause_s))
         raise AssertionError("the last try returns or raises")
 
     def _once(self, params: Mapping[str, str]) -> tuple[int, Mapping[str, str], bytes]:
@@ -191,7 +193,7 @@ class Loki:
             data = answer["data"]
             if answer["status"] != "success" or data["resultType"] != "streams":
                 raise ValueError(data["resultType"])
-            return [line for stream in data["result"] for line in _lines(stream)]
+            return [line for stream in data["result"] for line in _stream_lines(stream)]
         except (ValueError, KeyError, TypeError):
             raise LokiError(f"{self.name} does not speak Loki's API: {_excerpt(body)}") from None
 
@@ -213,18 +215,18 @@ class Loki:
         )
 
 
-def quoted(text: str) -> str:
-    """A text as LogQL writes it, whatever is in it."""
+def quote_logql(text: str) -> str:
+    """Return a text as a LogQL string."""
     return json.dumps(text, ensure_ascii=False)
 
 
-def _lines(stream: Mapping[str, Any]) -> Iterator[Line]:
+def _stream_lines(stream: Mapping[str, Any]) -> Iterator[Line]:
     labels = json.dumps(stream["stream"], sort_keys=True)
     for value in stream["values"]:
         yield Line(int(value[0]), str(value[1]), labels)
 
 
-def _asked_pause_s(headers: Mapping[str, str], usual_s: float) -> float:
+def _retry_after_s(headers: Mapping[str, str], usual_s: float) -> float:
     try:
         return min(LONGEST_PAUSE_S, max(usual_s, float(headers.get("Retry-After", ""))))
     except ValueError:
@@ -234,3 +236,165 @@ def _asked_pause_s(headers: Mapping[str, str], usual_s: float) -> float:
 def _excerpt(body: bytes) -> str:
     text = " ".join(body[: 4 * _EXCERPT].decode("utf-8", "replace").split())
     return (text[:_EXCERPT] + "…" if len(text) > _EXCERPT else text) or "it says nothing"
+
+
+PAGE_LINES: Final = 2_000
+"""Well below the limit of a Loki (5,000 by default)."""
+WINDOW_NS: Final = 7 * 86_400 * 10**9
+"""A Loki refuses queries over a month and more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeQuery:
+    """A query with a time range, whose end is exclusive."""
+
+    query: str
+    from_ns: int
+    to_ns: int
+
+
+def read_lines(
+    loki: Loki,
+    asked: RangeQuery,
+    *,
+    newest_first: bool = False,
+    page_lines: int = PAGE_LINES,
+    note: Callable[[str], None] = lambda _: None,
+) -> Iterator[Line]:
+    """Yield every line once, by time. `note` is called if lines cannot be read."""
+    for from_ns, to_ns in _windows(asked, newest_first=newest_first):
+        window = RangeQuery(asked.query, from_ns, to_ns)
+        if newest_first:
+            yield from _in_window(loki, window, "backward", page_lines, note)
+        else:
+            yield from _in_window(loki, window, "forward", page_lines, note)
+
+
+def _windows(asked: RangeQuery, *, newest_first: bool) -> Iterator[tuple[int, int]]:
+    starts = range(asked.from_ns, asked.to_ns, WINDOW_NS)
+    for from_ns in reversed(starts) if newest_first else starts:
+        yield from_ns, min(from_ns + WINDOW_NS, asked.to_ns)
+
+
+def _in_window(
+    loki: Loki, asked: RangeQuery, direction: Direction, page_lines: int, note: Callable[[str], None]
+) -> Iterator[Line]:
+    from_ns, to_ns = asked.from_ns, asked.to_ns
+    had: Counter[Line] = Counter()  # lines of the time at which the last page ended
+    while from_ns < to_ns:
+        page = loki.page(asked.query, from_ns, to_ns, limit=page_lines, direction=direction)
+        for line in page:
+            if had[line]:
+                had[line] -= 1
+            else:
+                yield line
+        if len(page) < page_lines:
+            return
+        # The page may end within the lines of one time, so the next one begins with all of that time.
+        last_ns = page[-1].time_ns
+        had = Counter(line for line in page if line.time_ns == last_ns)
+        if page[0].time_ns == last_ns:
+            note(f"more than {page_lines:,} lines have one time: some of them may be left out")
+            had.clear()
+            last_ns += 1 if direction == "forward" else -1
+        if direction == "forward":
+            from_ns = last_ns
+        else:
+            to_ns = last_ns + 1
+
+
+NAMESPACE_LABEL: Final = "k8s_namespace_name"
+JOB_LABEL: Final = "service_name"
+REPLICA_LABEL: Final = "batuta_replica"
+LAUNCHER: Final = "launcher"
+MAX_OUTPUT_LINES: Final = 1_000_000
+MAX_OUTPUT_BYTES: Final = 512 << 20
+"""Of what is printed in all."""
+_NS_PER_S: Final = 10**9
+_PIECE_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedJob:
+    """A replica of a job, and the time of its output.
+
+    The labels are those of the chart's collector: namespace and job (`service.name`) are stream labels; the
+    replica is structured metadata, `launcher` for a launcher.
+    """
+
+    namespace: str
+    name: str
+    rank: int
+    from_s: float
+    to_s: float
+
+    def query(self, replica: str) -> RangeQuery:
+        labels = f"{NAMESPACE_LABEL}={quote_logql(self.namespace)}, {JOB_LABEL}={quote_logql(self.name)}"
+        query = f"{{{labels}}} | {REPLICA_LABEL}={quote_logql(replica)}"
+        return RangeQuery(query, int(self.from_s * _NS_PER_S), int(self.to_s * _NS_PER_S))
+
+
+def archived_output(
+    loki: Loki, job: ArchivedJob, tail: int | None, note: Callable[[str], None]
+) -> Iterator[bytes]:
+    """Yield the output in order, without the SDK's reports; with `tail`, its last lines."""
+    asked = _query_of(loki, job)
+    if tail is None:
+        yield from _pieces(_bounded(read_lines(loki, asked, note=note), note))
+    elif tail > 0:
+        yield _tail(loki, asked, tail, note)
+
+
+def _query_of(loki: Loki, job: ArchivedJob) -> RangeQuery:
+    """Return the query of a replica; replica 0 of a job with a launcher is the launcher."""
+    if job.rank == 0:
+        launcher = job.query(LAUNCHER)
+        if next(read_lines(loki, launcher, newest_first=True, page_lines=1), None) is not None:
+            return launcher
+    return job.query(str(job.rank))
+
+
+def _pieces(found: Iterable[Line]) -> Iterator[bytes]:
+    readable, held = ReportFilter(), bytearray()
+    for line in found:
+        held += readable.take(_bytes(line))
+        if len(held) >= _PIECE_BYTES:
+            yield bytes(held)
+            held.clear()
+    yield bytes(held) + readable.rest()
+
+
+def _tail(loki: Loki, asked: RangeQuery, count: int, note: Callable[[str], None]) -> bytes:
+    """Return the last lines, reading back until enough of them are no reports."""
+    found: list[Line] = []
+    enough, shown = count, b""
+    page_lines = min(PAGE_LINES, 100 + count)
+    back = _bounded(read_lines(loki, asked, newest_first=True, page_lines=page_lines, note=note), note)
+    for line in back:
+        found.append(line)
+        if len(found) < enough:
+            continue
+        shown = last_lines(_readable(found), count)
+        if shown.count(b"\n") >= count:
+            return shown
+        enough = 2 * len(found)
+    return last_lines(_readable(found), count)
+
+
+def _readable(newest_first: list[Line]) -> bytes:
+    readable = ReportFilter()
+    return readable.take(b"".join(map(_bytes, reversed(newest_first)))) + readable.rest()
+
+
+def _bounded(found: Iterable[Line], note: Callable[[str], None]) -> Iterator[Line]:
+    size = 0
+    for number, line in enumerate(found):
+        size += len(line.text)
+        if number >= MAX_OUTPUT_LINES or size > MAX_OUTPUT_BYTES:
+            note(f"stopped after {number:,} lines: --since TIME and --tail N choose others")
+            return
+        yield line
+
+
+def _bytes(line: Line) -> bytes:
+    return line.text.encode("utf-8", "surrogatepass") + b"\n"

@@ -1,19 +1,21 @@
-"""Requests over httpx2: the token is added, refusals become ApiError, what is safe is repeated."""
+"""HTTP to a Batuta server: requests with retries, server-sent events, and logs that are followed."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx2
 
+from batuta.apitypes.resources import Event, Job
 from batuta.client.address import SERVER_VARIABLE, Address, no_server
-from batuta.client.errors import AnswerError, ApiError, ClientError, NoServerError
+from batuta.client.errors import AnswerError, ApiError, ClientError, NoServerError, WaitTimeoutError
 from batuta.spec.problem import Problem
 
 PREFIX = "/api/v1"
@@ -21,7 +23,7 @@ TIMEOUT_S = 30.0
 PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Between tries. Together they are longer than a restart of the server takes."""
 LONG_PAUSES_S = (*PAUSES_S, *[2.0] * 26)
-"""For who follows something: a minute, for a server that was killed and is started again by hand."""
+"""For streams: a minute, for a server that was killed and is started again by hand."""
 _HINTS = {
     401: "the token is missing or unknown: see $BATUTA_TOKEN, or the file `token` of the state directory",
     413: "the request is larger than the server takes (1 MiB)",
@@ -82,7 +84,7 @@ class Transport:
                 # address with it, and is not waited for as long as one that was killed.
                 ended = isinstance(error, NoServerError) and tried >= len(self._pauses_s)
                 if pause_s is None or not self._met or ended:
-                    self._leave()  # whoever tries again may find a server that was started since
+                    self._leave()  # the next try may find a server that was started since
                     raise self._unreachable(error) from None
             except httpx2.TransportError as error:
                 if pause_s is None or not repeatable:
@@ -190,3 +192,149 @@ def _problem(data: dict[str, Any]) -> Problem:
 
 def _full(path: str) -> str:
     return path if path in ("/healthz", "/readyz", "/metrics") else PREFIX + path
+
+
+def read_events(chunks: Iterable[bytes]) -> Iterator[Event | None]:
+    """Events as they come; None for each comment that the server sends to show that it is there."""
+    seq, kind = 0, ""
+    data: list[str] = []
+    for line in _lines(chunks):
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if kind or data:
+                yield Event(seq, kind or "message", _parse("\n".join(data)))
+            kind, data = "", []
+        elif not field:
+            yield None
+        elif field == "id" and value.isdecimal():
+            seq = int(value)
+        elif field == "event":
+            kind = value
+        elif field == "data":
+            data.append(value)
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Split at line feeds only: other separators may stand inside of JSON."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r").decode("utf-8", "replace")
+
+
+def _parse(text: str) -> dict[str, object]:
+    try:
+        data = json.loads(text) if text else {}
+    except ValueError:
+        return {"text": text}
+    return data if isinstance(data, dict) else {"value": data}
+
+
+QUIET_S = 40.0
+"""The server sends a comment every 15 s: a connection that is silent for longer is dead."""
+OFFSET = "Batuta-Log-Offset"
+"""The header that says where in the log an answer begins."""
+RANKS = "Batuta-Log-Ranks"
+"""The header that says how many ranks have printed something."""
+
+
+def follow_events(transport: Transport, after: int | None, params: Params) -> Iterator[Event]:
+    """All events from now on, or after a number, each once, however often the connection breaks."""
+    while True:
+        headers = {} if after is None else {"Last-Event-ID": str(after)}
+        try:
+            with transport.stream("/events", quiet_s=QUIET_S, headers=headers, params=params) as response:
+                for event in read_events(response.iter_bytes()):
+                    if event is not None:
+                        after = event.seq or after
+                        yield event
+        except (httpx2.TransportError, NoServerError):
+            pass
+        transport.wait_for_server()
+
+
+def read_past(transport: Transport, after: int, last: int, params: Params) -> tuple[Event, ...]:
+    """The events after a number, up to and with another one."""
+    asked = {**params, "follow": "false"}
+    headers = {"Last-Event-ID": str(after)}
+    with transport.stream("/events", quiet_s=TIMEOUT_S, headers=headers, params=asked) as response:
+        found = tuple(read_events(response.iter_bytes()))
+    return tuple(event for event in found if event is not None and after < event.seq <= last)
+
+
+def wait_for(
+    transport: Transport,
+    job_id: str,
+    look: Callable[[], Job],
+    done: Callable[[Job], bool],
+    timeout_s: float | None,
+    tell: Callable[[Job], None] | None,
+) -> Job:
+    """Looks at a job whenever something happened to it, until it is done."""
+    give_up = None if timeout_s is None else time.monotonic() + timeout_s
+    params = {"job": job_id}
+    while True:
+        left_s = QUIET_S if give_up is None else give_up - time.monotonic()
+        try:
+            # The stream first, the look second: what happens in between is not missed.
+            with transport.stream(
+                "/events", quiet_s=max(0.05, min(QUIET_S, left_s)), params=params
+            ) as response:
+                events = read_events(response.iter_bytes())
+                while True:
+                    job = look()
+                    if tell is not None:
+                        tell(job)
+                    if done(job):
+                        return job
+                    if not _next_about(job_id, events, give_up):
+                        break
+        except httpx2.ReadTimeout:
+            pass
+        except (httpx2.TransportError, NoServerError):
+            transport.wait_for_server()
+        if give_up is not None and time.monotonic() >= give_up:
+            job = look()
+            if done(job):
+                return job
+            raise WaitTimeoutError(f"job {job.label} is {job.state} after {timeout_s:g} s")
+
+
+def _next_about(job_id: str, events: Iterator[Event | None], give_up: float | None) -> bool:
+    """True at the next event of a job; False when the stream ends, or could outlast the deadline."""
+    for event in events:
+        if event is not None and event.concerns(job_id):
+            return True
+        if give_up is not None and give_up - time.monotonic() < QUIET_S:
+            return False
+    return False
+
+
+def follow_log(
+    transport: Transport, path: str, params: dict[str, Any], is_over: Callable[[], bool]
+) -> Iterator[bytes]:
+    """A log, or from its last lines on, until the job is over; it goes on where a connection broke."""
+    asked = params | {"follow": "true"}
+    headers: dict[str, str] = {}
+    over = False
+    while True:
+        try:
+            with transport.stream(path, quiet_s=QUIET_S, headers=headers, params=asked) as response:
+                position = int(response.headers.get(OFFSET, 0))
+                for chunk in response.iter_bytes():
+                    position += len(chunk)
+                    headers = {"Range": f"bytes={position}-"}
+                    asked.pop("tail", None)
+                    yield chunk
+        except httpx2.ReadTimeout:
+            continue
+        except (httpx2.TransportError, NoServerError):
+            transport.wait_for_server()
+            continue
+        # A server that shuts down ends the stream just as properly as the end of the job does. So the last
+        # look is one that began when the job was known to be over.
+        if over:
+            return
+        over = is_over()

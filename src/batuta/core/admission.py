@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from batuta.core.arrays import IntArray
+from batuta.core.feasible_capacity import NodeRequirements
 from batuta.core.job import JobId
 from batuta.core.quota import Flavors
-from batuta.core.reach import Wishes
 from batuta.core.reason import Evidence, Reason
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Admitted:
     gpu_type: IntArray | None = None
     """The GPU type whose quota each row uses; None leaves the choice to the next step."""
     budgets: tuple[Budget, ...] = ()
-    wishes: Mapping[int, Wishes] = field(default_factory=dict)
+    wishes: Mapping[int, NodeRequirements] = field(default_factory=dict)
     """Rows whose quota is good for some nodes only: what they want of nodes, in place of their own wishes."""
     flavors: Mapping[int, Flavors] = field(default_factory=dict)
     """Rows that may start now, and the quota that they would use."""
@@ -61,7 +61,7 @@ class Admission(Protocol):
         ...
 
 
-class OpenDoor:
+class AdmitAll:
     """Admits every job up to its `max`."""
 
     def admit(self, world: World, now_s: float, without: Set[int] = NOBODY) -> Admitted:

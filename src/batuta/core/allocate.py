@@ -1,25 +1,239 @@
-"""Step 2 of a cycle: how many GPUs, of which type, each admitted job should have."""
+"""Step 2 of a cycle: how many GPUs, of which type, each admitted job should have.
+
+First the GPU type that each job competes for, then the jobs that may change at all, then the policy's
+answer.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from batuta.core.admission import Admitted
-from batuta.core.arrays import BoolArray, IntArray, frozen
-from batuta.core.bundles import Bundles, bundle_shares
-from batuta.core.eligible import kept, who_may_change
-from batuta.core.job import JobId
-from batuta.core.policy import Policy
-from batuta.core.pools import OpenTypes, assign_types, open_types
-from batuta.core.reach import Reach, within_reach
-from batuta.core.typed_view import Choice, TypedView
-from batuta.core.view import PoolView
+from batuta.core.arrays import BoolArray, FloatArray, IntArray, frozen
+from batuta.core.feasible_capacity import Reach, within_reach
+from batuta.core.job import NO_RESTART_S, Job, JobId
+from batuta.core.job_table import Phase
+from batuta.core.policy import Policy, TypedPolicy, as_tiered, as_typed
+from batuta.core.resize_limits import room_for_starts, rows_to_shrink, unsaved_rows
+from batuta.core.shared_gpus import SharedGpus, bundle_shares
+from batuta.core.suspension import left_alone, withheld
+from batuta.core.view import PoolView, TypedView
 from batuta.core.world import World
 from batuta.core.world_view import pool_view
+
+
+def who_may_change(
+    world: World, now_s: float, cap: IntArray | None, freeze: bool, resizable: IntArray
+) -> tuple[BoolArray | None, BoolArray | None]:
+    """Rows that keep what they have, and rows that the policy is asked about; None for none, and for all.
+
+    `resizable` are rows that it is asked about though no checkpoint of them was seen. CPU-only jobs are
+    neither: a policy divides GPUs, and they hold none.
+    """
+    fixed, eligible = _who_may_change(world, now_s, cap, freeze, resizable)
+    cpu_only = world.jobs.without_gpus()
+    if cpu_only is None:
+        return fixed, eligible
+    return (
+        None if fixed is None else fixed & ~cpu_only,
+        ~cpu_only if eligible is None else eligible & ~cpu_only,
+    )
+
+
+def _who_may_change(
+    world: World, now_s: float, cap: IntArray | None, freeze: bool, resizable: IntArray
+) -> tuple[BoolArray | None, BoolArray | None]:
+    jobs = world.jobs
+    fixed = jobs.in_motion() if freeze else None
+    unmoved = _cannot_be_stopped(world, cap, resizable)
+    if unmoved is not None:
+        fixed = unmoved if fixed is None else fixed | unmoved
+    if jobs.held_back:
+        alone = left_alone(jobs, now_s)
+        # Whoever is cancelled does not have to finish its start first.
+        fixed = alone if fixed is None else fixed & ~withheld(jobs, now_s) | alone
+    if cap is None:
+        return fixed, None if fixed is None else ~fixed
+    # Below its `min` a job has no legal size, and policies rely on `min`.
+    admissible = cap >= jobs.min
+    return fixed, admissible if fixed is None else ~fixed & admissible
+
+
+def _cannot_be_stopped(world: World, cap: IntArray | None, resizable: IntArray) -> BoolArray | None:
+    """Rows that run, may have what they have, and would lose all they have done by a stop; None for none."""
+    jobs = world.jobs
+    lasting: BoolArray = jobs.restart_s >= NO_RESTART_S
+    gpus = jobs.held
+    runs: BoolArray = (gpus > 0) & (jobs.phase == Phase.RUNNING)
+    lasting &= runs
+    if cap is not None:
+        lasting &= cap >= gpus
+    if jobs.unsaved:
+        lasting[unsaved_rows(jobs, cap)] = True
+        lasting[resizable] = False
+    return lasting if lasting.any() else None
+
+
+def kept(world: World, fixed: BoolArray | None) -> IntArray:
+    """What the rows have that keep it; nothing for the others."""
+    jobs = world.jobs
+    return np.zeros(jobs.n, dtype=np.int64) if fixed is None else np.where(fixed, jobs.held, 0)
+
+
+def assign_types(
+    world: World,
+    capacity: list[int],
+    possible: Mapping[int, Set[int]] | None = None,
+    idle: Set[int] = frozenset(),
+) -> IntArray:
+    """One GPU type per row: what a job has, else the fastest accepted one with room for its `min`.
+
+    Policies that see one type at a time need this. Room is counted in row order: an early job has its choice.
+    `possible` has the types of rows that cannot have all; `idle` are rows that do not start whatever is free,
+    so they take no room. If they did, others would be sent to other types whenever it comes and goes.
+    """
+    jobs, types = world.jobs, world.nodes.types
+    result = jobs.gpu_type.copy()
+    held: list[int] = result.tolist()
+    low: list[int] = jobs.min.tolist()
+    skipped = set(np.flatnonzero(jobs.is_cpu_only).tolist()) if jobs.cpu_only else ()
+    room = list(capacity)
+    for kind, need in zip(held, low, strict=True):
+        if kind >= 0:
+            room[kind] -= need
+    # What those before have or wait for. It does not change when somebody behind is started or stopped for a
+    # job that waits: if it did, the job would be sent to another type, and all would go round in circles.
+    ahead = [0] * len(types)
+    order = sorted(range(len(types)), key=lambda kind: (-capacity[kind], kind))
+    for row, need in enumerate(low):
+        kind = held[row]
+        if row in skipped:
+            continue
+        if kind < 0:
+            accepted = _accepted(jobs.jobs[row], types, order)
+            if not accepted:
+                continue
+            if jobs.narrow or possible:
+                most = world.most_for(row)
+                allowed = possible.get(row) if possible else None
+                within = (
+                    [k for k in accepted if most[k] >= need]
+                    if allowed is None
+                    else [k for k in accepted if k in allowed]
+                )
+                if not within:
+                    # It cannot run, so it takes no room from others.
+                    result[row] = accepted[0]
+                    continue
+                accepted = within
+            # With no room anywhere the job queues where the queue is shortest for the size of the pool.
+            kind = next(
+                (k for k in accepted if room[k] >= need),
+                next(
+                    (k for k in accepted if capacity[k] - ahead[k] >= need),
+                    min(accepted, key=lambda k: (ahead[k] / max(capacity[k], 1), k)),
+                ),
+            )
+            result[row] = kind
+            if row in idle:
+                continue
+            room[kind] -= need
+        ahead[kind] += need
+    return result
+
+
+def _accepted(job: Job, types: list[str], order: list[int]) -> list[int]:
+    if not job.gpu_types:
+        return order
+    speeds = dict(job.gpu_types)
+    known = [kind for kind in order if types[kind] in speeds]
+    return sorted(known, key=lambda kind: -speeds[types[kind]])
+
+
+class OpenTypes(NamedTuple):
+    """What each row could have, by GPU type."""
+
+    speed: FloatArray
+    """Speed of one GPU relative to the reference type; 0 where the row may have none of the type."""
+    most: IntArray
+    """The largest legal size; 0 where the row may have none of the type."""
+    preferred: IntArray
+    """The type that it has, else the one that it would like best; -1 where it accepts none."""
+
+
+def open_types(world: World, admitted: Admitted, capacity: list[int]) -> OpenTypes:
+    """What each row could have of every type: by its own list, by quota, and by what nodes could give.
+
+    A part of a GPU is not worth a choice: its type is that of `assign_types`, so that parts which lie
+    together are known before anybody is asked.
+    """
+    speed = _relative_speeds(world)
+    if admitted.gpu_type is not None:
+        _keep_one(speed, np.arange(world.jobs.n), admitted.gpu_type)
+    elif shares := _shares(world):
+        rows = np.array(shares, dtype=np.int64)
+        _keep_one(speed, rows, assign_types(world, capacity)[rows])
+    # By speed, then by the size of the pool: what a job would compete for if it had to choose one.
+    score = speed + 1e-9 * np.array(capacity) / max(sum(capacity), 1) * (speed > 0)
+    low, most = world.jobs.min, _most(world, admitted)
+    fits = (speed > 0) & (most >= low[:, None])
+    reachable = np.where(fits, score, 0.0)
+    preferred: IntArray = np.where(fits.any(axis=1), reachable.argmax(axis=1), score.argmax(axis=1))
+    held = world.jobs.gpu_type
+    preferred = np.where(held >= 0, held, np.where((speed > 0).any(axis=1), preferred, -1))
+    return OpenTypes(np.where(fits, speed, 0.0), np.where(fits, most, 0), preferred)
+
+
+def _relative_speeds(world: World) -> FloatArray:
+    jobs, types = world.jobs, world.nodes.types
+    table: FloatArray = np.ones((jobs.n, len(types)))
+    if jobs.picky:
+        known: dict[tuple[tuple[str, float], ...], list[float]] = {}
+        for row, job in enumerate(jobs.jobs):
+            if job.gpu_types:
+                own = known.get(job.gpu_types)
+                if own is None:
+                    speeds = dict(job.gpu_types)
+                    own = known[job.gpu_types] = [speeds.get(name, 0.0) for name in types]
+                table[row] = own
+    return table
+
+
+def _keep_one(speed: FloatArray, rows: IntArray, kinds: IntArray) -> None:
+    """Leaves one type to each of these rows, and none to those whose type is -1."""
+    left = np.where(kinds >= 0, speed[rows, kinds], 0.0)
+    speed[rows] = 0.0
+    speed[rows, np.maximum(kinds, 0)] = left
+
+
+def _shares(world: World) -> list[int]:
+    """Rows that take a part of a GPU."""
+    jobs = world.jobs
+    return [row for row, job in enumerate(jobs.jobs) if job.share is not None] if jobs.picky else []
+
+
+def _most(world: World, admitted: Admitted) -> IntArray:
+    """The largest legal size by row and type."""
+    jobs, sizes = world.jobs, world.jobs.legal_sizes()
+    columns: list[IntArray] = []
+    for kind in range(len(world.nodes.types)):
+        kinds = np.full(jobs.n, kind, dtype=np.int64)
+        cap, reach = within_reach(world, admitted.cap, kinds, admitted.wishes)
+        if cap is not None and reach is not None:
+            # What a job has stays its own on the type that it has; of another it gets what nodes could give.
+            away = jobs.gpu_type[reach.rows] != kind
+            rows = reach.rows[away]
+            cap[rows] = np.minimum(cap[rows], reach.most[away])
+        columns.append(sizes.max if cap is None else sizes.floor(cap))
+    return np.stack(columns, axis=1)
+
+
+_NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +255,46 @@ class Allocation:
 
 
 def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, freeze: bool) -> Allocation:
-    """Asks the policy: once for every GPU type, or once for all if it chooses types itself.
+    """What the policy gives, while jobs of which no checkpoint was seen keep their sizes (resize_limits).
 
     Jobs in transition are left out when `freeze` is set: they keep what they have, the others share the rest.
     """
+    found = _allocate(world, now_s, admitted, policy, freeze, _NO_ROWS)
+    jobs = world.jobs
+    if not jobs.unsaved or not ((found.gpus == 0) & (jobs.held == 0)).any():
+        return found
+    rows = rows_to_shrink(jobs, admitted.cap)
+    if not rows.size:
+        return found
+    # Somebody waits. Would the policy start it if those could be resized, too?
+    cap = (jobs.max if admitted.cap is None else admitted.cap).copy()
+    cap[rows] = jobs.held[rows]
+    wanted = _allocate(world, now_s, replace(admitted, cap=cap), policy, freeze, rows)
+    kinds = found.gpu_type
+    if kinds is not None and wanted.gpu_type is not None:
+        kinds = np.where(found.gpus > 0, kinds, wanted.gpu_type)
+    gpus = room_for_starts(world, now_s, rows, found.gpus, wanted.gpus, kinds, found.capacity)
+    return found if gpus is None else replace(found, gpus=gpus, gpu_type=kinds, all_at_max=False)
+
+
+def _allocate(
+    world: World, now_s: float, admitted: Admitted, policy: Policy, freeze: bool, resizable: IntArray
+) -> Allocation:
+    """Asks the policy: once for every GPU type, or once for all if it chooses types itself."""
     jobs = world.jobs
     capacity = world.capacity()
-    if len(capacity) > 1 and hasattr(policy, "allocate_types"):
-        return _across_types(world, now_s, admitted, policy, freeze, capacity)
+    if len(capacity) > 1 and (typed := as_typed(policy)) is not None:
+        return _across_types(world, now_s, admitted, typed, freeze, capacity, resizable)
     gpu_type: IntArray | None = None
     if len(capacity) != 1 or jobs.picky:
         gpu_type = assign_types(world, capacity) if admitted.gpu_type is None else admitted.gpu_type
     cap, reach = within_reach(world, admitted.cap, gpu_type, admitted.wishes)
-    fixed, eligible = who_may_change(world, now_s, cap, freeze)
+    fixed, eligible = who_may_change(world, now_s, cap, freeze, resizable)
     retiered: list[tuple[JobId, int]] = []
     if gpu_type is None:
         if eligible is None:
             if jobs.total_max <= capacity[0] and _is_generous(policy):
-                return Allocation(jobs.i("max"), None, capacity, (), reach, all_at_max=True)
+                return Allocation(jobs.max, None, capacity, (), reach, all_at_max=True)
             gpus = _ask(policy, pool_view(world, now_s, None, capacity[0], cap), retiered)
         else:
             gpus, rows = kept(world, fixed), np.flatnonzero(eligible)
@@ -76,7 +312,7 @@ def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, fre
         room = total - bundles.cards_held(gpu_type, kind, fixed)
         here = (gpu_type == kind) & eligible
         rows = np.flatnonzero(here & ~bundles.hidden)
-        if int(jobs.i("max")[rows].sum()) > room:
+        if int(jobs.max[rows].sum()) > room:
             # Not all can have all: now it matters who stands for a bundle, and only the policy can say that.
             bundles.put_best_first(here, partial(_fight_for_one, world, now_s, policy, cap, kind))
             rows = np.flatnonzero(here & ~bundles.hidden)
@@ -86,13 +322,19 @@ def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, fre
 
 
 def _across_types(
-    world: World, now_s: float, admitted: Admitted, policy: Any, freeze: bool, capacity: list[int]
+    world: World,
+    now_s: float,
+    admitted: Admitted,
+    policy: TypedPolicy,
+    freeze: bool,
+    capacity: list[int],
+    resizable: IntArray,
 ) -> Allocation:
     """Asks a policy that chooses types itself, once."""
     jobs = world.jobs
     options = open_types(world, admitted, capacity)
     cap: IntArray = options.most.max(axis=1)
-    fixed, eligible = who_may_change(world, now_s, cap, freeze)
+    fixed, eligible = who_may_change(world, now_s, cap, freeze, resizable)
     assert eligible is not None
     gpus, gpu_type = kept(world, fixed), options.preferred
     if fixed is None:
@@ -104,7 +346,7 @@ def _across_types(
     retiered: list[tuple[JobId, int]] = []
     view = _in_tiers(policy, pool_view(world, now_s, rows, sum(room), cap), retiered)
     node_gpus = [pool_view(world, now_s, rows, 0, None, kind).node_gpus for kind in range(len(capacity))]
-    choice: Choice = policy.allocate_types(_typed(world, view, options, rows, room, node_gpus))
+    choice = policy.allocate_types(_typed(world, view, options, rows, room, node_gpus))
     gpus[rows] = choice.gpus
     served = choice.gpus > 0
     gpu_type[rows[served]] = choice.gpu_type[served]
@@ -127,7 +369,7 @@ def _typed(
         capacity=frozen(np.maximum(np.array(room, dtype=np.int64), 0)),
         speed=frozen(options.speed[rows]),
         most=frozen(options.most[rows]),
-        gpu_type=frozen(world.jobs.i("gpu_type")[rows]),
+        gpu_type=frozen(world.jobs.gpu_type[rows]),
         node_gpus=tuple(node_gpus),
     )
 
@@ -137,7 +379,7 @@ def _let_the_best_stand(
     now_s: float,
     policy: Policy,
     cap: IntArray,
-    bundles: Bundles,
+    bundles: SharedGpus,
     gpu_type: IntArray,
     eligible: BoolArray,
 ) -> None:
@@ -151,7 +393,7 @@ def _let_the_best_stand(
 
 def _is_generous(policy: Policy) -> bool:
     """Whether the policy need not be asked when there is enough for all; levels always have to be."""
-    return getattr(policy, "generous", False) and not hasattr(policy, "tiers")
+    return policy.traits.generous and not policy.traits.tiered
 
 
 def _fight_for_one(
@@ -168,10 +410,10 @@ def _ask(policy: Policy, view: PoolView, retiered: list[tuple[JobId, int]]) -> I
 
 def _in_tiers(policy: Policy, view: PoolView, retiered: list[tuple[JobId, int]]) -> PoolView:
     """The view after a policy with queue levels has moved jobs between them."""
-    tiers: Any = getattr(policy, "tiers", None)
-    if tiers is None or not len(view):
+    tiered = as_tiered(policy)
+    if tiered is None or not len(view):
         return view
-    tier: IntArray = tiers(view)
+    tier = tiered.tiers(view)
     moved = np.flatnonzero(tier != view.tier)
     if not moved.size:
         return view

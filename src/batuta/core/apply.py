@@ -1,4 +1,8 @@
-"""`apply`: the only way in which the World changes."""
+"""`apply`: the only way in which the World changes.
+
+Events about jobs and nodes have files of their own. A plan is an event too: its commands are on their way,
+and its GPUs count as taken from now on.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,73 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from batuta.core import event as ev
-from batuta.core import held_up, job_events, node_events, trial_events
-from batuta.core.plan_event import carry_over
+from batuta.core import job_events, node_events
+from batuta.core.cluster import Span
+from batuta.core.holdings import occupy, release
+from batuta.core.job import DesiredState
+from batuta.core.job_events import note_held_up, note_trial
+from batuta.core.job_table import Phase
+from batuta.core.plan import Migrate, Preempt, Resize, Start, Stop
+from batuta.core.reason import Reason
+from batuta.core.resize_limits import CHANGES_DEMAND, note_change
+from batuta.core.utilisation import was_enlarged, was_made_small, was_parked, was_told
 from batuta.core.world import World
+
+
+class StalePlanError(Exception):
+    """The plan was made from an older World; it is dropped, not repaired."""
+
+
+def apply_plan(world: World, event: ev.Planned) -> None:
+    plan = event.plan
+    if plan.world_version != world.version:
+        raise StalePlanError(f"plan is for version {plan.world_version}, the World has {world.version}")
+    jobs, now_s = world.jobs, event.time_s
+    for job, tier in plan.retiered:
+        row = jobs.row(job)
+        jobs.tier[row] = tier
+        jobs.tier_since_s[row] = now_s
+    # All GPUs are given back before any is taken: two jobs may swap places in one plan.
+    taking: list[tuple[int, Start | Resize | Migrate, set[Span]]] = []
+    for command in plan.commands:
+        row = jobs.row(command.job)
+        if isinstance(command, Preempt | Stop):
+            release(world, row, now_s)
+            if isinstance(command, Stop):
+                jobs.set_phase(row, Phase.STOPPING)
+            elif command.reason is Reason.PARKED_IDLE:
+                jobs.hold_back(row, DesiredState.PARK)
+                was_parked(world, command.job, command.evidence)
+            continue
+        if command.reason is Reason.SHRUNK_IDLE:
+            was_made_small(world, command.job)
+        elif world.idle and command.placement.size > max(jobs.jobs[row].min, int(jobs.held[row])):
+            was_enlarged(world, command.job)
+        kept, held = set[Span](), jobs.placements[row]
+        if held is not None:
+            if not jobs.jobs[
+                row
+            ].cpu_only:  # its replicas on one node are equal spans, so none can be told apart
+                kept.update(held.spans)
+                kept.intersection_update(command.placement.spans)
+            world.layout.remove(held, jobs.jobs[row], kept)
+        taking.append((row, command, kept))
+    world.flavors.update(plan.flavors)
+    for job in plan.found_idle:
+        was_told(world, job)
+    for row, command, kept in taking:
+        world.layout.place(command.placement, jobs.jobs[row], kept)
+        phase = Phase.STARTING if isinstance(command, Start) else Phase.RESIZING
+        occupy(world, row, command.placement, now_s, phase)
+        note_change(world, row, now_s)
 
 
 def apply(world: World, event: ev.Event) -> None:
     """Brings the World up to date with one event. Deterministic, without input or output."""
     world.jobs.crowd_s += world.jobs.n * max(event.time_s - world.now_s, 0.0)
     _HANDLERS[type(event)](world, event)
+    if type(event) in CHANGES_DEMAND:
+        world.demand_generation += 1
     world.version += 1
     world.now_s = max(world.now_s, event.time_s)
     if world.avoided:
@@ -73,12 +135,12 @@ def _time_passed(world: World, event: ev.TimePassed | ev.TransitionTimed | ev.He
 _HANDLERS: dict[type, Callable[..., None]] = {
     **job_events.HANDLERS,
     **node_events.HANDLERS,
-    ev.Planned: carry_over,
+    ev.Planned: apply_plan,
     ev.QuotaSet: _quota_set,
     ev.PolicySet: _policy_set,
-    ev.JobHeldUp: held_up.note,
+    ev.JobHeldUp: note_held_up,
     ev.TransitionTimed: _time_passed,
     ev.HealthChanged: _time_passed,
-    ev.TrialMeasured: trial_events.note,
+    ev.TrialMeasured: note_trial,
     ev.TimePassed: _time_passed,
 }

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 
 from batuta.core.admission import Admitted, Budget
-from batuta.core.arrays import IntArray
-from batuta.core.part_view import part_of
-from batuta.core.parts import Parts
-from batuta.core.policy import Policy
+from batuta.core.arrays import BoolArray, IntArray
+from batuta.core.partitions import Partitions
+from batuta.core.policy import Policy, as_parted
 from batuta.core.reason import Evidence, Reason
+from batuta.core.resize_limits import unsaved_rows
 from batuta.core.sizes import LegalSizes
 from batuta.core.view import PoolView
 from batuta.core.world import World
-from batuta.core.world_view import pool_view
+from batuta.core.world_view import part_of, pool_view
 
 _ANY_KIND = -2
 """There is no choice of GPU types; -1 stands for none."""
@@ -36,17 +35,19 @@ def within_budgets(world: World, now_s: float, admitted: Admitted, policy: Polic
     """
     assert admitted.cap is not None
     cap, refused, budgets = admitted.cap.copy(), dict(admitted.refused or {}), admitted.budgets
-    low, sizes = world.jobs.i("min"), world.jobs.legal_sizes()
+    low, sizes = world.jobs.min, world.jobs.legal_sizes()
     rows = np.concatenate([budget.rows for budget in budgets])
     number = np.repeat(np.arange(len(budgets)), [len(budget.rows) for budget in budgets])
     # Whoever shall not run now, for another reason than quota, leaves its part to the others.
     starts = cap[rows] >= low[rows]
     rows, number = rows[starts], number[starts]
     limit = np.array([budget.gpus for budget in budgets])
+    stays = _keep_sizes(world, rows, number, limit, cap)
+    rows, number = rows[~stays], number[~stays]
     before = cap[rows]
     # As in a small cluster: who asks for more than there is asks for all of it.
     cap[rows] = sizes.subset(rows).floor(np.minimum(before, limit[number]))
-    parts = Parts(np.bincount(number, minlength=len(budgets)), np.maximum(limit, 0))
+    parts = Partitions(np.bincount(number, minlength=len(budgets)), np.maximum(limit, 0))
     cap[rows] = _divided(world, now_s, admitted, policy, rows, parts, cap)
     for at, budget in enumerate(budgets):
         if budget.beside:
@@ -57,13 +58,30 @@ def within_budgets(world: World, now_s: float, admitted: Admitted, policy: Polic
     return replace(admitted, cap=cap, refused=refused, budgets=())
 
 
+def _keep_sizes(world: World, rows: IntArray, number: IntArray, limit: IntArray, cap: IntArray) -> BoolArray:
+    """Which rows keep their size because no checkpoint of them was seen: it is taken off their budget.
+
+    Not where the others of the budget would not all have their `min` then.
+    """
+    jobs, n = world.jobs, len(limit)
+    stays = np.isin(rows, unsaved_rows(jobs, cap))
+    if not stays.any():
+        return stays
+    held = np.bincount(number[stays], jobs.held[rows[stays]], n).astype(np.int64)
+    others = np.bincount(number[~stays], jobs.min[rows[~stays]], n).astype(np.int64)
+    stays &= (held + others <= limit)[number]
+    cap[rows[stays]] = jobs.held[rows[stays]]
+    limit -= np.bincount(number[stays], cap[rows[stays]], n).astype(np.int64)
+    return stays
+
+
 def _divided(
     world: World,
     now_s: float,
     admitted: Admitted,
     policy: Policy,
     rows: IntArray,
-    parts: Parts,
+    parts: Partitions,
     cap: IntArray,
 ) -> IntArray:
     """What each of these rows may have; each part of them is one budget's."""
@@ -87,12 +105,10 @@ def _divided(
     return given
 
 
-def _asked_for(policy: Policy, view: PoolView, parts: Parts) -> IntArray:
+def _asked_for(policy: Policy, view: PoolView, parts: Partitions) -> IntArray:
     """What a policy gives to these parts: one after the other, unless it can be asked for all at once."""
-    at_once: Any = getattr(policy, "allocate_parts", None)
-    if at_once is not None:
-        found: IntArray = at_once(view, parts)
-        return found
+    if (parted := as_parted(policy)) is not None:
+        return parted.allocate_parts(view, parts)
     slices = map(parts.rows, range(len(parts)))
     pools = map(part_of, repeat(view), slices, parts.capacity.tolist())
     return np.concatenate([policy.allocate(pool) for pool in pools])
@@ -103,9 +119,12 @@ def _heed_what_is_beside(world: World, budget: Budget, rows: IntArray, cap: IntA
     if not rows.size:
         return
     own = np.isin(budget.rows, rows)
+    # Who keeps its size uses its part of them as well.
+    kept = np.isin(budget.rows, unsaved_rows(world.jobs, cap)) & ~own
     sizes = world.jobs.legal_sizes().subset(rows)
     for per_gpu, most in budget.beside:
         over = int((per_gpu[own] * cap[rows]).sum()) - most
+        over += int((per_gpu[kept] * cap[budget.rows[kept]]).sum())
         for at in range(len(rows) - 1, -1, -1):
             each, has = int(per_gpu[own][at]), int(cap[rows[at]])
             if over <= 0:

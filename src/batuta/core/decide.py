@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import NamedTuple
 
-from batuta.core.admission import Admission, Admitted, OpenDoor
+from batuta.core.admission import Admission, AdmitAll, Admitted
 from batuta.core.allocate import Allocation, allocate
 from batuta.core.budgets import within_budgets
-from batuta.core.changes import Changes, commands_for, weigh
+from batuta.core.cpu_only import place_cpu_only
 from batuta.core.explain import explain
-from batuta.core.idle import IdleRules, restrain
 from batuta.core.job import JobId
 from batuta.core.placer import EVERYWHERE, Failure, Placed, Placer, Target
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.policy import Policy
-from batuta.core.weigh import Costs
-from batuta.core.withhold import left_alone, withhold
+from batuta.core.suspension import left_alone, suspend
+from batuta.core.utilisation import IdleRules, restrain
+from batuta.core.weigh import Changes, Costs, commands_for, weigh
 from batuta.core.world import World
 
 STEPS = ("admit", "allocate", "place", "weigh", "explain")
@@ -29,19 +29,21 @@ FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class SchedulerProfile:
     """Everything that shapes a decision beside the World: the collaborators of the steps."""
 
     policy: Policy
     placer: Placer
-    admission: Admission = field(default_factory=OpenDoor)
+    admission: Admission = field(default_factory=AdmitAll)
     costs: Costs = field(default_factory=Costs)
     idle: IdleRules = field(default_factory=IdleRules)
     explains: bool = True
     """False where nobody reads it: commands still have their reasons, but not every job gets a decision."""
 
 
-def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str], None] | None = None) -> Plan:
+def decide(
+    world: World, now_s: float, rules: SchedulerProfile, after_step: Callable[[str], None] | None = None
+) -> Plan:
     """What should happen now, and why. `after_step` is told the name of each step that is done."""
     done = after_step or _ignore
     if not world.jobs.n:
@@ -61,8 +63,9 @@ def decide(world: World, now_s: float, rules: Rules, after_step: Callable[[str],
     admitted, changes, allocation = found.admitted, found.changes, found.allocation
     decisions = no_decisions()
     if rules.explains:
-        decisions = explain(world, allocation, admitted, found.placed, changes)
-    commands = commands_for(world, changes, admitted) if found.targets or world.jobs.held_back else ()
+        steady = rules.policy.traits.steady
+        decisions = explain(world, now_s, allocation, admitted, found.placed, changes, steady)
+    commands = commands_for(world, now_s, changes, admitted) if changes.after or world.jobs.held_back else ()
     flavors = tuple(
         (world.jobs.ids[row], own)
         for row, own in admitted.flavors.items()
@@ -87,10 +90,10 @@ class _Attempt(NamedTuple):
 
 
 def _attempt(
-    world: World, now_s: float, rules: Rules, without: frozenset[int], done: Callable[[str], None]
+    world: World, now_s: float, rules: SchedulerProfile, without: frozenset[int], done: Callable[[str], None]
 ) -> _Attempt:
     # 1. Who may run at all, and up to what size?
-    admitted = withhold(world, now_s, rules.admission.admit(world, now_s, without))
+    admitted = suspend(world, now_s, rules.admission.admit(world, now_s, without))
     if world.idle:
         admitted = restrain(world, now_s, admitted, rules.idle)
     if admitted.budgets:
@@ -109,6 +112,9 @@ def _attempt(
     done("place")
     # 4. Is each change worth its cost?
     weigh(world, now_s, changes, placed, admitted, rules.costs)
+    # CPU-only jobs take the CPU and memory that all of these leave.
+    if world.jobs.cpu_only:
+        placed = place_cpu_only(world, now_s, admitted, placed, changes, _nodes_of(world, admitted))
     done("weigh")
     return _Attempt(admitted, allocation, targets, placed, changes)
 
@@ -126,13 +132,16 @@ def _targets(world: World, now_s: float, allocation: Allocation) -> list[Target]
     if allocation.all_at_max and len(jobs.short) <= FEW and not jobs.broken:
         rows = sorted(map(jobs.row, jobs.short)) if jobs.short else ()
         return [Target(row, jobs.jobs[row].max, 0) for row in rows]
-    differs = allocation.gpus != jobs.i("gpus")
+    differs = allocation.gpus != jobs.held
     if allocation.exchanges:
-        held = jobs.i("gpu_type")
+        held = jobs.gpu_type
         differs |= (held >= 0) & (held != allocation.gpu_type) & (allocation.gpus > 0)
     broken = jobs.is_broken()
     if broken is not None and jobs.held_back:
         broken = broken & ~left_alone(jobs, now_s)
+    cpu_only = jobs.without_gpus()
+    if cpu_only is not None:
+        differs, broken = differs & ~cpu_only, None if broken is None else broken & ~cpu_only
     changed = (differs if broken is None else differs | broken).nonzero()[0]
     if not changed.size:
         return []

@@ -7,14 +7,12 @@ from typing import TypeAlias
 
 from batuta.core.cluster import Node, NodeName, Placement
 from batuta.core.curve import SpeedCurve
-from batuta.core.job import Job, JobId, JobState
-from batuta.core.outlook import Outlook
+from batuta.core.job import DesiredState, Job, JobId, JobState, Progress
+from batuta.core.phases import Outlook
 from batuta.core.plan import Plan
-from batuta.core.progress import Progress
 from batuta.core.quota import Quota
 from batuta.core.reason import Evidence, Reason
 from batuta.core.trial import TrialMeasurement
-from batuta.core.wish import Wish
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +72,17 @@ class JobProgressed:
 
 
 @dataclass(frozen=True, slots=True)
+class JobCheckpointed:
+    """The job has saved a checkpoint, or its script has shown that it saves when it is asked."""
+
+    time_s: float
+    job: JobId
+    saved_s: float | None = None
+    """When the checkpoint was complete; None while there is none yet."""
+    cause: str = "progress"
+
+
+@dataclass(frozen=True, slots=True)
 class JobInterrupted:
     """All replicas are gone before the job was done; it waits again and may be started anew."""
 
@@ -101,6 +110,9 @@ class JobEnded:
     """What people should know of the end, as a sentence."""
     ended_s: float | None = None
     """When it really ended, where that was found out later: nobody was there to see it."""
+    reason: Reason | None = field(default=None, metadata={"rare": True})
+    """Why it was ended, where it did not end by itself; its sentence is filled from the evidence."""
+    evidence: Evidence | None = field(default=None, metadata={"rare": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +139,7 @@ class JobWished:
 
     time_s: float
     job: JobId
-    wish: Wish
+    wish: DesiredState
     cause: str = "user"
 
 
@@ -332,6 +344,7 @@ Event: TypeAlias = (
     | JobStarted
     | JobFound
     | JobProgressed
+    | JobCheckpointed
     | JobInterrupted
     | JobEnded
     | JobForgotten

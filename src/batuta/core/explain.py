@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from batuta.core.admission import Admitted
 from batuta.core.allocate import Allocation
 from batuta.core.arrays import IntArray
-from batuta.core.changes import Changes
+from batuta.core.cpu_only import explain_cpu_only
+from batuta.core.feasible_capacity import Reach
 from batuta.core.job import Spread
 from batuta.core.placer import Placed
 from batuta.core.plan import Decisions
-from batuta.core.reach import Reach
 from batuta.core.reason import Evidence, Reason
+from batuta.core.resize_limits import held, unsaved_rows, why_held
+from batuta.core.weigh import Changes
 from batuta.core.world import World
 
 _LIMITS = (Reason.QUOTA_REACHED, Reason.QUEUE_HELD, Reason.RESIZE_BACKOFF)
@@ -18,9 +22,15 @@ _LIMITS = (Reason.QUOTA_REACHED, Reason.QUEUE_HELD, Reason.RESIZE_BACKOFF)
 
 
 def explain(
-    world: World, allocation: Allocation, admitted: Admitted, placed: Placed, changes: Changes
+    world: World,
+    now_s: float,
+    allocation: Allocation,
+    admitted: Admitted,
+    placed: Placed,
+    changes: Changes,
+    steady: bool,
 ) -> Decisions:
-    """Why each job has what it will have.
+    """Why each job has what it will have; `steady` policies leave jobs alone that were just changed.
 
     Most reasons follow from a few columns, which are kept; only rows with a story of their own cost a step.
     """
@@ -44,9 +54,22 @@ def explain(
             for row, refusal in (admitted.refused or {}).items()
             if admitted.cap[row] <= gpus[row] < high[row] and (gpus[row] == 0 or refusal[0] in _LIMITS)
         )
+    if steady and layout.total_free and jobs.elastic:
+        still = held(world, now_s) & (gpus == jobs.held) & (gpus < high)
+        special.update(
+            (row, (Reason.SETTLING, why_held(world, row, now_s)))
+            for row in np.flatnonzero(still).tolist()
+            if row not in special
+        )
+    if jobs.unsaved:
+        kept = unsaved_rows(jobs, admitted.cap)
+        special.update((row, (Reason.KEEPS_SIZE, ())) for row in kept[gpus[kept] < high[kept]].tolist())
     special.update(
         (row, why) for row, why in admitted.idle.items() if gpus[row] or why[0] is Reason.PARKED_IDLE
     )
+    if jobs.cpu_only:
+        special |= explain_cpu_only(world, admitted, placed, changes)
+        gpus = np.where(jobs.is_cpu_only, 0, gpus)
     return Decisions(
         ids=tuple(jobs.ids),
         gpus=gpus,

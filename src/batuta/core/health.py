@@ -1,7 +1,9 @@
 """The health of all GPUs and nodes: healthy → suspect → ill → burn-in → probation → healthy.
 
-What is found, done and said comes in, orders go out. Nothing here reads a clock or touches a machine, so that
-the same inputs always give the same orders.
+Findings, repairs and what people say come in, orders go out. Nothing here reads a clock or touches a
+machine, so that the same inputs always give the same orders. A guard rail limits how much of a pool may be
+out of service without a human's word. `to_plain` and `from_plain` turn the state machine into plain values
+and back.
 """
 
 from __future__ import annotations
@@ -9,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from batuta.core.cluster import NodeName
-from batuta.core.health_guard import Member, has_room
 from batuta.core.health_record import (
     BY_HEALTH,
     WHOLE_NODE,
     Alert,
     BurnIn,
     Cordon,
+    Incident,
     Mend,
     Order,
     PutBack,
@@ -26,16 +29,50 @@ from batuta.core.health_record import (
     State,
     TakeOut,
     Target,
+    Verdict,
+    classify,
 )
-from batuta.core.health_rules import REMEDIES, Action, Finding, HealthRules, Scope
-from batuta.core.health_verdict import Verdict, classify
+from batuta.core.health_rules import REMEDIES, Action, Finding, HealthRules, Scope, Source
 from batuta.core.job import JobId
+
+
+class Member(NamedTuple):
+    """A node, as far as its pool is concerned."""
+
+    gpus: int
+    pool: str
+
+
+def gpus_out(members: Mapping[NodeName, Member], out: Iterable[Target], pool: str) -> int:
+    """How many GPUs of a pool these targets are; one of a node that is out as a whole counts once."""
+    found: set[tuple[NodeName, int]] = set()
+    for target in out:
+        member = members[target.node]
+        if member.pool == pool:
+            gpus = range(member.gpus) if target.gpu == WHOLE_NODE else (target.gpu,)
+            found.update((target.node, gpu) for gpu in gpus)
+    return len(found)
+
+
+def has_room(members: Mapping[NodeName, Member], out: Iterable[Target], target: Target, share: float) -> bool:
+    """Whether a target may be taken out as well.
+
+    One target may always, or in a small pool nothing ever could be; a share of 0 says that nothing may.
+    """
+    if share <= 0.0:
+        return False
+    pool, out = members[target.node].pool, tuple(out)
+    before, after = gpus_out(members, out, pool), gpus_out(members, (*out, target), pool)
+    total = sum(member.gpus for member in members.values() if member.pool == pool)
+    # The tiny part more: 0.3 of 10 GPUs are 3, whatever binary fractions say.
+    return before in {0, after} or after <= share * total + 1e-9
+
 
 MOST_INCIDENTS = 64
 """Remembered of one GPU; a card that reports thousands of errors needs no better proof."""
 
 
-class HealthBook:
+class HealthStateMachine:
     """Keeps the records. Its one owner tells it what happens, in the order of time, and obeys."""
 
     def __init__(self, rules: HealthRules) -> None:
@@ -273,3 +310,68 @@ def _next(remedy: Action) -> Action:
     if remedy not in REMEDIES:
         return REMEDIES[0]
     return REMEDIES[min(REMEDIES.index(remedy) + 1, len(REMEDIES) - 1)]
+
+
+FORM = 1
+"""The form of the values; one that is unknown is refused."""
+
+
+def to_plain(book: HealthStateMachine) -> dict[str, Any]:
+    """Numbers, texts, lists and mappings that JSON can hold. Rules are not among them: they may change."""
+    return {
+        "form": FORM,
+        "nodes": {name: [member.gpus, member.pool] for name, member in sorted(book.members.items())},
+        "cordons": {node: [*cordon] for node, cordon in sorted(book.cordons.items())},
+        "records": [
+            [target.node, target.gpu, _plain_record(record)]
+            for target, record in sorted(book.records.items())
+            if record != Record()
+        ],
+    }
+
+
+def from_plain(rules: HealthRules, plain: dict[str, Any]) -> HealthStateMachine:
+    """The same book under these rules. Values of another form, or with parts missing, are a ValueError."""
+    if plain.get("form") != FORM:
+        raise ValueError(f"health records of form {plain.get('form')!r}, known is {FORM}")
+    book = HealthStateMachine(rules)
+    try:
+        book.members = {name: Member(int(gpus), str(pool)) for name, (gpus, pool) in plain["nodes"].items()}
+        book.cordons = {str(node): _cordon(cordon) for node, cordon in plain["cordons"].items()}
+        for node, gpu, values in plain["records"]:
+            book.records[Target(str(node), int(gpu))] = _record(values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"health records are damaged: {error!r}") from error
+    return book
+
+
+def _cordon(plain: Any) -> Cordon:
+    """The first books knew only who."""
+    who, since_s = (plain, 0.0) if isinstance(plain, str) else plain
+    return Cordon(str(who), float(since_s))
+
+
+def _plain_record(record: Record) -> dict[str, Any]:
+    return {
+        "state": record.state.value,
+        "since_s": record.since_s,
+        "reason": record.reason,
+        "who": record.who,
+        "remedy": record.remedy.value,
+        "held": record.held,
+        "ends_s": record.ends_s,
+        "flaps": record.flaps,
+        "returned_s": record.returned_s,
+        "incidents": [
+            [one.time_s, one.source.value, one.code, [*one.jobs], one.means] for one in record.incidents
+        ],
+    }
+
+
+def _record(values: dict[str, Any]) -> Record:
+    incidents = [
+        Incident(float(time_s), Source(source), int(code), tuple(jobs), str(means))
+        for time_s, source, code, jobs, means in values["incidents"]
+    ]
+    known = {**values, "state": State(values["state"]), "remedy": Action(values["remedy"])}
+    return Record(**{**known, "incidents": incidents})

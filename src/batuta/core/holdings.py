@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from batuta.core.bitsets import mask_of
+from batuta.core.arrays import mask_of
 from batuta.core.cluster import NodeName, Placement, Span
-from batuta.core.idle import forget_use
-from batuta.core.job import Job
+from batuta.core.job import DesiredState, Job
 from batuta.core.job_table import JobTable, Phase
-from batuta.core.wish import Wish
+from batuta.core.node_table import NO_TYPE
+from batuta.core.utilisation import forget_use
 from batuta.core.world import World, speed_at
 
 # Places of the cells that every start and stop writes.
@@ -39,8 +39,18 @@ def release(world: World, row: int, now_s: float) -> None:
     i[_GPU_TYPE, row], i[_LOST, row] = -1, 0
     jobs.set_gpus(row, 0)
     jobs.set_phase(row, Phase.WAITING)
-    if jobs.held_back and jobs.wish_of(row) is Wish.EVICT:
-        jobs.hold_back(row, Wish.RUN)
+    if jobs.held_back and jobs.wish_of(row) is DesiredState.EVICT:
+        jobs.hold_back(row, DesiredState.RUN)
+
+
+def lose_node(world: World, row: int, node: NodeName, now_s: float) -> None:
+    """Takes from a CPU-only job its replicas on a node that is lost."""
+    jobs = world.jobs
+    held = jobs.placements[row]
+    if held is not None and jobs.jobs[row].cpu_only:
+        left = tuple(span for span in held.spans if span.node != node)
+        if len(left) < len(held.spans):
+            lose(world, row, Placement(left), now_s)
 
 
 def lose(world: World, row: int, left: Placement, now_s: float) -> None:
@@ -59,9 +69,9 @@ def lose(world: World, row: int, left: Placement, now_s: float) -> None:
     jobs.placements[row] = left
     f, i = jobs.cells()
     f[_RATE, row] = 0.0
-    i[_LOST, row] += held.size - left.size
-    i[_GPU_TYPE, row] = type_of(world, left)
-    jobs.set_gpus(row, left.size)
+    i[_LOST, row] += held.units - left.units
+    i[_GPU_TYPE, row] = type_of(world, job, left)
+    jobs.set_gpus(row, left.units)
     jobs.set_phase(row, Phase.BROKEN)
 
 
@@ -88,17 +98,24 @@ def take_over(world: World, row: int, placement: Placement, now_s: float, runnin
     if math.isnan(f.item(_FIRST_START, row)):
         f[_FIRST_START, row] = f[_LAST_START, row] = now_s
     # A share is whole with its one GPU, whatever else was told.
-    lost = max(placement.size, job.min) - found.size if job.share is None else 0
-    halves = any(len(span.gpus) % job.gpus_per_replica for span in found.spans)
+    has = found.units
+    lost = max(placement.units, job.min) - has if job.share is None else 0
+    halves = not job.cpu_only and any(len(span.gpus) % job.gpus_per_replica for span in found.spans)
     broken = lost > 0 or halves
-    i[_LOST, row], i[_GPU_TYPE, row] = max(lost, int(halves)), type_of(world, found)
-    jobs.set_gpus(row, found.size)
+    i[_LOST, row], i[_GPU_TYPE, row] = max(lost, int(halves)), type_of(world, job, found)
+    jobs.set_gpus(row, has)
     f[_RATE, row] = speed_at(world, job, found) if running and not broken else 0.0
     jobs.set_phase(row, Phase.BROKEN if broken else Phase.RUNNING if running else Phase.STARTING)
 
 
 def _that_can_be(world: World, job: Job, placement: Placement) -> Placement:
-    """A placement without the GPUs that are not there or ill; each once, and one alone for a share."""
+    """A placement without the GPUs that are not there or ill; each once, and one alone for a share.
+
+    Of a CPU-only job: without the replicas on nodes that are not there or lost.
+    """
+    if job.cpu_only:
+        there = (Span(node, ()) for node, _ in placement.spans if _is_there(world, node))
+        return Placement(tuple(there))
     spans, seen = list[Span](), set[tuple[int, int]]()
     for node, gpus in placement.spans:
         i = world.nodes.index.get(node, -1)
@@ -111,6 +128,11 @@ def _that_can_be(world: World, job: Job, placement: Placement) -> Placement:
         if own:
             spans.append(Span(node, tuple(own)))
     return Placement(tuple(spans))
+
+
+def _is_there(world: World, node: NodeName) -> bool:
+    i = world.nodes.index.get(node, -1)
+    return i >= 0 and not world.lost >> i & 1
 
 
 def _take_from_others(world: World, job: Job, found: Placement, now_s: float) -> None:
@@ -144,8 +166,13 @@ def without(placement: Placement, gone: Mapping[NodeName, int]) -> Placement:
     return Placement(tuple(span for span in spans if span.gpus))
 
 
-def type_of(world: World, placement: Placement) -> int:
-    """The GPU type of a placement. One that was found may have several: then that of its first worker."""
+def type_of(world: World, job: Job, placement: Placement) -> int:
+    """The GPU type of a placement, -1 for that of a CPU-only job.
+
+    One that was found may have several: then that of its first worker.
+    """
+    if job.cpu_only:
+        return NO_TYPE
     return world.nodes.type_of[world.nodes.index[placement.spans[0].node]]
 
 
@@ -164,8 +191,9 @@ def occupy(world: World, row: int, placement: Placement, now_s: float, phase: Ph
         f[_LAST_RESIZE, row] = now_s
     jobs.placements[row] = placement
     f[_RATE, row] = 0.0
-    i[_LOST, row], i[_GPU_TYPE, row] = 0, type_of(world, placement)
-    jobs.set_gpus(row, placement.size)
+    job = jobs.jobs[row]
+    i[_LOST, row], i[_GPU_TYPE, row] = 0, type_of(world, job, placement)
+    jobs.set_gpus(row, placement.units)
     if jobs.held_back:
         jobs.hold_back(row, not_before_s=0.0)
     jobs.set_phase(row, phase)

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.cluster import Placement
 from batuta.core.curve import CurvePool, Curves, SpeedCurve
-from batuta.core.job import Job, JobId
-from batuta.core.outlook import Outlook
+from batuta.core.job import DesiredState, Job, JobId
+from batuta.core.phases import Outlook
 from batuta.core.sizes import LegalSizes, SizeSetPool
-from batuta.core.wish import Wish
 
 _FLOATS = (
     "submit_s",
@@ -39,6 +38,9 @@ _FLOATS = (
     "not_before_s",
     "done_s",
     "crowd_before_s",
+    "run_s",
+    "changed_s",
+    "changes_left",
 )
 _INTS = (
     "gpus",
@@ -58,9 +60,13 @@ _INTS = (
     "lost_gpus",
     "narrow",
     "wish",
+    "changed_generation",
+    "cpu_only",
 )
 """What `explain` needs comes first, what a request fills comes next, so that each is one block."""
 _NAN = float("nan")
+CHANGES_AT_ONCE = 6.0
+"""Changes that a new job has; see resize_limits.py."""
 
 
 class Beside(NamedTuple):
@@ -94,18 +100,39 @@ class Phase(IntEnum):
 
 
 _PHASES = tuple(Phase)
-_WISHES = tuple(Wish)
+_WISHES = tuple(DesiredState)
 # Plain numbers for the hot path: the lookup of an enum's member costs as much as a small array operation.
 _STARTING, _RESIZING, _BROKEN = int(Phase.STARTING), int(Phase.RESIZING), int(Phase.BROKEN)
 _MOVES = tuple(int(phase in (Phase.STARTING, Phase.RESIZING)) for phase in Phase)
 _LEFT, _RATE, _ANCHOR = (_FLOATS.index(name) for name in ("remaining_s", "rate", "anchor_s"))
 _ATTAINED, _SERVICE = _FLOATS.index("attained_gpu_s"), _FLOATS.index("service_gpu_s")
-_DONE = _FLOATS.index("done_s")
+_DONE, _RUN = _FLOATS.index("done_s"), _FLOATS.index("run_s")
 _NARROW = _INTS.index("narrow")
+_CPU_ONLY = _INTS.index("cpu_only")
+
+
+class _FloatColumn:
+    """A column of floats, a row for each living job."""
+
+    def __init__(self, name: str) -> None:
+        self._row = _FLOATS.index(name)
+
+    def __get__(self, table: JobTable, owner: type[JobTable]) -> FloatArray:
+        return table._f[self._row, : table.n]
+
+
+class _IntColumn:
+    """A column of integers, a row for each living job."""
+
+    def __init__(self, name: str) -> None:
+        self._row = _INTS.index(name)
+
+    def __get__(self, table: JobTable, owner: type[JobTable]) -> IntArray:
+        return table._i[self._row, : table.n]
 
 
 class JobTable:
-    """Columns over all living jobs. `f` and `i` hold them; the named properties are the ones in daily use."""
+    """The living jobs as columns, each a property; what is known of all of them together beside it."""
 
     __slots__ = (
         "_f",
@@ -113,6 +140,8 @@ class JobTable:
         "_keys",
         "beside",
         "broken",
+        "checkpoints",
+        "cpu_only",
         "crowd_s",
         "curves",
         "elastic",
@@ -157,8 +186,14 @@ class JobTable:
         """Jobs that take shares of a GPU or care for its type; without any, allocation has less to do."""
         self.irregular = 0
         """Jobs that may not have every size between `min` and `max`."""
+        self.checkpoints: dict[JobId, float | None] = {}
+        """Jobs that were seen to save: when the last checkpoint was complete; None before the first one, of
+        a job whose script saves when it is asked."""
+        self.cpu_only = 0
+        """Jobs that hold no GPU. Their sizes, and what they have in the column `gpus`, count replicas."""
         self.unsaved: set[JobId] = set()
-        """Jobs that a stop would cost all that they have done."""
+        """Jobs that a stop would cost all that they have done: those of one size that never save, and elastic
+        ones that are not declared restartable and of which no checkpoint was seen."""
         self.elastic = 0
         """Jobs that may have more than their `min`."""
         self.beside = Beside(0, 0, 0)
@@ -178,11 +213,59 @@ class JobTable:
         self.crowd_s = 0.0
         """Seconds that jobs were here, summed over all that ever were; what a share of the cluster was."""
 
-    def f(self, name: str) -> FloatArray:
-        return self._f[self.F[name], : self.n]
+    def stored_columns(self) -> dict[str, NDArray[Any]]:
+        """Return all columns as views, by the names under which snapshots store them."""
+        floats = {f"f.{name}": self._f[row, : self.n] for name, row in self.F.items()}
+        return floats | {f"i.{name}": self._i[row, : self.n] for name, row in self.I.items()}
 
-    def i(self, name: str) -> IntArray:
-        return self._i[self.I[name], : self.n]
+    def column(self, name: str) -> FloatArray | IntArray:
+        """Return a column by the name that a policy's view has for it. Raises KeyError."""
+        row = self.I.get(name)
+        return self._f[self.F[name], : self.n] if row is None else self._i[row, : self.n]
+
+    # Columns of all jobs, as views: what is written into one is in the table.
+    submit_s = _FloatColumn("submit_s")
+    first_start_s = _FloatColumn("first_start_s")
+    last_start_s = _FloatColumn("last_start_s")
+    last_stop_s = _FloatColumn("last_stop_s")
+    last_resize_s = _FloatColumn("last_resize_s")
+    tier_since_s = _FloatColumn("tier_since_s")
+    remaining_s = _FloatColumn("remaining_s")
+    rate = _FloatColumn("rate")
+    """Work that each job does in a second, as it is believed."""
+    anchor_s = _FloatColumn("anchor_s")
+    """When `remaining_s` was true."""
+    attained_gpu_s = _FloatColumn("attained_gpu_s")
+    service_gpu_s = _FloatColumn("service_gpu_s")
+    restart_s = _FloatColumn("restart_s")
+    not_before_s = _FloatColumn("not_before_s")
+    done_s = _FloatColumn("done_s")
+    crowd_before_s = _FloatColumn("crowd_before_s")
+    run_s = _FloatColumn("run_s")
+    changed_s = _FloatColumn("changed_s")
+    changes_left = _FloatColumn("changes_left")
+    held = _IntColumn("gpus")
+    """GPUs that each job has, or replicas of a CPU-only one."""
+    phase = _IntColumn("phase")
+    size = _IntColumn("size")
+    min = _IntColumn("min")
+    max = _IntColumn("max")
+    step = _IntColumn("step")
+    size_set = _IntColumn("size_set")
+    priority = _IntColumn("priority")
+    queue = _IntColumn("queue")
+    curve_start = _IntColumn("curve_start")
+    curve_last = _IntColumn("curve_last")
+    tier = _IntColumn("tier")
+    gpu_type = _IntColumn("gpu_type")
+    restarts = _IntColumn("restarts")
+    lost_gpus = _IntColumn("lost_gpus")
+    is_narrow = _IntColumn("narrow")
+    """1 for a job to which the open nodes leave fewer GPUs than it wants."""
+    wish = _IntColumn("wish")
+    changed_generation = _IntColumn("changed_generation")
+    is_cpu_only = _IntColumn("cpu_only")
+    """1 for a job without GPUs."""
 
     def cells(self) -> tuple[FloatArray, IntArray]:
         """Both matrices, to read and write single cells by `F` and `I`; valid until a row comes or goes."""
@@ -224,7 +307,9 @@ class JobTable:
             self.narrow += 1 if narrow else -1
             self._i[_NARROW, row] = narrow
 
-    def hold_back(self, row: int, wish: Wish | None = None, not_before_s: float | None = None) -> None:
+    def hold_back(
+        self, row: int, wish: DesiredState | None = None, not_before_s: float | None = None
+    ) -> None:
         """Changes whether and when a job may run, and keeps count; None leaves it as it is."""
         wishes, times = self._i[self.I["wish"]], self._f[self.F["not_before_s"]]
         before = int(wishes[row] != 0 or times[row] > 0)
@@ -234,7 +319,7 @@ class JobTable:
             times[row] = not_before_s
         self.held_back += int(wishes[row] != 0 or times[row] > 0) - before
 
-    def wish_of(self, row: int) -> Wish:
+    def wish_of(self, row: int) -> DesiredState:
         return _WISHES[int(self._i[self.I["wish"], row])]
 
     def in_motion(self) -> BoolArray | None:
@@ -243,6 +328,18 @@ class JobTable:
             return None
         phase = self._i[1, : self.n]
         found: BoolArray = (phase == _STARTING) | (phase == _RESIZING)
+        return found
+
+    def gpus(self) -> IntArray:
+        """By row: the GPUs that it holds; 0 for a CPU-only job, whatever its replicas."""
+        held = self._i[0, : self.n]
+        return np.where(self.is_cpu_only, 0, held) if self.cpu_only else held
+
+    def without_gpus(self) -> BoolArray | None:
+        """The CPU-only jobs; None when there are none."""
+        if not self.cpu_only:
+            return None
+        found: BoolArray = self.is_cpu_only != 0
         return found
 
     def is_broken(self) -> BoolArray | None:
@@ -274,9 +371,10 @@ class JobTable:
         self.n += 1
         self._f[:, row] = (
             *(job.submit_s, _NAN, _NAN, _NAN, _NAN, job.submit_s),
-            *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s, 0.0, 0.0, self.crowd_s),
+            *(job.work_s, 0.0, job.submit_s, 0.0, 0.0, job.restart_s, 0.0, 0.0, self.crowd_s, 0.0),
+            *(job.submit_s, CHANGES_AT_ONCE),
         )
-        self._i[:, row] = (0, 0, *self._request(job), 0, -1, 0, 0, 0, 0)
+        self._i[:, row] = (0, 0, *self._request(job), 0, -1, 0, 0, 0, 0, -1, job.cpu_only)
         self._count(job, 1)
         self.set_gpus(row, 0)
         return row
@@ -291,15 +389,29 @@ class JobTable:
 
     def _count(self, job: Job, by: int) -> None:
         """Keeps the sums over all jobs up to date when one comes (1) or goes (-1)."""
-        self.total_max += by * job.max
+        if job.cpu_only:
+            self.cpu_only += by
+        else:
+            self.total_max += by * job.max
         self.elastic += by * (job.max > job.min)
         self.picky += by * (job.share is not None or bool(job.gpu_types))
-        self.irregular += by * (job.sizes is not None or job.gpus_per_replica != 1)
-        if job.cpus_milli_per_gpu or job.memory_mib_per_gpu:
+        self.irregular += by * (job.sizes is not None or job.gpus_per_replica > 1)
+        if not job.cpu_only and (job.cpus_milli_per_gpu or job.memory_mib_per_gpu):
             self.beside = self.beside.plus(job, by)
-        if job.is_lost_by_a_stop and by > 0:
+        if by > 0 and (
+            job.is_lost_by_a_stop or (job.keeps_size_until_saved and job.id not in self.checkpoints)
+        ):
             self.unsaved.add(job.id)
         else:
+            self.unsaved.discard(job.id)
+
+    def note_checkpoint(self, row: int, saved_s: float | None) -> None:
+        """Notes that a job saves; an older time than the known one changes nothing."""
+        job = self.jobs[row]
+        before_s = self.checkpoints.get(job.id)
+        if before_s is None or (saved_s is not None and saved_s > before_s):
+            self.checkpoints[job.id] = saved_s
+        if not job.is_lost_by_a_stop:
             self.unsaved.discard(job.id)
 
     def _request(self, job: Job) -> tuple[int, ...]:
@@ -307,7 +419,7 @@ class JobTable:
         queue = self.queues.setdefault((job.namespace, job.queue), len(self.queues))
         size_set = self.size_sets.add(job.sizes)
         start, last = self._add_curve(job.curve)
-        sizes = (job.size, job.min, job.max, job.gpus_per_replica, size_set)
+        sizes = (job.size, job.min, job.max, job.gpus_per_replica or 1, size_set)
         return (*sizes, job.priority, queue, start, last)
 
     def set_curve(self, row: int, curve: SpeedCurve) -> None:
@@ -329,9 +441,10 @@ class JobTable:
         self._count(self.jobs[row], -1)
         self.short.discard(job)
         self.outlooks.pop(job, None)
+        self.checkpoints.pop(job, None)
         self.set_phase(row, Phase.WAITING)
         self.set_narrow(row, False)
-        self.hold_back(row, Wish.RUN, 0.0)
+        self.hold_back(row, DesiredState.RUN, 0.0)
         del self._keys[row], self.ids[row], self.jobs[row], self.placements[row], self.key_of[job]
         if row < self.n // 2:
             # The shorter side moves: old jobs, which are the first to end, have few before them.
@@ -353,9 +466,13 @@ class JobTable:
             worked_s = cell(_RATE, row) * elapsed_s
             f[_LEFT, row] = max(0.0, cell(_LEFT, row) - worked_s)
             f[_DONE, row] = cell(_DONE, row) + worked_s
+            if self._i.item(_CPU_ONLY, row):
+                return
             served = self._i.item(0, row) * elapsed_s
             f[_ATTAINED, row] = cell(_ATTAINED, row) + served
             f[_SERVICE, row] = cell(_SERVICE, row) + served
+            if self.placements[row] is not None:
+                f[_RUN, row] = cell(_RUN, row) + elapsed_s
 
     def legal_sizes(self) -> LegalSizes:
         """What each job may have, read-only. Its four columns lie side by side and are cut out at once."""
@@ -366,14 +483,14 @@ class JobTable:
         return LegalSizes(low, high, step, listed, self.size_sets.matrix, regular, rigid)
 
     def speed(self) -> Curves:
-        return Curves(self.curves.flat, self.i("curve_start"), self.i("curve_last"))
+        return Curves(self.curves.flat, self.curve_start, self.curve_last)
 
     def fork(self) -> JobTable:
         twin = JobTable()
         twin.n = self.n
         twin._f, twin._i = self._f.copy(), self._i.copy()
         twin._keys, twin.ids = list(self._keys), list(self.ids)
-        counts = ("elastic", "total_max", "picky", "irregular", "moving", "broken", "narrow")
+        counts = ("elastic", "total_max", "picky", "irregular", "moving", "broken", "narrow", "cpu_only")
         for name in (*counts, "held_back"):
             setattr(twin, name, getattr(self, name))
         twin.beside, twin.crowd_s = self.beside, self.crowd_s
@@ -381,7 +498,7 @@ class JobTable:
         twin.key_of, twin.queues = dict(self.key_of), dict(self.queues)
         twin.short, twin.unsaved = set(self.short), set(self.unsaved)
         twin.curves, twin.size_sets = self.curves.fork(), self.size_sets.fork()
-        twin.outlooks = dict(self.outlooks)
+        twin.outlooks, twin.checkpoints = dict(self.outlooks), dict(self.checkpoints)
         return twin
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from batuta.core.bitsets import mask_of
+from batuta.core.arrays import mask_of
 from batuta.core.cluster import Node, Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.node_table import NodeTable
@@ -117,13 +117,14 @@ class Layout:
             self.total_free += after - before
 
     def take(self, i: int, mask: int, job: Job) -> None:
-        """Gives GPUs of a node to a job, with the CPU and memory beside them."""
+        """Gives GPUs of a node to a job, with the CPU and memory beside them; none for a CPU-only replica."""
         if job.share is not None:
             self._take_share(i, mask.bit_length() - 1, job.share)
         else:
             self.set_free(i, self.free[i] & ~mask)
         if job.cpus_milli_per_gpu or job.memory_mib_per_gpu:
-            self._charge(i, mask.bit_count(), job)
+            # A replica of a CPU-only job counts once; no GPUs of any other job count nothing.
+            self._charge(i, mask.bit_count() or int(job.cpu_only), job)
 
     def give_back(self, i: int, mask: int, job: Job) -> None:
         """The opposite of `take`; GPUs that fell ill meanwhile do not become free."""
@@ -132,10 +133,10 @@ class Layout:
         else:
             self.set_free(i, self.free[i] | (mask & self.healthy[i]))
         if job.cpus_milli_per_gpu or job.memory_mib_per_gpu:
-            self._charge(i, -mask.bit_count(), job)
+            self._charge(i, -(mask.bit_count() or int(job.cpu_only)), job)
 
     def _charge(self, i: int, gpus: int, job: Job) -> None:
-        """Takes what a job wants beside so many GPUs; a negative number gives it back."""
+        """Takes what a job wants beside so many GPUs, or for so many CPU-only replicas; or gives it back."""
         if self._lent:
             self._lent = False
             self.cpus_milli, self.memory_mib = list(self.cpus_milli), list(self.memory_mib)

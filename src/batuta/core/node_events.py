@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from batuta.core import event as ev
-from batuta.core.bitsets import mask_of
+from batuta.core.arrays import mask_of
 from batuta.core.cluster import Node
-from batuta.core.holdings import lose, type_of, without
-from batuta.core.idle import Usage, note_use
+from batuta.core.holdings import lose, lose_node, type_of, without
 from batuta.core.job import JobId
 from batuta.core.job_table import Phase
-from batuta.core.world import Avoided, Others, World, speed_at
+from batuta.core.utilisation import Usage, note_use
+from batuta.core.world import ExcludedNodes, ForeignUsage, World, speed_at
 
 
 def _node_added(world: World, event: ev.NodeAdded) -> None:
@@ -44,13 +44,13 @@ def _look_at_tenants(world: World, node: Node, now_s: float) -> None:
     jobs = world.jobs
     for row, placement in enumerate(jobs.placements):
         if placement is not None and node.name in placement.nodes:
-            jobs.i("gpu_type")[row] = type_of(world, placement)
+            jobs.gpu_type[row] = type_of(world, jobs.jobs[row], placement)
             if jobs.phase_of(row) is Phase.RUNNING:
                 jobs.settle(row, now_s)
-                jobs.f("rate")[row] = speed_at(world, jobs.jobs[row], placement)
+                jobs.rate[row] = speed_at(world, jobs.jobs[row], placement)
 
 
-def _forgive(world: World, job: JobId, avoided: Avoided, nodes: int) -> None:
+def _forgive(world: World, job: JobId, avoided: ExcludedNodes, nodes: int) -> None:
     left = avoided.nodes & ~nodes
     if left:
         world.avoided[job] = avoided._replace(nodes=left)
@@ -62,8 +62,8 @@ def _others_use(world: World, event: ev.OthersUse) -> None:
     if event.node not in world.nodes.index:
         return
     i = world.nodes.index[event.node]
-    layout, before = world.layout, world.others.get(i, Others())
-    now = world.others[i] = Others(mask_of(event.gpus), event.cpus_milli, event.memory_mib)
+    layout, before = world.layout, world.others.get(i, ForeignUsage())
+    now = world.others[i] = ForeignUsage(mask_of(event.gpus), event.cpus_milli, event.memory_mib)
     layout.cpus_milli[i] -= now.cpus_milli - before.cpus_milli
     layout.memory_mib[i] -= now.memory_mib - before.memory_mib
     if now.gpus == before.gpus:
@@ -85,7 +85,7 @@ def _held(world: World, i: int) -> int:
 
 def _healthy(world: World, i: int) -> int:
     """The GPUs of a node that jobs may have."""
-    return world.sound(i) & ~world.others.get(i, Others()).gpus
+    return world.sound(i) & ~world.others.get(i, ForeignUsage()).gpus
 
 
 def _node_lost(world: World, event: ev.NodeLost) -> None:
@@ -134,9 +134,12 @@ def _refresh_node(world: World, i: int, now_s: float) -> None:
     closed = world.lost & bit or world.cordoned & bit
     layout.usable = layout.usable & ~bit if closed else layout.usable | bit
     # A GPU that others are thought to have may be held by a job of ours all the same.
-    gone = (before | world.others.get(i, Others()).gpus | (1 << world.nodes.nodes[i].gpus) - 1) & ~sound
+    gone = (before | world.others.get(i, ForeignUsage()).gpus | (1 << world.nodes.nodes[i].gpus) - 1) & ~sound
     if gone:
         _drop_gpus(world, i, gone, now_s)
+    if world.lost & bit and world.jobs.cpu_only:
+        for row in range(world.jobs.n):
+            lose_node(world, row, world.nodes.nodes[i].name, now_s)
     world.recount()
     world.look_around()
 

@@ -5,12 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from batuta.core.bitsets import bits
-from batuta.core.cluster import Node, NodeName, Placement
-from batuta.core.fit import Choosy, NodeTerm, Operator, Requirement, compares, tolerates
+from batuta.core.arrays import bits
+from batuta.core.cluster import (
+    Node,
+    NodeName,
+    NodeSelector,
+    NodeTerm,
+    Operator,
+    Placement,
+    Requirement,
+    compares,
+    tolerates,
+)
 
 TYPE_LABEL = "batuta.dev/gpu-type"
-"""Every node has this label, whatever else is written on it."""
+"""Every node with GPUs has this label, whatever else is written on it."""
+NO_TYPE = -1
+"""The type of a node without GPUs. It is in no set of `by_type`."""
 OFFERS_SHARES = ("batuta.dev/offers-shares", "true")
 """A label of nodes of which shares can be had: jobs ask for it where not every node holds them to one."""
 
@@ -83,14 +94,19 @@ class NodeTable:
 
     def _enter(self, i: int, node: Node) -> None:
         bit = 1 << i
-        kind = self.type_of[i] = self.know_type(node.gpu_type)
-        self.by_type[kind] |= bit
+        labels = node.labels
+        if node.gpus:
+            kind = self.type_of[i] = self.know_type(node.gpu_type)
+            self.by_type[kind] |= bit
+            labels = ((TYPE_LABEL, node.gpu_type), *labels)
+        else:
+            self.type_of[i] = NO_TYPE
         self.rack_of[i] = node.rack
         self.by_rack[node.rack] = self.by_rack.get(node.rack, 0) | bit
         self.by_size[node.gpus] = self.by_size.get(node.gpus, 0) | bit
         model = replace(node, name="", rack="", zone="", labels=(), taints=())
         self.models[model] = self.models.get(model, 0) | bit
-        for label in ((TYPE_LABEL, node.gpu_type), *node.labels):
+        for label in labels:
             self.by_label[label] = self.by_label.get(label, 0) | bit
             self.by_key[label[0]] = self.by_key.get(label[0], 0) | bit
         if node.taints:
@@ -99,7 +115,7 @@ class NodeTable:
         self.largest = max(self.largest, node.gpus)
         self._matching.clear()
 
-    def matching(self, job: Choosy) -> int:
+    def matching(self, job: NodeSelector) -> int:
         """Nodes whose labels and taints suit the job."""
         key = job.node_labels, job.node_terms, job.tolerations
         found = self._matching.get(key)
@@ -107,7 +123,7 @@ class NodeTable:
             found = self._matching[key] = self._match(job)
         return found
 
-    def _match(self, job: Choosy) -> int:
+    def _match(self, job: NodeSelector) -> int:
         found = self.all & ~self.tainted
         for i in bits(self.tainted):
             if all(tolerates(job.tolerations, taint) for taint in self.nodes[i].taints):

@@ -1,17 +1,69 @@
-"""The outcome of one cycle: commands, and for every job the reason why it has what it has."""
+"""The outcome of one cycle: commands for the backend, and for every job the reason for what it has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from batuta.core.arrays import BoolArray, IntArray
-from batuta.core.command import Command
+from batuta.core.cluster import Placement
 from batuta.core.job import JobId
 from batuta.core.quota import Flavors
-from batuta.core.reason import Evidence, Reason
+from batuta.core.reason import REPLICAS, Evidence, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Run a job that has no GPUs."""
+
+    job: JobId
+    placement: Placement
+    reason: Reason
+    evidence: Evidence = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Give a running job another number of GPUs."""
+
+    job: JobId
+    placement: Placement
+    reason: Reason
+    evidence: Evidence = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Migrate:
+    """Give a running job the same number of GPUs elsewhere."""
+
+    job: JobId
+    placement: Placement
+    reason: Reason
+    evidence: Evidence = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Take all GPUs from a job; it keeps its progress and waits again."""
+
+    job: JobId
+    reason: Reason
+    evidence: Evidence = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End a job for good, whether it has GPUs or not. It is over once the backend says so."""
+
+    job: JobId
+    reason: Reason
+    evidence: Evidence = ()
+
+
+Command: TypeAlias = Start | Resize | Migrate | Preempt | Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +119,9 @@ class Decisions:
             "capacity": self.capacity[kind] if kind >= 0 else 0,
         }
         reason, own = self.special.get(row) or (self._common(row, numbers, kind), ())
+        if any(name == REPLICAS for name, _ in own):
+            # What else there is of numbers counts GPUs.
+            numbers.clear()
         numbers.update(own)
         return Decision(self.ids[row], gpus, reason, tuple(numbers.items()))
 

@@ -2,12 +2,72 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, cast, runtime_checkable
 
 from batuta.core.arrays import IntArray
-from batuta.core.parts import Parts
-from batuta.core.typed_view import Choice, TypedView
-from batuta.core.view import PoolView
+from batuta.core.partitions import Partitions
+from batuta.core.view import Choice, PoolView, TypedView
+
+
+class PlacerKind(Enum):
+    """The placers that a policy may be defined with."""
+
+    TOPOLOGY = "topology"
+    """Close together, by rack, node, NVLink and NUMA."""
+    WHOLE_NODES = "whole-nodes"
+    """Jobs of more than a node on whole nodes; running jobs stay where they are."""
+    MOST_FREE = "most-free"
+    """The nodes with the most free GPUs first, as the published replays do."""
+    MOST_FREE_BY_SIZE = "most-free-by-size"
+    """The same, large jobs first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayTraits:
+    """How jobs of the published replays learn and tune their batch size under a policy."""
+
+    knowledge: str = ""
+    """What the policy may know of jobs; empty: what the experiment says."""
+    adapts_batch: bool = False
+    """Jobs choose their batch size for the GPUs that they have."""
+    every_size: bool = False
+    """Batch sizes are chosen for every GPU count, not only for those that fill nodes."""
+    explores: tuple[int, int, float, float] | None = None
+    """How jobs explore larger sizes: GPUs of a job that was never measured, how many times the most that was
+    measured it may have then, and the communication that is expected there. None: as usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTraits:
+    """What a policy can do, and what it asks of the steps around it, declared as one value."""
+
+    placer: PlacerKind = PlacerKind.TOPOLOGY
+    typed: bool = False
+    """It has `allocate_types` (TypedPolicy)."""
+    tiered: bool = False
+    """It has `tiers` (TieredPolicy)."""
+    parted: bool = False
+    """It has `allocate_parts` (PartedPolicy)."""
+    generous: bool = False
+    """It gives every job its `max` whenever that is within the capacity for all together. The scheduler does
+    not ask it then, which in a quiet cluster is most of the time."""
+    weighs: bool = False
+    """It charges restarts itself, so the step `weigh` does not judge growth again."""
+    steady: bool = False
+    """It heeds `PoolView.held`: the jobs that keep their size."""
+    min_first: bool = False
+    """No job grows while another job waits that would fit at its `min`. A server's default policy has it."""
+    as_published: bool = False
+    """A published baseline: changes are neither weighed nor held back, as its authors ran it."""
+    decide_every_s: float | None = None
+    """The scheduler decides at least this often while jobs wait: the order changes with time alone."""
+    replay: ReplayTraits = ReplayTraits()
+
+
+PLAIN = PolicyTraits()
+"""A policy that only divides GPUs."""
 
 
 @runtime_checkable
@@ -16,35 +76,32 @@ class Policy(Protocol):
 
     It holds parameters, never state. The result has one count per row of the view: 0 or a legal size,
     together at most the capacity.
-
-    A policy may say `generous = True`: it gives every job its `max` whenever that is within the capacity for
-    all together. Then it is not asked at such moments, which in a quiet cluster is most of the time.
     """
 
     @property
     def name(self) -> str: ...
 
+    @property
+    def traits(self) -> PolicyTraits: ...
+
     def allocate(self, view: PoolView) -> IntArray: ...
 
 
-@runtime_checkable
 class TieredPolicy(Policy, Protocol):
     """A policy that also moves jobs between queue levels; the World remembers the level."""
 
     def tiers(self, view: PoolView) -> IntArray: ...
 
 
-@runtime_checkable
 class PartedPolicy(Policy, Protocol):
     """A policy that divides many small pools at once, and gives each what it would get alone.
 
     The view has the rows of all parts and no capacity of its own.
     """
 
-    def allocate_parts(self, view: PoolView, parts: Parts) -> IntArray: ...
+    def allocate_parts(self, view: PoolView, parts: Partitions) -> IntArray: ...
 
 
-@runtime_checkable
 class TypedPolicy(Policy, Protocol):
     """A policy that also chooses the GPU type of each job. It is asked so when there is more than one.
 
@@ -53,3 +110,18 @@ class TypedPolicy(Policy, Protocol):
     """
 
     def allocate_types(self, view: TypedView) -> Choice: ...
+
+
+def as_tiered(policy: Policy) -> TieredPolicy | None:
+    """The policy, if it declares queue levels."""
+    return cast(TieredPolicy, policy) if policy.traits.tiered else None
+
+
+def as_parted(policy: Policy) -> PartedPolicy | None:
+    """The policy, if it declares that it divides many pools at once."""
+    return cast(PartedPolicy, policy) if policy.traits.parted else None
+
+
+def as_typed(policy: Policy) -> TypedPolicy | None:
+    """The policy, if it declares that it chooses GPU types."""
+    return cast(TypedPolicy, policy) if policy.traits.typed else None

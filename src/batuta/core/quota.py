@@ -1,19 +1,57 @@
-"""Who may use how much, as administrators say it: Kueue's objects as plain values.
+"""Quota as administrators declare it: Kueue's objects as plain values, and the quota that follows from them.
 
 Amounts are whole thousandths, so that `500m` of a CPU is exact; a GPU is 1000, a byte of memory 1000.
+
+Jobs that name no queue are in `default`. Once queues have quota for GPUs, `default` may use the GPUs of the
+cluster less the nominal quota of all queues and cohorts, by GPU type, unless it has a quota of its own. It
+is a cluster queue like any other then: it lends nothing and borrows nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from batuta.core.idle_wish import NO_WISH, IdleWish
+from batuta.core.node_table import TYPE_LABEL, NodeTable
+
+
+class IdleAction(Enum):
+    """What is done about a job that leaves its GPUs idle, beside telling so."""
+
+    REPORT = "report"
+    SHRINK = "shrink"
+    """It is made as small as it may be."""
+    PARK = "park"
+    """It makes a checkpoint and waits until somebody starts it again."""
+
+
+class IdleWish(NamedTuple):
+    """What a queue says of it; None: nothing."""
+
+    action: IdleAction | None = None
+    after_s: float | None = None
+
+    def or_else(self, other: IdleWish) -> IdleWish:
+        """What this one says, and the other where this says nothing."""
+        return IdleWish(self.action or other.action, self.after_s or other.after_s)
+
+
+NO_WISH = IdleWish()
+
 
 MILLI = 1000
+NO_LIMIT = 10_000_000 * MILLI
+"""A nominal quota of so much stands for no limit: more than any cluster has."""
+ALL_GPUS = "batuta.dev/gpus"
+"""A resource that counts every GPU of a job, whatever else counts it too."""
+
+
+def counts_gpus(resource: str) -> bool:
+    """Whether quota in this resource is counted in GPUs."""
+    return resource in (ALL_GPUS, "gpu") or resource.endswith("/gpu")
 
 
 class Cell(NamedTuple):
@@ -205,6 +243,8 @@ class ClusterQueue:
     idle: IdleWish = NO_WISH
     trial: bool | None = None
     """Whether its jobs are tried out before they wait; None: it does not say."""
+    max_priority: int | None = None
+    """The highest priority that users may give its jobs; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +258,8 @@ class LocalQueue:
     idle: IdleWish = NO_WISH
     """Goes before that of its cluster queue."""
     trial: bool | None = None
+    """The same."""
+    max_priority: int | None = None
     """The same."""
 
 
@@ -300,6 +342,14 @@ class Quota:
             return False
         return bool(self.queue_of[door.cluster_queue].trial if door.trial is None else door.trial)
 
+    def max_priority(self, namespace: str, queue: str) -> int | None:
+        """The highest priority that users may give jobs of a queue; None where the queue does not say."""
+        door = self.way(namespace, queue)
+        if door is None or door.cluster_queue not in self.queue_of:
+            return None
+        own = self.queue_of[door.cluster_queue].max_priority
+        return own if door.max_priority is None else door.max_priority
+
 
 def cells_of(groups: tuple[ResourceGroup, ...]) -> Iterator[tuple[Cell, Limits]]:
     """Each cell that a queue or cohort has quota in, with its limits."""
@@ -307,3 +357,153 @@ def cells_of(groups: tuple[ResourceGroup, ...]) -> Iterator[tuple[Cell, Limits]]
         for flavor in group.flavors:
             for resource, limits in zip(group.resources, flavor.limits, strict=True):
                 yield Cell(flavor.flavor, resource), limits
+
+
+DEFAULT_QUEUE = "default"
+REST_LABEL = (TYPE_LABEL, "*")
+"""The label of a flavor for all GPU types that a queue has no other flavor for."""
+_GPU = "nvidia.com/gpu"
+
+
+class RestOfType(NamedTuple):
+    """GPUs of one type: those of the cluster, and those that no queue or cohort has nominal quota for."""
+
+    gpu_type: str
+    gpus: int
+    left: int
+
+
+@dataclass(frozen=True)
+class EffectiveQuota(Quota):
+    """Declared quota, and the cluster queue `default` for jobs that name no queue."""
+
+    rest: tuple[RestOfType, ...] = ()
+    """What `default` may use, by GPU type; empty where it was declared itself."""
+
+    def way(self, namespace: str, queue: str) -> LocalQueue | None:
+        found = super().way(namespace, queue)
+        if found is None and queue == DEFAULT_QUEUE and self.queue_of[queue].namespaces == Selector():
+            return LocalQueue(queue, queue)
+        return found
+
+
+def effective_quota(quota: Quota, nodes: NodeTable, lost: int = 0, resource: str = _GPU) -> Quota:
+    """Return the quota that holds on these nodes, of which some are lost; itself where it limits no GPUs.
+
+    `resource` is what GPUs of `default` are counted in.
+    """
+    given = [claim for groups in _declared(quota) for claim in _claims(quota, groups)]
+    if not given:
+        return quota
+    declared = {one.name: getattr(quota, one.name) for one in fields(Quota)}
+    if DEFAULT_QUEUE in quota.queue_of and DEFAULT_QUEUE not in quota.leaving:
+        return EffectiveQuota(**declared)
+    rest = _rest(given, nodes, nodes.all & ~lost)
+    flavors = [_flavor_of_type(quota, one.gpu_type) for one in rest]
+    own = tuple(
+        FlavorQuota(flavor.name, (Limits(one.left * MILLI),))
+        for flavor, one in zip(flavors, rest, strict=True)
+    )
+    queue = ClusterQueue(
+        DEFAULT_QUEUE,
+        groups=(ResourceGroup((resource,), own),) if own else (),
+        preemption=Preemption(Within.LOWER_PRIORITY),
+    )
+    declared["flavors"] += tuple(flavor for flavor in flavors if flavor.name not in quota.flavor_of)
+    others = tuple(one for one in quota.cluster_queues if one.name != DEFAULT_QUEUE)
+    declared["cluster_queues"] = (*others, queue)
+    declared["leaving"] = tuple(name for name in quota.leaving if name != DEFAULT_QUEUE)
+    return EffectiveQuota(**declared, rest=rest)
+
+
+def rest_of(quota: Quota) -> tuple[RestOfType, ...]:
+    """Return what `default` may use by GPU type; nothing where it has quota of its own, or needs none."""
+    return quota.rest if isinstance(quota, EffectiveQuota) else ()
+
+
+def tell_rest(quota: Quota) -> str:
+    """Return a sentence on what `default` may use; an empty one where `rest_of` is."""
+    rest = rest_of(quota)
+    if not rest:
+        return ""
+    gpus, left = sum(one.gpus for one in rest), sum(one.left for one in rest)
+    own = f"queue {DEFAULT_QUEUE} (jobs that name no queue) has no quota of its own"
+    fix = 'to give it some: queues: [{name: default, quota: {"*": N}}]'
+    if not left:
+        return f"{own}, and quotas leave it none of the {gpus} GPUs: its jobs wait; {fix}"
+    by_type = f" ({', '.join(f'{one.left} {one.gpu_type}' for one in rest)})" if len(rest) > 1 else ""
+    return f"{own}: it may use the {left} of {gpus} GPUs that quotas leave{by_type}; {fix}"
+
+
+class _Claim(NamedTuple):
+    """So many thousandths of GPUs of the nodes with these labels belong to a queue or a cohort."""
+
+    labels: tuple[tuple[str, str], ...]
+    amount: int
+
+
+def _declared(quota: Quota) -> Iterator[tuple[ResourceGroup, ...]]:
+    for queue in quota.cluster_queues:
+        if queue.name != DEFAULT_QUEUE or queue.name not in quota.leaving:
+            yield queue.groups
+    for cohort in quota.cohorts:
+        yield cohort.groups
+
+
+def _claims(quota: Quota, groups: tuple[ResourceGroup, ...]) -> Iterator[_Claim]:
+    """What one queue or cohort was given. A limit on GPUs of all types includes those by type."""
+    by_type, of_all = list[_Claim](), list[_Claim]()
+    for cell, limits in cells_of(groups):
+        flavor = quota.flavor_of.get(cell.flavor)
+        if flavor is None or not counts_gpus(cell.resource) or limits.nominal >= NO_LIMIT:
+            continue
+        claim = _Claim(tuple(label for label in flavor.node_labels if label != REST_LABEL), limits.nominal)
+        (of_all if cell.resource == ALL_GPUS else by_type).append(claim)
+    yield from by_type
+    counted = sum(claim.amount for claim in by_type)
+    for claim in of_all:
+        yield claim._replace(amount=max(0, claim.amount - counted))
+
+
+def _rest(given: list[_Claim], nodes: NodeTable, there: int) -> tuple[RestOfType, ...]:
+    """What all claims leave of each GPU type.
+
+    Claims on the fewest GPUs are met first; a claim on several types takes from the one that has most left.
+    """
+    total = _gpus_by_type(nodes, there)
+    left = list(total)
+    known = {claim.labels: _gpus_by_type(nodes, _with_labels(nodes, there, claim.labels)) for claim in given}
+    for claim in sorted(given, key=lambda one: sum(known[one.labels])):
+        wants = claim.amount
+        own = known[claim.labels]
+        for kind in sorted(range(len(left)), key=lambda kind: -left[kind]):
+            taken = min(wants, left[kind], own[kind])
+            left[kind] -= taken
+            wants -= taken
+    return tuple(
+        RestOfType(name, total[kind] // MILLI, left[kind] // MILLI)
+        for kind, name in enumerate(nodes.types)
+        if nodes.by_type[kind]
+    )
+
+
+def _with_labels(nodes: NodeTable, there: int, labels: tuple[tuple[str, str], ...]) -> int:
+    for label in labels:
+        there &= nodes.by_label.get(label, 0)
+    return there
+
+
+def _gpus_by_type(nodes: NodeTable, chosen: int) -> list[int]:
+    """The GPUs of these nodes by type, in thousandths."""
+    return [
+        sum(gpus * MILLI * (own & chosen & sized).bit_count() for gpus, sized in nodes.by_size.items())
+        for own in nodes.by_type
+    ]
+
+
+def _flavor_of_type(quota: Quota, gpu_type: str) -> Flavor:
+    """A flavor of the type's own name, whatever is declared: what jobs hold keeps its flavor."""
+    flavor = Flavor(gpu_type, ((TYPE_LABEL, gpu_type),))
+    while quota.flavor_of.get(flavor.name, flavor) != flavor:
+        flavor = replace(flavor, name=f"{flavor.name}-type")
+    return flavor

@@ -10,7 +10,9 @@ Evidence: TypeAlias = tuple[tuple[str, float], ...]
 """Named numbers that back a reason, in the order in which people should read them."""
 
 
-_ONE = re.compile(r"\b1 GPUs\b")
+REPLICAS = "replicas"
+"""Is part of the evidence about a CPU-only job: what counts GPUs in a sentence counts its replicas then."""
+_ONE = re.compile(r"\b1 (GPU|replica|CPU)s\b")
 
 
 class Reason(Enum):
@@ -44,6 +46,14 @@ class Reason(Enum):
         "its cohort lends {lends:g} more"
     )
     EXCEEDS_QUOTA = "needs {needs:g} GPUs, its queue can have {most:g} at most"
+    EXCEEDS_REST = (
+        "needs {needs:g} GPUs; queue default has no quota of its own, and quotas leave {most:g} of "
+        "{cluster:g} GPUs to it: name another queue, or give it quota"
+    )
+    REST_EXHAUSTED = (
+        "needs {needs:g} GPUs; queue default has no quota of its own, and of the {quota:g} of {cluster:g} "
+        "GPUs that quotas leave to it {quota_left:g} are left"
+    )
     NO_MATCHING_FLAVOR = "its queue has no quota for what it wants"
     BEHIND_ANOTHER = "stands behind another job of its queue that cannot start yet"
     KEPT_FOR_ANOTHER = (
@@ -54,12 +64,31 @@ class Reason(Enum):
     TOPOLOGY_UNMET = "needs {needs:.0f} GPUs close together, the best place has {best:.0f}"
     NO_MATCHING_NODE = "no node has the labels it wants or the taints it tolerates"
     SHORT_OF_CPU_OR_MEMORY = "GPUs are free, but the CPU or memory beside them is not"
+    WAITING_FOR_CPU = (
+        "needs {needs:.0f} replicas with {cpus:g} CPUs each, the jobs that go first leave room for {free:.0f}"
+    )
+    WAITING_FOR_MEMORY = (
+        "needs {needs:.0f} replicas with {memory_gib:g} GiB of memory each, "
+        "the jobs that go first leave room for {free:.0f}"
+    )
+    EXCEEDS_CPU_OR_MEMORY = (
+        "needs {needs:.0f} replicas with {cpus:g} CPUs and {memory_gib:g} GiB of memory each, "
+        "the nodes that it may use have room for {capacity:.0f} when no job is on them"
+    )
     SHARES_WITH_OTHERS = (
         "has {gpus:.0f} of the {asked:.0f} GPUs it asked for; the others are held by other jobs"
     )
     AT_ASKED_SIZE = "has {gpus:.0f} GPUs, {asked:.0f} asked for; it could use {max:.0f}, {free:.0f} are spare"
     CHANGE_DOES_NOT_PAY = (
         "stays at {gpus:.0f} GPUs: a change to {wanted:.0f} gains {gain_s:.0f} s and costs {cost_s:.0f} s"
+    )
+    SETTLING = (
+        "stays at {gpus:.0f} GPUs for now: it was changed {ago_s:.0f} s ago, and a job is changed once for "
+        "each arrival or end, at most {most:.0f} times an hour ({changes_left:.0f} left)"
+    )
+    KEEPS_SIZE = (
+        "keeps its {gpus:.0f} GPUs: no checkpoint of it was seen, so a resize would lose its work; it is "
+        "restarted with fewer only so that another job can start"
     )
     IN_TRANSITION = "has {gpus:.0f} GPUs and is just starting or resizing"
     PARKED = "is parked until it is started again"
@@ -78,6 +107,8 @@ class Reason(Enum):
     EVICTED = "has to leave its GPUs, and may have others"
     RESTART_BACKOFF = "failed and is tried again in {wait_s:.0f} s"
     RESIZE_BACKOFF = "could not be resized; that is tried again in {wait_s:.0f} s"
+    # Why a job is over that did not end by itself.
+    TIME_LIMIT = "reached its limit of {limit_s:g} s of running time"
     # What holds a job up that has all it asked for.
     STRAGGLER = (
         "is held up by a straggler: rank {rank:.0f} of {ranks:.0f} needs {slowdown:.1f} times as long as "
@@ -92,6 +123,10 @@ class Reason(Enum):
     ADMITTED = "starts with {gpus:.0f} GPUs"
     GREW = "grows from {before:.0f} to {gpus:.0f} GPUs"
     SHRANK = "gives GPUs to other jobs: {before:.0f} to {gpus:.0f}"
+    SHRANK_UNSAVED = (
+        "starts again with {gpus:.0f} instead of {before:.0f} GPUs, so that another job can start; no "
+        "checkpoint of it was seen, so {lost_s:.0f} s of its work are lost"
+    )
     CUT_TO_MAX = "shrinks from {before:.0f} to {gpus:.0f} GPUs: it may have {max:.0f} at most"
     SHRUNK_IDLE = "shrinks from {before:.0f} to {gpus:.0f} GPUs: it has not used them for {idle_s:.0f} s"
     PREEMPTED = "gives its {before:.0f} GPUs to jobs that go first"
@@ -107,4 +142,9 @@ class Reason(Enum):
     LOST_NODE = "lost {lost:.0f} GPUs and there are no others for it now"
 
     def sentence(self, evidence: Evidence) -> str:
-        return _ONE.sub("1 GPU", self.value.format(**dict(evidence)))
+        numbers, text = dict(evidence), str(self.value)
+        if REPLICAS in numbers:
+            numbers.setdefault("gpus", numbers[REPLICAS])
+            text = text.replace("its GPUs", "its nodes").replace("GPUs", REPLICAS)
+        text = text.format(**numbers)
+        return _ONE.sub(r"1 \1", text)

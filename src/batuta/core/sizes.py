@@ -1,8 +1,9 @@
-"""Which GPU counts a job may have: every step between min and max, or an explicit list."""
+"""The GPU counts that a job may have: every step from min to max, or a list; and sizes that fill nodes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -98,3 +99,24 @@ class LegalSizes:
         table = self.sets[self.set_of[row]]
         legal: IntArray = table[(table >= self.min[row]) & (table <= self.max[row])]
         return legal
+
+
+FINE_NODES = 8
+"""Up to so many nodes every number is a size; beyond, there are four to an octave."""
+
+
+@lru_cache(maxsize=256)
+def node_sizes(most: int, gpus_per_node: int) -> tuple[int, ...]:
+    """Such sizes up to `most`, ascending: 1, 2, 4, 8, 12, …, 32, 40, 48, 56, 64, 80, … on nodes of four."""
+    sizes = set()
+    part = 1
+    while part < gpus_per_node:
+        sizes.add(part)
+        part *= 2
+    nodes, step = 1, 1
+    while nodes * gpus_per_node <= most:
+        sizes.add(nodes * gpus_per_node)
+        if nodes >= FINE_NODES * step:
+            step *= 2
+        nodes += step
+    return tuple(sorted(n for n in sizes if n <= most))

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from batuta.core.bitsets import bits
+from batuta.core.arrays import bits
 from batuta.core.cluster import Placement
-from batuta.core.idle import Idle, Usage
-from batuta.core.job import Job, JobId, JobState
+from batuta.core.feasible_capacity import NodeRequirements, most_gpus, most_on_node, wishes_of
+from batuta.core.job import Job, JobId, JobState, Progress
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import Layout
-from batuta.core.node_table import NodeTable
-from batuta.core.progress import Progress
-from batuta.core.quota import Flavors, Quota
-from batuta.core.reach import Wishes, most_gpus, most_on_node, wishes_of
+from batuta.core.node_table import NO_TYPE, NodeTable
+from batuta.core.quota import Flavors, Quota, effective_quota
+from batuta.core.reason import Evidence, Reason
 from batuta.core.trial import TrialMeasurement
+from batuta.core.utilisation import Idle, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,14 @@ class PastJob:
     """What its trial runs showed, if it had some."""
     placement: Placement | None = None
     """Where a trial run was at its end."""
+    run_s: float | None = None
+    """How long it had a place; None for a job that ended before that was counted."""
+    reason: Reason | None = field(default=None, metadata={"rare": True})
+    """Why it was ended, where it did not end by itself."""
+    evidence: Evidence | None = field(default=None, metadata={"rare": True})
 
 
-class Others(NamedTuple):
+class ForeignUsage(NamedTuple):
     """What others use of a node."""
 
     gpus: int = 0
@@ -49,7 +54,7 @@ class Others(NamedTuple):
     memory_mib: int = 0
 
 
-class Avoided(NamedTuple):
+class ExcludedNodes(NamedTuple):
     """Nodes that would not have a job, as a set, and until when they are not asked again."""
 
     nodes: int
@@ -60,9 +65,12 @@ class World:
     """Jobs, nodes, queues, placements. One owner changes it, by `apply`; `fork` gives an independent copy."""
 
     __slots__ = (
+        "_effective",
+        "_effective_from",
         "_open_capacity",
         "avoided",
         "cordoned",
+        "demand_generation",
         "flavors",
         "forgotten",
         "idle",
@@ -92,6 +100,9 @@ class World:
         self.nodes = NodeTable()
         self.layout = Layout(self.nodes)
         self.quota = Quota()
+        """What administrators declared; `effective_quota` is what holds."""
+        self._effective = self.quota
+        self._effective_from: Quota | None = None
         self.flavors: dict[JobId, Flavors] = {}
         """What quota each job with GPUs uses."""
         self.past: dict[JobId, PastJob] = {}
@@ -101,12 +112,14 @@ class World:
         """The one that was chosen last; empty for the one that the engine was started with."""
         self.cordoned = 0
         """Nodes that a person took out of service."""
+        self.demand_generation = 0
+        """How often demand or capacity has changed; see resize_limits.py."""
         self.lost = 0
         self.ill: dict[int, int] = {}
         """By node: GPUs that are ill themselves, whether the node is there or not."""
-        self.others: dict[int, Others] = {}
+        self.others: dict[int, ForeignUsage] = {}
         """By node: what is used by others, who are no jobs of ours."""
-        self.avoided: dict[JobId, Avoided] = {}
+        self.avoided: dict[JobId, ExcludedNodes] = {}
         """By job: nodes that would not have it."""
         self.usage: dict[int, Usage] = {}
         """By node: how busy its GPUs were, as it was last told."""
@@ -118,8 +131,10 @@ class World:
         """By living job that is tried out, or was: what that showed."""
         self.forgotten = 0
         """How many jobs that were over are not in `past` any more, since whoever holds this World began."""
-        self.reach: dict[Wishes, list[int]] = {}
-        """By what living jobs want of nodes, and by type: the most GPUs that such a job could have."""
+        self.reach: dict[NodeRequirements, list[int]] = {}
+        """By what living jobs want of nodes, and by type: the most GPUs that such a job could have.
+
+        For CPU-only jobs one number, the most replicas."""
         self.most: dict[JobId, list[int]] = {}
         """The same by job, as far as somebody has asked: to compare wishes takes longer than to look here."""
         self._open_capacity: list[int] = []
@@ -137,8 +152,18 @@ class World:
         twin.reach, twin._open_capacity = dict(self.reach), list(self._open_capacity)
         twin.most, twin.forgotten = dict(self.most), self.forgotten
         twin.usage, twin.idle, twin.loads = dict(self.usage), dict(self.idle), dict(self.loads)
-        twin.trials = dict(self.trials)
+        twin.trials, twin.demand_generation = dict(self.trials), self.demand_generation
         return twin
+
+    @property
+    def effective_quota(self) -> Quota:
+        """The quota that holds on the nodes that are there: the very same until it becomes another one."""
+        if self._effective_from is not self.quota:
+            found = effective_quota(self.quota, self.nodes, self.lost)
+            if found != self._effective:
+                self._effective = found
+            self._effective_from = self.quota
+        return self._effective
 
     def sound(self, i: int) -> int:
         """The GPUs of a node that are there and not ill, whoever uses them."""
@@ -164,9 +189,9 @@ class World:
         layout, nodes, jobs = self.layout, self.nodes, self.jobs
         total = [layout.free_gpus(layout.usable & own) for own in nodes.by_type]
         if len(total) == 1:
-            total[0] += int(jobs.i("gpus").sum())
+            total[0] += int(jobs.gpus().sum())
         elif jobs.n:
-            held = np.bincount(jobs.i("gpu_type") + 1, jobs.i("gpus"), len(total) + 1)
+            held = np.bincount(jobs.gpu_type + 1, jobs.held, len(total) + 1)
             total = [free + int(own) for free, own in zip(total, held[1:].tolist(), strict=True)]
         for (i, _), card in layout.cards.items():
             total[nodes.type_of[i]] -= card.shares - 1
@@ -174,13 +199,18 @@ class World:
 
     def recount(self) -> None:
         """Counts the GPUs of open nodes by type; called when nodes or GPUs come and go, not every cycle."""
+        self._effective_from = None
         self._open_capacity = [0] * len(self.nodes.types)
         for i in bits(self.layout.usable):
-            self._open_capacity[self.nodes.type_of[i]] += self.layout.healthy[i].bit_count()
+            if self.nodes.type_of[i] != NO_TYPE:
+                self._open_capacity[self.nodes.type_of[i]] += self.layout.healthy[i].bit_count()
 
     def count_node(self, i: int) -> None:
         """Adds a new node to the count, so that adding n nodes does not take n² steps."""
+        self._effective_from = None
         kind = self.nodes.type_of[i]
+        if kind == NO_TYPE:
+            return
         while len(self._open_capacity) <= kind:
             self._open_capacity.append(0)
         self._open_capacity[kind] += self.nodes.nodes[i].gpus
@@ -191,9 +221,9 @@ class World:
         for row in range(self.jobs.n):
             self.judge(row)
 
-    def look_beside(self, i: int, before: Others) -> None:
+    def look_beside(self, i: int, before: ForeignUsage) -> None:
         """Does that where it makes a difference, when others use more or less of a node's CPU or memory."""
-        node, healthy, now = self.nodes.nodes[i], self.layout.healthy[i], self.others.get(i, Others())
+        node, healthy, now = self.nodes.nodes[i], self.layout.healthy[i], self.others.get(i, ForeignUsage())
         changed = False
         for wishes in self.reach:
             if wishes.mind_what_is_beside and most_on_node(node, healthy, before, wishes) != most_on_node(
@@ -213,6 +243,9 @@ class World:
         if most is None:
             most = self.reach[wishes] = most_gpus(self, wishes)
         self.most[job.id] = most
+        if job.cpu_only:
+            # What a policy divides is no matter to it: its fit is looked at when it is placed.
+            return
         narrow = not most
         for gpus, total in zip(most, self._open_capacity, strict=True):
             # Where all GPUs are open to the job its `max` is no matter: the policy sees the capacity itself.
@@ -232,7 +265,7 @@ class World:
         jobs = self.jobs
         phase = jobs.phase_of(row)
         if phase is Phase.WAITING or phase is Phase.STOPPING:
-            never_ran = math.isnan(jobs.f("first_start_s")[row])
+            never_ran = math.isnan(jobs.first_start_s[row])
             return JobState.PENDING if never_ran else JobState.PREEMPTED
         if phase is Phase.STARTING:
             return JobState.SETTING_UP
@@ -240,7 +273,9 @@ class World:
 
 
 def speed_at(world: World, job: Job, placement: Placement) -> float:
-    """Predicted speed on these GPUs, relative to one GPU of the reference type."""
+    """Predicted speed on these GPUs, relative to one GPU of the reference type; 1 for a CPU-only job."""
+    if job.cpu_only:
+        return 1.0
     spans = placement.spans
     curve = job.curve
     speed = curve.at(placement.size)

@@ -1,4 +1,8 @@
-"""The jobs of a World as a policy sees them: a column is cut out when it is first asked for."""
+"""The jobs of a World as a policy sees them. A column is cut out when the policy first asks for it.
+
+Hundreds of small pools are shown to a policy one after the other. Columns are made once for all of them,
+and `part_of` cuts the rows of one pool out without a copy.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from batuta.core.arrays import FloatArray, IntArray, frozen
+from batuta.core.arrays import BoolArray, FloatArray, IntArray, frozen
 from batuta.core.curve import Curves
 from batuta.core.job import JobId
 from batuta.core.job_table import JobTable
-from batuta.core.outlook import SharedOutlook, shared_outlooks
+from batuta.core.phases import SharedOutlook, shared_outlooks
+from batuta.core.resize_limits import held
 from batuta.core.sizes import LegalSizes
 from batuta.core.view import PoolView
 from batuta.core.world import World
@@ -61,11 +66,10 @@ class WorldView(PoolView):
 
     def column(self, name: str) -> Any:
         """A column of the job table."""
-        is_int = name in JobTable.I
-        if not is_int and name not in JobTable.F:
+        if name not in JobTable.I and name not in JobTable.F:
             raise AttributeError(name)
         world, rows, _, _ = self.source
-        values: Any = world.jobs.i(name) if is_int else world.jobs.f(name)
+        values: Any = world.jobs.column(name)
         return frozen(values if rows is None else values[rows])
 
 
@@ -154,6 +158,14 @@ def _restart_left_s(view: WorldView) -> FloatArray | None:
     return np.where(moving if rows is None else moving[rows], left_s, 0.0)
 
 
+def _held(view: WorldView) -> BoolArray | None:
+    world, rows, _, _ = view.source
+    found = held(world, view.now_s)
+    if rows is not None:
+        found = found[rows]
+    return found if found.any() else None
+
+
 def _node_gpus(view: WorldView) -> int:
     """The width that most GPUs of this type are in; the smaller one on a tie."""
     world, _, _, kind = view.source
@@ -180,6 +192,49 @@ _MADE = {
     "done_s": _done_s,
     "crowd": _crowd,
     "restart_left_s": _restart_left_s,
+    "held": _held,
     "node_gpus": _node_gpus,
     "outlooks": _outlooks,
 }
+
+
+def part_of(whole: PoolView, part: slice, capacity: int) -> PoolView:
+    """These rows of a view of some jobs of a World; they compete for a capacity of their own."""
+    assert isinstance(whole, WorldView)
+    world, rows, cap, kind = whole.source
+    assert rows is not None
+    view = PartView.__new__(PartView)
+    _set(view, "now_s", whole.now_s)
+    _set(view, "capacity", max(capacity, 0))
+    _set(view, "source", (world, rows[part], cap, kind))
+    _set(view, "whole", (whole, part))
+    return view
+
+
+class PartView(WorldView):
+    """As a view of these rows alone. It holds for as long as the World does not change."""
+
+    __slots__ = ("whole",)
+
+    whole: tuple[WorldView, slice]
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for an empty slot only."""
+        whole, part = self.whole
+        column = getattr(whole, name)
+        if isinstance(column, np.ndarray):
+            value: Any = column[part]
+        elif isinstance(column, LegalSizes):
+            low, high, step, listed = (
+                column.min[part],
+                column.max[part],
+                column.step[part],
+                column.set_of[part],
+            )
+            value = LegalSizes(low, high, step, listed, column.sets, column.regular, column.rigid)
+        elif isinstance(column, Curves):
+            value = Curves(column.flat, column.start[part], column.last[part])
+        else:
+            return super().__getattr__(name)
+        _set(self, name, value)
+        return value

@@ -5,8 +5,8 @@
 What makes it elastic, and would make any other script so:
 
 1. it resumes from `$BATUTA_CHECKPOINT_DIR`, at whatever WORLD_SIZE it finds;
-2. the batch is that of all workers together, so that the size changes the pace and not the course;
-3. when `sdk.checkpoint_requested()`, it saves, says so, and goes on until it is stopped.
+2. the batch is that of all workers together, so that the size changes the pace and not the losses;
+3. when `sdk.checkpoint_requested()`, it saves, reports it, and goes on until it is stopped.
 
 The network is real, and so are its gradients. The time of a step is not: it is spent on a virtual GPU, or
 slept, so that eight workers fit on a laptop.
@@ -26,17 +26,22 @@ from batuta import sdk
 # Before NumPy is loaded: matrices this small are not worth a thread on every core, in every worker.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from batuta.demo.checkpoint import BadCheckpoint, load, save
-from batuta.demo.device import find_device
-from batuta.demo.group import Group, PeerLost, join
-from batuta.demo.model import State, Training
-from batuta.demo.options import Options, parse_options
-from batuta.demo.place import BadPlace, find_place
+from batuta.demo.process_group import BadEnvironment, PeerLost, ProcessGroup, join_group, worker_from_env
+from batuta.demo.training import (
+    BadCheckpoint,
+    Options,
+    State,
+    Training,
+    find_device,
+    load_checkpoint,
+    parse_options,
+    save_checkpoint,
+)
 
 _GO_ON, _SAVE = 0, 1
 """What rank 0 notes beside its gradients, for all to do after this step."""
 _TERMINATED = 128 + signal.SIGTERM
-_WORDS_EVERY_S = 1.0
+_LOG_EVERY_S = 1.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,48 +51,50 @@ def main(arguments: list[str] | None = None) -> int:
     named = os.environ.get("BATUTA_CHECKPOINT_DIR")
     folder = Path(named) if named else None
     try:
-        place = find_place(os.environ)
-        # A step that takes minutes is no reason to give somebody up.
-        patience_s = options.timeout_s + 10 * options.step_s(place.gpus)
-        with join(place, patience_s) as group:
+        worker = worker_from_env(os.environ)
+        # A step that takes minutes is no reason to give a worker up.
+        timeout_s = options.timeout_s + 10 * options.step_s(worker.gpus)
+        with join_group(worker, timeout_s) as group:
             _train(options, group, folder)
-    except (BadPlace, BadCheckpoint, PeerLost) as problem:
+    except (BadEnvironment, BadCheckpoint, PeerLost) as problem:
         sys.stderr.write(f"trainer: {problem}\n")
         return 1
     return 0
 
 
-def _train(options: Options, group: Group, folder: Path | None) -> None:
-    place, leads = group.place, group.place.rank == 0
+def _train(options: Options, group: ProcessGroup, folder: Path | None) -> None:
+    worker, leads = group.worker, group.worker.rank == 0
     training, device = Training(options.seed, options.batch), find_device()
     state = _resume(training, group, folder)
     if leads:
-        _say(f"{place.size} workers, {place.gpus} GPUs, from step {state.step} of {options.steps}")
-    saved, spoken_s = state.step, 0.0
+        _say(f"{worker.size} workers, {worker.gpus} GPUs, from step {state.step} of {options.steps}")
+    saved, logged_s = state.step, 0.0
     while state.step < options.steps:
         begun_s = time.monotonic()
-        sums = training.sums(state, training.part_of_batch(state.step, place.rank, place.size))
-        device.spend(begun_s + options.step_s(place.gpus) - time.monotonic())
+        sums = training.sums(state, training.part_of_batch(state.step, worker.rank, worker.size))
+        device.spend(begun_s + options.step_s(worker.gpus) - time.monotonic())
         # Rank 0 asks for all: the others would hear of a request a step earlier or later.
-        wish = _SAVE if leads and (sdk.checkpoint_requested() or _is_due(options, state.step + 1)) else _GO_ON
-        sums, note = group.sum(sums, wish)
+        request = (
+            _SAVE if leads and (sdk.checkpoint_requested() or _is_due(options, state.step + 1)) else _GO_ON
+        )
+        sums, note = group.sum(sums, request)
         training.advance(state, sums)
         if leads:
             _report(options, state)
             if note == _SAVE:
                 saved = _save(options, state, folder)
-            if time.monotonic() - spoken_s > _WORDS_EVERY_S:
+            if time.monotonic() - logged_s > _LOG_EVERY_S:
                 _say(f"step {state.step} of {options.steps}, loss {state.loss:.5f}")
-                spoken_s = time.monotonic()
+                logged_s = time.monotonic()
     if leads:
         _finish(options, training, state, folder, is_saved=saved == state.step)
 
 
-def _resume(training: Training, group: Group, folder: Path | None) -> State:
+def _resume(training: Training, group: ProcessGroup, folder: Path | None) -> State:
     """The state to begin with. Rank 0 reads it and sends it round: other nodes may not see the same files."""
     state = training.first_state()
-    if group.place.rank == 0 and folder is not None:
-        state = load(folder, training.seed, training.batch) or state
+    if group.worker.rank == 0 and folder is not None:
+        state = load_checkpoint(folder, training.seed, training.batch) or state
     return State.unpack(group.share(state.pack()))
 
 
@@ -98,7 +105,7 @@ def _is_due(options: Options, step: int) -> bool:
 def _save(options: Options, state: State, folder: Path | None) -> int:
     """Saves and says so. Returns the step that is safe now."""
     if folder is not None:
-        sdk.checkpointed(save(folder, state, options.seed, options.batch), step=state.step)
+        sdk.checkpointed(save_checkpoint(folder, state, options.seed, options.batch), step=state.step)
     return state.step
 
 
@@ -128,7 +135,7 @@ def _say(text: str) -> None:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Leaves in an orderly way, with the exit code that a shell gives to whoever is terminated."""
+    """Leaves in an orderly way, with the exit code of a process that SIGTERM ended."""
     sys.exit(_TERMINATED)
 
 

@@ -1,13 +1,17 @@
-"""A journal in memory, for simulations and tests."""
+"""Journals in memory, and the World that an engine owns together with its journal.
+
+`JournaledWorld` is the only place that applies events to the World of an engine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from batuta.core.apply import apply
-from batuta.core.decide import Rules, decide
+from batuta.core.apply import apply, check
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.event import Event, Planned, PolicySet
 from batuta.core.world import World
+from batuta.engine.ports import Journal
 
 
 class NoJournal:
@@ -42,8 +46,8 @@ class ReplayDiffersError(Exception):
 
 def replay(
     events: Iterator[Event] | list[Event],
-    rules: Rules,
-    rules_of: Callable[[str], Rules] | None = None,
+    rules: SchedulerProfile,
+    rules_of: Callable[[str], SchedulerProfile] | None = None,
 ) -> World:
     """Rebuilds the World from a journal, and proves that every plan in it is decided again bit for bit.
 
@@ -59,3 +63,25 @@ def replay(
             rules = rules_of(event.policy)
         apply(world, event)
     return world
+
+
+class JournaledWorld:
+    """A World of which every change is in the journal first. Its owner is the only caller of `apply`."""
+
+    __slots__ = ("journal", "world")
+
+    def __init__(self, world: World, journal: Journal) -> None:
+        self.world = world
+        self.journal = journal
+
+    def record(self, event: Event) -> None:
+        """Write an event down, then apply it. ValueError for one that cannot be applied: nothing happened."""
+        check(self.world, event)
+        self.journal.append(event)
+        apply(self.world, event)
+
+    def record_all(self, events: Iterable[Event]) -> None:
+        """Record events and make them durable."""
+        for event in events:
+            self.record(event)
+        self.journal.commit()

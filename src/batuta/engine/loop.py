@@ -6,29 +6,30 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol
 
-from batuta.core.apply import apply, check
-from batuta.core.decide import Rules, decide
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.event import (
     Event,
     GpusUsed,
     HealthChanged,
+    JobCheckpointed,
     JobProgressed,
     JobStarted,
     Planned,
     PolicySet,
     TransitionTimed,
 )
-from batuta.core.idle import next_idle_s
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
-from batuta.core.withhold import next_release_s
+from batuta.core.suspension import next_release_s
+from batuta.core.utilisation import next_idle_s
 from batuta.core.world import World
-from batuta.engine.ports import Backend, Journal
+from batuta.engine.journal import JournaledWorld
+from batuta.engine.observers import Observer
+from batuta.engine.ports import Backend
 from batuta.engine.requests import Requests
 
-_NEWS = (JobProgressed, TransitionTimed, GpusUsed, HealthChanged)
+_NEWS = (JobProgressed, JobCheckpointed, TransitionTimed, GpusUsed, HealthChanged)
 """What is reported all the time: good to know, but nothing waits for it."""
 
 
@@ -62,58 +63,36 @@ class Live:
     """What an engine needs that serves people: it never runs out of things to come."""
 
     requests: Requests
-    rules_of: Callable[[str], Rules]
-    """Finds the rules of a policy that is chosen at run time."""
+    profile_of: Callable[[str], SchedulerProfile]
+    """Finds the profile of a policy that is chosen at run time."""
     guard: AbstractContextManager[object]
     """Held while the World changes or is decided upon, so that other threads can read it in between."""
     next_due_s: Callable[[World], float] = lambda _: math.inf
     """When somebody beside the engine wants a step, even if nothing happens until then."""
 
 
-class Watcher(Protocol):
-    """Is told of everything that happens, and changes nothing."""
-
-    def saw(self, world: World, event: Event) -> None:
-        """After an event was applied."""
-        ...
-
-    def deciding(self) -> None:
-        """Before a decision."""
-        ...
-
-    def decided(self, world: World, plan: Plan) -> None:
-        """After a plan was made, and applied when it was not empty."""
-        ...
-
-    def postponed(self, world: World) -> None:
-        """After events on which a decision is not due yet."""
-        ...
-
-
 class Engine:
-    """Owns the World: the only caller of `apply`."""
+    """Owns a World: takes events in, decides when that is due, and has commands carried out."""
 
     def __init__(
         self,
-        world: World,
+        state: JournaledWorld,
         backend: Backend,
-        rules: Rules,
-        journal: Journal,
-        watcher: Watcher,
+        profile: SchedulerProfile,
+        observer: Observer,
         cadence: Cadence = Cadence(),  # noqa: B008  (frozen)
-        after_step: Callable[[str], None] | None = None,
         live: Live | None = None,
     ) -> None:
-        self.world = world
+        self.world = state.world
         self.backend = backend
-        self.rules = rules
-        self.journal = journal
-        self.watcher = watcher
+        self.profile = profile
         self.cadence = cadence
+        self._state = state
+        self._journal = state.journal
+        self._observer = observer
         self.last_plan: Plan | None = None
         self.trouble = ""
         """Why nothing can be decided just now; empty when all is well."""
-        self._after_step = after_step
         self._live = live
         self._guard: AbstractContextManager[object] = nullcontext() if live is None else live.guard
         self._last_change_s = self._last_cycle_s = -math.inf
@@ -147,8 +126,8 @@ class Engine:
         if self._due(self.world.now_s):
             self._cycle(self.world.now_s)
         else:
-            self.watcher.postponed(self.world)
-        self.journal.commit()
+            self._observer.postponed(self.world)
+        self._journal.commit()
         return True
 
     def _serve(self, requests: Requests) -> bool:
@@ -160,18 +139,15 @@ class Engine:
             with self._guard, request.refusing():
                 for event in request.make(self.world):
                     self._take(event)
-        self.journal.commit()
+        self._journal.commit()
         requests.answer(waiting)
         return True
 
     def _take(self, event: Event) -> None:
-        # In this order nothing is ever in the World that the journal does not have.
-        check(self.world, event)
-        self.journal.append(event)
-        apply(self.world, event)
+        self._state.record(event)
         if isinstance(event, PolicySet) and self._live is not None:
-            self.rules = self._live.rules_of(event.policy)
-        self.watcher.saw(self.world, event)
+            self.profile = self._live.profile_of(event.policy)
+        self._observer.saw(self.world, event)
 
     def _due(self, now_s: float) -> bool:
         cadence = self.cadence
@@ -195,22 +171,19 @@ class Engine:
             return max(self._owed_from_s(), world.now_s)
         wake_s = next_release_s(world, world.now_s)
         if world.idle:
-            wake_s = min(wake_s, next_idle_s(world, world.now_s, self.rules.idle))
+            wake_s = min(wake_s, next_idle_s(world, world.now_s, self.profile.idle))
         if self._live is not None:
             wake_s = min(wake_s, self._live.next_due_s(world))
-        if cadence.every_s is not None and (world.jobs.i("gpus") == 0).any():
+        if cadence.every_s is not None and (world.jobs.held == 0).any():
             wake_s = min(wake_s, world.now_s + cadence.every_s)
         return wake_s if wake_s < math.inf else None
 
     def _cycle(self, now_s: float) -> None:
-        self.watcher.deciding()
+        self._observer.deciding()
         with self._guard:
             plan = self._decide(now_s)
             if not plan.empty:
-                event = Planned(now_s, plan)
-                self.journal.append(event)
-                apply(self.world, event)
-                self.watcher.saw(self.world, event)
+                self._take(Planned(now_s, plan))
         self._last_cycle_s = now_s
         self._owed = self._urgent = False
         self._settled = plan.empty
@@ -219,7 +192,7 @@ class Engine:
             # Whoever had to leave its GPUs may have others at once.
             self._owed = self._urgent = any(one.reason is Reason.EVICTED for one in plan.commands)
             # Nothing is carried out that a restart would not know of.
-            self.journal.commit()
+            self._journal.commit()
             done = self.backend.execute(plan.commands, now_s)
             with self._guard:
                 for event_ in done:
@@ -227,17 +200,17 @@ class Engine:
                     # That a job runs was to be expected; anything else may call for another decision.
                     self._owed |= not isinstance(event_, JobStarted)
                     self._urgent = self._owed
-        self.watcher.decided(self.world, plan)
+        self._observer.decided(self.world, plan)
 
     def _decide(self, now_s: float) -> Plan:
         """The plan of this moment. An engine that serves people outlives a policy that cannot decide."""
         try:
-            plan = decide(self.world, now_s, self.rules, self._after_step)
+            plan = decide(self.world, now_s, self.profile, self._observer.step_done)
         except Exception as error:
             if self._live is None:
                 raise
             self.trouble = f"nothing is decided: {error}" if str(error) else f"nothing is decided: {error!r}"
-            return Plan(self.world.version, now_s, self.rules.policy.name, (), (), no_decisions())
+            return Plan(self.world.version, now_s, self.profile.policy.name, (), (), no_decisions())
         self.trouble = ""
         self.last_plan = plan
         return plan

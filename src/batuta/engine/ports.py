@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from batuta.core.command import Command
 from batuta.core.event import Event
+from batuta.core.plan import Command
+from batuta.core.world import World
 
 
 class Backend(Protocol):
@@ -41,6 +43,18 @@ class Journal(Protocol):
         nothing is lost and it can be tried again.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredWorld:
+    """The World that a store found in its journal."""
+
+    world: World
+    seq: int
+    snapshot_seq: int
+    """The snapshot that it began with; 0 when everything was replayed."""
+    unusable: tuple[str, ...] = ()
+    """Snapshots that could not be read, and why."""
 
 
 class LiveBackend(Backend, Protocol):

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from batuta.core.event import JobProgressed
-from batuta.core.job import Job
-from batuta.core.progress import Progress
-from batuta.prediction import News, Sample, SpeedMeter
+from batuta.core.job import Job, Progress
+from batuta.prediction import ProgressUpdate, Sample, SpeedMeter
 from batuta.spec.progress import ProgressReport
 
 _LEAST_LEFT_S = 1.0
@@ -45,7 +44,7 @@ class ReportMeter:
         news = self.meter.news(now_s, at_last=at_last)
         return None if news is None else self._event(now_s, news)
 
-    def _event(self, now_s: float, news: News) -> JobProgressed:
+    def _event(self, now_s: float, news: ProgressUpdate) -> JobProgressed:
         if news.curve is not None:
             self._left.go_on(now_s, news.curve.at(self._gpus))
         remaining_s = news.remaining_s

@@ -15,14 +15,14 @@ from typing import TypeAlias
 from batuta.core.event import Event
 from batuta.core.world import World
 
-Make: TypeAlias = Callable[[World], Sequence[Event]]
+RequestFn: TypeAlias = Callable[[World], Sequence[Event]]
 """Raises what the asker shall get to see; then nothing happens."""
 
 
 class Request:
     """One wish, and the place for its answer: the events that it became, durable."""
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: RequestFn) -> None:
         self._make = make
         self._events: Sequence[Event] = ()
         self.done: Future[Sequence[Event]] = Future()
@@ -59,7 +59,7 @@ class Requests:
         self.before_answers: Callable[[], None] | None = None
         """Called in the engine's thread once what was asked for is durable, before anybody is told so."""
 
-    def ask(self, make: Make) -> Future[Sequence[Event]]:
+    def ask(self, make: RequestFn) -> Future[Sequence[Event]]:
         """Asks; the answer comes when what was asked for is durable.
 
         A future that is cancelled before the engine gets to it leaves nothing behind.

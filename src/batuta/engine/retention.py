@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from batuta.core.event import Event, JobForgotten
 from batuta.core.job import JobId
 from batuta.core.world import World
-from batuta.engine.requests import EngineStopped, Make
+from batuta.engine.requests import EngineStopped, RequestFn
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 10.0
@@ -55,7 +55,7 @@ class Retention:
     def __init__(
         self,
         keep: Keep,
-        ask: Callable[[Make], object],
+        ask: Callable[[RequestFn], object],
         remove: Callable[[JobId], None],
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from batuta.core.event import Event
 from batuta.core.plan import Plan
 from batuta.core.world import World
+from batuta.engine.fence import Fence
 from batuta.engine.loop import Engine
 from batuta.engine.ports import Journal, JournalUnavailable
-from batuta.engine.requests import EngineStopped, Make, Requests
+from batuta.engine.requests import EngineStopped, RequestFn, Requests
 
 ANSWER_WITHIN_S = 30.0
 _RETRY_S = 0.5
 
 
-class PatientJournal:
+class RetryingJournal:
     """A journal whose commit waits until it is possible: a full disk stops the engine, and loses nothing."""
 
     def __init__(self, journal: Journal) -> None:
@@ -52,18 +53,19 @@ class Service:
         self,
         engine: Engine,
         requests: Requests,
-        journal: PatientJournal,
+        journal: RetryingJournal,
         guard: threading.RLock,
         wake: Callable[[], None],
-        on_idle: Callable[[World], None] | None = None,
+        fence: Fence | None = None,
     ) -> None:
         self._engine = engine
         self._requests = requests
         self._journal = journal
         self._guard = guard
         self._wake = wake
-        self._on_idle = on_idle
-        """Called in the engine's thread after each step, for snapshots and the like."""
+        self._after_step: list[tuple[str, Callable[[World], None]]] = []
+        self.fence = fence or Fence()
+        """Around all that the engine can do without."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self.failure: BaseException | None = None
@@ -71,6 +73,10 @@ class Service:
         self.on_death: Callable[[BaseException], None] | None = None
         self.cpu_s = 0.0
         """CPU time of the engine's thread so far."""
+
+    def after_step(self, part: str, call: Callable[[World], None]) -> None:
+        """Have something called in the engine's thread after each of its steps, from its start on."""
+        self._after_step.append((part, call))
 
     @property
     def trouble(self) -> str:
@@ -101,11 +107,11 @@ class Service:
         self._requests.close()
         return not self._thread.is_alive()
 
-    def ask(self, make: Make, within_s: float = ANSWER_WITHIN_S) -> Sequence[Event]:
+    def ask(self, make: RequestFn, within_s: float = ANSWER_WITHIN_S) -> Sequence[Event]:
         """Has something done; returns when it is durable. When `make` raises, nothing happened."""
         return self.request(make).result(within_s)
 
-    def request(self, make: Make) -> Future[Sequence[Event]]:
+    def request(self, make: RequestFn) -> Future[Sequence[Event]]:
         """The same for who does not want to wait here."""
         if self.cannot_store:
             raise JournalUnavailable(self.cannot_store)
@@ -113,7 +119,12 @@ class Service:
 
     def before_answers(self, call: Callable[[], None]) -> None:
         """Has something done, in the engine's thread, before those are answered who asked for something."""
-        self._requests.before_answers = call
+
+        def fenced() -> None:
+            with self.fence.around("API"):
+                call()
+
+        self._requests.before_answers = fenced
 
     @contextmanager
     def reading(self) -> Iterator[tuple[World, Plan | None]]:
@@ -131,8 +142,10 @@ class Service:
             while not self._stopping.is_set():
                 self._engine.step()
                 self.cpu_s = time.thread_time()
-                if self._on_idle is not None:
-                    self._on_idle(self._engine.world)
+                self.fence.tend()
+                for part, after_step in self._after_step:
+                    with self.fence.around(part):
+                        after_step(self._engine.world)
         except JournalUnavailable as error:
             self.failure = error
         except BaseException as error:
@@ -143,4 +156,4 @@ class Service:
             self._requests.close()
 
 
-__all__ = ["ANSWER_WITHIN_S", "EngineStopped", "PatientJournal", "Service"]
+__all__ = ["ANSWER_WITHIN_S", "EngineStopped", "RetryingJournal", "Service"]

@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from batuta.core.command import Command, Migrate, Preempt, Resize, Start, Stop
-from batuta.core.decide import Rules, decide
-from batuta.core.event import Event
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.job import JobId
-from batuta.core.plan import Plan
+from batuta.core.plan import Command, Migrate, Plan, Preempt, Resize, Start, Stop
 from batuta.core.world import World
-from batuta.engine.loop import Watcher
+from batuta.engine.fence import Fence, FencedThread
+from batuta.engine.observers import Observer
 
 _FORK_SHARE = 0.05
 """Of the engine's time that forks may take."""
@@ -67,22 +66,22 @@ class _Case:
     plan: Plan
 
 
-class Shadow:
+class Shadow(Observer):
     """A watcher of the engine. `world` is the engine's own; a fork of it is all that the shadow ever uses."""
 
     def __init__(
         self,
         world: World,
-        rules_of: Callable[[str], Rules],
-        inner: Watcher,
+        rules_of: Callable[[str], SchedulerProfile],
         policy: str = "",
         clock: Callable[[], float] = time.time,
+        fence: Fence | None = None,
     ) -> None:
         self._world = world
         self._rules_of = rules_of
-        self._inner = inner
+        self._fence = fence or Fence()
         self._clock = clock
-        self._rules: Rules | None = None
+        self._rules: SchedulerProfile | None = None
         self._report = ShadowReport("")
         self._lock = threading.Lock()
         self._case: _Case | None = None
@@ -90,7 +89,7 @@ class Shadow:
         self._ready_s = 0.0
         """By the monotonic clock: before that it rests."""
         self._woken = threading.Condition(self._lock)
-        self._thread: threading.Thread | None = None
+        self._thread: FencedThread | None = None
         self._closed = False
         if policy:
             self.watch(policy)
@@ -104,8 +103,7 @@ class Shadow:
             self._rules, self._case = rules, None
             self._report = ShadowReport(policy, self._clock())
             if rules is not None and self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name="shadow", daemon=True)
-                self._thread.start()
+                self._thread = self._fence.start("shadow policy", self._run)
 
     @property
     def report(self) -> ShadowReport:
@@ -121,9 +119,6 @@ class Shadow:
 
     # --------------------------------------------------------------------------------- in the engine's thread
 
-    def saw(self, world: World, event: Event) -> None:
-        self._inner.saw(world, event)
-
     def deciding(self) -> None:
         self._fork = None
         if self._rules is not None:
@@ -132,7 +127,6 @@ class Shadow:
                 self._fork = self._world.fork()
                 took_s = time.monotonic() - begun_s
                 self._ready_s = begun_s + took_s / _FORK_SHARE
-        self._inner.deciding()
 
     def decided(self, world: World, plan: Plan) -> None:
         if self._rules is not None:
@@ -143,10 +137,6 @@ class Shadow:
                 else:
                     self._report = replace(self._report, skipped=self._report.skipped + 1)
         self._fork = None
-        self._inner.decided(world, plan)
-
-    def postponed(self, world: World) -> None:
-        self._inner.postponed(world)
 
     # ------------------------------------------------------------------------------------ in its own thread
 
@@ -167,7 +157,7 @@ class Shadow:
                     self._case = None
                 self._ready_s = max(self._ready_s, time.monotonic() + spent_s / _DECIDE_SHARE)
 
-    def _look(self, case: _Case, rules: Rules) -> None:
+    def _look(self, case: _Case, rules: SchedulerProfile) -> None:
         try:
             plan, trouble = decide(case.world, case.plan.time_s, rules), ""
         except Exception as error:
@@ -202,7 +192,7 @@ def _differences(case: _Case, plan: Plan, before: dict[JobId, Difference]) -> li
     real, other = _sizes(case.plan), _sizes(plan)
     jobs, found = case.world.jobs, list[Difference]()
     for job in sorted({*real, *other} & jobs.key_of.keys(), key=jobs.row):
-        held = int(jobs.i("gpus")[jobs.row(job)])
+        held = int(jobs.held[jobs.row(job)])
         has, would = real.get(job, held), other.get(job, held)
         if has != would:
             known = before.get(job)
@@ -213,9 +203,9 @@ def _differences(case: _Case, plan: Plan, before: dict[JobId, Difference]) -> li
 
 
 def _sizes(plan: Plan) -> dict[JobId, int]:
-    """By job: the GPUs that a command gives it."""
+    """By job: the GPUs that a command gives it, or the replicas of a CPU-only job."""
     return {command.job: _size(command) for command in plan.commands}
 
 
 def _size(command: Command) -> int:
-    return 0 if isinstance(command, Preempt | Stop) else command.placement.size
+    return 0 if isinstance(command, Preempt | Stop) else command.placement.units

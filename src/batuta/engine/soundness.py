@@ -1,4 +1,4 @@
-"""What should hold of every World and does not: nobody is stuck, and nothing is held by nobody.
+"""What must hold of every World: no job is stuck, no GPU or quota is held without a job.
 
 All of it is counted anew from the jobs themselves, so a mistake in what is kept as events come in is found.
 """
@@ -7,12 +7,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
 
-from batuta.core.bitsets import bits, mask_of
+from batuta.core.arrays import bits, mask_of
 from batuta.core.job import JobId
 from batuta.core.job_table import Phase
 from batuta.core.world import World
-from batuta.engine.finding import Finding, error, named, ok, warning
+
+
+class Severity(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Not needed by everybody."""
+    WARNING = "warning"
+    """Works, but somebody should look at it."""
+    ERROR = "error"
+    """Does not work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of what `batuta doctor` says."""
+
+    check: str
+    severity: Severity
+    found: str
+    fix: str = ""
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, Severity.OK, found)
+
+
+# Whoever is told that something is not as it might be is told what to do about it.
+
+
+def note(check: str, found: str, fix: str) -> Finding:
+    return Finding(check, Severity.NOTE, found, fix)
+
+
+def warning(check: str, found: str, fix: str) -> Finding:
+    return Finding(check, Severity.WARNING, found, fix)
+
+
+def error(check: str, found: str, fix: str) -> Finding:
+    return Finding(check, Severity.ERROR, found, fix)
+
+
+def named(names: list[str], most: int = 5) -> str:
+    """The first of many, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
 
 STUCK_AFTER_S = 900.0
 """A gang that has its GPUs and does not run after this long keeps them from others. Setup takes minutes."""
@@ -31,7 +80,7 @@ def check_gangs(world: World, now_s: float) -> Iterator[Finding]:
     """Gangs that hold GPUs, or are to leave them, and do not get on with it."""
     stuck = list(stuck_gangs(world, now_s))
     for job, phase, since_s in stuck[:10]:
-        gpus = world.jobs.i("gpus").item(world.jobs.row(job))
+        gpus = world.jobs.gpus().item(world.jobs.row(job))
         yield warning(
             "stuck gangs",
             f"job {job} has been {_WORDS[phase]} for {_minutes(now_s - since_s)} and holds {_gpus(gpus)}",
@@ -46,11 +95,11 @@ def check_gangs(world: World, now_s: float) -> Iterator[Finding]:
 def stuck_gangs(world: World, now_s: float) -> Iterator[tuple[JobId, Phase, float]]:
     """Jobs that are on their way for too long, what they are about, and since when."""
     jobs = world.jobs
-    for row, number in enumerate(jobs.i("phase").tolist()):
+    for row, number in enumerate(jobs.phase.tolist()):
         phase = Phase(number)
         if phase not in _SINCE:
             continue
-        since_s = jobs.f(_SINCE[phase]).item(row)
+        since_s = jobs.column(_SINCE[phase]).item(row)
         if math.isfinite(since_s) and now_s - since_s > STUCK_AFTER_S:
             yield jobs.ids[row], phase, since_s
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,19 +10,19 @@ from typing import Protocol
 
 from batuta.core.cluster import NodeName
 from batuta.core.event import GpusUsed
-from batuta.core.idle import IDLE_AT
 from batuta.core.job import JobId
+from batuta.core.utilisation import IDLE_AT
 from batuta.core.world import World
-from batuta.engine.requests import EngineStopped
+from batuta.engine.fence import Fence, FencedThread
 
 LOOK_S = 10.0
-TELL_S = 30.0
+TELL_S = LOOK_S
 """A node is told of at most this often, …"""
 REFRESH_S = 300.0
 """… and at least this often, so that what is told does not grow stale."""
 CHANGE = 0.1
 """So much busier or less busy is worth telling."""
-_log = logging.getLogger(__name__)
+PART = "GPU use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +59,24 @@ class UsageWatch:
         source: UseSource,
         tell: Callable[[Callable[[World], Sequence[GpusUsed]]], object],
         clock: Callable[[], float] = time.time,
+        fence: Fence | None = None,
     ) -> None:
         self._source = source
         self._tell = tell
         self._clock = clock
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="batuta-usage", daemon=True)
+        self._fence = fence or Fence()
+        self._thread: FencedThread | None = None
         self._latest: Mapping[NodeName, NodeUse] = {}
         self._told: dict[NodeName, GpusUsed] = {}
 
     def start(self) -> None:
-        self._thread.start()
+        self._thread = self._fence.start(PART, self._run)
 
     def close(self) -> None:
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=LOOK_S)
+        if self._thread is not None:
+            self._thread.join(LOOK_S)
 
     def latest(self, node: NodeName) -> dict[int, float]:
         """By GPU: how busy it was at the last look, from 0 to 1. For any thread."""
@@ -104,16 +105,11 @@ class UsageWatch:
     def _run(self) -> None:
         looked_s = time.monotonic()
         while not self._stop.wait(self._source.step_s):
-            try:
+            with self._fence.around(PART):
                 self._source.sample()
                 if time.monotonic() >= looked_s + LOOK_S:
                     looked_s = time.monotonic()
                     self.tell()
-            except EngineStopped:
-                return
-            except Exception:
-                # Nobody's job ends because a GPU could not be looked at.
-                _log.exception("how busy GPUs are cannot be told")
 
 
 def _is_worth_telling(told: GpusUsed | None, use: NodeUse, now_s: float) -> bool:

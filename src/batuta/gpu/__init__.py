@@ -1,1 +1,1 @@
-"""What runs on a node: the GPUs that are there."""
+"""What runs on a node with GPUs: profiler, health, shares, device plugin, virtual GPUs."""

@@ -1,7 +1,8 @@
-"""The GPUs of this machine, as NVML tells. A machine without a driver has none; that is no error."""
+"""Find the GPUs of this machine by NVML. A machine without a driver has none, which is not an error."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,6 +10,10 @@ from typing import Any
 
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|Quadro)\s+", re.IGNORECASE)
 _MIB = 1 << 20
+
+
+class NvmlUnavailable(Exception):
+    """There is no NVML on this machine, or it does not work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +29,16 @@ class Device:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """All GPUs, in NVML's order."""
-    import pynvml  # noqa: PLC0415 - only a server needs it
-
+    """Return all GPUs, in NVML's order."""
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
+        nvml = open_nvml()
+    except NvmlUnavailable:
         return ()
     try:
-        return tuple(_device(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+        return tuple(_device(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
     finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+        with suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
 
 
 def _device(nvml: Any, index: int) -> Device:
@@ -45,15 +48,15 @@ def _device(nvml: Any, index: int) -> Device:
         numa = max(int(nvml.nvmlDeviceGetNumaNodeId(handle)), 0)
     return Device(
         index,
-        _text(nvml.nvmlDeviceGetUUID(handle)),
-        short_name(_text(nvml.nvmlDeviceGetName(handle))),
+        nvml_text(nvml.nvmlDeviceGetUUID(handle)),
+        short_name(nvml_text(nvml.nvmlDeviceGetName(handle))),
         nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
         numa,
     )
 
 
 def short_name(name: str) -> str:
-    """`NVIDIA A100-SXM4-80GB` is an `A100-80GB`, `Tesla T4` a `T4`: the names that task files use."""
+    """Return the name that task files use: `A100-80GB` for `NVIDIA A100-SXM4-80GB`, `T4` for `Tesla T4`."""
     bare = _VENDOR.sub("", name.strip())
     words = re.split(r"[\s-]+", bare)
     model = next((word for word in words if re.search(r"\d", word)), words[0])
@@ -61,5 +64,22 @@ def short_name(name: str) -> str:
     return f"{model}-{memory}" if model == "A100" and memory == "80GB" else model
 
 
-def _text(value: str | bytes) -> str:
+def open_nvml() -> Any:
+    """Return NVML, initialised, or raise NvmlUnavailable."""
+    import pynvml  # noqa: PLC0415 - only a machine with GPUs needs it
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise NvmlUnavailable(str(error)) from None
+    return pynvml
+
+
+def nvml_text(value: str | bytes) -> str:
+    """Return a string of NVML; some versions of its bindings return bytes."""
     return value.decode() if isinstance(value, bytes) else value
+
+
+def same_device(one: Any, other: Any) -> bool:
+    """Return whether two handles of NVML are of one GPU."""
+    return ctypes.cast(one, ctypes.c_void_p).value == ctypes.cast(other, ctypes.c_void_p).value

@@ -1,6 +1,6 @@
 """Which GPUs: topology, packing, sharing, migration."""
 
-from batuta.placement.draft import PlacerOptions
+from batuta.placement.attempt import PlacerOptions
 from batuta.placement.most_free import MostFreePlacer
 from batuta.placement.placer import TopologyPlacer
 from batuta.placement.whole_nodes import WholeNodePlacer

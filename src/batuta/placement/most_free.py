@@ -7,7 +7,7 @@ No moves and no topology; it exists so that published averages come out to the d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId
@@ -15,9 +15,9 @@ from batuta.core.job_table import Phase
 from batuta.core.placer import EVERYWHERE, Failure, Placed, Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World
-from batuta.placement.room import Part, Room
+from batuta.placement.attempt import PlacerOptions, why
+from batuta.placement.cluster_state import ClusterState, Part
 from batuta.placement.sharing import place_share
-from batuta.placement.shortage import why
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class MostFreePlacer:
     """Releases the jobs whose count changes, then places them: as given or, `by_size`, the smallest first."""
 
     by_size: bool = False
+    options: PlacerOptions = field(default_factory=PlacerOptions)
 
     def place(
         self,
@@ -37,7 +38,7 @@ class MostFreePlacer:
         order = sorted(targets, key=_size if self.by_size else _entry(world))
         stays: set[int] = set()
         while True:
-            placed = _place_all(world, order, stays, within)
+            placed = _place_all(world, order, stays, self.options.room(world, within))
             # Who runs and found nothing keeps what it has: that must not be given to others then.
             stuck = {row for row in placed.failures if keeps_gpus(world, row)} - stays
             if not stuck:
@@ -51,7 +52,7 @@ def _size(target: Target) -> int:
 
 def _entry(world: World) -> Callable[[Target], tuple[int, float]]:
     """By queue level, and in the lower ones by when a job entered it; else in the order given."""
-    tier, since_s = world.jobs.i("tier"), world.jobs.f("tier_since_s")
+    tier, since_s = world.jobs.tier, world.jobs.tier_since_s
 
     def key(target: Target) -> tuple[int, float]:
         level = int(tier[target.row])
@@ -60,8 +61,8 @@ def _entry(world: World) -> Callable[[Target], tuple[int, float]]:
     return key
 
 
-def _place_all(world: World, order: Sequence[Target], stays: set[int], within: Mapping[JobId, int]) -> Placed:
-    room, jobs = Room.of(world, within), world.jobs
+def _place_all(world: World, order: Sequence[Target], stays: set[int], room: ClusterState) -> Placed:
+    jobs = world.jobs
     placements: dict[int, Placement] = {}
     failures: dict[int, Failure] = {}
     for target in order:
@@ -74,7 +75,7 @@ def _place_all(world: World, order: Sequence[Target], stays: set[int], within: M
             continue
         found = None if target.row in stays else _most_free(room, job, target)
         if found is None:
-            kept = int(jobs.i("gpus")[target.row]) if target.row in stays else 0
+            kept = int(jobs.held[target.row]) if target.row in stays else 0
             failures[target.row] = why(room, job, target.gpus, target.gpu_type, kept)
         else:
             placements[target.row] = found
@@ -83,10 +84,10 @@ def _place_all(world: World, order: Sequence[Target], stays: set[int], within: M
 
 def keeps_gpus(world: World, row: int) -> bool:
     """Whether a job that cannot be placed stays as it is. One that lost GPUs cannot: it is preempted."""
-    return world.jobs.placements[row] is not None and int(world.jobs.i("phase")[row]) != Phase.BROKEN
+    return world.jobs.placements[row] is not None and int(world.jobs.phase[row]) != Phase.BROKEN
 
 
-def _most_free(room: Room, job: Job, target: Target) -> Placement | None:
+def _most_free(room: ClusterState, job: Job, target: Target) -> Placement | None:
     nodes = room.suited(job, target.gpu_type)
     if job.share is not None:
         return place_share(room, job, job.share, nodes)
@@ -94,7 +95,7 @@ def _most_free(room: Room, job: Job, target: Target) -> Placement | None:
     return None if parts is None else room.seat(job, parts)
 
 
-def _emptiest_first(room: Room, job: Job, gpus: int, nodes: int) -> list[Part] | None:
+def _emptiest_first(room: ClusterState, job: Job, gpus: int, nodes: int) -> list[Part] | None:
     """As many GPUs as there are on the node with the most free ones, the lowest number on ties, and so on."""
     levels, step = [level & nodes for level in room.layout.buckets], job.gpus_per_replica
     parts: list[Part] = []

@@ -5,11 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from batuta.core.bitsets import bits
+from batuta.core.arrays import bits
 from batuta.core.job import Job, Spread
-from batuta.placement.choose_gpus import choose_gpus, crossings
-from batuta.placement.racks import RackProfiles
-from batuta.placement.room import Part, Room
+from batuta.placement.cluster_state import ClusterState, Part, RackProfiles, choose_gpus, crossings
 
 NOWHERE = -1
 SNUG_TRIES = 8
@@ -20,7 +18,7 @@ PROFILES_KEPT = 64
 """For how many sets of nodes it is remembered how full the racks are."""
 
 
-def pack(room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) -> list[Part] | None:
+def pack(room: ClusterState, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) -> list[Part] | None:
     """Chooses nodes for a job, `home` in this order before others that are as good. None: no room."""
     for i in home:
         if nodes >> i & 1 and room.capacity(i, job) >= gpus:
@@ -45,7 +43,7 @@ def pack(room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) 
     return few_nodes(room, job, gpus, nodes, home, widest_rack(room, job, nodes))
 
 
-def fullest(room: Room, job: Job, gpus: int, nodes: int) -> int:
+def fullest(room: ClusterState, job: Job, gpus: int, nodes: int) -> int:
     """The fullest node on which the whole job fits; NOWHERE without one.
 
     Among equally full ones the one where it strands the fewest GPUs, then the really least used, then the
@@ -67,7 +65,7 @@ def fullest(room: Room, job: Job, gpus: int, nodes: int) -> int:
     return NOWHERE
 
 
-def fitting_at(room: Room, job: Job, gpus: int, nodes: int, k: int) -> list[int]:
+def fitting_at(room: ClusterState, job: Job, gpus: int, nodes: int, k: int) -> list[int]:
     """The first few nodes of level `k` on which the whole job fits, with what it wants beside its GPUs."""
     levels, found = room.levels(job), list[int]()
     fit = levels[k] & nodes
@@ -83,7 +81,7 @@ def fitting_at(room: Room, job: Job, gpus: int, nodes: int, k: int) -> list[int]
     return found
 
 
-def _snuggest(room: Room, gpus: int, fit: int, first: int) -> int:
+def _snuggest(room: ClusterState, gpus: int, fit: int, first: int) -> int:
     """Of some equally full nodes the first one with the fewest NVLink groups for the job."""
     best, fewest = first, len(room.layout.buckets)
     for tries, i in enumerate(room.calm_first(fit, gpus)):
@@ -98,7 +96,7 @@ def _snuggest(room: Room, gpus: int, fit: int, first: int) -> int:
 
 
 def few_nodes(
-    room: Room, job: Job, gpus: int, nodes: int, home: Sequence[int] = (), near: int = 0
+    room: ClusterState, job: Job, gpus: int, nodes: int, home: Sequence[int] = (), near: int = 0
 ) -> list[Part] | None:
     """As few nodes as possible: the emptiest ones whole, then the fullest one that has room for the rest.
 
@@ -140,7 +138,7 @@ def few_nodes(
     return parts
 
 
-def at_best(room: Room, job: Job, nodes: int) -> int:
+def at_best(room: ClusterState, job: Job, nodes: int) -> int:
     """The most GPUs that these nodes could have for a job, if none of them lacks anything beside GPUs."""
     free, step = 0, job.gpus_per_replica
     for k, level in enumerate(room.levels(job)):
@@ -149,7 +147,7 @@ def at_best(room: Room, job: Job, nodes: int) -> int:
     return free
 
 
-def racks_by_fit(room: Room, job: Job, gpus: int, nodes: int) -> Iterator[int]:
+def racks_by_fit(room: ClusterState, job: Job, gpus: int, nodes: int) -> Iterator[int]:
     """The racks that could hold the whole job, as sets of nodes: fewest nodes first, then the fullest."""
     profiles = room.racks.get(nodes)
     if profiles is None:
@@ -159,7 +157,7 @@ def racks_by_fit(room: Room, job: Job, gpus: int, nodes: int) -> Iterator[int]:
     return profiles.by_fit(room.levels(job), gpus, job.gpus_per_replica)
 
 
-def widest_rack(room: Room, job: Job, nodes: int) -> int:
+def widest_rack(room: ClusterState, job: Job, nodes: int) -> int:
     """The rack with the most room for a job that fits in none."""
     racks, levels, step = room.table.by_rack.values(), room.levels(job), job.gpus_per_replica
     if levels is not room.layout.buckets:
@@ -168,7 +166,7 @@ def widest_rack(room: Room, job: Job, nodes: int) -> int:
     return max(racks, key=lambda rack: sum([whole * (here & rack).bit_count() for whole, here in sizes]))
 
 
-def most(room: Room, job: Job, nodes: int, within: Spread | None = None) -> int:
+def most(room: ClusterState, job: Job, nodes: int, within: Spread | None = None) -> int:
     """The most GPUs that the job could have on these nodes, by what it requires of their closeness."""
     if within is None:
         within = job.topology.within if job.topology.required else Spread.ANY

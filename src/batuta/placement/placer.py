@@ -11,15 +11,22 @@ from batuta.core.job_table import JobTable, Phase
 from batuta.core.placer import EVERYWHERE, Placed, Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World
-from batuta.placement.clearing import make_room
-from batuta.placement.draft import Draft, PlacerOptions
+from batuta.placement.attempt import PlacementAttempt, PlacerOptions, why
+from batuta.placement.cluster_state import ClusterState
+from batuta.placement.defragmentation import make_room
 from batuta.placement.migration import consolidate
 from batuta.placement.packing import legal_above, legal_floor, most, pack
-from batuta.placement.resizing import enlarge, grow_at_home, largest_grown, shrink, tighten
-from batuta.placement.room import Room
+from batuta.placement.resizing import (
+    begins_with,
+    enlarge,
+    grow_at_home,
+    keep_order,
+    largest_grown,
+    shrink,
+    tighten,
+    whole_replicas,
+)
 from batuta.placement.sharing import place_share
-from batuta.placement.shortage import why
-from batuta.placement.workers import begins_with, keep_order, whole_replicas
 
 # NumPy takes three times as long to compare with a member of an enumeration.
 BROKEN = int(Phase.BROKEN)
@@ -40,9 +47,7 @@ class TopologyPlacer:
         costs: Costs,
         within: Mapping[JobId, int] = EVERYWHERE,
     ) -> Placed:
-        room = Room.of(world, within, self.options.busiest)
-        room.spreads = self.options.shares == "spread"
-        draft = Draft(world, now_s, costs, self.options, room, targets)
+        draft = PlacementAttempt(world, now_s, costs, self.options, self.options.room(world, within), targets)
         work = _Work.sorted_from(world, targets)
         # 1. GPUs are given back before any is taken.
         _release(draft, work.stops, work.shrinks)
@@ -97,7 +102,7 @@ def _largest_first(target: Target) -> tuple[int, int]:
     return -target.gpus, target.row
 
 
-def _release(draft: Draft, stops: Sequence[Target], shrinks: Sequence[Target]) -> None:
+def _release(draft: PlacementAttempt, stops: Sequence[Target], shrinks: Sequence[Target]) -> None:
     room = draft.room
     for target in stops:
         job, held = _running(draft, target)
@@ -110,19 +115,19 @@ def _release(draft: Draft, stops: Sequence[Target], shrinks: Sequence[Target]) -
         _settle(draft, target, draft.placements[target.row])
 
 
-def _settle(draft: Draft, target: Target, placement: Placement) -> None:
+def _settle(draft: PlacementAttempt, target: Target, placement: Placement) -> None:
     job, held = _running(draft, target)
     if len(placement.spans) > 1:
         placement = tighten(draft, job, held, placement, draft.room.suited(job, target.gpu_type))
     draft.placements[target.row] = placement
 
 
-def _repair(draft: Draft, target: Target) -> None:
+def _repair(draft: PlacementAttempt, target: Target) -> None:
     """Makes a job whole that lost GPUs, at a smaller legal size if need be; failing that, it loses all."""
     room = draft.room
     job, held = _running(draft, target)
     room.vacate(held, job)
-    if draft.world.jobs.i("gpu_type")[target.row] != target.gpu_type:
+    if draft.world.jobs.gpu_type[target.row] != target.gpu_type:
         _start(draft, target)
         return
     left = whole_replicas(held, job.gpus_per_replica)
@@ -144,7 +149,7 @@ def _repair(draft: Draft, target: Target) -> None:
     _settle(draft, target, placement)
 
 
-def _exchange(draft: Draft, targets: list[Target]) -> None:
+def _exchange(draft: PlacementAttempt, targets: list[Target]) -> None:
     """Moves jobs to another GPU type. They keep the old GPUs until they have new ones."""
     waiting = targets
     while waiting:
@@ -162,7 +167,7 @@ def _exchange(draft: Draft, targets: list[Target]) -> None:
             draft.failures[target.row] = why(draft.room, job, job.min, target.gpu_type)
 
 
-def _swap(draft: Draft, target: Target, gpus: int) -> bool:
+def _swap(draft: PlacementAttempt, target: Target, gpus: int) -> bool:
     job, held = _running(draft, target)
     placement = _fresh(draft.room, job, gpus, target.gpu_type)
     if placement is None:
@@ -172,7 +177,7 @@ def _swap(draft: Draft, target: Target, gpus: int) -> bool:
     return True
 
 
-def _swap_all(draft: Draft, targets: list[Target]) -> bool:
+def _swap_all(draft: PlacementAttempt, targets: list[Target]) -> bool:
     """Lets jobs that stand in each other's way leave together, if then all of them find a place."""
     room, found = draft.room, dict[int, Placement]()
     for target in targets:
@@ -194,7 +199,7 @@ def _swap_all(draft: Draft, targets: list[Target]) -> bool:
     return False
 
 
-def _fresh(room: Room, job: Job, gpus: int, gpu_type: int) -> Placement | None:
+def _fresh(room: ClusterState, job: Job, gpus: int, gpu_type: int) -> Placement | None:
     nodes = room.suited(job, gpu_type)
     if job.share is not None:
         return place_share(room, job, job.share, nodes)
@@ -202,7 +207,7 @@ def _fresh(room: Room, job: Job, gpus: int, gpu_type: int) -> Placement | None:
     return None if parts is None else room.seat(job, parts)
 
 
-def _start_and_grow(draft: Draft, targets: list[Target]) -> None:
+def _start_and_grow(draft: PlacementAttempt, targets: list[Target]) -> None:
     """Places by size. Who grows elsewhere leaves GPUs behind: then those who were refused are asked again."""
     placements, refused, left_behind = draft.world.jobs.placements, list[Target](), False
     for target in sorted(targets, key=_largest_first):
@@ -215,7 +220,7 @@ def _start_and_grow(draft: Draft, targets: list[Target]) -> None:
             _start(draft, target)
 
 
-def _start(draft: Draft, target: Target) -> bool:
+def _start(draft: PlacementAttempt, target: Target) -> bool:
     """Places a job that has no GPUs; where the target does not fit, the largest smaller size that does."""
     row, gpus, kind = target
     room, job = draft.room, draft.world.jobs.jobs[row]
@@ -231,7 +236,7 @@ def _start(draft: Draft, target: Target) -> bool:
     return True
 
 
-def _grow_at_home(draft: Draft, target: Target) -> bool:
+def _grow_at_home(draft: PlacementAttempt, target: Target) -> bool:
     job, held = _running(draft, target)
     placement = grow_at_home(draft.room, job, held, target.gpus, draft.room.suited(job, target.gpu_type))
     if placement is None:
@@ -240,7 +245,7 @@ def _grow_at_home(draft: Draft, target: Target) -> bool:
     return True
 
 
-def _grow(draft: Draft, target: Target) -> bool:
+def _grow(draft: PlacementAttempt, target: Target) -> bool:
     """Gives a running job more GPUs, as many of the wanted ones as fit; it keeps what it has if none do.
 
     True if it leaves GPUs behind.
@@ -255,7 +260,7 @@ def _grow(draft: Draft, target: Target) -> bool:
     return not begins_with(draft.placements[target.row], held)
 
 
-def _grown(draft: Draft, job: Job, held: Placement, target: Target) -> Placement | None:
+def _grown(draft: PlacementAttempt, job: Job, held: Placement, target: Target) -> Placement | None:
     """The job with the GPUs that it shall have, or as many as there is room for; None: no more."""
     room, nodes = draft.room, draft.room.suited(job, target.gpu_type)
     placement = enlarge(draft, job, held, target.gpus, nodes)
@@ -266,7 +271,7 @@ def _grown(draft: Draft, job: Job, held: Placement, target: Target) -> Placement
     return placement
 
 
-def _running(draft: Draft, target: Target) -> tuple[Job, Placement]:
+def _running(draft: PlacementAttempt, target: Target) -> tuple[Job, Placement]:
     jobs = draft.world.jobs
     held = jobs.placements[target.row]
     assert held is not None

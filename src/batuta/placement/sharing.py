@@ -9,12 +9,12 @@ from __future__ import annotations
 from itertools import accumulate
 from operator import or_
 
-from batuta.core.bitsets import bits
+from batuta.core.arrays import bits
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.layout import EMPTY_CARD, Card, Layout
+from batuta.placement.cluster_state import ClusterState
 from batuta.placement.packing import COMPARED, fitting_at, fullest
-from batuta.placement.room import Room
 
 WHOLE = 100
 """Percent of a card."""
@@ -103,7 +103,7 @@ class CardLevels:
         return nodes
 
     def best(
-        self, room: Room, job: Job, share: Share, nodes: int, without: int = 0
+        self, room: ClusterState, job: Job, share: Share, nodes: int, without: int = 0
     ) -> tuple[int, int] | None:
         """The fullest card on these nodes with room for a share; the emptiest, where shares are spread.
 
@@ -156,7 +156,7 @@ class CardLevels:
         return cards
 
 
-def place_share(room: Room, job: Job, share: Share, nodes: int) -> Placement | None:
+def place_share(room: ClusterState, job: Job, share: Share, nodes: int) -> Placement | None:
     """Puts a share on a card; None when no card on these nodes has room."""
     layout = room.layout
     if room.cards is None:
@@ -175,7 +175,7 @@ def place_share(room: Room, job: Job, share: Share, nodes: int) -> Placement | N
 
 
 def _choose(
-    room: Room, cards: CardLevels, job: Job, share: Share, nodes: int, crowded: int
+    room: ClusterState, cards: CardLevels, job: Job, share: Share, nodes: int, crowded: int
 ) -> tuple[int, int] | None:
     """Beside others that leave it in peace, or alone; if there is no other place, beside any."""
     fresh = _fresh_card(room, cards, job, share, nodes) if room.spreads else None
@@ -187,7 +187,9 @@ def _choose(
     )
 
 
-def _fresh_card(room: Room, cards: CardLevels, job: Job, share: Share, nodes: int) -> tuple[int, int] | None:
+def _fresh_card(
+    room: ClusterState, cards: CardLevels, job: Job, share: Share, nodes: int
+) -> tuple[int, int] | None:
     """A free GPU of a full node on which few are stranded, in the NVLink group with the fewest free."""
     nodes &= cards.roomy(share)
     if room.levels(job) is room.layout.buckets:
@@ -201,7 +203,7 @@ def _fresh_card(room: Room, cards: CardLevels, job: Job, share: Share, nodes: in
     return i, _least_busy(room, i)
 
 
-def _least_busy(room: Room, i: int) -> int:
+def _least_busy(room: ClusterState, i: int) -> int:
     """The free GPU of a node that leaves the others closest together; of its equals the least busy."""
     first, node, busy = room.first_gpu(i), room.table.nodes[i], room.busy
     if not busy:

@@ -11,17 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from batuta.core.bitsets import bits
+from batuta.core.arrays import bits
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import ANYWHERE, NO_RESTART_S, Job, JobId
 from batuta.core.placer import EVERYWHERE, Move, Placed, Target
 from batuta.core.reason import Evidence, Reason
+from batuta.core.suspension import in_motion_or_left_alone
 from batuta.core.weigh import Costs
-from batuta.core.withhold import in_motion_or_left_alone
 from batuta.core.world import World
+from batuta.placement.attempt import PlacerOptions
+from batuta.placement.cluster_state import ClusterState
+from batuta.placement.migration import evidence_of
 from batuta.placement.placer import TopologyPlacer
-from batuta.placement.room import Room
-from batuta.placement.worth import evidence_of
 
 Part = tuple[int, int]
 """Minus the GPUs of a part of a node, so that the largest comes first in a heap, and the row it is for."""
@@ -31,7 +32,7 @@ Part = tuple[int, int]
 class WholeNodePlacer:
     """Tight placements without gaps, for jobs that ask for nothing but GPUs."""
 
-    otherwise: TopologyPlacer = field(default_factory=TopologyPlacer)
+    options: PlacerOptions = field(default_factory=PlacerOptions)
 
     def place(
         self,
@@ -46,13 +47,14 @@ class WholeNodePlacer:
         is_plain = not within and not jobs.broken and len(world.nodes.by_rack) < 2
         is_plain = is_plain and all(_is_plain(jobs.jobs[target.row], width) for target in targets)
         placed = _Tight(world, now_s, targets, costs).place() if is_plain else None
-        return placed or self.otherwise.place(world, now_s, targets, costs, within)
+        return placed or TopologyPlacer(self.options).place(world, now_s, targets, costs, within)
 
 
 def _is_plain(job: Job, width: int) -> bool:
     """Whether the job wants nothing but GPUs, in replicas that fill nodes of this width."""
     return (
         job.share is None
+        and not job.cpu_only
         and width % job.gpus_per_replica == 0
         and job.topology == ANYWHERE
         and not (job.cpus_milli_per_gpu or job.memory_mib_per_gpu or job.node_labels or job.node_terms)
@@ -64,7 +66,7 @@ class _Tight:
 
     def __init__(self, world: World, now_s: float, targets: Sequence[Target], costs: Costs) -> None:
         self.world, self.targets, self.costs = world, targets, costs
-        self.room = Room.of(world)
+        self.room = ClusterState.of(world)
         self.width = max(world.nodes.by_size, default=0)
         self.full = world.nodes.by_size.get(self.width, 0)
         self.spans: dict[int, list[Span]] = {}
@@ -101,7 +103,7 @@ class _Tight:
     def _evidence(self, row: int) -> Evidence:
         """In seconds on one GPU: what a cleared node can do while the move pays, and what the move loses."""
         gain_s = self.costs.least_horizon_s * self.width
-        cost_s = self.costs.charge * float(self.world.jobs.f("restart_s")[row]) * self._size(row)
+        cost_s = self.costs.charge * float(self.world.jobs.restart_s[row]) * self._size(row)
         return evidence_of(gain_s, cost_s)
 
     def _whole_node(self, row: int, parts: list[Part]) -> bool:
@@ -151,12 +153,12 @@ class _Tight:
         held = jobs.placements[row]
         assert held is not None
         self.room.vacate(held, jobs.jobs[row])
-        self.spans[row], self.kinds[row] = [], int(jobs.i("gpu_type")[row])
+        self.spans[row], self.kinds[row] = [], int(jobs.gpu_type[row])
         self.moved.add(row)
         heappush(parts, (-held.size, row))
 
     def _size(self, row: int) -> int:
-        return int(self.world.jobs.i("gpus")[row])
+        return int(self.world.jobs.held[row])
 
     def _held(self, row: int) -> int:
         held = self.world.jobs.placements[row]
@@ -182,14 +184,14 @@ class _Tight:
 
     def _movable(self) -> Iterator[tuple[int, int]]:
         jobs, index = self.world.jobs, self.world.nodes.index
-        targets, restart_s = {target.row for target in self.targets}, jobs.f("restart_s")
+        targets, restart_s = {target.row for target in self.targets}, jobs.restart_s
         for row, held in enumerate(jobs.placements):
             if held is None or row in targets or len(held.spans) != 1 or held.size >= self.width:
                 continue
             if self.fixed is not None and self.fixed[row]:
                 continue
             job = jobs.jobs[row]
-            if restart_s[row] < NO_RESTART_S and not job.is_lost_by_a_stop and _is_plain(job, self.width):
+            if restart_s[row] < NO_RESTART_S and job.id not in jobs.unsaved and _is_plain(job, self.width):
                 yield row, index[held.spans[0].node]
 
 

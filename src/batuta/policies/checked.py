@@ -1,17 +1,31 @@
-"""Policies of others are looked over: what they answer is legal, or it is refused with a sentence."""
+"""Policies of other packages: what they declare and answer is legal, or is refused with a sentence."""
 
 from __future__ import annotations
 
+import inspect
+import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from batuta.core.arrays import IntArray
-from batuta.core.policy import Policy
-from batuta.core.typed_view import Choice, TypedView
-from batuta.core.view import PoolView
+from batuta.core.policy import PLAIN, PolicyTraits
+from batuta.core.view import Choice, PoolView, TypedView
 
 _SHOWN = 3
+_DECLARED_BY = {
+    "tiers": "tiered=True",
+    "allocate_types": "typed=True",
+    "generous": "generous=True",
+    "placement": "placer=PlacerKind.…",
+    "weighs": "weighs=True",
+}
+"""What a policy may have beside `allocate`, and how its traits say so."""
+
+
+class BrokenPolicyError(RuntimeError):
+    """A policy from another package could not be loaded; the message says from where and why."""
 
 
 class PolicyAnswerError(Exception):
@@ -19,17 +33,25 @@ class PolicyAnswerError(Exception):
 
 
 class CheckedPolicy:
-    """The same policy; an answer that breaks the contract never reaches the cluster."""
+    """A policy of another package. An answer that breaks the contract never reaches the cluster.
 
-    def __init__(self, inner: Policy) -> None:
+    Such a policy needs a `name` and `allocate(view)`; `traits` declares what it can do beyond that.
+    """
+
+    def __init__(self, inner: Any, origin: str) -> None:
+        """`origin` says where the policy comes from, for messages. Raises BrokenPolicyError."""
+        if not isinstance(getattr(inner, "name", None), str) or not callable(
+            getattr(inner, "allocate", None)
+        ):
+            raise BrokenPolicyError(f"{origin} is no policy: it needs a name and allocate(view)")
         self._inner = inner
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
+        self.name: str = inner.name
+        # It is asked part by part, so that each answer is checked.
+        self.traits = replace(_read_traits(inner, origin), parted=False)
+        self.description = _first_line(type(inner))
 
     def allocate(self, view: PoolView) -> IntArray:
-        """What the policy answers. Raises PolicyAnswerError with all that is wrong with it."""
+        """Return what the policy answers. Raises PolicyAnswerError with all that is wrong with it."""
         try:
             answer = np.asarray(self._inner.allocate(view))
         except Exception as error:
@@ -39,24 +61,46 @@ class CheckedPolicy:
             raise PolicyAnswerError(f"policy {self.name} {'; '.join(faults)}")
         return answer.astype(np.int64, copy=False)
 
-    def __getattr__(self, name: str) -> Any:
-        """What else the policy says of itself: tiers, generous, placement, knowledge."""
-        if name == "allocate_parts":
-            raise AttributeError(name)  # it is asked part by part, so that each answer is looked over
-        found = getattr(self._inner, name)
-        return self._checked_types if name == "allocate_types" else found
+    def tiers(self, view: PoolView) -> IntArray:
+        """Return the queue level of each job; asked of a policy that declares `tiered`."""
+        return np.asarray(self._inner.tiers(view))
 
-    def _checked_types(self, view: TypedView) -> Choice:
-        """The same for a policy that chooses types; one that does not has no `allocate_types`."""
-        inner: Any = self._inner
+    def allocate_types(self, view: TypedView) -> Choice:
+        """Return counts and types, checked as in `allocate`; asked of a policy that declares `typed`."""
         try:
-            gpus, kinds = (np.asarray(part) for part in inner.allocate_types(view))
+            gpus, kinds = (np.asarray(part) for part in self._inner.allocate_types(view))
         except Exception as error:
             raise PolicyAnswerError(f"policy {self.name} failed: {type(error).__name__}: {error}") from error
         faults = _faults(view.jobs, gpus) or _type_faults(view, gpus, kinds)
         if faults:
             raise PolicyAnswerError(f"policy {self.name} {'; '.join(faults)}")
         return Choice(gpus.astype(np.int64, copy=False), kinds.astype(np.int64, copy=False))
+
+
+def _first_line(own: type) -> str:
+    """Return what a policy says of itself in one line: its class, or else its module."""
+    text = inspect.getdoc(own) or inspect.getdoc(sys.modules[own.__module__]) or ""
+    return text.split("\n")[0]
+
+
+def _read_traits(inner: Any, origin: str) -> PolicyTraits:
+    """Return the declared traits of a policy that Batuta did not write."""
+    traits = getattr(inner, "traits", None)
+    if traits is None:
+        found = [word for name, word in _DECLARED_BY.items() if hasattr(inner, name)]
+        if found:
+            raise BrokenPolicyError(
+                f"{origin} does not declare what it has: add traits = PolicyTraits({', '.join(found)}), "
+                "from batuta.core.policy"
+            )
+        return PLAIN
+    if not isinstance(traits, PolicyTraits):
+        raise BrokenPolicyError(f"{origin} has traits that are no PolicyTraits (from batuta.core.policy)")
+    needed = {"tiers": traits.tiered, "allocate_types": traits.typed}
+    missing = [name for name, wanted in needed.items() if wanted and not callable(getattr(inner, name, None))]
+    if missing:
+        raise BrokenPolicyError(f"{origin} declares more than it has: no {', '.join(missing)}(view)")
+    return traits
 
 
 def _faults(view: PoolView, answer: np.ndarray[Any, Any]) -> list[str]:

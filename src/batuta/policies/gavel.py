@@ -10,15 +10,15 @@ lease: whoever just got its GPUs keeps them that long, also where decisions foll
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.core.typed_view import Choice, TypedView
-from batuta.core.view import PoolView
-from batuta.policies.admission_pass import admit_in_order
-from batuta.policies.lease import leased
-from batuta.policies.type_options import one_type
+from batuta.core.policy import PolicyTraits
+from batuta.core.view import Choice, PoolView, TypedView
+from batuta.policies.order import admit_in_order, leased
+from batuta.policies.type_choice import one_type
 
 _NOISE = 1e-6
 """A part of time below this is rounding."""
@@ -33,6 +33,7 @@ class Gavel:
     name: str = "gavel"
     round_s: float = 360.0
     """So long a job keeps the GPUs that it got."""
+    traits: ClassVar[PolicyTraits] = PolicyTraits(typed=True)
 
     def allocate(self, view: PoolView) -> IntArray:
         return self.allocate_types(one_type(view)).gpus

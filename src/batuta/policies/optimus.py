@@ -1,21 +1,22 @@
 """Optimus: one step at a time to the job whose remaining time falls most by it.
 
 Peng et al., "Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters", EuroSys '18,
-section 4.1. The paper counts workers and parameter servers; here a step is GPUs. `optimus-replay` is the same
-rule with the knowledge and the placement of the published runs.
+section 4.1. The paper counts workers and parameter servers; here a step is GPUs. `optimus-replay` is the
+same rule with true step times and the placement of the published runs: Qiao et al., OSDI '21, section 5.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from batuta.core.arrays import FloatArray, IntArray
+from batuta.core.policy import PLAIN, PlacerKind, PolicyTraits, ReplayTraits
 from batuta.core.view import PoolView
-from batuta.policies.admission_pass import admit_in_order
-from batuta.policies.gain import grow_by_gain
-from batuta.policies.step_list import StepList
+from batuta.policies.growth import StepList, grow_by_gain
+from batuta.policies.order import admit_in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Optimus:
     loyalty: float = 1.1
     """A step that a job has taken already counts so much more. The paper decides every ten minutes; here jobs
     that are nearly as good would take a GPU from each other at every event."""
+    traits: ClassVar[PolicyTraits] = PLAIN
 
     def allocate(self, view: PoolView) -> IntArray:
         return grow_by_time_saved(view, self.loyalty)
@@ -45,3 +47,16 @@ def grow_by_time_saved(view: PoolView, loyalty: float = 1.0) -> IntArray:
         )
 
     return grow_by_gain(view, gpus, left, np.flatnonzero(gpus), time_saved)
+
+
+@dataclass(frozen=True, slots=True)
+class OptimusReplay:
+    """As `optimus`, with true step times and the placement of the published runs."""
+
+    name: str = "optimus-replay"
+    traits: ClassVar[PolicyTraits] = PolicyTraits(
+        placer=PlacerKind.MOST_FREE_BY_SIZE, as_published=True, replay=ReplayTraits(knowledge="optimus")
+    )
+
+    def allocate(self, view: PoolView) -> IntArray:
+        return grow_by_time_saved(view)

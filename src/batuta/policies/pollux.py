@@ -14,10 +14,9 @@ from typing import ClassVar
 import numpy as np
 
 from batuta.core.arrays import FloatArray, IntArray
+from batuta.core.policy import PlacerKind, PolicyTraits, ReplayTraits
 from batuta.core.view import PoolView
-from batuta.policies.best_choice import best_choice
-from batuta.policies.restart_factor import restart_factor
-from batuta.policies.type_options import list_type_options, one_type
+from batuta.policies.type_choice import best_choice, list_type_options, one_type, restart_factor
 
 _NOTHING = 1e-3
 """Added to every speed-up, so that a job without GPUs counts as very slow and not as infinitely slow."""
@@ -28,14 +27,13 @@ class Pollux:
     """Maximises the power mean with p = −1, that is, minimises the sum of 1 / speed-up."""
 
     name: str = "pollux"
-    knowledge: ClassVar[str] = "own"
-    adapts_batch: ClassVar[bool] = True
-    every_size: ClassVar[bool] = True
-    explores: ClassVar[tuple[float, ...]] = (1, 2, 0.01, 1.1)
-    """It starts on one GPU, goes up to double the most that it was measured on, and hopes for the best there:
-    communication takes a hundredth of the time, and across nodes a tenth more."""
-    weighs: ClassVar[bool] = True
-    placement: ClassVar[str] = "whole-nodes"
+    traits: ClassVar[PolicyTraits] = PolicyTraits(
+        placer=PlacerKind.WHOLE_NODES,
+        weighs=True,
+        replay=ReplayTraits("own", adapts_batch=True, every_size=True, explores=(1, 2, 0.01, 1.1)),
+    )
+    """A job starts on one GPU and may have double the most that it was measured on. Until it was measured
+    there, communication counts as a hundredth of the time, and as a tenth more across nodes."""
 
     def allocate(self, view: PoolView) -> IntArray:
         typed = one_type(view)

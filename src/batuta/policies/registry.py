@@ -1,4 +1,4 @@
-"""Which policies there are: the built-in ones, and those that other packages announce.
+"""Which policies there are: the built-in ones, those of other packages, and those in a Python file.
 
 A package adds its own with an entry point of the group `batuta.policies`: a policy, or anything that makes
 one when called without arguments. It is imported only when it is asked for, so a broken one harms no other.
@@ -6,27 +6,27 @@ one when called without arguments. It is imported only when it is asked for, so 
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
 
 from batuta.core.policy import Policy
 from batuta.policies.afs_l import AfsL
-from batuta.policies.elastic_fifo import ElasticFifo
-from batuta.policies.elastic_srjf import ElasticSrjf
-from batuta.policies.elastic_tiresias import ElasticTiresias
+from batuta.policies.checked import BrokenPolicyError, CheckedPolicy
 from batuta.policies.ffdl import Ffdl
-from batuta.policies.fifo import Fifo
+from batuta.policies.fifo import ElasticFifo, Fifo
 from batuta.policies.gavel import Gavel
-from batuta.policies.optimus import Optimus
-from batuta.policies.optimus_replay import OptimusReplay
+from batuta.policies.optimus import Optimus, OptimusReplay
 from batuta.policies.pollux import Pollux
 from batuta.policies.rent import Rent
 from batuta.policies.sia import Sia
-from batuta.policies.srjf import Srjf
+from batuta.policies.srjf import ElasticSrjf, Srjf
 from batuta.policies.themis import Themis
-from batuta.policies.tiresias import Tiresias
-from batuta.policies.tiresias_replay import TiresiasReplay
+from batuta.policies.tiresias import ElasticTiresias, Tiresias, TiresiasReplay
 
 GROUP = "batuta.policies"
 
@@ -40,6 +40,7 @@ BUILT_IN: dict[str, Callable[[], Policy]] = {
     "ffdl": Ffdl,
     "afs-l": AfsL,
     "rent": Rent,
+    "rent-pure": partial(Rent, name="rent-pure", min_first=False),
     "optimus": Optimus,
     "themis": Themis,
     "gavel": Gavel,
@@ -59,10 +60,6 @@ class UnknownPolicyError(LookupError):
         super().__init__(f"unknown policy {name!r} ({hint})")
         self.name = name
         self.known = tuple(known)
-
-
-class BrokenPolicyError(RuntimeError):
-    """A policy from another package could not be loaded; the message says from where and why."""
 
 
 def policy_names() -> list[str]:
@@ -91,9 +88,94 @@ def _load(point: EntryPoint) -> Policy:
         origin += f" of package {point.dist.name}"
     try:
         found = point.load()
-        policy = found() if isinstance(found, type) or not isinstance(found, Policy) else found
+        policy = found() if isinstance(found, type) or not hasattr(found, "allocate") else found
     except Exception as error:
         raise BrokenPolicyError(f"{origin} cannot be loaded: {type(error).__name__}: {error}") from error
-    if not isinstance(policy, Policy):
-        raise BrokenPolicyError(f"{origin} is no policy: it needs a name and allocate(view)")
-    return policy
+    return CheckedPolicy(policy, origin)
+
+
+def load_policy_file(path: str, name: str = "") -> Policy:
+    """The policy class of a file, with its default parameters; `name` chooses among several."""
+    module = _load_module(path)
+    own = {
+        key: value
+        for key, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__ and hasattr(value, "allocate")
+    }
+    if name:
+        if name not in own:
+            raise BrokenPolicyError(f"{path} has no policy class {name} (it has: {', '.join(own) or 'none'})")
+        chosen = own[name]
+    elif len(own) == 1:
+        chosen = next(iter(own.values()))
+    else:
+        found = ", ".join(own) or "none"
+        raise BrokenPolicyError(f"{path} must have one class with allocate(view), found {found}")
+    try:
+        policy = chosen()
+    except Exception as error:
+        raise BrokenPolicyError(f"{path}: {chosen.__name__}() failed: {error}") from error
+    return CheckedPolicy(policy, f"{path}: {chosen.__name__}")
+
+
+def _load_module(path: str) -> ModuleType:
+    module_name = "batuta_policy_file_" + "".join(c if c.isalnum() else "_" for c in path)
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise BrokenPolicyError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses and pickling look their module up by name.
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except FileNotFoundError:
+        raise BrokenPolicyError(f"{path} does not exist") from None
+    except Exception as error:
+        raise BrokenPolicyError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+_BUILT_IN = {
+    "fifo": "First come, first served; every job gets the fewest GPUs that it can run on.",
+    "srjf": "Jobs with the least work left go first; every job gets the fewest GPUs that it can run on.",
+    "tiresias": "Jobs that have used little GPU time so far go first, at the size that they asked for.",
+    "elastic-fifo": "First come, first served; GPUs that nobody waits for make the running jobs larger.",
+    "elastic-srjf": (
+        "Jobs with the least work left go first; GPUs that nobody waits for make the running jobs larger."
+    ),
+    "elastic-tiresias": (
+        "Jobs that have used little GPU time so far go first; the others shrink while many wait, and free "
+        "GPUs go to whoever gets fastest by them."
+    ),
+    "ffdl": "First come, first served; sizes are chosen so that all running jobs together are fastest.",
+    "afs-l": "GPUs go one by one to the job that gains most by one more; short jobs are preferred.",
+    "rent": (
+        "Every job that fits runs at its min before any grows; growth goes where the work of the next while "
+        "is worth most: to short jobs that scale well."
+    ),
+    "rent-pure": (
+        "The same without the first part: prices alone decide who grows and who waits, for the shortest mean "
+        "completion time."
+    ),
+    "optimus": "First come, first served; GPUs then go one by one to the job whose end they bring nearest.",
+    "themis": "Jobs that are slowed down most against a fair share of the cluster go first.",
+    "gavel": (
+        "Everybody gets a fair part of every GPU type's time, weighted by what the type is worth to the job."
+    ),
+    "pollux": "Sizes that keep all jobs near, or above, what a fair share would give them; few restarts.",
+    "sia": "The GPU type and size of which each job makes good use, for all together; few restarts.",
+    "tiresias-replay": "Tiresias as its authors ran it, to repeat published experiments.",
+    "optimus-replay": "Optimus as its authors ran it, to repeat published experiments.",
+}
+
+
+def policy_summaries() -> list[tuple[str, str]]:
+    """Return all policies with a sentence each; a foreign one with the first line of its docstring."""
+    return [(name, _summary(name)) for name in policy_names()]
+
+
+def _summary(name: str) -> str:
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    policy = load_policy(name)
+    return policy.description if isinstance(policy, CheckedPolicy) else ""

@@ -11,11 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.core.typed_view import Choice, TypedView
-from batuta.policies.best_of_types import choose_at_prices, choose_exactly_of_types
-from batuta.policies.rent_guard import fair_share, hold_still, is_tired, lateness, unrest
-from batuta.policies.rent_options import LEAST_S, MOST_S, count_longer
-from batuta.policies.type_options import TypeOptions, list_type_options, usual_sizes
+from batuta.core.view import Choice, TypedView
+from batuta.policies.rent_options import (
+    LEAST_S,
+    MOST_S,
+    count_longer,
+    fair_share,
+    hold_still,
+    is_tired,
+    lateness,
+    unrest,
+)
+from batuta.policies.type_choice import (
+    TypeOptions,
+    choose_at_prices,
+    choose_exactly_of_types,
+    fill,
+    list_type_options,
+    usual_sizes,
+)
 
 CHARGE, HORIZON_CHARGES, LEAST_HORIZON_S = 3.0, 3.0, 1000.0
 """A job that changes its type is away for longer than one that grows, and has more to gain."""
@@ -35,16 +49,21 @@ class _Terms:
     """What a unit of work is worth, for each job."""
 
 
-def allocate_types(view: TypedView, own_place: float) -> Choice:
-    """A type and a size for each job so that the work of the next while is worth most."""
+def allocate_types(view: TypedView, own_place: float, min_first: bool) -> Choice:
+    """A type and a size for each job so that the work of the next while is worth most.
+
+    With `min_first` no job grows while another waits that would fit at its `min`.
+    """
     jobs = len(view)
     gpus, kinds = np.zeros(jobs, dtype=np.int64), np.maximum(view.gpu_type, 0)
     # What a job has is an option even if it says that it gets nowhere with it: so it can be held still.
     options = usual_sizes(view, list_type_options(view, least=1e-9))
     if len(options):
         terms = _terms(view, options, own_place)
-        steady = _choose(options, terms.prices[options.row] * terms.speed, view.capacity)
-        taken = np.flatnonzero(_choose(options, _values(view, terms, steady), view.capacity))
+        choose = _choose_min_first if min_first else _choose
+        steady = choose(options, terms.prices[options.row] * terms.speed, view.capacity)
+        values = _values(view, terms, steady, view.jobs.held)
+        taken = np.flatnonzero(choose(options, values, view.capacity))
         gpus[options.row[taken]], kinds[options.row[taken]] = options.gpus[taken], options.kind[taken]
     return Choice(gpus, kinds)
 
@@ -79,7 +98,7 @@ def _fair_speed(share: FloatArray, options: TypeOptions, speed: FloatArray) -> F
     return fair
 
 
-def _values(view: TypedView, terms: _Terms, steady: BoolArray) -> FloatArray:
+def _values(view: TypedView, terms: _Terms, steady: BoolArray, held: BoolArray | None) -> FloatArray:
     """Value per second of each option, over the time that a change has to pay for itself."""
     jobs, options, row = view.jobs, terms.options, terms.options.row
     charge_s = CHARGE * np.maximum(jobs.restart_s, 0.0)[row]
@@ -95,7 +114,10 @@ def _values(view: TypedView, terms: _Terms, steady: BoolArray) -> FloatArray:
     gone_s = then_left_s * np.minimum(run_s / terms.left_s, 1.0)
     kept_s = np.where(stays, reluctant_s, charge_s)
     value: FloatArray = terms.prices[row] * then_speed * (gone_s + kept_s) / span_s
-    return hold_still(np.maximum(value, 1e-9), stays, is_tired(jobs, often)[row])
+    tired = is_tired(jobs, often)
+    if held is not None:
+        tired |= held
+    return hold_still(np.maximum(value, 1e-9), stays, tired[row])
 
 
 def _reference(jobs: int, row: IntArray, steady: BoolArray) -> IntArray:
@@ -106,6 +128,52 @@ def _reference(jobs: int, row: IntArray, steady: BoolArray) -> IntArray:
     chosen = np.flatnonzero(steady)
     at[row[chosen]] = chosen
     return at
+
+
+def _choose_min_first(options: TypeOptions, values: FloatArray, capacity: IntArray) -> BoolArray:
+    """The options worth most such that no job grows while another has none that would fit at its `min`."""
+    least = (np.diff(options.row, prepend=-1) != 0) | (np.diff(options.kind, prepend=-1) != 0)
+    base = _choose_who_runs(options, values, capacity, np.flatnonzero(least))
+    runs = np.isin(options.row, options.row[base])
+    grown = np.zeros(len(options), dtype=bool)
+    grown[runs] = _choose(options.keep(runs), _served(values[runs]), capacity)
+    if _leaves_room(options, grown, base, capacity):
+        return fill(options, values, capacity, base)
+    return grown
+
+
+def _choose_who_runs(
+    options: TypeOptions, values: FloatArray, capacity: IntArray, least: IntArray
+) -> BoolArray:
+    """One smallest option for each job if there is a way to serve all of them, else those worth most."""
+    wanted = np.zeros(len(options), dtype=bool)
+    wanted[least] = True
+    own, taken = options.keep(wanted), np.zeros(len(options), dtype=bool)
+    chosen = _choose(own, _served(values[least]), capacity)
+    if np.count_nonzero(chosen) < len(np.unique(own.row)):
+        chosen = fill(own, values[least], capacity, _choose(own, values[least], capacity))
+    taken[least[chosen]] = True
+    return taken
+
+
+def _served(values: FloatArray) -> FloatArray:
+    """The values with so much on top that to serve one more job is worth more than all growth."""
+    most: FloatArray = values + 2.0 * float(values.sum() + 1.0)
+    return most
+
+
+def _leaves_room(options: TypeOptions, grown: BoolArray, base: BoolArray, capacity: IntArray) -> bool:
+    """Whether a job of `base` has nothing, or another that has nothing would fit if none had grown."""
+    if np.count_nonzero(grown) < np.count_nonzero(base):
+        return True
+    waits = ~np.isin(options.row, options.row[base])
+    if not waits.any():
+        return False
+    low = np.full((int(options.row[-1]) + 1, len(capacity)), np.iinfo(np.int64).max)
+    np.minimum.at(low, (options.row, options.kind), options.gpus)
+    held = low[options.row[grown], options.kind[grown]]
+    room = capacity - np.bincount(options.kind[grown], held, len(capacity)).astype(np.int64)
+    return bool((options.gpus[waits] <= room[options.kind[waits]]).any())
 
 
 def _choose(options: TypeOptions, values: FloatArray, capacity: IntArray) -> BoolArray:

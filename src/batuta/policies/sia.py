@@ -15,11 +15,16 @@ from typing import ClassVar
 import numpy as np
 
 from batuta.core.arrays import FloatArray, IntArray
-from batuta.core.typed_view import Choice, TypedView
-from batuta.core.view import PoolView
-from batuta.policies.best_choice import best_choice
-from batuta.policies.restart_factor import restart_factor
-from batuta.policies.type_options import TypeOptions, list_type_options, one_type, usual_sizes
+from batuta.core.policy import PlacerKind, PolicyTraits, ReplayTraits
+from batuta.core.view import Choice, PoolView, TypedView
+from batuta.policies.type_choice import (
+    TypeOptions,
+    best_choice,
+    list_type_options,
+    one_type,
+    restart_factor,
+    usual_sizes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +36,14 @@ class Sia:
     """Fairness: the lower, the more the slowest jobs count."""
     waiting: float = 1.1
     """The penalty λ for a job without GPUs; a job at its worst configuration costs 1."""
-    knowledge: ClassVar[str] = "own"
-    adapts_batch: ClassVar[bool] = True
-    explores: ClassVar[tuple[float, ...]] = (1, 2, 0.01, 1.1)
-    """It starts on one GPU, goes up to double the most that it was measured on, and hopes for the best there:
-    communication takes a hundredth of the time, and across nodes a tenth more."""
-    weighs: ClassVar[bool] = True
-    placement: ClassVar[str] = "whole-nodes"
+    traits: ClassVar[PolicyTraits] = PolicyTraits(
+        placer=PlacerKind.WHOLE_NODES,
+        typed=True,
+        weighs=True,
+        replay=ReplayTraits("own", adapts_batch=True, explores=(1, 2, 0.01, 1.1)),
+    )
+    """A job starts on one GPU and may have double the most that it was measured on. Until it was measured
+    there, communication counts as a hundredth of the time, and as a tenth more across nodes."""
 
     def allocate(self, view: PoolView) -> IntArray:
         return self.allocate_types(one_type(view)).gpus

@@ -9,15 +9,15 @@ there are no hidden payments: what bidders cannot use goes to the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from batuta.core.arrays import FloatArray, IntArray
+from batuta.core.policy import PLAIN, PolicyTraits
 from batuta.core.view import PoolView
-from batuta.policies.admission_pass import admit_in_order
-from batuta.policies.gain import Gain, grow_by_gain
-from batuta.policies.lease import leased
-from batuta.policies.step_list import StepList
+from batuta.policies.growth import Gain, StepList, grow_by_gain
+from batuta.policies.order import admit_in_order, leased
 
 _LEAST_S = 1.0
 """No job is taken to be shorter, so that ratios stay finite."""
@@ -37,6 +37,7 @@ class Themis:
     """The knob f: the share 1 − f of the jobs, those with the highest ρ, bid first for what is left."""
     lease_s: float = 1200.0
     """So long a job keeps what it won: its `min` for certain, the rest unless others need it to run."""
+    traits: ClassVar[PolicyTraits] = PLAIN
 
     def allocate(self, view: PoolView) -> IntArray:
         if not len(view):

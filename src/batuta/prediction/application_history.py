@@ -17,20 +17,17 @@ from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Placement
 from batuta.core.curve import SpeedCurve
 from batuta.core.event import JobProgressed
-from batuta.core.job import Job, JobId
+from batuta.core.job import Job, JobId, Progress
 from batuta.core.job_table import Phase
-from batuta.core.progress import Progress
 from batuta.core.world import World
-from batuta.prediction.footprint import Footprint
-from batuta.prediction.measured import Measured
-from batuta.prediction.scaling import Forms
+from batuta.prediction.scaling import FitCache, Footprint, SpeedMeasurements
 
 MOST_SERIES = 1_000
 MOST_SIZES = 64
 MOST_JOBS = 16
-"""Jobs whose speeds are kept of one size, the last ones."""
+"""The newest jobs whose speeds are kept for one size."""
 FEWEST_SIZES = 2
-"""Sizes below which nothing is known of how an application scales."""
+"""With fewer sizes it is unknown how an application scales."""
 MOST_FORMS = 256
 """Fits that are kept for jobs that come again."""
 
@@ -38,7 +35,7 @@ _Sizes = dict[Footprint, dict[JobId, float]]
 
 
 class Series(NamedTuple):
-    """What speeds have in common that can be compared."""
+    """What comparable speeds have in common."""
 
     application: str
     gpu_type: str
@@ -58,7 +55,7 @@ class KnownSpeed:
     """The most GPUs that were measured."""
     step_units: Mapping[int, float] = field(default_factory=dict)
     """Samples in a step by GPUs, where that is known."""
-    forms: Forms = field(default_factory=Forms, compare=False)
+    forms: FitCache = field(default_factory=FitCache, compare=False)
 
     def curve(self, prior: SpeedCurve, largest: int) -> SpeedCurve:
         """The speed at each size up to `largest`, relative to one GPU."""
@@ -70,8 +67,8 @@ class KnownSpeed:
         """How unsure the speeds with 1, 2, … GPUs are: the standard deviation of their logs."""
         return self.forms.doubt(self._measured(prior, largest))
 
-    def _measured(self, prior: SpeedCurve, largest: int) -> Measured:
-        return Measured(prior, largest, self.rates, self.step_units)
+    def _measured(self, prior: SpeedCurve, largest: int) -> SpeedMeasurements:
+        return SpeedMeasurements(prior, largest, self.rates, self.step_units)
 
 
 class ApplicationHistory:
@@ -79,13 +76,13 @@ class ApplicationHistory:
 
     def __init__(self) -> None:
         self._series: dict[Series, _Sizes] = {}
-        """The series that was heard of last is the last."""
-        self._forms = Forms(MOST_FORMS)
+        """In the order of their last reports."""
+        self._forms = FitCache(MOST_FORMS)
         self.version = 0
         """Grows with every change."""
 
     def saw(self, world: World, event: JobProgressed) -> None:
-        """Takes in how fast a running job says that it is."""
+        """Record the speed that a running job reports."""
         jobs = world.jobs
         if event.progress is None or event.job not in jobs:
             return
@@ -96,12 +93,12 @@ class ApplicationHistory:
             return
         unit, batch, rate = found
         node = world.nodes.nodes[world.nodes.index[placement.spans[0].node]]
-        series = Series(name_of(job), node.gpu_type, unit, batch)
+        series = Series(application_of(job), node.gpu_type, unit, batch)
         if series.application:
             self.add(series, _footprint(world, placement), event.job, rate)
 
     def add(self, series: Series, footprint: Footprint, job: JobId, rate: float) -> None:
-        """Notes what a job measured last at a size."""
+        """Record the last speed that a job measured at a size."""
         sizes = self._series.pop(series, None) or {}
         self._series[series] = sizes
         own = sizes.pop(footprint, None) or {}
@@ -114,11 +111,11 @@ class ApplicationHistory:
         self.version += 1
 
     def of(self, job: Job) -> KnownSpeed | None:
-        """What is known of a job's application on GPUs that it accepts; None when too little is.
+        """Return how a job's application scales on GPUs that the job accepts; None when too little is known.
 
-        Of what can be compared, the most sizes speak; then what was heard of last.
+        Of comparable series, those with the most sizes decide; then those that reported last.
         """
-        accepted, name = dict(job.gpu_types), name_of(job)
+        accepted, name = dict(job.gpu_types), application_of(job)
         own = {
             series: sizes
             for series, sizes in self._series.items()
@@ -141,14 +138,14 @@ class ApplicationHistory:
     # ----------------------------------------------------------------------------------- to be kept elsewhere
 
     def dump(self) -> list[Any]:
-        """Everything, as plain lists for JSON."""
+        """Return everything as plain lists for JSON."""
         return [
             [*series, [[*footprint, list(own.items())] for footprint, own in sizes.items()]]
             for series, sizes in self._series.items()
         ]
 
     def load(self, data: Any) -> None:
-        """Takes in what `dump` gave, after all that is known already. ValueError for anything else."""
+        """Add what `dump` returned to what is known. Raises ValueError for anything else."""
         try:
             for series, footprint, job, rate in _parts(data):
                 if not 0 < rate < math.inf:
@@ -167,7 +164,7 @@ class _Comparable:
 
 
 def _comparable(series: Mapping[Series, _Sizes]) -> Iterator[_Comparable]:
-    """All that has the same batch in a step; then what has the same on each GPU, where it grows with them."""
+    """Yield series with equal batch per step; then with equal batch per GPU, where it grows with the GPUs."""
     by_gpu: dict[tuple[str, str, int], _Comparable] = {}
     for one, sizes in series.items():
         yield _Comparable(sizes, {size.gpus: float(one.batch) for size in sizes if one.batch})
@@ -179,8 +176,8 @@ def _comparable(series: Mapping[Series, _Sizes]) -> Iterator[_Comparable]:
     yield from (found for found in by_gpu.values() if len(set(found.batches.values())) > 1)
 
 
-def name_of(job: Job) -> str:
-    """What jobs have in common that run the same; empty for a job that nobody has given a name."""
+def application_of(job: Job) -> str:
+    """Return the name of the application that a job runs; empty for a job without a name."""
     return job.application
 
 

@@ -1,39 +1,311 @@
-"""How long a job will take, learned from those of the past.
+"""How long a job will take, learned from past jobs.
 
-What a model says of its own training is too good. So its history is lived through again: cut into stretches
-of time, each foretold from what was known before it, with the jobs that ran then counting as what they were,
-longer than so far. What is found there about how far off the model is (`duration_tracking`) goes with the
-final one, which is made from everything.
+- `GroupModel`: quantiles of the most similar past jobs. Jobs are similar that have the same user and name;
+  where there are too few, the same name; and so on to all jobs. The most specific group with enough jobs
+  decides; the fewer it has, the more the next wider group counts.
+- `BoostedModel`: gradient boosting (needs scikit-learn) over what the groups said before each job was
+  submitted, the size and the hour. Names need no encoding, and an unknown name is only a missing value.
+- `QuantileTracker`: shifts the quantiles until they cover as many jobs as they state. When a job exceeds
+  its quantile, the quantile moves up a little, else down by less (online conformal prediction by quantile
+  tracking; Angelopoulos, Candès and Tibshirani, NeurIPS 2023, section 2.1). The shift is limited: thousands
+  of jobs that were submitted at once get the same forecast before the first of them ends, and then all push
+  the same way.
+
+The error on the training set is too optimistic. So the history is validated walk-forward: cut into
+intervals, each predicted from what was known before it, with the jobs that ran then as censored values.
+The shift found there goes with the final model, which is fitted on everything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from batuta.core.arrays import FloatArray
-from batuta.core.expected import ExpectedWork
-from batuta.core.job import Job
-from batuta.prediction.duration import Quantiles
-from batuta.prediction.duration_boosting import FEWEST, BoostedModel, can_boost
-from batuta.prediction.duration_groups import KINDS, GroupModel
-from batuta.prediction.duration_history import Facts, Outcome
-from batuta.prediction.duration_tracking import LIMIT, WIDE_LIMIT, Followed, QuantileTracker, follow
+from batuta.core.job import ExpectedWork, Job
+from batuta.prediction.duration import LEVELS, JobFeatures, Outcome, Quantiles, survival_quantiles
 
+ENOUGH_JOBS = 5
+"""A group with so many jobs is used."""
+MOST_PER_GROUP = 1_000
+"""Jobs of a group that count, the newest ones: what people run changes."""
+WIDER = 4.0
+"""The weight of the wider group, in jobs of the group itself."""
+
+KINDS: tuple[tuple[str, Callable[[JobFeatures], Hashable]], ...] = (
+    ("the same user, name and size", lambda f: (f.user, f.name, f.gpus)),
+    ("the same user and name", lambda f: (f.user, f.name)),
+    ("the same name", lambda f: f.name),
+    ("the same user and size", lambda f: (f.user, f.gpus)),
+    ("the same user", lambda f: f.user),
+    ("the same queue and size", lambda f: (f.queue, f.gpus)),
+    ("the same queue", lambda f: f.queue),
+    ("all jobs", lambda _: ()),
+)
+"""From the most specific to the widest."""
+ALL_JOBS = len(KINDS) - 1
+_WIDER_KIND = (1, 2, ALL_JOBS, 4, ALL_JOBS, 6, ALL_JOBS)
+"""By kind: the next wider one of which every such group is a part."""
+FEWEST_TO_BOOST = 300
+"""Jobs below which the groups alone do as well."""
+MOST_TO_BOOST = 10_000
+"""Jobs that it learns from, the newest ones: more make it slower and no better."""
+MOST_CACHED = 4_096
+_SETTINGS = {
+    "loss": "quantile",
+    "max_iter": 80,
+    "max_leaf_nodes": 15,
+    "min_samples_leaf": 40,
+    "learning_rate": 0.1,
+    "early_stopping": False,
+    "random_state": 0,
+}
+STEP = 0.03
+"""In log seconds. Larger follows faster, and makes every forecast wider."""
+LIMIT = 3.0
+"""In log seconds: up to twenty times as long, or as short."""
+WIDE_LIMIT = 4.0
+"""The same for a model that is surer of itself than it should be."""
+_EXCEEDED = 1.0 - np.array(LEVELS)
 FEWEST_JOBS = 5
 """Jobs of the past below which nothing is said."""
-STRETCHES = 10
-STRETCHES_BOOSTED = 4
+INTERVALS = 10
+INTERVALS_BOOSTED = 4
 """Fewer, for boosting takes seconds."""
 LONGEST_LOG_S = 20.0
 
 
+class Groups:
+    """The newest jobs of every group, by kind: log seconds, and whether each is over."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[Hashable, deque[tuple[float, bool]]]] = [{} for _ in KINDS]
+
+    def add(self, outcome: Outcome) -> None:
+        entry = (float(np.log(outcome.work_s)), outcome.ended)
+        for (_, key_of), rows in zip(KINDS, self.rows, strict=True):
+            key = key_of(outcome.facts)
+            own = rows.get(key)
+            if own is None:
+                own = rows[key] = deque(maxlen=MOST_PER_GROUP)
+            own.append(entry)
+
+    def of(self, kind: int, facts: JobFeatures) -> deque[tuple[float, bool]] | None:
+        return self.rows[kind].get(KINDS[kind][1](facts))
+
+
+class GroupModel:
+    """Quantiles in log seconds. What a group says is worked out when it is asked for, and kept."""
+
+    def __init__(self, outcomes: Iterable[Outcome]) -> None:
+        self._groups = Groups()
+        for outcome in outcomes:
+            self._groups.add(outcome)
+        self._known: dict[tuple[int, Hashable], FloatArray] = {}
+
+    def kind_of(self, facts: JobFeatures) -> int:
+        """The most specific kind of group with enough jobs that are over; for want of one, all jobs."""
+        for kind in range(ALL_JOBS):
+            own = self._groups.of(kind, facts)
+            if own is not None and len(own) >= ENOUGH_JOBS and sum(ended for _, ended in own) >= ENOUGH_JOBS:
+                return kind
+        return ALL_JOBS
+
+    def jobs(self, kind: int, facts: JobFeatures) -> int:
+        """How many jobs the group has that are over."""
+        return sum(ended for _, ended in self._groups.of(kind, facts) or ())
+
+    def predict_all(self, facts: Sequence[JobFeatures]) -> FloatArray:
+        """The same for many."""
+        return np.array([self.predict(one) for one in facts])
+
+    def predict(self, facts: JobFeatures, kind: int | None = None) -> FloatArray:
+        """Log seconds at each level. There has to be a job, in all."""
+        kind = self.kind_of(facts) if kind is None else kind
+        key = (kind, KINDS[kind][1](facts))
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._work_out(kind, facts)
+        return known
+
+    def _work_out(self, kind: int, facts: JobFeatures) -> FloatArray:
+        own = self._groups.of(kind, facts) or ()
+        values = np.array([value for value, _ in own])
+        found = survival_quantiles(values, np.array([ended for _, ended in own], bool))
+        if kind == ALL_JOBS:
+            return found
+        wider = self.predict(facts, _WIDER_KIND[kind])
+        mixed: FloatArray = (len(values) * found + WIDER * wider) / (len(values) + WIDER)
+        return mixed
+
+
+def can_boost() -> bool:
+    """Whether scikit-learn is there. It is not loaded yet."""
+    return find_spec("sklearn") is not None
+
+
+class BoostedModel:
+    """One ensemble per level, on log seconds."""
+
+    def __init__(self, outcomes: Sequence[Outcome], groups: GroupModel) -> None:
+        newest = outcomes[-MOST_TO_BOOST:]
+        running = _Medians()
+        features = np.array([running.look_and_add(one) for one in newest])
+        logs = np.array([_log_work(one, groups) for one in newest])
+        self._medians = running
+        self._cache: dict[JobFeatures, FloatArray] = {}
+        """What was asked for before: a forecast takes milliseconds, and jobs come in swarms."""
+        regressor: Any = import_module("sklearn.ensemble").HistGradientBoostingRegressor
+        self._threads: Any = import_module("threadpoolctl").ThreadpoolController()
+        with self._alone():
+            self._levels = [regressor(quantile=level, **_SETTINGS).fit(features, logs) for level in LEVELS]
+
+    def _alone(self) -> Any:
+        """One thread: the others are needed elsewhere, and such small work only makes them wait for it."""
+        return self._threads.limit(limits=1, user_api="openmp")
+
+    def predict(self, facts: JobFeatures) -> FloatArray:
+        """Log seconds at each level."""
+        found = self._cache.get(facts)
+        if found is None:
+            if len(self._cache) >= MOST_CACHED:
+                self._cache.clear()
+            found = self._cache[facts] = self.predict_all([facts])[0]
+        return found
+
+    def predict_all(self, facts: Sequence[JobFeatures]) -> FloatArray:
+        """The same for many, which takes hardly longer than for one."""
+        features = np.array([self._medians.look(one) for one in facts])
+        with self._alone():
+            levels = [one.predict(features) for one in self._levels]
+        found: FloatArray = np.sort(np.stack(levels, axis=1))
+        return found
+
+
+def _log_work(outcome: Outcome, groups: GroupModel) -> float:
+    """A job that still runs counts with what is to be expected of one that has lasted so long."""
+    if outcome.ended:
+        return math.log(outcome.work_s)
+    belief = Quantiles.of(np.exp(groups.predict(outcome.facts)))
+    return math.log(outcome.work_s + belief.left_after(outcome.work_s).p50_s)
+
+
+class _Medians:
+    """Median, upper quartile and last log seconds of each group so far, of its newest jobs."""
+
+    def __init__(self) -> None:
+        self._groups: list[dict[Hashable, _Sorted]] = [{} for _ in KINDS]
+
+    def look_and_add(self, outcome: Outcome) -> list[float]:
+        found = self.look(outcome.facts)
+        if outcome.ended:
+            log_s = math.log(outcome.work_s)
+            for (_, key_of), groups in zip(KINDS, self._groups, strict=True):
+                groups.setdefault(key_of(outcome.facts), _Sorted()).add(log_s)
+        return found
+
+    def look(self, facts: JobFeatures) -> list[float]:
+        features = [math.log2(max(facts.gpus, 1)), facts.hour]
+        for kind, ((_, key_of), groups) in enumerate(zip(KINDS, self._groups, strict=True)):
+            own = groups.get(key_of(facts))
+            features += [math.nan] * 3 if own is None else own.summary()
+            if kind == ALL_JOBS:
+                break
+        return features
+
+
+class _Sorted:
+    """The newest values, in order of time and of size."""
+
+    __slots__ = ("_by_size", "_by_time")
+
+    def __init__(self) -> None:
+        self._by_time: deque[float] = deque()
+        self._by_size: list[float] = []
+
+    def add(self, value: float) -> None:
+        self._by_time.append(value)
+        insort(self._by_size, value)
+        if len(self._by_time) > MOST_PER_GROUP:
+            del self._by_size[bisect_left(self._by_size, self._by_time.popleft())]
+
+    def summary(self) -> list[float]:
+        n = len(self._by_size)
+        return [self._by_size[n // 2], self._by_size[min(n - 1, 3 * n // 4)], self._by_time[-1]]
+
+
+class QuantileTracker:
+    """How far the quantiles of a model have to be moved, in log seconds, by all that has ended so far."""
+
+    def __init__(self, limit: float = LIMIT) -> None:
+        self.offsets: FloatArray = np.zeros(len(LEVELS))
+        """Another array after each job, never the same one changed: others may be reading it."""
+        self._limit = limit
+
+    def ended(self, log_work: float, forecast: FloatArray) -> None:
+        """Update with a job that ended and its forecast at submission; both in log seconds."""
+        moved = self.offsets + STEP * ((log_work > forecast) - _EXCEEDED)
+        self.offsets = np.clip(moved, -self._limit, self._limit)
+
+    def move(self, logs: FloatArray) -> FloatArray:
+        """Return the shifted quantiles of the model."""
+        moved: FloatArray = np.sort(logs + self.offsets)
+        return moved
+
+
+class Backtest(NamedTuple):
+    """The result of replaying a history."""
+
+    tracker: QuantileTracker
+    loss: float
+    """Mean pinball loss of the forecasts, in log seconds."""
+
+
+def backtest(outcomes: Sequence[Outcome], predicted: FloatArray, limit: float = LIMIT) -> Backtest:
+    """Replay a history: forecast at each submission, update at each end.
+
+    Outcomes ascend by submit time; `predicted` has a row for each, made from what was known before it.
+    """
+    tracker = QuantileTracker(limit)
+    running: list[tuple[float, int]] = []
+    forecast = np.empty_like(predicted)
+    logs = np.log([one.work_s for one in outcomes])
+
+    def end(until_s: float) -> None:
+        while running and running[0][0] <= until_s:
+            _, row = heapq.heappop(running)
+            tracker.ended(logs[row], forecast[row])
+
+    for row, one in enumerate(outcomes):
+        end(one.submit_s)
+        forecast[row] = tracker.move(predicted[row])
+        if one.ended:
+            heapq.heappush(running, (one.end_s, row))
+    end(np.inf)
+    over = np.array([one.ended for one in outcomes], bool)
+    return Backtest(tracker, pinball_loss(logs[over], forecast[over]))
+
+
+def pinball_loss(logs: FloatArray, forecast: FloatArray) -> float:
+    """The mean loss over jobs and levels; lower is better, and honest quantiles are best."""
+    if not len(logs):
+        return 0.0
+    off, levels = logs[:, None] - forecast, np.array(LEVELS)
+    return float(np.mean(np.maximum(levels * off, (levels - 1.0) * off)))
+
+
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A forecast, and where it comes from."""
+class DurationForecast:
+    """A forecast, and the group of jobs that it is based on."""
 
     quantiles: Quantiles
     source: str
@@ -45,7 +317,7 @@ class Told:
 
 
 class _Model(Protocol):
-    def predict_all(self, facts: Sequence[Facts]) -> FloatArray:
+    def predict_all(self, facts: Sequence[JobFeatures]) -> FloatArray:
         """Log seconds at each level, a row for each job."""
         ...
 
@@ -63,10 +335,10 @@ class DurationModel:
 
     @property
     def boosts(self) -> bool:
-        """Whether boosting did better than the groups of alike jobs alone."""
+        """Whether boosting predicted better than the groups of similar jobs."""
         return self._boosted is not None
 
-    def predict(self, facts: Facts) -> Told:
+    def predict(self, facts: JobFeatures) -> DurationForecast:
         """How long a job with these facts will take on one GPU of the reference type."""
         kind = self._groups.kind_of(facts)
         if self._boosted is not None:
@@ -76,11 +348,11 @@ class DurationModel:
             logs, jobs = self._groups.predict(facts, kind), self._groups.jobs(kind, facts)
             source = KINDS[kind][0]
         moved = np.minimum(self.tracker.move(logs), LONGEST_LOG_S)
-        return Told(Quantiles.of(np.exp(moved)), source, jobs)
+        return DurationForecast(Quantiles.of(np.exp(moved)), source, jobs)
 
     def expect(self, job: Job) -> ExpectedWork:
         """The same as a job keeps it."""
-        return self.predict(Facts.of(job)).expected()
+        return self.predict(JobFeatures.of(job)).expected()
 
 
 def learn(
@@ -88,40 +360,40 @@ def learn(
 ) -> DurationModel | None:
     """A model of all these; None when there are too few. Takes seconds for many, and no lock.
 
-    The tracker of the previous model goes on if it is of the same kind; else there is one that has lived
-    through the history again.
+    The tracker of the previous model continues if it is of the same kind; else the walk-forward validation
+    makes a new one.
     """
     ordered = sorted(outcomes, key=lambda one: (one.submit_s, one.end_s))
     ended = sum(one.ended for one in ordered)
     if ended < FEWEST_JOBS:
         return None
     groups = GroupModel(ordered)
-    if boost and ended >= FEWEST and can_boost():
-        by_boosting = _relive(ordered, STRETCHES_BOOSTED, boosted=True)
-        # The same stretches for both, or the losses could not be compared.
-        if by_boosting.loss < _relive(ordered, STRETCHES_BOOSTED, boosted=False).loss:
+    if boost and ended >= FEWEST_TO_BOOST and can_boost():
+        by_boosting = _walk_forward(ordered, INTERVALS_BOOSTED, boosted=True)
+        # The same intervals for both, or the losses could not be compared.
+        if by_boosting.loss < _walk_forward(ordered, INTERVALS_BOOSTED, boosted=False).loss:
             followed = previous.tracker if previous is not None and previous.boosts else by_boosting.tracker
             return DurationModel(groups, BoostedModel(ordered, groups), followed, ended)
     if previous is not None and not previous.boosts:
         return DurationModel(groups, None, previous.tracker, ended)
-    return DurationModel(groups, None, _relive(ordered, STRETCHES, boosted=False).tracker, ended)
+    return DurationModel(groups, None, _walk_forward(ordered, INTERVALS, boosted=False).tracker, ended)
 
 
-def _relive(ordered: Sequence[Outcome], stretches: int, *, boosted: bool) -> Followed:
-    """Foretells each stretch of a history from the ones before it, and follows what came of it."""
-    size = -(-len(ordered) // stretches)
-    predicted, lived = list[FloatArray](), list[Outcome]()
+def _walk_forward(ordered: Sequence[Outcome], intervals: int, *, boosted: bool) -> Backtest:
+    """Predict each interval of a history from the ones before it, and track the errors."""
+    size = -(-len(ordered) // intervals)
+    predicted, outcomes = list[FloatArray](), list[Outcome]()
     for start in range(size, len(ordered), size):
-        stretch = ordered[start : start + size]
-        known = [one.as_of(stretch[0].submit_s) for one in ordered[:start]]
+        interval = ordered[start : start + size]
+        known = [one.as_of(interval[0].submit_s) for one in ordered[:start]]
         if sum(one.ended for one in known) < FEWEST_JOBS:
             continue
         model: _Model = GroupModel(known)
-        if boosted and len(known) >= FEWEST:
+        if boosted and len(known) >= FEWEST_TO_BOOST:
             model = BoostedModel(known, GroupModel(known))
-        predicted.append(model.predict_all([one.facts for one in stretch]))
-        lived += stretch
+        predicted.append(model.predict_all([one.facts for one in interval]))
+        outcomes += interval
     limit = WIDE_LIMIT if boosted else LIMIT
-    if not lived:
-        return Followed(QuantileTracker(limit), 0.0)
-    return follow(lived, np.concatenate(predicted), limit)
+    if not outcomes:
+        return Backtest(QuantileTracker(limit), 0.0)
+    return backtest(outcomes, np.concatenate(predicted), limit)

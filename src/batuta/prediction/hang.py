@@ -1,20 +1,30 @@
-"""Whether a job hangs: it used to report, and has said nothing for much longer than it ever did.
+"""Whether a job hangs, and which node or pair of nodes makes its gang hang.
 
-A job that reports nothing, or only now and then, is never called hung: nobody could tell. Whether its GPUs
-are busy says nothing either: a collective that waits for a rank that is gone keeps them busy.
+A job hangs that used to report and has been silent for much longer than ever before. A job that reports
+nothing, or rarely, is never called hung. GPU utilisation is no evidence: a collective that waits for a
+lost rank keeps GPUs busy.
+
+`find_faulty_nodes` finds the cause by running parts of the gang. Suspects are single nodes, or else pairs:
+a link between two nodes that are healthy by themselves. A set that hangs contains the whole cause; a set
+that runs does not. The next set to test halves what is possible. So among n nodes it finds one in log2(n)
+tests and one more, which shows that the gang runs without it, and a pair in about twice as many.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from statistics import median
+from typing import TypeAlias
+
+from batuta.core.cluster import NodeName
 
 _REMEMBERED = 64
 _LATE_S = 30.0
-"""Who comes so late to look has not seen silence: the machine slept, or was too busy to listen."""
+"""A check that is later than this proves no silence: the machine slept or was too busy to read reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +46,20 @@ class HangRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """A job has said nothing for too long."""
+class HangReport:
+    """A job has not reported for too long."""
 
     silent_s: float
     usual_s: float
     """The usual time between two reports."""
     ranks: tuple[int, ...] = ()
-    """Who is to blame; empty when nobody can be."""
+    """The ranks that block the others; empty when unknown."""
     of: int = 0
     """How many ranks had ever reported."""
 
 
 class HangMeter:
-    """Told when something was heard, and asked now and then. Time is that of the one who listens."""
+    """Detects a hang from the times at which reports arrive, by the clock of the receiver."""
 
     __slots__ = ("_gaps", "_heard_s", "_longest_s", "_look_by_s", "_reports", "_waits", "is_done", "rules")
 
@@ -61,18 +71,18 @@ class HangMeter:
         self.began()
 
     def began(self) -> None:
-        """A run begins: what ranks said before does not count, how long they were silent does."""
+        """A run begins: earlier reports no longer count, the longest silence does."""
         self._waits: dict[int, bool] = {}
-        """By rank: whether it said last that it waits for the others."""
+        """By rank: whether its last report says that it waits for the others."""
         self._reports = 0
         self._heard_s: float | None = None
         self._look_by_s = math.inf
-        """When somebody has looked, or was to look next."""
+        """When the last check was, or when the next one is due."""
         self.is_done = False
         """Whether all steps are done: what comes after is not counted in steps."""
 
     def heard(self, now_s: float, rank: int = 0, *, waits: bool = False) -> None:
-        """A rank has said something: how far it is, that it lives, or that it waits for the others."""
+        """A rank reported: progress, a heartbeat, or that it waits for the others."""
         self._waits[rank] = waits
         if waits:
             return  # that is no progress
@@ -83,21 +93,21 @@ class HangMeter:
         self._heard_s = now_s
         self._reports += 1
 
-    def look(self, now_s: float) -> Silence | None:
-        """What silence means now."""
+    def look(self, now_s: float) -> HangReport | None:
+        """Return a report if the job hangs now."""
         if self._heard_s is None:
             return None
         if now_s > self._look_by_s + _LATE_S:
             self._heard_s = now_s
-        # Who was to come at a later time may still do so.
+        # A check that is due later may still come.
         self._look_by_s = now_s if math.isinf(self._look_by_s) else max(self._look_by_s, now_s)
         silent_s = now_s - self._heard_s
         if self.is_done or self._reports < self.rules.reports or silent_s < self._limit_s():
             return None
-        return Silence(silent_s, self._usual_s(), culprits(self._waits), len(self._waits))
+        return HangReport(silent_s, self._usual_s(), blocking_ranks(self._waits), len(self._waits))
 
     def next_look_s(self, now_s: float) -> float:
-        """When to look again, for who does not all the time; then it need not be done before."""
+        """Return when the next check is due; none is needed before."""
         since_s = now_s if self._heard_s is None else self._heard_s
         self._look_by_s = max(now_s, since_s + self._limit_s())
         return self._look_by_s
@@ -111,7 +121,88 @@ class HangMeter:
         return max(rules.after_s, usual_s, longest_s)
 
 
-def culprits(waits: Mapping[int, bool]) -> tuple[int, ...]:
-    """Who holds the others up: those who do not say that they wait, if others do and are not fewer."""
+def blocking_ranks(waits: Mapping[int, bool]) -> tuple[int, ...]:
+    """Return the ranks that do not wait, if at least as many others wait for them."""
     busy = sorted(rank for rank, is_waiting in waits.items() if not is_waiting)
     return tuple(busy) if 2 * len(busy) <= len(waits) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class GangTest:
+    """The result of running the gang on these nodes."""
+
+    nodes: frozenset[NodeName]
+    hung: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodesToTest:
+    """The suspects to run together next, with nodes that are not suspects."""
+
+    nodes: frozenset[NodeName]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultyNodes:
+    """The gang runs without this node; or without one of these two, which hang only together."""
+
+    nodes: frozenset[NodeName]
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """Neither one node nor two explain the results: the cause is the program, or more than two nodes."""
+
+
+Finding: TypeAlias = NodesToTest | FaultyNodes | Unexplained
+
+
+def find_faulty_nodes(tests: Sequence[GangTest]) -> Finding:
+    """Return what follows from the tests so far; at least one must have hung."""
+    hung = [one.nodes for one in tests if one.hung]
+    if not hung:
+        raise ValueError("no test has hung yet, so there are no suspects")
+    suspects = frozenset.intersection(*hung)
+    good = [one.nodes for one in tests if not one.hung]
+    singles, pairs = _possible(suspects, 1, good), _possible(suspects, 2, good)
+    if len(singles) == 1:
+        (alone,) = singles
+        is_proven = all(alone < pair for pair in pairs)
+        return FaultyNodes(alone) if is_proven else NodesToTest(suspects - alone)
+    possible = singles or pairs
+    if len(possible) == 1:
+        return FaultyNodes(possible[0])
+    return NodesToTest(_half(possible)) if possible else Unexplained()
+
+
+def _possible(
+    suspects: Iterable[NodeName], size: int, good: Sequence[frozenset[NodeName]]
+) -> list[frozenset[NodeName]]:
+    """Return the sets of nodes that could be the cause: in every test that hung, and in none that ran."""
+    found = (frozenset(some) for some in combinations(sorted(suspects), size))
+    return [some for some in found if not any(some <= nodes for nodes in good)]
+
+
+def _half(possible: Sequence[frozenset[NodeName]]) -> frozenset[NodeName]:
+    """Return nodes that contain about half of the possible causes, chosen greedily."""
+    of_node: dict[NodeName, list[int]] = {}
+    for number, some in enumerate(possible):
+        for node in some:
+            of_node.setdefault(node, []).append(number)
+    missing = [len(some) for some in possible]
+    adds = {node: sum(missing[number] == 1 for number in numbers) for node, numbers in of_node.items()}
+    chosen: set[NodeName] = set()
+    room = len(possible) // 2
+    while room > 0:
+        fitting = [node for node in adds if adds[node] <= room]
+        if not fitting:
+            break
+        node = min(fitting, key=lambda one: (-adds[one], -len(of_node[one]), one))
+        room -= adds.pop(node)
+        chosen.add(node)
+        for number in of_node[node]:
+            missing[number] -= 1
+            if missing[number] == 1:
+                (last,) = possible[number] - chosen
+                adds[last] += 1
+    return frozenset(chosen)

@@ -1,7 +1,7 @@
-"""How many GPUs a job asks for whose user has left that open (`num_nodes: auto`).
+"""Chooses how many GPUs a job with `num_nodes: auto` requests.
 
-The smallest size that gives nearly the best speed it may have. The best is looked for where GPUs are still
-worth their while, and not far beyond what was measured: a curve that nobody has seen proves nothing.
+The smallest size that gives nearly the best speed. The best is searched where GPUs are still efficient, and
+not far beyond the measured sizes: an extrapolated curve proves nothing.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from batuta.core.curve import SpeedCurve
-from batuta.core.expected import SizeChoice
-from batuta.core.job import Job
-from batuta.prediction.application_history import KnownSpeed, name_of
+from batuta.core.job import Job, SizeChoice
+from batuta.prediction.application_history import KnownSpeed, application_of
 
 
 @dataclass(frozen=True, slots=True)
 class SizeRule:
-    """What "nearly" and "worth their while" mean."""
+    """What "nearly" and "efficient" mean."""
 
     enough_speed: float = 0.9
     """Of the best speed."""
@@ -42,7 +41,7 @@ def choose_size(job: Job, known: KnownSpeed | None, most: int, rule: SizeRule = 
     """The size to ask for among those that a job may have, up to `most` GPUs, and why."""
     sizes = [n for n in legal_sizes(job) if n <= most] or [job.min]
     if known is None:
-        return SizeChoice(sizes[0], application=name_of(job))
+        return SizeChoice(sizes[0], application=application_of(job))
     curve = known.curve(job.curve, sizes[-1])
     doubt = known.doubt(job.curve, sizes[-1]).tolist()
     sure = [n for n in sizes if n == sizes[0] or doubt[min(n, len(doubt)) - 1] <= rule.most_doubt]
@@ -51,7 +50,7 @@ def choose_size(job: Job, known: KnownSpeed | None, most: int, rule: SizeRule = 
     enough = rule.enough_speed * curve.at(best)
     chosen = next(n for n in within if curve.at(n) >= enough)
     share = curve.at(chosen) / curve.at(best)
-    return SizeChoice(chosen, best, share, name_of(job), known.jobs)
+    return SizeChoice(chosen, best, share, application_of(job), known.jobs)
 
 
 def settle(job: Job, choice: SizeChoice, *, for_good: bool) -> Job:
@@ -64,7 +63,7 @@ def settle(job: Job, choice: SizeChoice, *, for_good: bool) -> Job:
 
 def legal_sizes(job: Job) -> Sequence[int]:
     """All sizes that a job may have, ascending."""
-    return job.sizes or range(job.min, job.max + 1, job.gpus_per_replica)
+    return job.sizes or range(job.min, job.max + 1, job.gpus_per_replica or 1)
 
 
 def _worthwhile(sizes: Sequence[int], curve: SpeedCurve, measured: int, rule: SizeRule) -> list[int]:

@@ -1,31 +1,131 @@
 """A speed curve through what was measured, with the physics of a step in between and beyond.
 
 With one point, the prior's shape stands, and the point says what its 1 is. From two points on, step times are
-fitted (step_model.py): compute, synchronising within and across nodes, overlap. What the prior believes is
-told to the fit as well, with a larger error. Where something was measured the curve goes through it.
+fitted (`step_time`): compute, synchronising within and across nodes, overlap. The prior takes part in the fit
+with a larger error. Where something was measured the curve goes through it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
-from batuta.core.arrays import FloatArray
+from batuta.core.arrays import FloatArray, frozen
 from batuta.core.curve import SpeedCurve
-from batuta.prediction.measured import LEAST_SPEED, NOTICED, Measured, Spot, shape_of
-from batuta.prediction.step_fit import ERROR
-from batuta.prediction.step_model import Point, StepModel, refit
-from batuta.prediction.step_time import Shapes
+from batuta.prediction.step_time import ERROR, Point, Shapes, StepModel, refit
 
+PRIOR_EXPONENT = 0.9
+"""Beyond the end of the prior, speed grows with n to this power."""
+LEAST_SPEED = 1e-6
+LOG_RESOLUTION = 0.02
+"""Speeds that differ by less are fitted as one: a fit is not worth its time for less."""
 LONGEST_CURVE = 4096
 """GPUs up to which a speed is written down; beyond, the last value holds."""
 LEAST_SPREAD = 0.01
 DOUBT_PER_DOUBLING = 0.15
 """How unsure a speed is for each doubling away from the only size that was measured: log deviation."""
+
+
+class Footprint(NamedTuple):
+    """The GPUs of a run and how far they lie apart. More than two nodes or racks count as two."""
+
+    gpus: int
+    nodes: int = 1
+    racks: int = 1
+    gpu_speed: float = 1.0
+    """Speed of its type of GPU relative to the reference type."""
+
+
+class ScalePoint(NamedTuple):
+    """A number of GPUs, on one node or on more."""
+
+    wide: bool
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedMeasurements:
+    """Units per second by footprint, and the prior."""
+
+    prior: SpeedCurve
+    largest: int
+    """GPUs up to which the curve is wanted."""
+    rates: Mapping[Footprint, float]
+    """Units of work per second."""
+    step_units: Mapping[int, float] = field(default_factory=dict)
+    """Units of work in one step, by GPUs; for a script that takes larger steps on more of them."""
+    noise_units: float | None = None
+    """The gradient noise scale: how many units in a step carry as much noise as signal."""
+    spots: Mapping[ScalePoint, float] = field(init=False)
+    """Units per second by place, as if on GPUs of the reference type within one rack; in order."""
+    key: Hashable = field(init=False)
+    """Equal for what need not be fitted twice: a job that becomes faster by as much everywhere is not."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spots", self._find_spots())
+        object.__setattr__(self, "key", self._make_key())
+
+    def _find_spots(self) -> dict[ScalePoint, float]:
+        found: dict[ScalePoint, list[float]] = {}
+        for footprint, rate in self.rates.items():
+            one = rate / footprint.gpu_speed / self.prior.spread(1, footprint.racks)
+            found.setdefault(ScalePoint(footprint.nodes > 1, footprint.gpus), []).append(one)
+        return {spot: median(found[spot]) for spot in sorted(found)}
+
+    def _make_key(self) -> Hashable:
+        first = math.log(next(iter(self.spots.values()), 1.0))
+        rates = tuple((spot, _noticed(math.log(rate) - first)) for spot, rate in self.spots.items())
+        steps = tuple((n, _noticed(math.log(units))) for n, units in sorted(self.step_units.items()))
+        return self.prior, self.largest, rates, steps
+
+    def step(self, gpus: FloatArray) -> FloatArray:
+        """Units in one step: as measured, and straight in logs between sizes and beyond them.
+
+        By default every step does the same work, however many GPUs share it.
+        """
+        if not self.step_units:
+            return np.ones(len(gpus))
+        sizes = sorted(self.step_units)
+        x = np.log(sizes)
+        y = np.array([_noticed(math.log(self.step_units[size])) * LOG_RESOLUTION for size in sizes])
+        at = np.log(gpus)
+        logs: FloatArray = np.interp(at, x, y)
+        if len(sizes) > 1:
+            # From a step of the same work to one that grows with the GPUs; all else is a mistake.
+            slopes = np.clip(np.diff(y) / np.diff(x), 0.0, 1.0)
+            logs += np.minimum(at - x[0], 0.0) * slopes[0] + np.maximum(at - x[-1], 0.0) * slopes[-1]
+        return np.exp(logs)
+
+    def efficiency(self, gpus: FloatArray) -> FloatArray:
+        """How much a unit teaches at each size, relative to one GPU (Pollux, OSDI '21, section 3.1)."""
+        if self.noise_units is None:
+            return np.ones(len(gpus))
+        alone = float(self.step(np.ones(1))[0])
+        learned: FloatArray = (self.noise_units + alone) / (self.noise_units + self.step(gpus))
+        return learned
+
+
+@lru_cache(maxsize=256)
+def shape_of(prior: SpeedCurve, largest: int) -> FloatArray:
+    """The prior for 1..largest, with 1 as its first, and the usual power where it says nothing."""
+    n = np.arange(1, largest + 1)
+    shape: FloatArray = np.asarray(n, np.float64) ** PRIOR_EXPONENT
+    known = np.array(prior.speeds[1 : largest + 1])
+    if known[0] > 0 and np.all(known > 0):
+        end = len(known)
+        shape[end:] *= known[-1] / known[0] / shape[end - 1]
+        shape[:end] = known / known[0]
+    return frozen(np.clip(shape, LEAST_SPEED, n))
+
+
+def _noticed(log: float) -> int:
+    return round(log / LOG_RESOLUTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +137,7 @@ class Scaling:
     """With one GPU of the reference type."""
 
 
-class Forms:
+class FitCache:
     """Fits that were made, to be used again as long as nothing has changed that is worth another.
 
     Any thread may ask.
@@ -49,16 +149,16 @@ class Forms:
         self._known: dict[Hashable, StepModel] = {}
         self._most = most
 
-    def scaling(self, measured: Measured) -> Scaling | None:
+    def scaling(self, measured: SpeedMeasurements) -> Scaling | None:
         """How it scales; None when nothing was measured. The same for the same, whatever was asked before."""
         spots = measured.spots
         if not spots:
             return None
         if len(spots) == 1:
-            return _as_believed(measured, spots)
-        return _as_fitted(measured, spots, self._form(measured))
+            return _by_prior(measured, spots)
+        return _by_fit(measured, spots, self._form(measured))
 
-    def doubt(self, measured: Measured) -> FloatArray:
+    def doubt(self, measured: SpeedMeasurements) -> FloatArray:
         """How unsure the speeds with 1, 2, … GPUs are: the standard deviation of their logs."""
         spots, n = measured.spots, np.arange(1.0, _largest(measured) + 1)
         if len(spots) < 2:
@@ -67,7 +167,7 @@ class Forms:
         shapes = Shapes(n, measured.step(n) / n, n >= _wide_from(spots))
         return self._form(measured).log_deviation(shapes)
 
-    def _form(self, measured: Measured) -> StepModel:
+    def _form(self, measured: SpeedMeasurements) -> StepModel:
         key = measured.key
         form = self._known.get(key)
         if form is None:
@@ -84,7 +184,7 @@ class Forms:
             self._known.pop(oldest, None)
 
 
-def prepare(asked: Iterable[tuple[Forms, Measured]]) -> None:
+def fit_all(asked: Iterable[tuple[FitCache, SpeedMeasurements]]) -> None:
     """Fits side by side what will be asked for and is not known yet: all take little longer than one."""
     missing = [
         (forms, measured.key, _unfitted(measured))
@@ -96,12 +196,14 @@ def prepare(asked: Iterable[tuple[Forms, Measured]]) -> None:
         forms._keep(key, model)
 
 
-def _unfitted(measured: Measured) -> StepModel:
+def _unfitted(measured: SpeedMeasurements) -> StepModel:
     """The points to fit, rounded to what is noticed, so that the fit depends on nothing else."""
     spots = measured.spots
     first = math.log(next(iter(spots.values())))
     model = StepModel()
-    relative = {s: math.exp(NOTICED * round((math.log(r) - first) / NOTICED)) for s, r in spots.items()}
+    relative = {
+        s: math.exp(LOG_RESOLUTION * round((math.log(r) - first) / LOG_RESOLUTION)) for s, r in spots.items()
+    }
     for point, step_s in _steps_s(measured, relative).items():
         model.add(point, math.nan, step_s)
     sizes = _doublings(max(measured.largest, *(spot.gpus for spot in spots)))
@@ -112,10 +214,10 @@ def _unfitted(measured: Measured) -> StepModel:
         for spot, rate in relative.items()
     ]
     one = math.exp(median(ratios))
-    believed = {Spot(False, n): one * shape[n - 1] for n in sizes}
+    expected = {ScalePoint(False, n): one * shape[n - 1] for n in sizes}
     if prior.across_nodes < 1.0:
-        believed |= {Spot(True, n): one * shape[n - 1] * prior.across_nodes for n in sizes if n > 1}
-    model.believe(_steps_s(measured, believed))
+        expected |= {ScalePoint(True, n): one * shape[n - 1] * prior.across_nodes for n in sizes if n > 1}
+    model.set_prior(_steps_s(measured, expected))
     return model
 
 
@@ -123,7 +225,7 @@ def _doublings(largest: int) -> list[int]:
     return [*(2**k for k in range(largest.bit_length()) if 2**k < largest), largest]
 
 
-def _steps_s(measured: Measured, rates: Mapping[Spot, float]) -> dict[Point, float]:
+def _steps_s(measured: SpeedMeasurements, rates: Mapping[ScalePoint, float]) -> dict[Point, float]:
     """Seconds of a step where a script would be so fast."""
     step = measured.step(np.array([spot.gpus for spot in rates], np.float64))
     return {
@@ -135,7 +237,7 @@ def _steps_s(measured: Measured, rates: Mapping[Spot, float]) -> dict[Point, flo
 # -------------------------------------------------------------------------------- what comes out
 
 
-def _as_believed(measured: Measured, spots: Mapping[Spot, float]) -> Scaling:
+def _by_prior(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float]) -> Scaling:
     """The prior's shape through the only point."""
     ((spot, rate),) = spots.items()
     prior, largest = measured.prior, _largest(measured)
@@ -144,7 +246,7 @@ def _as_believed(measured: Measured, spots: Mapping[Spot, float]) -> Scaling:
     return _scaling(measured, shape[:largest], prior.across_nodes, one)
 
 
-def _as_fitted(measured: Measured, spots: Mapping[Spot, float], form: StepModel) -> Scaling:
+def _by_fit(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], form: StepModel) -> Scaling:
     largest = _largest(measured)
     n: FloatArray = np.arange(1.0, max(largest, *(spot.gpus for spot in spots)) + 1)
     rate, across = _rates(measured, spots, form, n, wide=False), measured.prior.across_nodes
@@ -158,7 +260,12 @@ def _as_fitted(measured: Measured, spots: Mapping[Spot, float], form: StepModel)
 
 
 def _rates(
-    measured: Measured, spots: Mapping[Spot, float], form: StepModel, n: FloatArray, *, wide: bool
+    measured: SpeedMeasurements,
+    spots: Mapping[ScalePoint, float],
+    form: StepModel,
+    n: FloatArray,
+    *,
+    wide: bool,
 ) -> FloatArray:
     """Units per second at each size by the form, moved so that it goes through what was measured."""
     step = measured.step(n)
@@ -173,13 +280,15 @@ def _rates(
     return moved
 
 
-def _rate_there(measured: Measured, form: StepModel, spot: Spot) -> float:
+def _rate_there(measured: SpeedMeasurements, form: StepModel, spot: ScalePoint) -> float:
     n = np.array([float(spot.gpus)])
     step = measured.step(n)
     return float((step / form.fitted_s(Shapes(n, step / n, np.array([spot.wide]))))[0])
 
 
-def _across(measured: Measured, spots: Mapping[Spot, float], near: FloatArray, far: FloatArray) -> float:
+def _across(
+    measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], near: FloatArray, far: FloatArray
+) -> float:
     """The factor on the speed across nodes; the prior's, as long as only one way was measured."""
     apart = [spot.gpus for spot in spots if spot.wide]
     together = [spot.gpus for spot in spots if not spot.wide]
@@ -190,14 +299,14 @@ def _across(measured: Measured, spots: Mapping[Spot, float], near: FloatArray, f
     return min(1.0, max(LEAST_SPREAD, median(ratios)))
 
 
-def _wide_from(spots: Mapping[Spot, float]) -> float:
+def _wide_from(spots: Mapping[ScalePoint, float]) -> float:
     """The first size that was seen on several nodes only; larger ones are thought to be as well."""
     together = max((spot.gpus for spot in spots if not spot.wide), default=1)
     return min((spot.gpus for spot in spots if spot.wide and spot.gpus > together), default=math.inf)
 
 
 def _bounded(sizes: list[int], rate: FloatArray) -> FloatArray:
-    """The rates without what nobody should believe: `sizes` are those that were measured.
+    """Return plausible rates; `sizes` are the measured ones.
 
     None is above linear. Where the form leaves the range of the two measured sizes around it, it is straight
     in logs instead. And a job that gained little from its last GPUs does not gain more from the next ones.
@@ -218,7 +327,7 @@ def _bounded(sizes: list[int], rate: FloatArray) -> FloatArray:
     return np.where(n > sizes[-1], np.minimum(rate, most), rate)
 
 
-def _scaling(measured: Measured, relative: FloatArray, across: float, one: float) -> Scaling:
+def _scaling(measured: SpeedMeasurements, relative: FloatArray, across: float, one: float) -> Scaling:
     """The curve is never above linear: what seems faster was measured badly at the small end."""
     n = np.arange(1, len(relative) + 1, dtype=np.float64)
     speeds = np.clip(relative * measured.efficiency(n), LEAST_SPEED, n)
@@ -226,5 +335,5 @@ def _scaling(measured: Measured, relative: FloatArray, across: float, one: float
     return Scaling(curve, one)
 
 
-def _largest(measured: Measured) -> int:
+def _largest(measured: SpeedMeasurements) -> int:
     return max(1, min(measured.largest, LONGEST_CURVE))

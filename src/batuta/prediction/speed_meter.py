@@ -3,26 +3,150 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
 
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job
-from batuta.prediction.footprint import Footprint
-from batuta.prediction.learned_scaling import LearnedScaling
-from batuta.prediction.run_track import SKEW_S, RunTrack, Seen
-from batuta.prediction.sample import News, Sample
-from batuta.prediction.scaling import LONGEST_CURVE, Scaling, prepare
-from batuta.prediction.size_record import SizeRecord, SizeSpeed
-from batuta.prediction.telling import Telling
-from batuta.prediction.transition_meter import TransitionMeter
-from batuta.prediction.unit import BEYOND_ALL, LastSaid, Unit, reader_of
+from batuta.prediction.restart_cost import TransitionMeter
+from batuta.prediction.scaling import LONGEST_CURVE, FitCache, Footprint, Scaling, SpeedMeasurements, fit_all
+from batuta.prediction.throughput import (
+    BEYOND_ALL,
+    SKEW_S,
+    LatestReport,
+    ProgressUpdate,
+    ReportEffect,
+    RunTrack,
+    Sample,
+    SizeRecord,
+    SizeSpeed,
+    Unit,
+    reader_of,
+)
+
+_NOISE_STEPS = 2
+"""A noise scale is rounded to so many steps per doubling: it is noisy itself."""
+EVERY_S = 5.0
+LEAST_FRACTION = 0.01
+LEAST_CURVE = 0.02
+LEAST_RESTART = 0.05
+
+
+class LearnedScaling:
+    """Turns a job's records into its curve. Asked again without news it remembers its answer."""
+
+    __slots__ = ("_answer", "_asked", "forms", "largest", "prior")
+
+    def __init__(self, prior: SpeedCurve, most_gpus: int) -> None:
+        self.prior = prior
+        self.largest = min(most_gpus, LONGEST_CURVE)
+        self.forms = FitCache()
+        self._asked: tuple[float | None, ...] = ()
+        self._answer: Scaling | None = None
+
+    def of(self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None) -> Scaling | None:
+        """How the job scales; None until something was measured. The noise scale counts in samples."""
+        asked = self._question(records, noise_samples)
+        if asked != self._asked:
+            self._answer, self._asked = self.forms.scaling(self._measured(records, noise_samples)), asked
+        return self._answer
+
+    def to_fit(
+        self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None
+    ) -> Iterator[tuple[FitCache, SpeedMeasurements]]:
+        """What `of` would have to fit, so that it can be done together with that of others."""
+        if len(records) > 1 and self._question(records, noise_samples) != self._asked:
+            yield self.forms, self._measured(records, noise_samples)
+
+    def _question(
+        self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None
+    ) -> tuple[float | None, ...]:
+        return *(one.version for one in records.values()), self.largest, noise_samples
+
+    def forget(self) -> None:
+        """All records have begun anew, in another unit."""
+        self._asked = ()
+
+    def _measured(
+        self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None
+    ) -> SpeedMeasurements:
+        rates: dict[Footprint, float] = {}
+        steps: dict[int, float] = {}
+        for footprint, record in records.items():
+            rate, step_units = record.rate(), record.units_per_step()
+            if rate is not None:
+                rates[footprint] = rate
+                if step_units is not None:
+                    steps[footprint.gpus] = step_units
+        # A size that does not say how much a step is makes the others no help.
+        known = steps if len(steps) == len({footprint.gpus for footprint in rates}) else {}
+        return SpeedMeasurements(self.prior, self.largest, rates, known, _noise_units(records, noise_samples))
+
+
+def _noise_units(records: Mapping[Footprint, SizeRecord], noise_samples: float | None) -> float | None:
+    samples = [found for record in records.values() if (found := record.samples_per_unit()) is not None]
+    if noise_samples is None or not samples:
+        return None
+    rounded: float = 2.0 ** (round(_NOISE_STEPS * math.log2(noise_samples)) / _NOISE_STEPS)
+    return rounded / median(samples)
+
+
+def differs(a: SpeedCurve, b: SpeedCurve, tolerance: float) -> bool:
+    """Whether any speed of the two differs by more than this share."""
+    if len(a.speeds) != len(b.speeds):
+        return True
+    left = np.array((*a.speeds[1:], a.across_nodes))
+    right = np.array((*b.speeds[1:], b.across_nodes))
+    return bool(np.any(np.abs(left - right) > tolerance * np.maximum(left, right)))
+
+
+class UpdateThrottle:
+    """Decides when an update is worth an event, so that reports do not fill the journal."""
+
+    __slots__ = ("_at_s", "_fraction", "curve", "restart_s")
+
+    def __init__(self, curve: SpeedCurve, restart_s: float) -> None:
+        self.curve = curve
+        """The last published curve."""
+        self.restart_s = restart_s
+        self._at_s: float | None = None
+        self._fraction: float | None = None
+
+    def new_curve(self, curve: SpeedCurve) -> SpeedCurve | None:
+        """Return the curve if it differs from the published one, which it then replaces."""
+        if not differs(curve, self.curve, LEAST_CURVE):
+            return None
+        self.curve = curve
+        return curve
+
+    def new_restart_s(self, restart_s: float | None) -> float | None:
+        """The same for the cost of a restart."""
+        if restart_s is None or abs(restart_s - self.restart_s) <= LEAST_RESTART * self.restart_s:
+            return None
+        self.restart_s = restart_s
+        return restart_s
+
+    def is_due(self, now_s: float, fraction: float | None) -> bool:
+        """Whether time or progress alone are reason enough."""
+        if self._at_s is None or not 0 <= now_s - self._at_s < EVERY_S:
+            return True
+        if fraction is None or self._fraction is None:
+            return fraction is not self._fraction
+        # A report in every hundredth of the whole is meant, not one in most of them.
+        return abs(fraction - self._fraction) >= LEAST_FRACTION - 1e-9
+
+    def published(self, now_s: float, fraction: float | None) -> None:
+        self._at_s, self._fraction = now_s, fraction
 
 
 class SpeedMeter:
-    """Measures one job. Told of runs and reports in the order in which they happen, it says what is new.
+    """Measures one job from its runs and reports, in the order in which they happen.
 
     - **Work** is counted in the best unit that the job reports (see `Unit`). Without a total there is no
-      fraction and nobody knows what remains: the World keeps its own estimate.
+      fraction and no estimate of what remains: the World keeps its own.
     - **Time** is that of the reports. From the start of a run to its first report nothing is measured, and
       the first half minute after it counts only until there is something better.
     - A **total that changes with the size** (steps of larger batches) means the same work in other steps:
@@ -40,7 +164,7 @@ class SpeedMeter:
         "_run",
         "_said",
         "_size_changed",
-        "_telling",
+        "_throttle",
         "_unit",
         "_waiting",
         "_work_s",
@@ -49,7 +173,7 @@ class SpeedMeter:
 
     def __init__(self, job: Job) -> None:
         self.transitions = TransitionMeter()
-        """To be told when a checkpoint is asked for and made; all else it hears from here."""
+        """The caller reports requests for checkpoints and their completion; the meter reports all else."""
         self._learned = LearnedScaling(job.curve, job.max)
         self._work_s = job.work_s
         self._records: dict[Footprint, SizeRecord] = {}
@@ -64,8 +188,8 @@ class SpeedMeter:
         self._ahead: float | None = None
         """How far the job is by them."""
         self._unit: Unit | None = None
-        self._said = LastSaid()
-        self._telling = Telling(job.curve, job.restart_s)
+        self._said = LatestReport()
+        self._throttle = UpdateThrottle(job.curve, job.restart_s)
 
     # ------------------------------------------------------------------------------------------ what happens
 
@@ -116,7 +240,7 @@ class SpeedMeter:
         if largest != self._learned.largest:
             self._learned.largest = largest
             # The World may have gone back to the prior, where that is longer.
-            self._telling.curve = self._learned.prior
+            self._throttle.curve = self._learned.prior
 
     # ------------------------------------------------------------------------------------------ what is known
 
@@ -159,24 +283,24 @@ class SpeedMeter:
         total, units, fraction = self._said.total(self._unit), self.units, self.fraction
         if total is None or units is None or fraction is None:
             return None
-        one_gpu = self._one_gpu_rate(self._telling.curve)
+        one_gpu = self._one_gpu_rate(self._throttle.curve)
         return (1.0 - fraction) * self._work_s if one_gpu is None else max(0.0, total - units) / one_gpu
 
-    def news(self, now_s: float, *, at_last: bool = False) -> News | None:
+    def news(self, now_s: float, *, at_last: bool = False) -> ProgressUpdate | None:
         """What is worth an event; None when too little has changed since the last.
 
         `at_last`: nothing more will come of this run, so whatever has changed is worth one.
         """
-        if not self._said.is_news:
+        if not self._said.has_update:
             return None
-        fraction, telling, said = self.fraction, self._telling, self._said
-        curve = telling.new_curve(self.curve())
-        if curve is None and not at_last and not telling.is_due(now_s, fraction):
+        fraction, throttle, said = self.fraction, self._throttle, self._said
+        curve = throttle.new_curve(self.curve())
+        if curve is None and not at_last and not throttle.is_due(now_s, fraction):
             return None
-        said.is_news = False
-        telling.told(now_s, fraction)
+        said.has_update = False
+        throttle.published(now_s, fraction)
         speed = self.speed()
-        return News(
+        return ProgressUpdate(
             fraction=fraction,
             step=said.step,
             total_steps=said.total_steps,
@@ -187,7 +311,7 @@ class SpeedMeter:
             epoch_s=speed.epoch_s if speed else None,
             remaining_s=self.remaining_s(),
             curve=curve,
-            restart_s=telling.new_restart_s(self.transitions.restart_s),
+            restart_s=throttle.new_restart_s(self.transitions.restart_s),
         )
 
     # ------------------------------------------------------------------------------------------- how it works
@@ -212,18 +336,18 @@ class SpeedMeter:
             self._go_further(sample, units)
             return
         seen = run.see(sample, units)
-        if seen is Seen.NOTHING:
+        if seen is ReportEffect.NOTHING:
             # The same step once more may still bring a loss or a metric with it.
             if units == run.units and sample.rank == run.rank and sample.time_s >= said.time_s:
                 said.note(sample)
             return
         total = said.total(self._unit)
         said.note(sample)
-        if seen is Seen.FIRST and self._size_changed:
+        if seen is ReportEffect.FIRST and self._size_changed:
             self._count_anew(total, said.total(self._unit))
-        elif seen is Seen.SECOND:
+        elif seen is ReportEffect.SECOND:
             self._arrive(run)
-        elif seen is Seen.FELL_BACK:
+        elif seen is ReportEffect.FELL_BACK:
             self._lose(run.lost_units)
 
     def _go_further(self, sample: Sample, units: float) -> None:
@@ -295,4 +419,48 @@ class SpeedMeter:
 
 def fit_together(meters: Iterable[SpeedMeter]) -> None:
     """Fits the curves of many jobs side by side, before each is asked for its news: it is much faster."""
-    prepare(one for meter in meters for one in meter._learned.to_fit(meter._records, meter._said.noise_scale))
+    fit_all(one for meter in meters for one in meter._learned.to_fit(meter._records, meter._said.noise_scale))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run at one size, and how it was brought to its end. None: that did not happen."""
+
+    began_s: float
+    gpus: int
+    nodes: int = 1
+    racks: int = 1
+    gpu_speed: float = 1.0
+    asked_s: float | None = None
+    checkpointed_s: float | None = None
+    stopped_s: float | None = None
+
+
+def replay(meter: SpeedMeter, runs: Iterable[Run], samples: Sequence[Sample]) -> None:
+    """Feed a new meter with all runs in turn, each with its samples (in file order).
+
+    A run that still goes on may be the last one here, without an end, or be added to the meter afterwards.
+    """
+    ordered = sorted(runs, key=lambda run: run.began_s)
+    limits_s = (*(run.began_s for run in ordered), math.inf)
+    at = _feed(meter, samples, 0, limits_s[0])
+    for run, until_s in zip(ordered, limits_s[1:], strict=True):
+        meter.began(run.began_s, run.gpus, run.nodes, racks=run.racks, gpu_speed=run.gpu_speed)
+        stopped_s = math.inf if run.stopped_s is None else run.stopped_s + SKEW_S
+        at = _feed(meter, samples, at, min(until_s, stopped_s))
+        if run.asked_s is not None:
+            meter.transitions.asked(run.asked_s)
+        if run.checkpointed_s is not None:
+            meter.transitions.checkpointed(run.checkpointed_s)
+        if run.stopped_s is not None:
+            meter.ended(run.stopped_s)
+            at = _feed(meter, samples, at, until_s)
+
+
+def _feed(meter: SpeedMeter, samples: Sequence[Sample], start: int, until_s: float) -> int:
+    """Feeds the samples before `until_s`; returns the place of the first one that is not."""
+    end = len(samples)
+    if until_s < math.inf:
+        end = next((i for i in range(start, end) if samples[i].time_s >= until_s), end)
+    meter.add(samples[start:end])
+    return end

@@ -27,6 +27,9 @@ _NORMAL = 1.4826 / math.sqrt(2.0)
 """From the median difference between two steps to a standard deviation, if noise were normal."""
 _FALSE_ALARM = 24.0
 """-ln of how likely noise alone adds up so far, from one step on: once in 10^10."""
+MOST_RANKS = 16_384
+MOST_AHEAD = 64
+"""When a rank has reported so often while another was silent, that one is not waited for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class StragglerRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Straggle:
+class StragglerReport:
     """Some ranks are slower than the others."""
 
     ranks: tuple[int, ...]
@@ -66,15 +69,15 @@ class Straggle:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the slow ones can be blamed: most ranks agree on what is usual.
+        """Whether the slow ranks are a minority, so that the median is what is usual.
 
-        Of two ranks one is always slower, and nobody knows whether the other is the one that is odd.
+        Of two ranks one is always slower, and the other may be the unusual one.
         """
         return 2 * len(self.ranks) < self.of
 
 
 class StragglerDetector:
-    """Told of each step once, it says when some ranks have been slow for long enough; then it begins anew."""
+    """Sees each step once and reports when ranks have been slow for long enough; then it starts over."""
 
     __slots__ = ("_last", "_noise", "_rules", "_scores", "_slow_for", "_speeds")
 
@@ -83,7 +86,7 @@ class StragglerDetector:
         self._noise = 0.0
         self._forget(0)
 
-    def see(self, own_s: FloatArray) -> Straggle | None:
+    def see(self, own_s: FloatArray) -> StragglerReport | None:
         """One step: by rank, the seconds of its own part; NaN for ranks of which nothing is known."""
         if own_s.size != self._scores.size:
             self._forget(own_s.size)
@@ -102,7 +105,7 @@ class StragglerDetector:
         enough = self._enough(slack)
         if float(self._scores[known].max()) < enough:
             return None
-        return self._accuse(known, math.exp(usual), enough)
+        return self._report(known, math.exp(usual), enough)
 
     def _note_noise(self, behind: FloatArray, known: IntArray) -> None:
         jumps = np.abs(behind - self._last[known])
@@ -116,12 +119,12 @@ class StragglerDetector:
         """How much must add up: what patience asks for, or more where noise alone would get there."""
         return max(self._rules.patience * (_TWICE - slack), _FALSE_ALARM * self._noise**2 / (2 * slack))
 
-    def _accuse(self, known: IntArray, usual_s: float, enough: float) -> Straggle:
-        """Names those who are there and those who are on their way: all ranks of a slow node are slow."""
+    def _report(self, known: IntArray, usual_s: float, enough: float) -> StragglerReport:
+        """Report the ranks at the threshold and those halfway: all ranks of a slow node are slow."""
         slow = known[self._scores[known] >= enough / 2]
         slow = slow[np.argsort(-self._speeds[slow], kind="stable")]
         first = int(slow[0])
-        found = Straggle(
+        found = StragglerReport(
             tuple(slow.tolist()),
             int(known.size),
             usual_s * math.exp(float(self._speeds[first])),
@@ -133,8 +136,36 @@ class StragglerDetector:
         return found
 
     def _forget(self, ranks: int) -> None:
-        """Other ranks than before: nothing that was added up is about them."""
+        """Reset the scores: the ranks have changed."""
         self._scores = np.zeros(ranks)
         self._speeds = np.zeros(ranks)
         self._last = np.full(ranks, np.nan)
         self._slow_for = np.zeros(ranks, dtype=np.int64)
+
+
+class RankRounds:
+    """Three numbers per rank, however much they report."""
+
+    __slots__ = ("_said", "_silent")
+
+    def __init__(self) -> None:
+        self._said: dict[int, tuple[float, int, int]] = {}
+        """By rank: seconds of its own, steps, and reports, since the last round."""
+        self._silent: set[int] = set()
+        """Ranks that have spoken before, but not in this round."""
+
+    def add(self, rank: int, own_s: float, steps: int) -> FloatArray | None:
+        """A rank has needed so long for so many steps. When all have spoken: by rank, seconds per step."""
+        if not 0 <= rank < MOST_RANKS or not 0 <= own_s < float("inf") or steps < 1:
+            return None
+        seconds, count, reports = self._said.get(rank, (0.0, 0, 0))
+        self._said[rank] = seconds + own_s, count + steps, reports + 1
+        self._silent.discard(rank)
+        if self._silent and reports < MOST_AHEAD:
+            return None
+        row = np.full(max(self._said) + 1, np.nan)
+        for one, (seconds, count, _) in self._said.items():
+            row[one] = seconds / count
+        self._silent = set(self._said)
+        self._said = {}
+        return row

@@ -13,10 +13,10 @@ from itertools import chain
 import numpy as np
 
 from batuta.core.admission import NOBODY, Admitted, Budget
+from batuta.core.allocate import assign_types
 from batuta.core.arrays import IntArray
-from batuta.core.pools import assign_types
-from batuta.core.quota import Flavors
-from batuta.core.reach import Wishes, within_reach
+from batuta.core.feasible_capacity import NodeRequirements, within_reach
+from batuta.core.quota import DEFAULT_QUEUE, Flavors, rest_of
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
 from batuta.quota.answers import Answers, New
@@ -26,6 +26,7 @@ from batuta.quota.doors import doors_of
 from batuta.quota.memory import Memory
 from batuta.quota.plain_round import PlainRound
 from batuta.quota.tree_round import TreeRound
+from batuta.quota.world_reasons import about_rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class _Round:
         self, world: World, now_s: float, without: Set[int], patience_s: float, memory: Memory
     ) -> None:
         self._world, self._now_s = world, now_s
-        self._memory, self._tree = memory, memory.empty_tree(world.quota)
+        self._memory, self._tree = memory, memory.empty_tree(world.effective_quota)
         memory.heed_nodes(world)
         doors = doors_of(world, memory.doors)
         self._census = Census(world, now_s, doors, memory.number_of, without, patience_s)
@@ -138,15 +139,15 @@ class _Round:
         return found
 
     def _caps(self) -> IntArray:
-        cap: IntArray = self._world.jobs.i("max").copy()
+        cap: IntArray = self._world.jobs.max.copy()
         for tree, answers in self._answers.items():
             cap[self._census.rows[tree]] = answers.cap
         return cap
 
-    def _wishes(self, new: Mapping[int, Flavors]) -> dict[int, Wishes]:
+    def _wishes(self, new: Mapping[int, Flavors]) -> dict[int, NodeRequirements]:
         """What those want of nodes whose flavors are good for some only."""
-        jobs, found = self._world.jobs.jobs, dict[int, Wishes]()
-        if any(flavor.node_labels or flavor.tolerations for flavor in self._world.quota.flavors):
+        jobs, found = self._world.jobs.jobs, dict[int, NodeRequirements]()
+        if any(flavor.node_labels or flavor.tolerations for flavor in self._world.effective_quota.flavors):
             holding = {
                 self._rows[tree][place]: flavors
                 for tree, answers in self._answers.items()
@@ -175,9 +176,14 @@ class _Round:
 
     def _refused(self) -> dict[int, tuple[Reason, Evidence]]:
         found: dict[int, tuple[Reason, Evidence]] = {}
+        quota = self._world.effective_quota
+        default = self._memory.number_of[DEFAULT_QUEUE] if rest_of(quota) else None
         for tree, answers in self._answers.items():
             rows = map(self._rows[tree].__getitem__, answers.refused)
-            found.update(zip(rows, answers.reasons, strict=True))
+            reasons = answers.reasons
+            if tree == default:
+                reasons = [about_rest(quota, reason, evidence) for reason, evidence in reasons]
+            found.update(zip(rows, reasons, strict=True))
         return found
 
     def _budgets(self) -> tuple[Budget, ...]:

@@ -7,21 +7,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from batuta.core.arrays import IntArray
-from batuta.core.bitsets import mask_of
-from batuta.core.fit import tolerates
+from batuta.core.arrays import IntArray, mask_of
+from batuta.core.cluster import tolerates
+from batuta.core.feasible_capacity import NodeRequirements, most_gpus, wishes_of
 from batuta.core.job import Job
 from batuta.core.node_table import TYPE_LABEL
-from batuta.core.quota import Cell, ClusterQueue, Flavor, Flavors, Taint, Toleration
-from batuta.core.reach import Wishes, most_gpus, wishes_of
+from batuta.core.quota import REST_LABEL, Cell, ClusterQueue, Flavor, Flavors, Taint, Toleration, counts_gpus
 from batuta.core.world import World
 from batuta.quota.claim import PodSet, Way
-from batuta.quota.demand import counts_gpus, demand
+from batuta.quota.demand import demand
 from batuta.quota.refusal import Refusal, Why
 from batuta.quota.tree import Amounts, Tree
 
-REST = (TYPE_LABEL, "*")
-"""The label of a flavor for all GPU types that a queue has no other flavor for."""
+_NO_CHOICE = 0
+"""What stands for the GPU type of CPU-only jobs: the nodes of all types are one to them."""
 _ALL = (Toleration(operator="Exists"),)
 """Labels and taints are looked at here, on the nodes that there are, and not a second time."""
 
@@ -55,6 +54,11 @@ class Ask:
     way: Way | None = None
     """All of that, where only one flavor would do and it asks for one resource."""
 
+    @property
+    def needs_no_quota(self) -> bool:
+        """Whether its queue limits nothing that it takes: a CPU-only job where quota is in GPUs alone."""
+        return bool(self.kinds) and not self.pod_sets[0].requests
+
     def asks_no_less_than(self, other: Ask) -> bool:
         """Whether the same flavors would do for both, and this one needs as much of everything."""
         if self.kinds.keys() != other.kinds.keys():
@@ -78,8 +82,8 @@ class Asks:
         """`known` is what was found before with the same quota and nodes; it grows."""
         self._world, self._tree = world, tree
         self._known: dict[tuple[object, ...], Ask] = {} if known is None else known
-        self._most: dict[Wishes, list[int]] = {}
-        self._narrowed: dict[tuple[Flavors, Wishes], Wishes | None] = {}
+        self._most: dict[NodeRequirements, list[int]] = {}
+        self._narrowed: dict[tuple[Flavors, NodeRequirements], NodeRequirements | None] = {}
         self._usage: dict[tuple[object, ...], Amounts] = {}
 
     def of_all(self, rows: IntArray, menus: Sequence[Menu], menu: IntArray) -> tuple[list[Ask], IntArray]:
@@ -88,7 +92,7 @@ class Asks:
         `menu` is the number of each row's menu. All that tells jobs apart is compared as numbers.
         """
         world, jobs, listed = self._world, self._world.jobs, rows.tolist()
-        low = jobs.i("min")
+        low = jobs.min
         key = menu * (int(low.max(initial=0)) + 1) + low[rows]
         if len(world.reach) > 1:
             # Jobs with equal wishes share the list of what they could have, so it tells them apart as well.
@@ -116,8 +120,11 @@ class Asks:
         requests = {resource: amount for resource, amount in asked.items() if amount}
         named = dict.fromkeys(name for _, flavors in menu for name in flavors)
         kinds = {name: found for name in named if (found := self._kinds(job, name, menu))}
+        if job.cpu_only and not requests:
+            # Nothing of it counts in this queue, so its flavors do not say where it may run.
+            kinds = dict.fromkeys(named, frozenset((_NO_CHOICE,)))
         flavors = _first_choice(menu, requests, kinds)
-        if len(flavors) < len(requests) or not any(map(counts_gpus, covered)):
+        if len(flavors) < len(requests) or not (job.cpu_only or any(map(counts_gpus, covered))):
             # There is no quota for something that it needs: for GPUs, or in any flavor with nodes for it.
             kinds = {}
         most = world.most_for(row)
@@ -131,7 +138,7 @@ class Asks:
         return Ask((pods,), kinds, ever, flavors, usage, frozenset(kinds), way)
 
     def _kinds(self, job: Job, name: str, menu: Menu) -> frozenset[int]:
-        flavor = self._world.quota.flavor_of.get(name)
+        flavor = self._world.effective_quota.flavor_of.get(name)
         if flavor is None:
             return frozenset()
         tolerations = job.tolerations + _as_text(flavor)
@@ -140,7 +147,10 @@ class Asks:
         ):
             return frozenset()
         most = self._most_for(_narrow(wishes_of(job), (flavor,)))
-        named = self._named(menu) if REST in flavor.node_labels else ()
+        if job.cpu_only:
+            # Its nodes may have GPUs of any type, or none: there is no type to choose.
+            return frozenset((_NO_CHOICE,)) if most[_NO_CHOICE] >= job.min else frozenset()
+        named = self._named(menu) if REST_LABEL in flavor.node_labels else ()
         types = self._world.nodes.types
         return frozenset(
             kind for kind in self._accepted(job) if most[kind] >= job.min and types[kind] not in named
@@ -148,7 +158,7 @@ class Asks:
 
     def _named(self, menu: Menu) -> set[str]:
         """The GPU types that a queue has flavors of their own for."""
-        known = self._world.quota.flavor_of
+        known = self._world.effective_quota.flavor_of
         return {
             value
             for _, flavors in menu
@@ -159,13 +169,15 @@ class Asks:
         }
 
     def _accepted(self, job: Job) -> list[int]:
+        if job.cpu_only:
+            return [_NO_CHOICE]
         types = self._world.nodes.types
         if not job.gpu_types:
             return list(range(len(types)))
         names = dict(job.gpu_types)
         return [kind for kind, name in enumerate(types) if name in names]
 
-    def _most_for(self, wishes: Wishes) -> list[int]:
+    def _most_for(self, wishes: NodeRequirements) -> list[int]:
         if wishes not in self._most:
             self._most[wishes] = most_gpus(self._world, wishes)
         return self._most[wishes]
@@ -200,9 +212,9 @@ class Asks:
         )
         wishes = wishes_of(world.jobs.jobs[row])
         found: list[tuple[str, str]] = []
-        for group in world.quota.queue_of[queue].groups:
+        for group in world.effective_quota.queue_of[queue].groups:
             names = [one.flavor for one in group.flavors]
-            known = (world.quota.flavor_of.get(name) for name in names)
+            known = (world.effective_quota.flavor_of.get(name) for name in names)
             # The flavor for the rest comes last by rule, so that a flavor of its own goes first.
             fitting = (
                 flavor.name
@@ -214,7 +226,7 @@ class Asks:
             found.extend((resource, name) for resource in group.resources if name)
         return tuple(found)
 
-    def where(self, job: Job, flavors: Flavors) -> Wishes | None:
+    def where(self, job: Job, flavors: Flavors) -> NodeRequirements | None:
         """What a job wants of nodes, given the flavors it has; None if the flavors add nothing.
 
         A flavor that is just a GPU type adds nothing, since the type is chosen by the flavor anyway.
@@ -225,16 +237,18 @@ class Asks:
             own = [
                 flavor
                 for name in dict.fromkeys(name for _, name in flavors)
-                if (flavor := self._world.quota.flavor_of.get(name)) is not None
+                if (flavor := self._world.effective_quota.flavor_of.get(name)) is not None
             ]
             narrowed = _narrow(wishes, tuple(own))
             self._narrowed[key] = None if self._is_same(wishes, narrowed) else narrowed
         return self._narrowed[key]
 
-    def _is_same(self, wishes: Wishes, narrowed: Wishes) -> bool:
+    def _is_same(self, wishes: NodeRequirements, narrowed: NodeRequirements) -> bool:
         """Whether, of each GPU type that is left, all nodes are left."""
         nodes = self._world.nodes
         before, after = nodes.matching(wishes), nodes.matching(narrowed)
+        if not wishes.gpus_per_replica:
+            return before == after
         return all(after & own in (0, before & own) for own in nodes.by_type) and not after & ~before
 
 
@@ -259,10 +273,10 @@ def _first_choice(menu: Menu, requests: Mapping[str, int], kinds: Mapping[str, f
     return tuple(sorted(found))
 
 
-def _narrow(wishes: Wishes, flavors: tuple[Flavor, ...]) -> Wishes:
+def _narrow(wishes: NodeRequirements, flavors: tuple[Flavor, ...]) -> NodeRequirements:
     labels, tolerations = wishes.node_labels, wishes.tolerations
     for flavor in flavors:
-        labels += tuple(label for label in flavor.node_labels if label != REST and label not in labels)
+        labels += tuple(label for label in flavor.node_labels if label != REST_LABEL and label not in labels)
         tolerations += tuple(one for one in _as_text(flavor) if one not in tolerations)
     return wishes._replace(node_labels=labels, tolerations=tolerations)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.core.withhold import in_motion_or_left_alone, withheld
+from batuta.core.suspension import in_motion_or_left_alone, withheld
 from batuta.core.world import World
 from batuta.quota.doors import Door
 from batuta.quota.loss import predicted_ends_s
@@ -37,7 +37,7 @@ class Census:
         self._world, self._now_s = world, now_s
         self.without, self.patience_s = without, patience_s
         numbers = [_NOT_CONCERNED if door is None else number_of.get(door.queue, _NO_QUEUE) for door in doors]
-        queue = world.jobs.i("queue")
+        queue = world.jobs.queue
         number = np.array(numbers or [_NOT_CONCERNED], dtype=np.int64)[queue]
         concerned = np.flatnonzero(number > _NOT_CONCERNED)
         # Within a tree they stay as they are, the oldest first.
@@ -75,7 +75,7 @@ class Census:
     def _look(self, shut: BoolArray) -> tuple[IntArray, dict[int, Any]]:
         """What is seen of each row, and by row what is seen by its identity beside the job itself."""
         world, jobs = self._world, self._world.jobs
-        has, moving = jobs.i("gpus"), in_motion_or_left_alone(jobs, self._now_s)
+        has, moving = jobs.held, in_motion_or_left_alone(jobs, self._now_s)
         still = np.zeros(jobs.n, dtype=bool) if moving is None else moving
         hushed = withheld(jobs, self._now_s) if jobs.held_back else np.zeros(jobs.n, dtype=bool)
         stuck = np.zeros(jobs.n, dtype=bool)
@@ -93,10 +93,10 @@ class Census:
             np.fromiter(map(id, jobs.jobs), np.int64, jobs.n),
             held_by,
             sizes,
-            np.where(shut, jobs.i("lost_gpus"), 0),
+            np.where(shut, jobs.lost_gpus, 0),
             still,
             hushed,
             stuck,
-            jobs.f("submit_s") <= self._now_s - self.patience_s,
+            jobs.submit_s <= self._now_s - self.patience_s,
         )
         return np.stack(columns, axis=1), dict(zip(listed, held, strict=True))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from batuta.core.quota import LocalQueue, Quota, StopPolicy
+from batuta.core.quota import DEFAULT_QUEUE, EffectiveQuota, LocalQueue, Quota, StopPolicy
 from batuta.core.world import World
 from batuta.quota.refusal import Refusal, Why
-
-DEFAULT_QUEUE = "default"
 
 
 class Door(NamedTuple):
@@ -23,14 +21,15 @@ class Door(NamedTuple):
 def doors_of(world: World, known: dict[tuple[str, str], Door | None]) -> list[Door | None]:
     """By the number of a queue that jobs name: how they reach their cluster queue.
 
-    None for jobs that quota does not concern: they name no queue, and there is no default one. What is found
-    out is entered into `known`, by namespace and name.
+    None for jobs that quota does not concern: they name no queue, and quota limits nobody's GPUs. What is
+    found out is entered into `known`, by namespace and name.
     """
-    quota = world.quota
+    quota = world.effective_quota
+    is_limited = isinstance(quota, EffectiveQuota)
     for namespace, name in world.jobs.queues:
         if (namespace, name) not in known:
             way = quota.way(namespace, name)
-            concerned = way is not None or name != DEFAULT_QUEUE
+            concerned = way is not None or is_limited or name != DEFAULT_QUEUE
             known[namespace, name] = open_door(quota, way, name) if concerned else None
     return [known[way] for way in world.jobs.queues]
 

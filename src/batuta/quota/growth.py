@@ -13,9 +13,10 @@ import numpy as np
 from batuta.core.admission import Budget
 from batuta.core.arrays import IntArray
 from batuta.core.job import Job
-from batuta.core.quota import MILLI, Cell, Flavors
+from batuta.core.quota import MILLI, Cell, Flavors, counts_gpus
+from batuta.core.resize_limits import unsaved_rows
 from batuta.core.world import World
-from batuta.quota.demand import PODS, counts_gpus, demand
+from batuta.quota.demand import PODS, demand
 from batuta.quota.ledger import Ledger
 from batuta.quota.shares import Share
 from batuta.quota.tree import Amounts, Node
@@ -66,9 +67,17 @@ def grow(
 
     The books are changed.
     """
-    low = world.jobs.i("min")
+    low = world.jobs.min
     groups = _grouped(world, ledger, growers, cap - low, low)
-    # 1. What belongs to a queue is its own to grow into, …
+    # 0. Nobody grows at the cost of a job that would lose its work by it, …
+    unsaved = unsaved_rows(world.jobs, cap)
+    if unsaved.size:
+        extra = world.jobs.held - low
+        for group in groups:
+            held = int(extra[group.rows[np.isin(group.rows, unsaved)]].sum())
+            if taken := min(held, group.room(may_borrow=True)):
+                group.take(taken)
+    # 1. … what belongs to a queue is its own to grow into, …
     for group in groups:
         if own := group.room(may_borrow=False):
             group.take(own)
@@ -140,7 +149,7 @@ def _average(world: World, ledger: Ledger, rows: IntArray, wants: IntArray, flav
 
 def per_gpu(job: Job, resource: str) -> int:
     """What a GPU more takes of a resource."""
-    return -(-MILLI // job.gpus_per_replica) if resource == PODS else demand(job, resource, 1)
+    return -(-MILLI // (job.gpus_per_replica or 1)) if resource == PODS else demand(job, resource, 1)
 
 
 def _lend(ledger: Ledger, groups: list[_Group]) -> None:

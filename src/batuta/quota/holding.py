@@ -13,10 +13,10 @@ from batuta.quota.tree import Tree
 
 def flavors_held(world: World) -> dict[JobId, Flavors]:
     """By job that has GPUs: the flavors that it was given, or those of its nodes if it came before quota."""
-    quota, jobs = world.quota, world.jobs
+    quota, jobs = world.effective_quota, world.jobs
     if not quota:
         return {}
-    found, rows = dict(world.flavors), np.flatnonzero(jobs.i("gpus")).tolist()
+    found, rows = dict(world.flavors), np.flatnonzero(jobs.held).tolist()
     if len(rows) <= len(found):
         return found
     asks = Asks(world, Tree(quota))

@@ -79,7 +79,7 @@ class _Measuring:
         else:
             tally.holders.append(one)
             door[False] += 1
-        tally.gpus += one.gpus
+        tally.gpus += 0 if job.cpu_only else one.gpus
         for resource, flavor in one.flavors if one.gpus else ():
             cell = self._tree.cell_of.get(Cell(flavor, resource))
             if cell is not None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.core.parts import Parts
+from batuta.core.partitions import Partitions
 from batuta.core.quota import MILLI
 from batuta.quota.plain_quota import PlainQuota
 from batuta.quota.plain_rows import PlainRows, Running
@@ -116,7 +116,7 @@ class PlainBooks:
         self._in_vain[queue] = in_vain = needs > quota.most[queue]
         self.kept[queue] = kept = np.where(in_vain, 0, np.maximum(np.minimum(needs, own), 0))
         # One after the other they find what the ones before them have left. For whom that would do …
-        by_tree = Parts(np.bincount(tree, minlength=len(quota.trees)), quota.trees.capacity)
+        by_tree = Partitions(np.bincount(tree, minlength=len(quota.trees)), quota.trees.capacity)
         rest = self.rest[tree] - (by_tree.running(kept) - kept)
         left = np.minimum(rest, most)
         hopeful = needs <= np.maximum(left, own) + spare

@@ -8,7 +8,7 @@ import numpy as np
 
 from batuta.core.admission import Budget
 from batuta.core.arrays import IntArray
-from batuta.core.parts import Parts
+from batuta.core.partitions import Partitions
 from batuta.core.quota import MILLI
 from batuta.core.world import World
 from batuta.quota.growth import Growers, grow
@@ -42,11 +42,11 @@ class PlainGrowth:
         """
         quota, books = self._quota, self._books
         rows, queue = self._growers()
-        low = self._world.jobs.i("min")[rows]
+        low = self._world.jobs.min[rows]
         wants = cap[rows] - low
         wanting = wants > 0
         rows, queue, low, wants = rows[wanting], queue[wanting], low[wanting], wants[wanting]
-        groups = Parts(np.bincount(queue, minlength=len(quota.names)), quota.nominal)
+        groups = Partitions(np.bincount(queue, minlength=len(quota.names)), quota.nominal)
         wanted, least = groups.sums(wants), groups.sums(low)
         # What belongs to a queue is its own to grow into.
         granted = np.maximum(np.minimum(wanted, books.own // MILLI), 0)
@@ -93,5 +93,5 @@ class PlainGrowth:
                 own = listed[bounds[one] : bounds[one + 1]]
                 growers.append(Growers(node, dict.fromkeys(own, quota.flavors[one])))
                 number_of[node.name] = number
-        for node, budget in grow(self._world, Ledger(self._world.quota, tree), growers, cap):
+        for node, budget in grow(self._world, Ledger(self._world.effective_quota, tree), growers, cap):
             yield number_of[node.name], node.name, Budget(self._place[budget.rows], budget.gpus)

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from batuta.core.arrays import BoolArray, IntArray
-from batuta.core.parts import Parts
-from batuta.core.quota import ClusterQueue, Flavors, Quota, Reclaim, Strategy, Within
-from batuta.quota.demand import counts_gpus
+from batuta.core.partitions import Partitions
+from batuta.core.quota import ClusterQueue, Flavors, Quota, Reclaim, Strategy, Within, counts_gpus
 from batuta.quota.tree import Node, Tree
 
 NO_LIMIT = 1 << 50
@@ -43,7 +42,7 @@ class PlainQuota(NamedTuple):
     """Whether a queue may take back what others have borrowed."""
     at: IntArray
     """By queue: the place of its tree among the plain ones."""
-    trees: Parts
+    trees: Partitions
     """The queues of each tree, and what they have together."""
     place_of: Mapping[int, int]
     """By number of a tree: its place among the plain ones."""
@@ -65,7 +64,7 @@ def plain_quota(quota: Quota, tree: Tree, number_of: Mapping[str, int]) -> Plain
     roots = [tree.queues[queues[0].name].root for queues in plain.values()]
     lengths = np.array([len(queues) for queues in plain.values()], dtype=np.int64)
     totals = np.array([sum(root.subtree.values()) for root in roots], dtype=np.int64)
-    trees = Parts(lengths, totals)
+    trees = Partitions(lengths, totals)
     kinds = map(tree.cells.__getitem__, cell.tolist())
     return PlainQuota(
         {queue.name: number for number, queue in enumerate(listed)},

@@ -133,7 +133,7 @@ class PlainRound:
         return bounds
 
     def _caps(self, left: IntArray) -> IntArray:
-        rows, cap = self._rows, self._world.jobs.i("max").copy()
+        rows, cap = self._rows, self._world.jobs.max.copy()
         cap[rows.waiting.row[left]] = 0
         cap[rows.quiet] = 0
         cap[rows.no_flavor] = 0

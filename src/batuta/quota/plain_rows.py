@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from batuta.core.arrays import BoolArray, IntArray
-from batuta.core.parts import Parts
+from batuta.core.partitions import Partitions
 from batuta.core.quota import MILLI, Flavors
-from batuta.core.withhold import in_motion_or_left_alone, withheld
+from batuta.core.suspension import in_motion_or_left_alone, withheld
 from batuta.core.world import World
 from batuta.quota.asks import Ask, Asks
 from batuta.quota.census import Census
@@ -64,11 +64,15 @@ class PlainRows:
         """Rows for whose jobs there are nodes, but none that their queue has quota for; queue by queue."""
         self.asks: list[Ask] = []
         queue, self._lists = self._queues()
+        cpu_only = world.jobs.without_gpus()
+        if cpu_only is not None:
+            # Plain quota is in GPUs alone, so it does not limit jobs that take none.
+            queue = np.where(cpu_only, -1, queue)
         rows = np.flatnonzero(queue >= 0)
-        has = world.jobs.i("gpus")[rows] > 0
+        has = world.jobs.held[rows] > 0
         self.running = self._running(rows[has], queue[rows[has]])
         self.waiting = self._waiting(rows[~has], queue[rows[~has]], tree)
-        self.lines = Parts(np.bincount(self.waiting.queue, minlength=len(quota.names)), quota.nominal)
+        self.lines = Partitions(np.bincount(self.waiting.queue, minlength=len(quota.names)), quota.nominal)
 
     def leave(self, queues: IntArray) -> None:
         """The trees of these queues have to be looked at in another way."""
@@ -80,7 +84,7 @@ class PlainRows:
         doors = doors_of(self._world, self._memory.doors)
         known = [-1 if door is None else quota.number_of.get(door.queue, -1) for door in doors] or [-1]
         by_door = np.array(known, dtype=np.int64)
-        named = jobs.i("queue")
+        named = jobs.queue
         shut = [at for at, door in enumerate(doors) if door is not None and door.refusal is not None]
         closed = by_door[np.intersect1d(shut, named).astype(np.int64)] if shut else by_door[:0]
         self.leave(closed[closed >= 0])
@@ -98,9 +102,9 @@ class PlainRows:
         self.leave(queue[np.fromiter(map(ne, flavors, usual), bool, len(rows))])
         moving = in_motion_or_left_alone(jobs, self._now_s)
         still = np.zeros(len(rows), dtype=bool) if moving is None else moving[rows]
-        low = jobs.i("min")[rows]
-        size = np.where(still, np.maximum(jobs.i("gpus")[rows], low), low)
-        return Running(rows, queue, jobs.i("priority")[rows], size, still, [own or () for own in flavors])
+        low = jobs.min[rows]
+        size = np.where(still, np.maximum(jobs.held[rows], low), low)
+        return Running(rows, queue, jobs.priority[rows], size, still, [own or () for own in flavors])
 
     def _waiting(self, rows: IntArray, queue: IntArray, tree: Tree) -> Waiting:
         world, jobs, memory = self._world, self._world.jobs, self._memory
@@ -108,7 +112,7 @@ class PlainRows:
             hushed = withheld(jobs, self._now_s)[rows]
             self.quiet = rows[hushed]
             rows, queue = rows[~hushed], queue[~hushed]
-        order = np.lexsort((-jobs.i("priority")[rows], queue))
+        order = np.lexsort((-jobs.priority[rows], queue))
         rows, queue = rows[order], queue[order]
         menu_of = np.array([memory.menu_of[name] for name in self._quota.names], dtype=np.int64)
         self.asks, which = Asks(world, tree, memory.alike).of_all(rows, memory.menus, menu_of[queue])
@@ -120,8 +124,8 @@ class PlainRows:
         return Waiting(
             rows,
             queue,
-            jobs.i("priority")[rows],
-            jobs.i("min")[rows] * MILLI,
-            jobs.f("submit_s")[rows] <= self._now_s - self._census.patience_s,
+            jobs.priority[rows],
+            jobs.min[rows] * MILLI,
+            jobs.submit_s[rows] <= self._now_s - self._census.patience_s,
             which,
         )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from batuta.core.quota import counts_gpus
 from batuta.quota.claim import Claim
-from batuta.quota.demand import counts_gpus
 from batuta.quota.ledger import Ledger
 from batuta.quota.refusal import Refusal, Why
 from batuta.quota.tree import Amounts, Node

@@ -11,7 +11,7 @@ import numpy as np
 
 from batuta.core.arrays import BoolArray, IntArray
 from batuta.core.quota import ClusterQueue, Flavors, Strategy, Within
-from batuta.core.withhold import in_motion_or_left_alone, withheld
+from batuta.core.suspension import in_motion_or_left_alone, withheld
 from batuta.core.world import World
 from batuta.quota.asks import Ask, Asks
 from batuta.quota.doors import Door, doors_of
@@ -54,10 +54,10 @@ class Roll:
         self.asks = Asks(world, tree, memory.alike)
         self.parts = {
             queue.name: self._part(queue)
-            for queue in world.quota.cluster_queues
+            for queue in world.effective_quota.cluster_queues
             if called is None or queue.name in called.queues
         }
-        self.priorities: list[int] = jobs.i("priority").tolist()
+        self.priorities: list[int] = jobs.priority.tolist()
         self.ask_of: dict[int, Ask] = {}
         """By row of those who came to stand in line."""
         self.cell = np.full(jobs.n, -1, dtype=np.int64)
@@ -80,7 +80,7 @@ class Roll:
     def _part(self, queue: ClusterQueue) -> Part:
         parent, rules = self._tree.queues[queue.name].parent, queue.preemption
         flat = parent is None or parent.parent is None
-        plain = flat and not rules.while_borrowing and not self._world.quota.fair_sharing
+        plain = flat and not rules.while_borrowing and not self._world.effective_quota.fair_sharing
         return Part(queue.strategy is Strategy.STRICT_FIFO, rules.within, plain)
 
     def _call(self, now_s: float) -> None:
@@ -88,10 +88,10 @@ class Roll:
         jobs, doors = self._world.jobs, doors_of(self._world, self._memory.doors)
         if not doors:
             return
-        concerned = np.array([door is not None for door in doors])[jobs.i("queue")]
+        concerned = np.array([door is not None for door in doors])[jobs.queue]
         if self._called is not None:
             concerned &= self._called.rows
-        has = jobs.i("gpus")
+        has = jobs.held
         waits = concerned & (has == 0)
         if jobs.held_back:
             hushed = withheld(jobs, now_s)
@@ -112,8 +112,8 @@ class Roll:
         Rows are numbered by age.
         """
         jobs = self._world.jobs
-        number = jobs.i("queue")[rows]
-        order = np.lexsort((-jobs.i("priority")[rows], number))
+        number = jobs.queue[rows]
+        order = np.lexsort((-jobs.priority[rows], number))
         listed: list[int] = rows[order].tolist()
         number = number[order]
         starts = np.flatnonzero(np.diff(number, prepend=-1))
@@ -135,7 +135,7 @@ class Roll:
             flavors = flavors_of.get(job.id) or self.asks.found(row, door.queue)
             size = job.min
             if still and still[row]:
-                size = self.still[row] = max(int(jobs.i("gpus")[row]), job.min)
+                size = self.still[row] = max(int(jobs.held[row]), job.min)
             known = uses.get(job.id)
             if known is None or known[0] is not job or known[1] != flavors or known[2] != size:
                 known = uses[job.id] = job, flavors, size, self.asks.usage(job, flavors, size)
@@ -159,10 +159,11 @@ class Roll:
         self.ask_of = dict(zip(rows.tolist(), map(asks.__getitem__, which.tolist()), strict=True))
         ways = np.array([(-1, 0) if ask.way is None else (ask.way.cell, ask.way.amount) for ask in asks])
         self.cell[rows], self.amount[rows] = ways[which].T
-        if all(ask.kinds for ask in asks):
+        if all(ask.kinds and not ask.needs_no_quota for ask in asks):
             return
         for part in self.parts.values():
-            own = [(row, self.ask_of[row]) for row in part.waiting]
+            # Who needs no quota waits for none, nor for its turn behind those who do.
+            own = [(row, ask) for row in part.waiting if not (ask := self.ask_of[row]).needs_no_quota]
             # Without nodes for it at all the next step says why, in its own words.
             self.no_flavor += [row for row, ask in own if not ask.kinds and ask.ever]
             part.waiting = [row for row, ask in own if ask.kinds]

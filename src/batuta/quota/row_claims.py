@@ -27,7 +27,7 @@ class RowClaims:
         self, world: World, now_s: float, tree: Tree, roll: Roll, without: Set[int], patience_s: float
     ) -> None:
         self._world, self._now_s, self._tree, self._roll = world, now_s, tree, roll
-        self.due: BoolArray = world.jobs.f("submit_s") <= now_s - patience_s
+        self.due: BoolArray = world.jobs.submit_s <= now_s - patience_s
         """By row: who has waited so long that nobody may delay it any more."""
         self._due: list[bool] = self.due.tolist()
         self._releases_of: dict[Node, list[Release]] = {}
@@ -73,7 +73,7 @@ class RowClaims:
             lost_s = lost_gpu_s(world, row, self._now_s)
             claim = Claim(row, node, (), job.priority, (job.submit_s, row), lost_s)
             claim.flavors, claim.usage, claim.stays = flavors, usage, row in self._roll.still
-            claim.since = float(np.fmax(world.jobs.f("last_start_s")[row], 0.0))
+            claim.since = float(np.fmax(world.jobs.last_start_s[row], 0.0))
             found[row] = claim
         return found
 

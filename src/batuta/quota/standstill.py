@@ -96,7 +96,7 @@ class Standstill:
         jobs, needs = self._world.jobs, rows.needs
         possible = needs <= found.most
         fits = possible & (needs <= found.left)
-        pushes = jobs.i("priority")[rows.row] >= found.pushes_from
+        pushes = jobs.priority[rows.row] >= found.pushes_from
         reclaims = found.reclaims & (needs <= found.own)
         doubtful = possible & (pushes | reclaims | (self._claims.due[rows.row] & ~found.looked_after))
         kept = possible & found.keeps & (needs <= found.free)

@@ -64,11 +64,11 @@ class TreeRound:
         called = Called(queues, np.isin(census.tree_of, trees))
         self._roll = Roll(world, now_s, tree, memory, called)
         self._claims = RowClaims(world, now_s, tree, self._roll, census.without, census.patience_s)
-        self._ledger = Ledger(world.quota, tree, RowHolders(self._claims))
+        self._ledger = Ledger(world.effective_quota, tree, RowHolders(self._claims))
         self._keeper = Keeper(self._ledger, self._claims.ends_s, self._claims.releases)
         self._serving = Serving(self._roll, self._ledger, self._keeper, self._claims)
         self._standstill = Standstill(world, self._roll, self._ledger, self._keeper, self._claims)
-        self._cap: IntArray = world.jobs.i("max").copy()
+        self._cap: IntArray = world.jobs.max.copy()
         self._refused: dict[int, tuple[Reason, Evidence]] = {}
         self._losers: dict[int, Reason] = {}
         self._contested: set[int] = set()
@@ -158,11 +158,11 @@ class TreeRound:
 
     def _may_be_cut(self, claim: Claim) -> bool:
         """Whether less quota than before may cost a job its GPUs: not if it could not come back from that."""
-        return not claim.stays and float(self._world.jobs.f("restart_s")[claim.row]) < NO_RESTART_S
+        return not claim.stays and float(self._world.jobs.restart_s[claim.row]) < NO_RESTART_S
 
     def _heed_doors(self) -> None:
         """What keeps jobs out, or sends them away, before quota is looked at."""
-        jobs, quota = self._world.jobs, self._world.quota
+        jobs, quota = self._world.jobs, self._world.effective_quota
         self._cap[self._roll.quiet] = 0
         for row, most in self._roll.still.items():
             # Also where a policy may change what is in motion, it gets no more than it has.
@@ -172,7 +172,7 @@ class TreeRound:
         for door, rows in self._roll.shut:
             reason, evidence = reason_for(door.refusal, leaving=door.queue in quota.leaving)
             for row in rows:
-                if not jobs.i("gpus")[row]:
+                if not jobs.held[row]:
                     self._refuse(row, reason, evidence)
                 elif door.drains and row not in self._roll.still:
                     claim = self._ledger.holders[door.queue][row]
@@ -184,8 +184,8 @@ class TreeRound:
     def _keep_size(self, row: int, door: Door, reason: Reason, evidence: Evidence) -> None:
         """A held queue starts nothing; what runs goes on at its size, also when it has to be repaired."""
         jobs = self._world.jobs
-        job, has = jobs.jobs[row], int(jobs.i("gpus")[row])
-        own = min(int(self._cap[row]), has + int(jobs.i("lost_gpus")[row]))
+        job, has = jobs.jobs[row], int(jobs.held[row])
+        own = min(int(self._cap[row]), has + int(jobs.lost_gpus[row]))
         self._cap[row] = own if own >= job.min else 0
         self._refused[row] = (reason, evidence)
         if own > job.min and door.queue in self._roll.parts and row not in self._roll.still:
@@ -247,7 +247,7 @@ class TreeRound:
         row = claim.row
         self._contested.add(self._number_of[claim.queue.name])
         self._losers[row] = reason
-        self._refuse(row, reason, (("before", int(self._world.jobs.i("gpus")[row])),))
+        self._refuse(row, reason, (("before", int(self._world.jobs.held[row])),))
 
     def _holding(self, name: str) -> dict[int, Flavors]:
         """Those of a queue that have quota and may have another size."""

@@ -1,14 +1,28 @@
 """Quota tried out: workloads come and go, quota changes, and after each step it is told who has what.
 
-No nodes and no time: a workload that has quota keeps it until it ends or is pushed aside, and jobs are rigid.
+No time: a workload that has quota keeps it until it ends or is pushed aside, and jobs are rigid. Nodes only
+say what quotas leave to the queue `default`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from batuta.core.quota import Cell, Quota, StopPolicy
+from batuta.core.cluster import Node
+from batuta.core.node_table import NodeTable
+from batuta.core.quota import (
+    DEFAULT_QUEUE,
+    Cell,
+    EffectiveQuota,
+    LocalQueue,
+    Quota,
+    StopPolicy,
+    cells_of,
+    counts_gpus,
+    effective_quota,
+    rest_of,
+)
 from batuta.quota.claim import Claim, PodSet
 from batuta.quota.doors import open_door
 from batuta.quota.ledger import Ledger
@@ -68,8 +82,12 @@ class Standing:
 class Trial:
     """A cluster of quota alone."""
 
-    def __init__(self, quota: Quota) -> None:
-        self._quota = quota
+    def __init__(self, quota: Quota, nodes: Iterable[Node] = ()) -> None:
+        """Without nodes there is no queue `default` but a declared one."""
+        self._nodes = NodeTable()
+        for node in nodes:
+            self._nodes.add(node)
+        self._quota = self._holding(quota)
         self._works: dict[str, _Work] = {}
         self._count = 0
         self._refusals: dict[str, tuple[str, Refusal]] = {}
@@ -120,11 +138,30 @@ class Trial:
         gone = [
             queue
             for queue in self._quota.cluster_queues
-            if queue.name in busy and queue.name not in quota.queue_of
+            if queue.name in busy and queue.name not in quota.queue_of and not self._is_rest(queue.name)
         ]
         leaving = tuple(queue.name for queue in gone)
-        self._quota = replace(quota, cluster_queues=(*quota.cluster_queues, *gone), leaving=leaving)
+        self._quota = self._holding(
+            replace(quota, cluster_queues=(*quota.cluster_queues, *gone), leaving=leaving)
+        )
         return self._settle()
+
+    def _is_rest(self, queue: str) -> bool:
+        return queue == DEFAULT_QUEUE and bool(rest_of(self._quota))
+
+    def _holding(self, quota: Quota) -> Quota:
+        if not self._nodes.nodes:
+            return quota
+        named = (cell.resource for queue in quota.cluster_queues for cell, _ in cells_of(queue.groups))
+        resource = next(filter(counts_gpus, named), "nvidia.com/gpu")
+        return effective_quota(quota, self._nodes, resource=resource)
+
+    def _local_queue(self, work: _Work) -> LocalQueue | None:
+        """The local queue that a workload names; one that names `default` may have what quotas leave."""
+        found = self._quota.door(work.namespace, work.door)
+        if found is None and work.door == DEFAULT_QUEUE and isinstance(self._quota, EffectiveQuota):
+            return self._quota.way(work.namespace, work.door)
+        return found
 
     def standing(self) -> Standing:
         """How things stand, without a step."""
@@ -172,14 +209,14 @@ class Trial:
     def _stopped(self, work: _Work) -> str:
         """Why its queue, or the door it came through, does not let it go on; empty if both do."""
         queue = self._quota.queue_of.get(work.queue)
-        door = self._quota.door(work.namespace, work.door)
+        door = self._local_queue(work)
         if queue is not None and queue.stop is StopPolicy.HOLD_AND_DRAIN:
             return "ClusterQueueStopped"
         return "LocalQueueStopped" if door is not None and door.stop is StopPolicy.HOLD_AND_DRAIN else ""
 
     def _wait(self, ledger: Ledger, lines: Lines, work: _Work, claims: dict[str, Claim]) -> None:
         """Puts a workload in line, if the way there is open: it may have been pushed out of a held queue."""
-        door = open_door(self._quota, self._quota.door(work.namespace, work.door), work.door)
+        door = open_door(self._quota, self._local_queue(work), work.door)
         refusal = door.refusal or self._refuse_namespace(door.queue, work.namespace or _DEFAULT_NAMESPACE)
         if refusal is not None:
             self._refusals[work.name] = (door.queue, refusal)

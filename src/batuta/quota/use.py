@@ -17,7 +17,7 @@ class JobUse(NamedTuple):
 
     job: Job
     gpus: int
-    """That it has."""
+    """That it has; of a CPU-only job its replicas."""
     waits: bool
     """For its first GPUs, or for new ones after it lost all."""
     suspended: bool = False

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from batuta.core.quota import MILLI
+from batuta.core.quota import MILLI, Quota, counts_gpus, rest_of
 from batuta.core.reason import Evidence, Reason
-from batuta.quota.demand import counts_gpus
 from batuta.quota.refusal import Refusal, Why
 
 _GIB = MILLI << 30
@@ -45,6 +44,19 @@ def reason_for(refusal: Refusal | None, kept: bool = False, leaving: bool = Fals
         elif kept:
             reason = Reason.KEPT_FOR_ANOTHER
     return reason, numbers
+
+
+_OF_REST = {
+    Reason.EXCEEDS_QUOTA: Reason.EXCEEDS_REST,
+    Reason.QUOTA_EXHAUSTED: Reason.REST_EXHAUSTED,
+}
+
+
+def about_rest(quota: Quota, reason: Reason, evidence: Evidence) -> tuple[Reason, Evidence]:
+    """The reason of a job of the queue `default`, which has no quota but what the others leave."""
+    if reason not in _OF_REST:
+        return reason, evidence
+    return _OF_REST[reason], (*evidence, ("cluster", sum(one.gpus for one in rest_of(quota))))
 
 
 @cache

@@ -1,1 +1,1 @@
-"""Comparison reports with plots."""
+"""Reports: comparisons of simulated runs, and the GPU usage of a cluster."""

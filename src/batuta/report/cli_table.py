@@ -14,16 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from batuta.backends.sim.result import RunResult, summarise
-from batuta.report.columns import Column, columns_for, ratio_text
-from batuta.report.compare_table import Comparison, Row
-from batuta.report.headline import explanation, headline
-from batuta.report.markup import shorten
-from batuta.report.metrics import MEAN_JCT, values_of
-from batuta.report.units import count, duration, percent, significant
+from batuta.report.comparison import Column, Comparison, Row, columns_for, explanation, headline, ratio_text
+from batuta.report.formatting import count, duration, percent, shorten, significant
+from batuta.report.metrics import MEAN_JCT, metric_values
 
 BEST = "bold green"
 
-# What goes first when the window is narrow: what a reader misses least.
+# The order in which columns are dropped in a narrow window.
 _DROPPED_FIRST = (
     "decide_p99_ms",
     "fragmentation",
@@ -47,7 +44,7 @@ _DROPPED_FIRST = (
 def run_view(run: RunResult) -> Group:
     """What `batuta simulate` prints: the headline numbers of one run, a line for each kind."""
     summary = summarise(run)
-    values = values_of(summary)
+    values = metric_values(summary)
     jct, wait = (cast("dict[str, float]", summary[key]) for key in ("jct_s", "wait_s"))
     decide = cast("dict[str, float]", summary["decide_ms"])
     finished = cast("int", summary["finished"])
@@ -88,9 +85,9 @@ def run_view(run: RunResult) -> Group:
 
 
 def comparison_view(comparison: Comparison, width: int = 120) -> Group:
-    """What `batuta compare` prints: the sentence, the table, and what has to be known to believe it."""
-    told = [Text(line, style="dim") for line in explanation(comparison)]
-    return Group(Text(headline(comparison), style="bold"), comparison_table(comparison, width), *told)
+    """What `batuta compare` prints: the headline, the table, and the explanation."""
+    notes = [Text(line, style="dim") for line in explanation(comparison)]
+    return Group(Text(headline(comparison), style="bold"), comparison_table(comparison, width), *notes)
 
 
 def comparison_table(comparison: Comparison, width: int = 120) -> Table:

@@ -1,4 +1,4 @@
-"""What policies are compared by: one line per column of every table."""
+"""The metrics that policies are compared by: one line per column of every table."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from enum import Enum
 from typing import cast
 
 
-class Kind(Enum):
-    """What a value measures, and with that the way it is shown."""
+class MetricKind(Enum):
+    """What a value measures, which decides how it is shown."""
 
     TIME = "time"
     FACTOR = "factor"
@@ -27,160 +27,72 @@ class Metric:
     key: str
     group: str
     label: str
-    kind: Kind
-    path: tuple[str, ...]
-    """Where it is in the summary of a run."""
+    kind: MetricKind
+    path: str
+    """Where it is in the summary of a run, with dots between the keys."""
     meaning: str
     higher_is_better: bool = False
-    needs_finished: bool = False
-    """Not defined for a run in which no job finished."""
+
+    @property
+    def needs_finished(self) -> bool:
+        """Whether it is undefined for a run in which no job finished."""
+        return self.path.startswith(("jct_s", "makespan_s", _FAIRNESS))
 
 
 MEAN_JCT = "jct_mean_s"
+_FAIRNESS = "finish_time_fairness"
+_TIME, _FACTOR, _SHARE = MetricKind.TIME, MetricKind.FACTOR, MetricKind.SHARE
+_COUNT, _GPU_TIME, _MS = MetricKind.COUNT, MetricKind.GPU_TIME, MetricKind.MILLISECONDS
+_JCT = "job completion time, submission to end; mean over finished jobs"
+_RHO = "finish-time fairness: JCT over the time that a fair share of the cluster would have taken"
+_ABOVE_ONE = "share of jobs that a fair share would have served better"
+_USED = "GPU time held by jobs over GPU time offered, first event to last"
+_FRAGMENTED = "fragmentation: share of the free GPUs that lie on partly used nodes, mean over time"
+_LOST = "GPU time held without keeping progress: restarts, and work after the last checkpoint"
 
 METRICS: tuple[Metric, ...] = (
-    Metric(
-        MEAN_JCT,
-        "JCT",
-        "mean",
-        Kind.TIME,
-        ("jct_s", "mean"),
-        "job completion time, submission to end; mean over finished jobs",
-        needs_finished=True,
-    ),
-    Metric(
-        "jct_p50_s",
-        "JCT",
-        "p50",
-        Kind.TIME,
-        ("jct_s", "p50"),
-        "half of the jobs took no longer",
-        needs_finished=True,
-    ),
-    Metric(
-        "jct_p90_s",
-        "JCT",
-        "p90",
-        Kind.TIME,
-        ("jct_s", "p90"),
-        "nine jobs of ten took no longer",
-        needs_finished=True,
-    ),
-    Metric(
-        "jct_p99_s",
-        "JCT",
-        "p99",
-        Kind.TIME,
-        ("jct_s", "p99"),
-        "99 jobs of 100 took no longer",
-        needs_finished=True,
-    ),
-    Metric("wait_mean_s", "Wait", "mean", Kind.TIME, ("wait_s", "mean"), "submission to first start"),
-    Metric(
-        "makespan_s",
-        "Makespan",
-        "",
-        Kind.TIME,
-        ("makespan_s",),
-        "first submission to last end",
-        needs_finished=True,
-    ),
-    Metric(
-        "fairness_mean",
-        "Fairness ρ",
-        "mean",
-        Kind.FACTOR,
-        ("finish_time_fairness", "mean"),
-        "finish-time fairness: JCT over the time that a fair share of the cluster would have taken",
-        needs_finished=True,
-    ),
+    Metric(MEAN_JCT, "JCT", "mean", _TIME, "jct_s.mean", _JCT),
+    Metric("jct_p50_s", "JCT", "p50", _TIME, "jct_s.p50", "half of the jobs took no longer"),
+    Metric("jct_p90_s", "JCT", "p90", _TIME, "jct_s.p90", "nine jobs of ten took no longer"),
+    Metric("jct_p99_s", "JCT", "p99", _TIME, "jct_s.p99", "99 jobs of 100 took no longer"),
+    Metric("wait_mean_s", "Wait", "mean", _TIME, "wait_s.mean", "submission to first start"),
+    Metric("makespan_s", "Makespan", "", _TIME, "makespan_s", "first submission to last end"),
+    Metric("fairness_mean", "Fairness ρ", "mean", _FACTOR, f"{_FAIRNESS}.mean", _RHO),
     Metric(
         "fairness_max",
         "Fairness ρ",
         "max",
-        Kind.FACTOR,
-        ("finish_time_fairness", "max"),
+        _FACTOR,
+        f"{_FAIRNESS}.max",
         "ρ of the job that was treated worst",
-        needs_finished=True,
     ),
-    Metric(
-        "fairness_above_one",
-        "Fairness ρ",
-        "> 1",
-        Kind.SHARE,
-        ("finish_time_fairness", "above_one"),
-        "share of jobs that a fair share would have served better",
-        needs_finished=True,
-    ),
-    Metric(
-        "gpu_utilisation",
-        "GPUs",
-        "used",
-        Kind.SHARE,
-        ("gpu_utilisation",),
-        "GPU time held by jobs over GPU time offered, first event to last",
-        higher_is_better=True,
-    ),
-    Metric(
-        "fragmentation",
-        "GPUs",
-        "frag.",
-        Kind.SHARE,
-        ("fragmentation",),
-        "fragmentation: share of the free GPUs that lie on partly used nodes, mean over time",
-    ),
-    Metric("restarts", "Changes", "restarts", Kind.COUNT, ("restarts",), "times that a job started again"),
-    Metric("migrations", "Changes", "migr.", Kind.COUNT, ("migrations",), "times that a job moved"),
-    Metric(
-        "preemptions",
-        "Changes",
-        "preempt.",
-        Kind.COUNT,
-        ("preemptions",),
-        "times that a job lost all its GPUs",
-    ),
-    Metric(
-        "lost_gpu_s",
-        "Lost",
-        "GPU-h",
-        Kind.GPU_TIME,
-        ("lost_gpu_s",),
-        "GPU time held without keeping progress: restarts, and work after the last checkpoint",
-    ),
-    Metric(
-        "decide_mean_ms",
-        "Decide",
-        "mean",
-        Kind.MILLISECONDS,
-        ("decide_ms", "mean"),
-        "time of one decision cycle",
-    ),
-    Metric(
-        "decide_p99_ms",
-        "Decide",
-        "p99",
-        Kind.MILLISECONDS,
-        ("decide_ms", "p99"),
-        "99 cycles of 100 took no longer",
-    ),
+    Metric("fairness_above_one", "Fairness ρ", "> 1", _SHARE, f"{_FAIRNESS}.above_one", _ABOVE_ONE),
+    Metric("gpu_utilisation", "GPUs", "used", _SHARE, "gpu_utilisation", _USED, higher_is_better=True),
+    Metric("fragmentation", "GPUs", "frag.", _SHARE, "fragmentation", _FRAGMENTED),
+    Metric("restarts", "Changes", "restarts", _COUNT, "restarts", "times that a job started again"),
+    Metric("migrations", "Changes", "migr.", _COUNT, "migrations", "times that a job moved"),
+    Metric("preemptions", "Changes", "preempt.", _COUNT, "preemptions", "times that a job lost all its GPUs"),
+    Metric("lost_gpu_s", "Lost", "GPU-h", _GPU_TIME, "lost_gpu_s", _LOST),
+    Metric("decide_mean_ms", "Decide", "mean", _MS, "decide_ms.mean", "time of one decision cycle"),
+    Metric("decide_p99_ms", "Decide", "p99", _MS, "decide_ms.p99", "99 cycles of 100 took no longer"),
 )
 
 
-def values_of(summary: Mapping[str, object]) -> dict[str, float]:
-    """Every metric of one run's summary; NaN for what does not exist."""
-    finished = bool(summary["finished"])
+def metric_values(summary: Mapping[str, object]) -> dict[str, float]:
+    """Return every metric of one run's summary; NaN for what does not exist."""
+    # ρ is positive: the zero of a summary means that no job had one.
+    has_fairness = _value_at(summary, f"{_FAIRNESS}.max") != 0
     values = {}
     for metric in METRICS:
-        value = _walk(summary, metric.path) if finished or not metric.needs_finished else math.nan
-        # ρ is positive: the zero of a summary means that no job had one.
-        if metric.path[0] == "finish_time_fairness" and _walk(summary, (metric.path[0], "max")) == 0:
-            value = math.nan
-        values[metric.key] = value
+        is_defined = bool(summary["finished"]) or not metric.needs_finished
+        if metric.path.startswith(_FAIRNESS):
+            is_defined = is_defined and has_fairness
+        values[metric.key] = _value_at(summary, metric.path) if is_defined else math.nan
     return values
 
 
-def _walk(summary: Mapping[str, object], path: tuple[str, ...]) -> float:
+def _value_at(summary: Mapping[str, object], path: str) -> float:
     found: object = summary
-    for name in path:
+    for name in path.split("."):
         found = cast("Mapping[str, object]", found)[name]
     return float(cast("float", found))

@@ -4,71 +4,138 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
-from importlib import resources
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count as numbers
 from pathlib import Path
 from typing import TypeAlias
 
+from batuta import __version__
 from batuta.backends.sim.result import RunResult
-from batuta.report import files, palette
-from batuta.report.charts.applications import application_bars, find_applications
-from batuta.report.charts.bars import policy_bars
-from batuta.report.charts.cdf import fairness_cdf, jct_cdf
-from batuta.report.charts.over_time import queue_lines, utilisation_strips
-from batuta.report.headline import explanation, headline
-from batuta.report.jobs_over_time import jobs_over_time, switch_css
-from batuta.report.markup import escape, join, tag
+from batuta.report.comparison import Study, build_study, explanation, headline
+from batuta.report.distribution_charts import (
+    application_bars,
+    fairness_cdf,
+    find_applications,
+    jct_cdf,
+    policy_bars,
+)
+from batuta.report.formatting import (
+    asset,
+    count,
+    duration,
+    escape,
+    html_page,
+    join,
+    percent,
+    significant,
+    tag,
+)
 from batuta.report.metrics import METRICS
-from batuta.report.origin import Origin, origin_section
-from batuta.report.study import Study, study
+from batuta.report.plot import theme_css
+from batuta.report.result_files import write_text
 from batuta.report.tables import ratio_table, summary_table, workload_table
-from batuta.report.units import count, duration, percent, significant
+from batuta.report.timeline_charts import jobs_over_time, queue_lines, switch_css, utilisation_strips
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """How the report was made. No clock is read: the caller passes the time."""
+
+    command: str = ""
+    made_at: str = ""
+    version: str = __version__
+
+
+def _provenance_section(study: Study, origin: Provenance) -> str:
+    """Workloads, clusters, seeds, version and command line; notes of runs; what the columns mean."""
+    runs = study.runs
+    events = count(sum(run.events for run in runs), "event")
+    cpu = duration(math.fsum(run.cpu_s for run in runs))
+    facts = [
+        ("Workload", _listed(run.workload for run in runs)),
+        ("Jobs", f"{_range([len(run.jobs) for run in runs])} per run"),
+        ("Cluster", ", ".join(dict.fromkeys(f"{run.cluster} ({count(run.gpus, 'GPU')})" for run in runs))),
+        ("Policies", ", ".join(dict.fromkeys(run.policy for run in runs))),
+        ("Seeds", _listed(run.seed for run in runs)),
+        ("Runs", f"{count(len(runs), 'run')}, {events}, {cpu} of CPU time"),
+        ("Batuta", origin.version),
+    ]
+    if len(runs) == 1 and runs[0].step_ms:
+        steps = ", ".join(f"{name} {significant(ms)}" for name, ms in runs[0].step_ms.items())
+        facts.append(
+            ("Decision cycle", f"{len(runs[0].decide_ms):,} cycles; mean of each step in ms: {steps}")
+        )
+    if origin.made_at:
+        facts.append(("Made at", origin.made_at))
+    parts = [_definitions(facts)]
+    if origin.command:
+        parts.append(tag("pre", tag("code", escape(origin.command)), tabindex=0))
+    notes = _notes(study)
+    if notes:
+        parts += [tag("h3", "Notes of the runs"), tag("ul", *(tag("li", escape(note)) for note in notes))]
+    meanings = [(f"{m.group} {m.label}".strip(), m.meaning) for m in METRICS]
+    parts.append(tag("details", tag("summary", "What the columns mean"), _definitions(meanings)))
+    return "".join(parts)
+
+
+def _notes(study: Study, most: int = 20) -> list[str]:
+    """Return the notes of the runs, equal ones once."""
+    found: dict[str, list[str]] = {}
+    for run in study.runs:
+        for note in run.notes:
+            found.setdefault(note, []).append(run.policy)
+    notes = [f"{', '.join(dict.fromkeys(policies))}: {note}" for note, policies in found.items()]
+    return notes if len(notes) <= most else [*notes[:most], f"… and {len(notes) - most} more"]
+
+
+def _listed(values: Iterable[object], most: int = 12) -> str:
+    names = [str(value) for value in dict.fromkeys(values)]
+    return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, … ({len(names)})"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
+
+
+def _definitions(entries: Sequence[tuple[str, str]]) -> str:
+    return tag("dl", *(tag("dt", escape(term)) + tag("dd", escape(text)) for term, text in entries))
+
 
 Figure: TypeAlias = Callable[[str, str], str]
-"""Puts a picture and its caption into a numbered frame."""
+"""Puts a chart and its caption into a numbered figure."""
 
 
 def write_report(
-    path: str | Path, runs: Sequence[RunResult], *, baseline: str | None = None, origin: Origin | None = None
+    path: str | Path,
+    runs: Sequence[RunResult],
+    *,
+    baseline: str | None = None,
+    origin: Provenance | None = None,
 ) -> None:
     """Write the report of one run or many to a file, whole or not at all."""
-    files.write_text(path, render_report(runs, baseline=baseline, origin=origin))
+    write_text(path, render_report(runs, baseline=baseline, origin=origin))
 
 
 def render_report(
-    runs: Sequence[RunResult], *, baseline: str | None = None, origin: Origin | None = None
+    runs: Sequence[RunResult], *, baseline: str | None = None, origin: Provenance | None = None
 ) -> str:
-    """The page for one run or a comparison of many; the same runs give the same bytes."""
-    about = study(runs, baseline)
+    """Return the page for one run or a comparison of many; the same runs give the same bytes."""
+    about = build_study(runs, baseline)
     title = headline(about.comparison)
     body = tag(
         "body",
         _header(about, title),
-        tag("main", _tiles(about), *_sections(about, origin or Origin())),
+        tag("main", _tiles(about), *_sections(about, origin or Provenance())),
         tag("div", id="tip", role="status", hidden=True),
-        tag("script", _asset("report.js")),
+        tag("script", asset("report.js")),
     )
-    return f"<!DOCTYPE html>\n{tag('html', _head(about, title), body, lang='en')}\n"
-
-
-def _head(about: Study, title: str) -> str:
-    style = join((palette.css(), _asset("style.css"), switch_css(len(about.shown_runs))))
-    # Only this very script may run, so that even a mistake in escaping could not start another.
-    digest = base64.b64encode(hashlib.sha256(_asset("report.js").encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return tag(
-        "head",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        tag("title", escape(f"{title} – Batuta")),
-        tag("style", style),
-    )
-
-
-def _asset(name: str) -> str:
-    return resources.files("batuta.report").joinpath(name).read_text("utf-8")
+    style = join((theme_css(), asset("style.css"), switch_css(len(about.shown_runs))))
+    # Only this script may run, so that even a mistake in escaping could not start another.
+    digest = base64.b64encode(hashlib.sha256(asset("report.js").encode()).digest()).decode()
+    return html_page(title, style, f"; script-src 'sha256-{digest}'", body)
 
 
 def _header(about: Study, title: str) -> str:
@@ -81,7 +148,7 @@ def _header(about: Study, title: str) -> str:
         count(seeds, "seed") if seeds > 1 else f"seed {pairs[0][2]}",
         ", ".join(dict.fromkeys(pair[1] for pair in pairs)),
     ]
-    told = tag("p", escape(" ".join(explanation(about.comparison))), class_="lead-text")
+    text = tag("p", escape(" ".join(explanation(about.comparison))), class_="lead-text")
     unfinished = [run for run in about.runs if not run.complete]
     warning = ""
     if unfinished:
@@ -95,13 +162,13 @@ def _header(about: Study, title: str) -> str:
             "button", "◐ theme", id="theme", type="button", hidden=True, title="light, dark, or as the system"
         ),
         tag("h1", escape(title)),
-        told if explanation(about.comparison) else "",
+        text if explanation(about.comparison) else "",
         warning,
     )
 
 
 def _tiles(about: Study) -> str:
-    """The four or six numbers that people look for first."""
+    """The four or six most important numbers."""
     rows = about.comparison.rows
     meant = {metric.key: metric for metric in METRICS}
     if len(rows) == 1:
@@ -142,7 +209,7 @@ def _tile(name: str, value: str, who: str, style: str, meaning: str = "") -> str
     )
 
 
-def _sections(about: Study, origin: Origin) -> list[str]:
+def _sections(about: Study, origin: Provenance) -> list[str]:
     """The chapters, with figures numbered through."""
     figures = numbers(1)
 
@@ -155,7 +222,7 @@ def _sections(about: Study, origin: Origin) -> list[str]:
         _section("Completion times and fairness", *_completion(about, figure)),
         _section("The cluster over time", *_cluster(about, figure)),
         _section("Jobs over time", jobs_over_time(about, find_applications(about.shown_runs), next(figures))),
-        _section("How this was made", origin_section(about, origin)),
+        _section("How this was made", _provenance_section(about, origin)),
     ]
 
 

@@ -6,12 +6,28 @@ import math
 from collections.abc import Sequence
 from itertools import count, groupby
 
-from batuta.report.columns import Column, columns_for, interval_text, ratio_text
-from batuta.report.compare_table import Comparison, Ratio, Row, paired_ratio
-from batuta.report.markup import escape, shorten, tag
+from batuta.report.comparison import (
+    Column,
+    Comparison,
+    Ratio,
+    Row,
+    Study,
+    columns_for,
+    interval_text,
+    paired_ratio,
+    ratio_text,
+)
+from batuta.report.formatting import (
+    decimals_for,
+    escape,
+    fixed,
+    scrolling_table,
+    shorten,
+    tag,
+    times,
+    unit_for,
+)
 from batuta.report.metrics import MEAN_JCT, METRICS
-from batuta.report.study import Study
-from batuta.report.units import decimals_for, fixed, times, unit_for
 
 
 def summary_table(study: Study) -> str:
@@ -29,15 +45,8 @@ def summary_table(study: Study) -> str:
             f" the small number is the ratio to {comparison.baseline}."
             " Ranked by mean JCT; less is better everywhere but in GPUs used."
         )
-    return _scroller(
-        tag(
-            "table",
-            _caption(caption),
-            head,
-            tag("tbody", *rows),
-            class_="summary sortable" if several else "summary",
-        )
-    )
+    class_ = "summary sortable" if several else "summary"
+    return scrolling_table(caption, head, tag("tbody", *rows), class_=class_)
 
 
 def _summary_head(columns: Sequence[Column], baseline: str) -> str:
@@ -146,8 +155,7 @@ def ratio_table(study: Study) -> str:
         " cluster and seed), and below it the 95 % confidence interval (Student's t on log ratios)."
         " n/a where a value is 0."
     )
-    table = tag("table", _caption(caption), tag("thead", tag("tr", *head)), tag("tbody", *rows))
-    return _scroller(table)
+    return scrolling_table(caption, tag("thead", tag("tr", *head)), tag("tbody", *rows))
 
 
 def _two_lines(ratio: Ratio) -> tuple[str, str]:
@@ -186,8 +194,7 @@ def workload_table(study: Study) -> str:
             cells.append(tag("td", text, class_="best" if _mean(mine) == least[workload] else None))
         rows.append(tag("tr", tag("th", escape(row.policy), scope="row", class_="name"), *cells))
     caption = f"Mean JCT by workload ({unit.name}, mean over seeds), and its ratio to {comparison.baseline}."
-    table = tag("table", _caption(caption), tag("thead", tag("tr", *head)), tag("tbody", *rows))
-    return _scroller(table)
+    return scrolling_table(caption, tag("thead", tag("tr", *head)), tag("tbody", *rows))
 
 
 def _values(comparison: Comparison, policy: str, workload: str) -> list[float]:
@@ -200,15 +207,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _sortable(value: float) -> str | None:
-    """What the sorting script compares; cells without a value go last."""
+    """Return what the sorting script compares; cells without a value go last."""
     return f"{value!r}" if math.isfinite(value) else None
-
-
-def _caption(text: str) -> str:
-    """A caption that stays in view while its table is scrolled sideways."""
-    return tag("caption", tag("span", escape(text)))
-
-
-def _scroller(table: str) -> str:
-    """Wide tables scroll by themselves, by keyboard too, and not the page."""
-    return tag("div", table, class_="scroll", tabindex=0, role="region", aria_label="table")

@@ -1,4 +1,4 @@
-"""What a training script tells Batuta, and hears from it. The standard library is all it needs.
+"""What a training script reports to Batuta, and what Batuta asks of it. It needs the standard library only.
 
     from batuta import sdk
 
@@ -10,7 +10,7 @@
     sdk.result({"accuracy": accuracy})
 
 Without Batuta (none of its variables is set) every function does nothing, so that the script runs anywhere.
-No function raises because of a full disk or a value that JSON does not know: it says so once on stderr and
+No function raises because of a full disk or a value that JSON does not know: it warns once on stderr and
 goes on.
 
 **Distributed training**: processes hear of a request at slightly different steps. Let rank 0 ask and
@@ -26,8 +26,8 @@ write at most two reports a second; no step is left out of what they add up.
 
 **How a checkpoint is asked for**: in the folder `$BATUTA_CONTROL` the file `checkpoint-request` holds a
 number that grows with every request, and `checkpoint-done` the last one that was answered; a checkpoint is
-wanted while the first is larger. Both are replaced as a whole, never half written. SIGUSR1 comes along for
-those who would rather be told; where there is no such folder, it alone is the request. Importing this
+wanted while the first is larger. Both are replaced as a whole, never half written. SIGUSR1 is sent
+as well, for scripts that prefer a signal; without such a folder, it alone is the request. Importing this
 module under Batuta installs a handler for it, which calls the one that was there before.
 `checkpoint_requested` works without it, so that any thread may ask, and a launcher that keeps signals to
 itself (torchrun) does no harm. In a shell script:
@@ -35,24 +35,25 @@ itself (torchrun) does no harm. In a shell script:
     number() { cat "$BATUTA_CONTROL/$1" 2>/dev/null || echo 0; }
     [ "$(number checkpoint-request)" -gt "$(number checkpoint-done)" ] && save_checkpoint
 
-**On Kubernetes** nobody sees the files of a pod, so what the script says goes into its log:
-`$BATUTA_PROGRESS` is `/dev/stderr`, and each report, checkpoint and result is a line `batuta-report {…}`
-there. Only the first process of a replica reports, at most every two seconds, and only replica 0 is heard:
-let it gather everybody's `own_s()` and report them as `own_s=[…]`, by rank. `batuta logs` leaves these lines
-out. The folder of requests is read-only; `checkpoint-done` is in `$BATUTA_ANSWERS` instead.
+**On Kubernetes** Batuta cannot read the files of a pod, so reports go into its log: `$BATUTA_PROGRESS` is
+`/dev/stderr`, and each report, checkpoint and result is a line `batuta-report {…}` there. Only the first
+process of a replica reports, at most every two seconds, and only replica 0 is heard: let it gather the
+`own_s()` of all ranks and report them as `own_s=[…]`, by rank. `batuta logs` leaves these lines out. The
+folder of requests is read-only; `checkpoint-done` is in `$BATUTA_ANSWERS` instead.
 """
 
 from __future__ import annotations
 
 import os
 
-from batuta.sdk import _lines, _pulse, _requests, _stderr
-from batuta.sdk._steps import own_time
+from batuta.sdk import _lines, _requests, _stderr, _waiting
+from batuta.sdk._waiting import own_time
 
 TYPE_CHECKING = False  # importing `typing` to be told so takes longer than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
+__version__ = "0.1.0"  # that of Batuta; here as well, for environments that have the SDK alone
 __all__ = ["checkpoint_requested", "checkpointed", "own_s", "report", "result", "waiting"]
 
 
@@ -68,7 +69,7 @@ def report(
     own_s: Any = None,
     **metrics: Any,
 ) -> None:
-    """Says how far the training is. Any thread and any rank may call it, as often as it likes.
+    """Reports how far the training is. Any thread and any rank may call it, as often as it likes.
 
     `step` and `samples` count what is done since the very beginning, restarts included; `epoch` counts epochs
     that are finished. A loss that is NaN or infinite is reported as such. Numbers of NumPy and tensors of one
@@ -93,13 +94,13 @@ def report(
         _lines.append_report(path, known, metrics, own_s, taken)
 
 
-def waiting() -> _pulse.Waiting:
+def waiting() -> _waiting.Waiting:
     """Put around what waits for other ranks: a collective, a barrier, a queue that another one fills.
 
-    It tells slow ranks from those that wait for them, and who is to blame when all hang: who waits for longer
-    than five seconds says so.
+    It tells slow ranks from those that wait for them, and the rank that hangs from all others: a rank that
+    waits for longer than five seconds reports it.
     """
-    return _pulse.Waiting()
+    return _waiting.Waiting()
 
 
 def own_s() -> float:
@@ -111,13 +112,14 @@ def checkpoint_requested() -> bool:
     """Whether Batuta waits for a checkpoint, because it is about to stop, move or resize this job.
 
     True until `checkpointed` is called, here or by another process of the job on this machine. Cheap enough
-    for every step.
+    for every step. The first call also tells Batuta that the script saves when it is asked: an elastic job
+    of which neither that nor a checkpoint was seen keeps its size.
     """
     return _requests.is_waiting()
 
 
 def checkpointed(path: str | os.PathLike[str], *, step: int | None = None) -> None:
-    """Says that a checkpoint is complete, on disk and worth resuming from. Also for those made unasked."""
+    """Reports that a checkpoint is complete, on disk and worth resuming from, also without a request."""
     answered = _requests.pending()
     progress = os.environ.get("BATUTA_PROGRESS")
     if progress:

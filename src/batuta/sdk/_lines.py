@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from batuta.sdk import _stderr, _steps
+from batuta.sdk import _stderr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def append_report(
     own_s: Any = None,
     taken: tuple[float, int] | None = None,
 ) -> None:
-    """`own_s` is what the script says of its own time, `taken` what the clock says."""
+    """Appends a report; `own_s` is the script's own measure of its time, `taken` that of the clock."""
     try:
         in_log = _stderr.is_meant(path)
         if in_log and not _stderr.speaks_for_all():
@@ -48,7 +48,7 @@ def append_report(
             record["metrics"] = named
         if broken:
             record["nonfinite"] = broken
-        record.update(_steps.fields(own_s, taken, _held.get(path)))
+        record.update(_own_time(own_s, taken, _held.get(path)))
         usual_s = _stderr.EVERY_S if in_log else _OTHERS_EVERY_S if record.get("rank") else 0.0
         every_s = float(os.environ.get("BATUTA_REPORT_EVERY_S") or usual_s)
         if every_s > 0 and time.monotonic() - _last_s.get(path, -every_s) < every_s:
@@ -62,6 +62,29 @@ def append_report(
         _append(path, record)
     except Exception as error:
         warn_once(f"a report was dropped: {error}")
+
+
+def _own_time(
+    said: Any, taken: tuple[float, int] | None, held: dict[str, Any] | None
+) -> dict[str, float | int | list[float]]:
+    """What a report says of own time: `said` by the script, or `taken` from the clock.
+
+    That of a report which was held back and is dropped for this one is added.
+    """
+    seconds, steps = ([], 0) if taken is None else ([taken[0]], taken[1])
+    is_list = hasattr(said, "__len__") and getattr(said, "ndim", 1) > 0
+    if said is not None:
+        seconds, steps = [float(one) for one in said] if is_list else [float(said)], max(steps, 1)
+    if held is not None and "own_s" in held:
+        before = held["own_s"] if isinstance(held["own_s"], list) else [held["own_s"]]
+        if not seconds or len(seconds) == len(before):
+            is_list = isinstance(held["own_s"], list)
+            seconds = [one + other for one, other in zip(before, seconds or [0.0] * len(before), strict=True)]
+            steps += held["own_steps"]
+    if not seconds:
+        return {}
+    short = [float(f"{one:.4g}") for one in seconds]
+    return {"own_s": short if is_list else short[0], "own_steps": steps}
 
 
 def append_checkpoint(path: str, where: str | os.PathLike[str], step: int | None, request: int) -> None:

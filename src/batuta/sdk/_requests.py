@@ -17,6 +17,8 @@ _answered = 0
 """The last request that this process answered, should its answer not have reached the disk."""
 _signalled = False
 _listening = False
+_reported = False
+"""Whether this process reported that it looks for requests."""
 
 
 def listen() -> None:
@@ -48,10 +50,20 @@ def listen() -> None:
 
 def is_waiting() -> bool:
     """Whether a request has not been answered yet."""
+    _report()
     if os.environ.get("BATUTA_CONTROL"):
         return pending() > 0
     listen()
     return _signalled
+
+
+def _report() -> None:
+    """Reports once that the script saves on request: Batuta may resize a job that does."""
+    global _reported  # noqa: PLW0603 - a process says it once
+    path = os.environ.get("BATUTA_PROGRESS")
+    if path and not _reported:
+        _reported = True
+        _lines.append_event(path, "saves-on-request")
 
 
 def pending() -> int:
@@ -80,7 +92,7 @@ def answer(number: int) -> None:
 
 
 def _done_file(folder: str) -> str:
-    """Beside the requests, unless Batuta names another folder because nobody can write there."""
+    """Beside the requests, unless Batuta names another folder because that one is read-only."""
     return os.path.join(os.environ.get("BATUTA_ANSWERS") or folder, DONE_FILE)
 
 

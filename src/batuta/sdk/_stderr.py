@@ -1,4 +1,4 @@
-"""Reports among the lines that a script prints, for places where its files cannot be seen but its log can.
+"""Reports as lines of a script's log, where Batuta can read its log but not its files.
 
 `BATUTA_PROGRESS=/dev/stderr` asks for them. Each is one line, `batuta-report ` and a JSON object, by one
 write: a pipe keeps writes of up to 4 KiB in one piece, so that lines of many processes do not mix.
@@ -13,7 +13,7 @@ PREFIX = b"batuta-report "
 LONGEST_LINE_BYTES = 4096
 LONGEST_RESULT_BYTES = 2**14
 EVERY_S = 2.0
-"""A log is also read by people: unless told otherwise, a process reports no more often than this."""
+"""Users read the log too: by default, a process reports no more often than this."""
 _LOCAL_RANKS = (
     "LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -32,7 +32,7 @@ def is_meant(path: str | None) -> bool:
 
 
 def keep() -> bool:
-    """Holds on to the error output; whether there is one. Where there is none, nobody can be told either."""
+    """Keeps a handle of the error output; whether there is one. Without one, there is nowhere to report."""
     if not _kept:
         try:
             _kept.append(os.dup(2))

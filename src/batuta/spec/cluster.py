@@ -1,28 +1,349 @@
-"""A cluster from a short string such as `16x4:T4,2x8:A100`, or from a file.
+"""A cluster from a short string such as `16x4:T4,2x8:A100`, a YAML file or a CSV node list.
 
 The string is a list of COUNTxGPUS[:TYPE]: sixteen nodes with four T4 each, two nodes with eight A100 each.
-Without a type the GPUs are of type `gpu`. A text that ends in .yaml or .yml names a cluster file
-(`cluster_file`); one that ends in .csv a node list of Alibaba's v2023 trace (`alibaba_nodes`).
+Without a type the GPUs are of type `gpu`. A text that ends in .csv names a node list of Alibaba's v2023 trace
+(`sn,cpu_milli,memory_mib,gpu,model`, one node per row). One that ends in .yaml or .yml names a cluster file:
+
+    racks:                       # racks by name ...
+      - name: rack-a
+        zone: eu-1               # optional
+        nodes:
+          - count: 8             # default 1
+            gpus: 4
+            type: T4             # default gpu
+            name: trainer        # default the type: t4-000, t4-001 …; a single node has just this name
+            gpu_memory: 16GiB    # default by type
+            cpus: 48             # default: not counted
+            memory: 192GiB       # default: not counted
+            nvlink: [[0, 1], [2, 3]]   # GPUs that NVLink joins; default: up to 8 together
+            numa: [[0, 1], [2, 3]]     # GPUs of each NUMA domain; default: two halves from 4 GPUs on
+            labels: {pool: train}
+            taints: [spot]
+    nodes:                       # ... and nodes without one: every 16 in order share rack-0, rack-1 …
+      - {count: 2, gpus: 8, type: A100}
+
+A memory without a unit is in GiB.
 """
 
 from __future__ import annotations
 
+import csv
 import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.core.cluster import Node
-from batuta.spec.alibaba_nodes import read_alibaba_nodes
-from batuta.spec.cluster_file import read_cluster_file
-from batuta.spec.node_group import DEFAULT_TYPE, MOST_GPUS, NodeGroup, build_nodes
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, read_text
+from batuta.spec.quantity import shown
+from batuta.spec.yaml_reader import YamlNode, YamlReader
 
+DEFAULT_TYPE = "gpu"
+MOST_GPUS = 1_000_000
+NODES_PER_RACK = 16
+NVLINK_GPUS = 8
+GPU_MEMORY_MIB = {
+    "k80": 12_288,
+    "p100": 16_384,
+    "v100": 16_384,
+    "v100m16": 16_384,
+    "v100m32": 32_768,
+    "t4": 16_384,
+    "a10": 24_576,
+    "a10g": 24_576,
+    "l4": 24_576,
+    "l40s": 49_152,
+    "a30": 24_576,
+    "a100": 40_960,
+    "a100-80gb": 81_920,
+    "h100": 81_920,
+    "h200": 144_384,
+    "b200": 184_320,
+}
+"""By type, as the vendor states it; other types have 16 GiB unless the cluster file says otherwise."""
+_OTHER_MEMORY_MIB = 16_384
+_CSV_COLUMNS = ["sn", "cpu_milli", "memory_mib", "gpu", "model"]
+_TOP = ("racks", "nodes")
+_RACK = ("name", "zone", "nodes")
+_NODE = (
+    *("count", "gpus", "type", "name", "gpu_memory", "cpus", "memory", "zone"),
+    *("nvlink", "numa", "labels", "taints"),
+)
+_MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*([KMGT]i?B?)?", re.IGNORECASE)
+_UNIT_BYTES = {"": 2**30} | {
+    unit + ending: base**power
+    for power, unit in enumerate("kmgt", start=1)
+    for base, endings in ((1000, ("b",)), (1024, ("", "i", "ib")))
+    for ending in endings
+}
 _FIX = "write COUNTxGPUS[:TYPE], such as 16x4:T4,2x8:A100"
 _GROUP = re.compile(r"([+-]?[0-9]+)\s*[x×*]\s*([+-]?[0-9]+)\s*(?::(.*))?", re.IGNORECASE | re.DOTALL)
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """`count` equal nodes. None leaves the choice to `build_nodes`."""
+
+    count: int
+    gpus: int
+    gpu_type: str = DEFAULT_TYPE
+    name: str = ""
+    """The name of a single node, the beginning of the names of several; empty: the GPU type."""
+    gpu_memory_mib: int | None = None
+    cpus_milli: int = 0
+    memory_mib: int = 0
+    rack: str | None = None
+    zone: str = ""
+    nvlink: tuple[int, ...] | None = None
+    numa: tuple[int, ...] | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    taints: tuple[str, ...] = ()
+
+    @property
+    def prefix(self) -> str:
+        return self.name or re.sub(r"[^a-z0-9]+", "-", self.gpu_type.lower()).strip("-") or DEFAULT_TYPE
+
+
+def build_nodes(groups: Sequence[NodeGroup]) -> tuple[Node, ...]:
+    """The nodes in order.
+
+    - Names are `t4-000`, `t4-001` …; a type that comes again goes on counting.
+    - Nodes without a rack of their own fill `rack-0`, `rack-1` … with 16 each, in order.
+    - NVLink joins up to 8 GPUs of a node; NUMA splits 4 and more GPUs into two halves.
+    """
+    totals: Counter[str] = Counter()
+    for group in groups:
+        totals[group.prefix] += group.count
+    taken = {group.rack for group in groups if group.rack}
+    free_racks = (name for name in (f"rack-{number}" for number in range(MOST_GPUS)) if name not in taken)
+    used: Counter[str] = Counter()
+    nodes: list[Node] = []
+    unracked = 0
+    rack = ""
+    for group in groups:
+        nvlink, numa = _wiring(group)
+        for _ in range(group.count):
+            if group.rack is None:
+                if unracked % NODES_PER_RACK == 0:
+                    rack = next(free_racks)
+                unracked += 1
+            nodes.append(
+                Node(
+                    name=_node_name(group, used[group.prefix], totals[group.prefix]),
+                    gpus=group.gpus,
+                    gpu_type=group.gpu_type,
+                    gpu_memory_mib=group.gpu_memory_mib or memory_of(group.gpu_type),
+                    cpus_milli=group.cpus_milli,
+                    memory_mib=group.memory_mib,
+                    rack=rack if group.rack is None else group.rack,
+                    zone=group.zone,
+                    nvlink=nvlink,
+                    numa=numa,
+                    labels=group.labels,
+                    taints=group.taints,
+                )
+            )
+            used[group.prefix] += 1
+    return tuple(nodes)
+
+
+def memory_of(gpu_type: str) -> int:
+    return GPU_MEMORY_MIB.get(gpu_type.lower(), _OTHER_MEMORY_MIB)
+
+
+def _node_name(group: NodeGroup, number: int, total: int) -> str:
+    if group.name and total == 1:
+        return group.name
+    return f"{group.prefix}-{number:0{max(3, len(str(total - 1)))}d}"
+
+
+def _wiring(group: NodeGroup) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """NVLink and NUMA group of each GPU; empty where all are in one."""
+    gpus = range(group.gpus)
+    nvlink, numa = group.nvlink, group.numa
+    if nvlink is None:
+        nvlink = () if group.gpus <= NVLINK_GPUS else tuple(gpu // NVLINK_GPUS for gpu in gpus)
+    if numa is None:
+        half = (group.gpus + 1) // 2
+        numa = () if group.gpus < 4 else tuple(gpu // half for gpu in gpus)
+    return nvlink, numa
+
+
+def read_alibaba_nodes(path: Path) -> tuple[Node, ...]:
+    """Return the nodes of a CSV node list that have GPUs, named as in the file."""
+    rows = csv.reader(read_text(path).splitlines())
+    header = [name.strip() for name in next(rows)]
+    if header != _CSV_COLUMNS:
+        raise InputError.of(
+            f"is not a node list: the header is {','.join(header)[:100]}",
+            file=str(path),
+            line=1,
+            fix=f"a node list begins with {','.join(_CSV_COLUMNS)}; other clusters go into a .yaml file",
+        )
+    groups: list[NodeGroup] = []
+    problems: list[Problem] = []
+    first_line_of: dict[str, int] = {}
+    for line, row in enumerate(rows, start=2):
+        if not row:
+            continue
+        try:
+            group = _read_csv_row(row)
+        except ValueError as error:
+            problems.append(Problem(str(error), str(path), line))
+            continue
+        if first_line_of.setdefault(group.name, line) != line:
+            problems.append(
+                Problem(f"node {group.name} is on line {first_line_of[group.name]} too", str(path), line)
+            )
+        if group.gpus:
+            groups.append(group)
+    if not groups and not problems:
+        problems.append(Problem("holds no node with GPUs", str(path)))
+    if problems:
+        raise InputError(problems)
+    return build_nodes(groups)
+
+
+def _read_csv_row(row: list[str]) -> NodeGroup:
+    if len(row) != len(_CSV_COLUMNS):
+        raise ValueError(f"{len(row)} columns, the header has {len(_CSV_COLUMNS)}")
+    name, *numbers, model = (cell.strip() for cell in row)
+    for column, text in zip(_CSV_COLUMNS[1:4], numbers, strict=True):
+        if not (text.isascii() and text.isdecimal()) or len(text) > 12:
+            raise ValueError(f"{column} must be a whole number ≥ 0, found {text!r}")
+    cpus_milli, memory_mib, gpus = map(int, numbers)
+    if not name or gpus > MOST_GPUS or (gpus and not model):
+        raise ValueError(f"a node needs a name, a GPU model and at most {MOST_GPUS:,} GPUs, found {row}")
+    return NodeGroup(1, gpus, model or "gpu", name, cpus_milli=cpus_milli, memory_mib=memory_mib)
+
+
+def read_cluster_file(path: Path) -> tuple[Node, ...]:
+    """Return the nodes of a cluster file. Raises InputError with every problem and its position."""
+    reader = YamlReader(str(path))
+    root = reader.compose(read_text(path))
+    groups = _read_groups(reader, root) if root is not None else []
+    total = sum(group.count * group.gpus for group in groups)
+    if total > MOST_GPUS:
+        reader.problems.append(
+            Problem(f"the cluster has {total:,} GPUs", str(path), fix=f"at most {MOST_GPUS:,} are possible")
+        )
+    if not groups and not reader.problems:
+        reader.problems.append(Problem("holds no nodes", str(path), fix="list them under nodes or racks"))
+    if reader.problems:
+        raise InputError(reader.problems)
+    nodes = build_nodes(groups)
+    names = [node.name for node in nodes]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len({*names}) < len(names) else []
+    if twice:
+        raise InputError([Problem(f"two nodes have the name {name}", str(path)) for name in twice])
+    return nodes
+
+
+def _read_groups(reader: YamlReader, root: YamlNode) -> list[NodeGroup]:
+    groups: list[NodeGroup] = []
+    top = reader.mapping(root, "the cluster", _TOP) or {}
+    seen: set[str] = set()
+    for item in reader.sequence(top["racks"], "racks") if "racks" in top else ():
+        rack = reader.mapping(item, "a rack", _RACK)
+        if rack is None:
+            continue
+        name = reader.text(rack["name"], "name") if "name" in rack else None
+        if "name" not in rack:
+            reader.fault(item, "a rack needs a name")
+        elif name in seen:
+            reader.fault(rack["name"], f"rack {name} appears twice")
+        seen.add(name or "")
+        zone = (reader.text(rack["zone"], "zone") if "zone" in rack else None) or ""
+        if "nodes" not in rack:
+            reader.fault(item, "a rack needs nodes")
+            continue
+        for node in reader.sequence(rack["nodes"], "nodes"):
+            groups += _read_group(reader, node, name or "", zone)
+    for node in reader.sequence(top["nodes"], "nodes") if "nodes" in top else ():
+        groups += _read_group(reader, node, None, "")
+    return groups
+
+
+def _read_group(reader: YamlReader, item: YamlNode, rack: str | None, zone: str) -> list[NodeGroup]:
+    """Return one group, or none when it has a problem."""
+    before = len(reader.problems)
+    values = reader.mapping(item, "a node", _NODE)
+    if values is None:
+        return []
+    texts = {key: reader.text(values[key], key) or "" for key in ("type", "name", "zone") if key in values}
+    count = reader.whole(values["count"], "count", 1, MOST_GPUS) if "count" in values else 1
+    gpus = reader.whole(values["gpus"], "gpus", 1, MOST_GPUS) if "gpus" in values else None
+    if "gpus" not in values:
+        reader.fault(item, "a node needs gpus", "for example gpus: 4")
+    cpus = reader.number(values["cpus"], "cpus", 0, 1e6) if "cpus" in values else 0.0
+    group = NodeGroup(
+        count=count or 1,
+        gpus=gpus or 1,
+        gpu_type=texts.get("type", DEFAULT_TYPE),
+        name=texts.get("name", ""),
+        gpu_memory_mib=_memory_mib(reader, values.get("gpu_memory"), "gpu_memory"),
+        cpus_milli=round((cpus or 0.0) * 1000),
+        memory_mib=_memory_mib(reader, values.get("memory"), "memory") or 0,
+        rack=rack,
+        zone=texts.get("zone", zone),
+        nvlink=_gpu_groups(reader, values.get("nvlink"), "nvlink", gpus),
+        numa=_gpu_groups(reader, values.get("numa"), "numa", gpus),
+        labels=_labels(reader, values.get("labels")),
+        taints=_taints(reader, values.get("taints")),
+    )
+    return [group] if len(reader.problems) == before else []
+
+
+def _memory_mib(reader: YamlReader, node: YamlNode | None, what: str) -> int | None:
+    if node is None:
+        return None
+    text = reader.text(node, what)
+    match = _MEMORY.fullmatch(text) if text else None
+    if match is not None:
+        mib = int(float(match[1]) * _UNIT_BYTES[(match[2] or "").lower()]) // 2**20
+        if mib >= 1:
+            return mib
+    if text:
+        reader.fault(node, f"{what} must be an amount of memory, found {text!r}", "for example 16GiB")
+    return None
+
+
+def _gpu_groups(
+    reader: YamlReader, node: YamlNode | None, what: str, gpus: int | None
+) -> tuple[int, ...] | None:
+    """Return the group of each GPU; every GPU must be in exactly one."""
+    if node is None or gpus is None:
+        return None
+    before = len(reader.problems)
+    group_of: dict[int, int] = {}
+    for number, group in enumerate(reader.sequence(node, what)):
+        for item in reader.sequence(group, f"a group of {what}"):
+            gpu = reader.whole(item, f"a GPU of {what}", 0, gpus - 1)
+            if gpu in group_of:
+                reader.fault(item, f"GPU {gpu} is in two groups of {what}")
+            elif gpu is not None:
+                group_of[gpu] = number
+    missing = [gpu for gpu in range(gpus) if gpu not in group_of]
+    if missing and len(reader.problems) == before:
+        some = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
+        reader.fault(node, f"{what} leaves out GPU {some}", "name every GPU once, such as [[0, 1], [2, 3]]")
+    return None if missing else tuple(group_of[gpu] for gpu in range(gpus))
+
+
+def _labels(reader: YamlReader, node: YamlNode | None) -> tuple[tuple[str, str], ...]:
+    pairs = reader.mapping(node, "labels") if node is not None else None
+    return tuple((key, reader.text(value, f"label {key}") or "") for key, value in (pairs or {}).items())
+
+
+def _taints(reader: YamlReader, node: YamlNode | None) -> tuple[str, ...]:
+    items = reader.sequence(node, "taints") if node is not None else []
+    return tuple(text for item in items if (text := reader.text(item, "a taint")) is not None)
+
+
 def read_cluster(text: str) -> tuple[Node, ...]:
-    """The nodes that a string describes, or that the file it names describes."""
+    """Return the nodes that a string describes, or the file that it names."""
     ending = Path(text.strip()).suffix.lower()
     if ending in (".yaml", ".yml"):
         return read_cluster_file(Path(text.strip()))
@@ -51,25 +372,21 @@ def _parse_group(text: str, problems: list[Problem]) -> NodeGroup | None:
         return None
     match = _GROUP.fullmatch(text)
     if match is None:
-        problems.append(Problem(f"{_shown(text)} is not a group of nodes", fix=_FIX))
+        problems.append(Problem(f"{shown(text)} is not a group of nodes", fix=_FIX))
         return None
     sound = True
     for what, digits in (("node", match[1]), ("GPU per node", match[2])):
-        # The length comes first: a number of a million digits is not worth turning into one.
+        # Check the length first: int() of a million digits is slow.
         if len(digits) > 12 or int(digits) < 1:
-            problems.append(Problem(f"{_shown(text)} needs between one {what} and {MOST_GPUS:,}", fix=_FIX))
+            problems.append(Problem(f"{shown(text)} needs between one {what} and {MOST_GPUS:,}", fix=_FIX))
             sound = False
     gpu_type = DEFAULT_TYPE if match[3] is None else match[3].strip()
     if not _TYPE.fullmatch(gpu_type):
         problems.append(
             Problem(
-                f"{_shown(text)} has no proper GPU type after the colon",
+                f"{shown(text)} has no proper GPU type after the colon",
                 fix="letters, digits, dots and dashes",
             )
         )
         sound = False
     return NodeGroup(int(match[1]), int(match[2]), gpu_type) if sound else None
-
-
-def _shown(text: str) -> str:
-    return repr(text) if len(text) <= 60 else f"{text[:57]!r}…"

@@ -1,22 +1,25 @@
-"""What training scripts report: JSON lines in `$BATUTA_PROGRESS`, read piece by piece as they are written.
+"""Progress that training scripts report: JSON lines in `$BATUTA_PROGRESS`, or Voda's per-epoch CSV.
 
     {"time": 1722.5, "rank": 0, "step": 10, "total_steps": 100, "samples": 640, "loss": 0.3, "lr": 0.1}
     {"time": 1730.0, "rank": 0, "event": "checkpoint", "path": "/ckpt/10", "step": 10, "request": 2}
     {"time": 1722.6, "rank": 3, "step": 10, "own_s": 4.1, "own_steps": 20}
     {"time": 1790.0, "rank": 3, "event": "waiting"}
+    {"time": 1720.0, "rank": 0, "event": "saves-on-request"}
 
-All keys are optional, as long as there is one of them. `epoch` counts epochs that are finished. `own_s` is
-how long a rank worked for its last `own_steps` steps without waiting for others, or a list of that by rank.
-Numbers under other names, at the top or under `metrics`, are metrics. NaN and infinities, written as JSON's
-null with the name in `nonfinite` or as Python writes them, are noted but have no value. A line with a known
-key and a value of the wrong kind is not used at all.
+All keys are optional, but a line needs at least one of them. `epoch` counts finished epochs. `own_s` is
+how long a rank worked for its last `own_steps` steps without waiting for others, or a list of that by
+rank. Numbers under other names, at the top or under `metrics`, are metrics. NaN and infinities, written as
+JSON's null with the name in `nonfinite` or as Python writes them, are noted but have no value. The parser
+rejects a line with a known key and a value of the wrong type.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 LONGEST_LINE_BYTES = 2**20
@@ -27,11 +30,12 @@ _NUMBERS = ("time", "epoch", "total_epochs", "samples", "loss", "noise_scale")
 _OTHER = ("event", "path", "metrics", "nonfinite", "own_s")
 _KNOWN = frozenset((*_COUNTS, *_NUMBERS, *_OTHER))
 _LARGEST = 2**63 - 1
+_OWN = ("epoch", "start_time", "epoch_time_sec", "step_time_sec", "workers", "total_epochs", "loss")
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """One report. None: not said."""
+    """One report. None: not reported."""
 
     time_s: float | None = None
     rank: int | None = None
@@ -48,7 +52,7 @@ class ProgressReport:
     """The gradient noise scale, in samples."""
     metrics: tuple[tuple[str, float], ...] = ()
     nonfinite: tuple[str, ...] = ()
-    """Names of values that were NaN or infinite: a loss here is a training that has broken down."""
+    """Names of values that were NaN or infinite: a loss here means that the training diverged."""
     workers: int | None = None
     step_time_s: float | None = None
     epoch_time_s: float | None = None
@@ -57,10 +61,12 @@ class ProgressReport:
     request: int | None = None
     """The number of the request that this checkpoint answers; None: it was made without one."""
     own_s: tuple[float, ...] = ()
-    """How long the rank worked by itself for its last steps; of all ranks, if there are several numbers."""
+    """How long the rank worked by itself for its last steps; one number per rank if there are several."""
     own_steps: int = 1
     is_waiting: bool = False
-    """The rank has been waiting for the others for long."""
+    """The rank has been waiting for the other ranks for a long time."""
+    saves_on_request: bool = False
+    """The script checks for checkpoint requests and saves when asked."""
 
     @property
     def fraction(self) -> float | None:
@@ -73,19 +79,19 @@ class ProgressReport:
 
 @dataclass(frozen=True, slots=True)
 class ProgressRead:
-    """What one piece of a file held."""
+    """The content of one part of a file."""
 
     reports: tuple[ProgressReport, ...] = ()
     consumed: int = 0
-    """Bytes that are done with; the next piece begins there."""
+    """Bytes that were read; the next part begins there."""
     garbage: int = 0
-    """Lines that are no reports."""
+    """Lines that are not reports."""
 
 
 def parse_progress(data: bytes, *, final: bool = False) -> ProgressRead:
-    """The reports in a piece of the file that begins at a line's beginning.
+    """Return the reports in a part of the file that begins at the start of a line.
 
-    The last line waits until its end is written; `final` takes it as it is, when nobody writes any more.
+    The last line waits until its end is written; `final` reads it as it is, when the writer has ended.
     """
     end = data.rfind(b"\n") + 1
     if final or len(data) - end > LONGEST_LINE_BYTES:
@@ -104,7 +110,7 @@ def parse_progress(data: bytes, *, final: bool = False) -> ProgressRead:
 
 
 def parse_line(line: bytes | str) -> ProgressReport | None:
-    """One report; None for what is none. Never raises."""
+    """Return the report in one line; None for a line that is no report. Never raises."""
     if len(line) > LONGEST_LINE_BYTES:
         return None
     try:
@@ -165,6 +171,7 @@ def _read(values: dict[str, Any]) -> ProgressReport:
         own_s=_own_s(values.get("own_s")),
         own_steps=counts["own_steps"] or 1,
         is_waiting=event == "waiting",
+        saves_on_request=event == "saves-on-request",
     )
 
 
@@ -220,3 +227,84 @@ def _as_number(value: object) -> float | None:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def parse_voda_csv(data: bytes, *, timezone: tzinfo = UTC, final: bool = False) -> ProgressRead:
+    """Return all reports of a whole file of Voda (a line per epoch, so reading it again is cheap).
+
+    Each row is written when an epoch ends: `epoch` (its number, from 0), `start_time` (of the epoch, in local
+    time of the machine), `epoch_time_sec`, `step_time_sec`, `workers`, `total_epochs`, and whatever else the
+    training framework logs, in any order; `NA` is a missing value. The file continues after a restart.
+    `timezone` is that of the machine that wrote it. A last line without its end waits, unless it is `final`.
+    """
+    end = len(data) if final else data.rfind(b"\n") + 1
+    header: list[str] = []
+    reports: list[ProgressReport] = []
+    garbage = 0
+    for line in data[:end].decode("utf-8-sig", errors="replace").split("\n"):
+        cells = _split(line)
+        if not cells:
+            garbage += bool(line.strip())
+        elif "epoch" in cells and header in ([], cells):
+            header = cells
+        elif report := _read_voda_row(
+            dict(zip(header, cells, strict=True)) if len(header) == len(cells) else {}, timezone
+        ):
+            reports.append(report)
+        else:
+            garbage += 1
+    return ProgressRead(tuple(reports), end, garbage)
+
+
+def _split(line: str) -> list[str]:
+    """Return the cells of one line; none when it is empty or not CSV."""
+    if len(line) > LONGEST_LINE_BYTES or not line.strip():
+        return []
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], strict=True), [])]
+    except csv.Error:
+        return []
+
+
+def _read_voda_row(row: dict[str, str], timezone: tzinfo) -> ProgressReport | None:
+    epoch = _parse_float(row.get("epoch", ""))
+    if epoch is None or epoch < 0 or epoch != int(epoch):
+        return None
+    epoch_time_s, step_time_s = _positive(row, "epoch_time_sec"), _positive(row, "step_time_sec")
+    start_s = _moment_s(row.get("start_time", ""), timezone)
+    workers, loss = _positive(row, "workers"), _parse_float(row.get("loss", ""))
+    others = {name: _parse_float(text) for name, text in row.items() if name and name not in _OWN}
+    values = {"loss": loss, **others}
+    return ProgressReport(
+        time_s=None if start_s is None else start_s + (epoch_time_s or 0.0),
+        epoch=epoch + 1,
+        total_epochs=_positive(row, "total_epochs"),
+        loss=loss if loss is not None and math.isfinite(loss) else None,
+        metrics=tuple((k, v) for k, v in others.items() if v is not None and math.isfinite(v))[:MOST_METRICS],
+        nonfinite=tuple(k for k, v in values.items() if v is not None and not math.isfinite(v))[
+            :MOST_METRICS
+        ],
+        workers=int(workers) if workers is not None else None,
+        step_time_s=step_time_s,
+        epoch_time_s=epoch_time_s,
+    )
+
+
+def _parse_float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _positive(row: dict[str, str], name: str) -> float | None:
+    number = _parse_float(row.get(name, ""))
+    return number if number is not None and 0 < number < math.inf else None
+
+
+def _moment_s(text: str, timezone: tzinfo) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone)).timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,7 +1,8 @@
-"""Amounts as task files write them (`4`, `4+`, `64GB`, `50%`) and as Kubernetes does (`500m`, `10000Gi`).
+"""Amounts and durations as users write them.
 
-Units of task files are those of SkyPilot's documentation: KB, MB, GB … are powers of 1024, as KiB, MiB, GiB …
-are. To Kubernetes k, M, G … are powers of 1000, and Ki, Mi, Gi … powers of 1024.
+Task files write `4`, `4+`, `64GB`, `50%`; their units are those of SkyPilot's documentation: KB, MB, GB …
+are powers of 1024, as KiB, MiB, GiB … are. Kubernetes writes `500m`, `10000Gi`: k, M, G … are powers of
+1000 there, and Ki, Mi, Gi … powers of 1024. Durations are `90`, `90s`, `5m`, `1.5h`, `2d`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fractions import Fraction
 from batuta.spec.problem import InputError
 
 MOST = 1e9
-"""No amount of anything is larger."""
+"""The largest amount of any resource."""
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})"
 _AMOUNT = re.compile(rf"{_NUMBER}\s*(\+?)")
 _MEMORY = re.compile(rf"{_NUMBER}\s*([KMGTP]?)(?:I?B)?\s*(\+?)", re.IGNORECASE)
@@ -31,11 +32,13 @@ LARGEST_QUANTITY = 2**63 - 1
 """What Kubernetes can count to."""
 _QUANTITY_FIX = "for example 8, 500m or 64Gi"
 _MEMORY_FIX = "for example 8GiB, 512MiB or, in GiB, 8"
+_UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """So much of something, or at least so much. Batuta places both alike: there is never less."""
+    """An exact or a minimum amount. The scheduler treats both as a minimum."""
 
     value: float
     or_more: bool = False
@@ -98,7 +101,7 @@ def parse_quantity(text: str) -> Fraction:
 
 
 def parse_milli(text: str) -> int:
-    """The same in whole thousandths, rounded up: `500m` is 500, `1Ki` 1024000."""
+    """Return a quantity in whole thousandths, rounded up: `500m` is 500, `1Ki` 1024000."""
     return math.ceil(parse_quantity(text) * 1000)
 
 
@@ -115,5 +118,26 @@ def show_milli(milli: int, *, is_bytes: bool = False) -> str:
 
 
 def shown(text: str, longest: int = 60) -> str:
-    """A text from a user, quoted and cut to a length that a message can carry."""
+    """Return a text from a user, quoted and truncated for a message."""
     return repr(text) if len(text) <= longest else f"{text[: longest - 3]!r}…"
+
+
+def parse_duration_s(text: str, what: str = "duration") -> float:
+    """Seconds; refuses what is not a non-negative number with a known unit."""
+    match = _PATTERN.fullmatch(text.lower())
+    if match is None or match[2] not in _UNITS_S:
+        raise InputError.of(f"{what} {text!r} is not a duration", fix="write it like 30s, 5m, 1.5h or 2d")
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def show_duration(seconds: float) -> str:
+    """Two leading units: `1d 4h`, `2h 5m`, `3m 20s`, `12.5s`."""
+    if math.isnan(seconds):
+        return "–"
+    if seconds < 60:
+        return f"{seconds:.3g}s"
+    whole = round(seconds)
+    for size, unit, part, part_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m")):
+        if whole >= size:
+            return f"{whole // size}{unit} {whole % size // part}{part_unit}"
+    return f"{whole // 60}m {whole % 60}s"

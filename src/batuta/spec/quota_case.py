@@ -1,6 +1,6 @@
-"""A story about quota: the objects it begins with, then step by step what happens and what is expected.
+"""A quota test case: the initial objects, then in each step an action and the expected result.
 
-`spec/quota_case_file.py` reads it; `batuta queues try` runs it.
+`quota_case_reader` reads it; `batuta queues try` runs it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from batuta.core.cluster import Node
 from batuta.core.quota import Quota, Toleration
 
 
 @dataclass(frozen=True, slots=True)
 class PodSet:
-    """Pods of one shape: all of them start together, or at least `min_count` where that is given."""
+    """Equal pods that start together, or at least `min_count` of them where that is given."""
 
     name: str
     count: int
@@ -28,7 +29,7 @@ class PodSet:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A workload asks for quota."""
+    """A user submits a workload."""
 
     name: str
     queue: str
@@ -40,21 +41,21 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """A workload ends by itself."""
+    """A workload finishes."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Somebody removes a workload."""
+    """A user deletes a workload."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class PatchWorkload:
-    """Somebody changes a workload; None leaves a thing as it is."""
+    """A user changes a workload; None leaves a field unchanged."""
 
     name: str
     active: bool | None = None
@@ -71,7 +72,7 @@ class ChangeQuota:
     kind: str
     name: str
     quota: Quota
-    """All that is written after the change. A queue that is gone from it may still have to drain."""
+    """All objects after the change. A queue that was deleted may still have to drain."""
 
 
 Action: TypeAlias = Submit | Finish | Delete | PatchWorkload | ChangeQuota
@@ -79,7 +80,7 @@ Action: TypeAlias = Submit | Finish | Delete | PatchWorkload | ChangeQuota
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """A workload that lost its quota in a step: why, in which way, and to whom."""
+    """A workload that lost its quota in a step: reason, kind of preemption, preempting workload."""
 
     workload: str
     reason: str = ""
@@ -88,7 +89,7 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class PendingReason:
     """Why a workload waits."""
 
     reason: str = ""
@@ -97,12 +98,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a file says about the end of a step; None for what it does not say."""
+    """The expected state after a step; None for what the file does not state."""
 
     admitted: Mapping[str, Mapping[str, str] | None] | None = None
-    """The flavor of each resource, by workload; None where it says only who."""
+    """The flavor of each resource, by workload; None where the file names only the workload."""
     preempted: tuple[Eviction, ...] | None = None
-    pending: Mapping[str, Wait] | None = None
+    pending: Mapping[str, PendingReason] | None = None
 
     def __bool__(self) -> bool:
         return self != Expected()
@@ -113,7 +114,7 @@ class Expected:
         preempted: Iterable[str],
         pending: Iterable[str],
     ) -> list[str]:
-        """How what happened differs from this, as sentences. Reasons and messages are not compared."""
+        """Return how the real state differs, as sentences. Reasons and messages are not compared."""
         found: list[str] = []
         if self.admitted is not None:
             found += _compare("admitted", self.admitted, admitted)
@@ -128,7 +129,7 @@ class Expected:
 
 
 def _compare(what: str, expected: Iterable[str], got: Iterable[str]) -> list[str]:
-    # Of a mapping a Counter would take the values for counts.
+    # A Counter would take the values of a mapping for counts.
     wanted, real = Counter(iter(expected)), Counter(iter(got))
     return [
         *(f"{name} is not {what}" for name in sorted((wanted - real).elements())),
@@ -142,19 +143,21 @@ def _flavors(flavors: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happens."""
+    """One action and the expected result."""
 
     action: Action
     expected: Expected = Expected()
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A story with a name. Its quota says whether sharing is fair."""
+class QuotaCase:
+    """A named test case. Its quota says whether fair sharing is on."""
 
     name: str
     quota: Quota
     steps: tuple[Step, ...]
     note: str = ""
     notes: tuple[str, ...] = ()
-    """What of the objects Batuta does not heed."""
+    """The fields of the objects that Batuta does not use."""
+    nodes: tuple[Node, ...] = ()
+    """What the quotas leave of these nodes belongs to the queue `default`."""

@@ -2,24 +2,169 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Any
 
 import numpy as np
 
 from batuta.core.arrays import frozen
 from batuta.core.curve import CurvePool, Curves, SpeedCurve
+from batuta.core.job import JobId
 from batuta.core.sizes import LegalSizes, SizeSetPool
 from batuta.core.view import PoolView
-from batuta.spec.fields import Fields, Findings
-from batuta.spec.json_place import Path
+from batuta.spec.json_reader import JsonObject, JsonPath, JsonProblems, is_number
 from batuta.spec.problem import InputError
-from batuta.spec.snapshot_job import SnapshotJob, read_job
 
 ANY_TYPE_NAME = "gpu"
-"""The name of a GPU type for those who have only one."""
+"""The name of the GPU type in a snapshot that does not distinguish types."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotJob:
+    """As in the JSON; NaN stands for a time that never was."""
+
+    id: JobId
+    submit_s: float
+    size: int
+    min: int
+    max: int
+    remaining_s: float
+    speed: tuple[float, ...]
+    sizes: tuple[int, ...] | None = None
+    gpus_per_replica: int = 1
+    first_start_s: float = nan
+    tier: int = 0
+    tier_since_s: float = 0.0
+    gpus: int = 0
+    attained_gpu_s: float = 0.0
+    service_gpu_s: float = 0.0
+    last_start_s: float = nan
+    last_stop_s: float = nan
+    last_resize_s: float = nan
+    restart_s: float = 0.0
+    priority: int = 0
+    gpu_types: tuple[str, ...] = ()
+
+
+_KEYS = tuple(field.name for field in dataclasses.fields(SnapshotJob))
+
+
+def read_job(value: object, path: JsonPath, findings: JsonProblems) -> SnapshotJob | None:
+    """The job; what is wrong with it goes to `findings`, and the job is then not to be used."""
+    if not isinstance(value, dict):
+        findings.add(path, "must be an object with the keys of a job")
+        return None
+    fields = JsonObject(value, path, findings)
+    fields.refuse_unknown(_KEYS)
+    job = SnapshotJob(
+        id=fields.text("id"),
+        submit_s=fields.number("submit_s"),
+        size=fields.count("size", 1),
+        min=fields.count("min", 1),
+        max=fields.count("max", 1),
+        remaining_s=fields.number("remaining_s"),
+        speed=_read_speed(fields),
+        sizes=_read_sizes(fields) if fields.has("sizes") else None,
+        gpus_per_replica=fields.count("gpus_per_replica", 1, 1),
+        first_start_s=fields.moment("first_start_s"),
+        tier=fields.count("tier", 0, 0),
+        tier_since_s=fields.number("tier_since_s", 0.0),
+        gpus=fields.count("gpus", 0, 0),
+        attained_gpu_s=fields.number("attained_gpu_s", 0.0),
+        service_gpu_s=fields.number("service_gpu_s", 0.0),
+        last_start_s=fields.moment("last_start_s"),
+        last_stop_s=fields.moment("last_stop_s"),
+        last_resize_s=fields.moment("last_resize_s"),
+        restart_s=fields.number("restart_s", 0.0),
+        priority=_read_priority(fields, value),
+        gpu_types=_read_types(fields, value),
+    )
+    if fields.all_sound("size", "min", "max", "sizes", "gpus_per_replica"):
+        _check_sizes(job, fields)
+    if fields.all_sound("max", "speed"):
+        _check_speed(job, fields)
+    return job
+
+
+def _read_speed(fields: JsonObject) -> tuple[float, ...]:
+    speeds = fields.items("speed")
+    for n, speed in enumerate(speeds):
+        if not is_number(speed) or speed < 0:
+            fields.wrong("speed", f"must be a finite number ≥ 0, found {speed!r}", "", n)
+            return (0.0, 1.0)
+    return tuple(map(float, speeds))
+
+
+def _read_sizes(fields: JsonObject) -> tuple[int, ...]:
+    sizes = fields.items("sizes")
+    for k, size in enumerate(sizes):
+        if not is_number(size) or size != int(size) or size < 1:
+            fields.wrong("sizes", f"must be a whole number ≥ 1, found {size!r}", "", k)
+            return ()
+    return tuple(map(int, sizes))
+
+
+def _read_priority(fields: JsonObject, value: dict[str, object]) -> int:
+    """The one count that may be negative."""
+    priority = value.get("priority")
+    if priority is None:
+        return 0
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 10**9:
+        fields.wrong("priority", f"must be a whole number, found {priority!r}")
+        return 0
+    return priority
+
+
+def _read_types(fields: JsonObject, value: dict[str, object]) -> tuple[str, ...]:
+    """Names alone, or names with their relative speed; the speed in the snapshot is for the type at hand."""
+    types = value.get("gpu_types")
+    if types is None:
+        return ()
+    if isinstance(types, dict) and all(is_number(speed) and speed > 0 for speed in types.values()):
+        return tuple(types)
+    if isinstance(types, list) and all(isinstance(name, str) and name for name in types):
+        return tuple(types)
+    fields.wrong("gpu_types", "must be a list of names, or an object of names with relative speeds > 0")
+    return ()
+
+
+def _check_sizes(job: SnapshotJob, fields: JsonObject) -> None:
+    """How the sizes of one job must agree with each other."""
+    if job.min > job.max:
+        fields.wrong("min", f"must be ≤ max, found min {job.min} and max {job.max}")
+        return
+    if not job.min <= job.size <= job.max:
+        fields.wrong("size", f"must be within min..max, found {job.size} outside {job.min}..{job.max}")
+    if job.sizes is not None:
+        _check_size_list(job, job.sizes, fields)
+    elif (job.max - job.min) % job.gpus_per_replica or (job.size - job.min) % job.gpus_per_replica:
+        fields.wrong(
+            "gpus_per_replica",
+            f"must divide size - min and max - min, found {job.gpus_per_replica} for "
+            f"min {job.min}, size {job.size}, max {job.max}",
+        )
+
+
+def _check_speed(job: SnapshotJob, fields: JsonObject) -> None:
+    if len(job.speed) <= job.max:
+        fields.wrong(
+            "speed", f"must have a value for each of 0..{job.max} GPUs, found {len(job.speed)} values"
+        )
+    elif job.speed[0] != 0:
+        fields.wrong("speed", f"must begin with 0, the speed with 0 GPUs, found {job.speed[0]}")
+
+
+def _check_size_list(job: SnapshotJob, sizes: tuple[int, ...], fields: JsonObject) -> None:
+    if not sizes or list(sizes) != sorted(set(sizes)):
+        fields.wrong("sizes", f"must ascend without repeats, found {list(sizes)}")
+    elif sizes[0] != job.min or sizes[-1] != job.max:
+        fields.wrong("sizes", f"must begin at min {job.min} and end at max {job.max}, found {list(sizes)}")
+    elif job.size not in sizes:
+        fields.wrong("size", f"must be one of sizes, found {job.size} and sizes {list(sizes)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +178,7 @@ class SnapshotFile:
 
 def read_snapshots(text: str, file: str = "") -> SnapshotFile:
     """The snapshots in a JSON text: one, or a list. Raises InputError with everything that is wrong."""
-    findings = Findings()
+    findings = JsonProblems()
     document = _parse(text, file, findings)
     is_list = isinstance(document, list)
     views = [
@@ -81,7 +226,7 @@ def build_view(capacity: int, jobs: Sequence[SnapshotJob], now_s: float = 0.0) -
     )
 
 
-def _parse(text: str, file: str, findings: Findings) -> Any:
+def _parse(text: str, file: str, findings: JsonProblems) -> Any:
     def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
@@ -100,12 +245,12 @@ def _parse(text: str, file: str, findings: Findings) -> Any:
         raise InputError.of(f"not readable as JSON: {error}", file=file) from error
 
 
-def _read_snapshot(value: object, path: Path, findings: Findings) -> PoolView | None:
+def _read_snapshot(value: object, path: JsonPath, findings: JsonProblems) -> PoolView | None:
     if not isinstance(value, dict):
         findings.add(path, 'must be an object with "capacity" and "jobs"')
         return None
     before = len(findings.found)
-    fields = Fields(value, path, findings)
+    fields = JsonObject(value, path, findings)
     fields.refuse_unknown(("capacity", "now_s", "jobs"))
     gpu_type, capacity = _read_capacity(fields, path, findings)
     now_s = fields.number("now_s", 0.0)
@@ -123,7 +268,7 @@ def _read_snapshot(value: object, path: Path, findings: Findings) -> PoolView | 
     return build_view(capacity, [job for job in jobs if job is not None], now_s)
 
 
-def _read_capacity(fields: Fields, path: Path, findings: Findings) -> tuple[str, int]:
+def _read_capacity(fields: JsonObject, path: JsonPath, findings: JsonProblems) -> tuple[str, int]:
     capacity = fields.table("capacity")
     if fields.all_sound("capacity") and len(capacity) != 1:
         names = ", ".join(capacity) or "none"
@@ -134,5 +279,5 @@ def _read_capacity(fields: Fields, path: Path, findings: Findings) -> tuple[str,
         )
         return ANY_TYPE_NAME, 0
     for gpu_type in capacity:
-        return gpu_type, Fields(capacity, (*path, "capacity"), findings).count(gpu_type, 0)
+        return gpu_type, JsonObject(capacity, (*path, "capacity"), findings).count(gpu_type, 0)
     return ANY_TYPE_NAME, 0

@@ -1,12 +1,15 @@
 """What is to be run: a SkyPilot task file as it is, with `elastic:` and `gpu:` beside.
 
     name: resnet                     # default: the job's id
-    workdir: .                       # a local folder; relative to the task file
+    workdir: .                       # a local folder; relative to where the command was called
     num_nodes: 4                     # default 1, or elastic.min_nodes; auto: chosen by what is known
     resources:
-      accelerators: H100:8           # per node; H100 (one), {H100: 8}, [H100:8, A100:8], H100:0.5, 8 (any)
-      cpus: 16+                      # per node; 16 and 16+ are placed alike
+      accelerators: H100:8           # per node; H100 (one), {H100: 8}, [H100:8, A100:8], H100:0.5, 8 (any);
+                                     # none: the task runs on CPU and holds no GPU
+      cpus: 16+                      # per node; 16 and 16+ mean the same
       memory: 64+                    # per node, in GiB unless it has a unit (64GB, 512MB: powers of 1024)
+      image_id: docker:pytorch/pytorch   # each replica runs in a container of this image
+      ports: [8080, 10052-10100]     # where its processes listen; batuta shows the endpoints
       priority: 100                  # -1000..1000, or the name of a WorkloadPriorityClass
       labels: {kueue.x-k8s.io/queue-name: team-a}
       any_of: [{accelerators: H100:8}, {accelerators: A100:8}]
@@ -20,64 +23,102 @@
     gpu: {memory: 8GiB, compute: 50%, topology: prefer-node, numa: single}
     trial: true                      # run it at several sizes first; {sizes: [1, 2, 4], budget: 5m}
 
-Keys about clouds (`infra`, `region`, `use_spot`, `disk_size` …) are accepted, not used, and noted. Everything
-else that is not understood is a problem, and all problems come at once. JSON is read as well.
+Keys that only steer a cloud (`infra`, `region`, `use_spot`, `disk_size` …) are accepted, not used, and noted;
+keys that would change how the task runs and are not supported are problems (`skypilot_keys`), as is
+everything else that is not understood. All problems come at once. JSON is read as well.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
 
-from batuta.spec.accelerator import Accelerator
-from batuta.spec.overrides import Overrides
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, read_text
 from batuta.spec.quantity import Amount, shown
-from batuta.spec.task_elastic import NO_WISHES, RIGID, Elastic, GpuWishes, read_elastic, read_gpu
-from batuta.spec.task_env import read_variables
-from batuta.spec.task_paths import Mount, PathRules, check_workdir, read_mounts, read_workdir
-from batuta.spec.task_priority import CLASS_LABEL, parse_priority
+from batuta.spec.skypilot_keys import (
+    IGNORED_KEYS,
+    UNSUPPORTED_KEYS,
+    ContainerSupport,
+    image_of,
+    read_api_access,
+    read_config,
+)
+from batuta.spec.task_elastic import (
+    NO_GPU_REQUEST,
+    NO_TRIAL,
+    RIGID,
+    Elastic,
+    GpuRequest,
+    TrialSpec,
+    read_elastic,
+    read_gpu,
+    read_trial,
+)
+from batuta.spec.task_env import Overrides, read_variables
+from batuta.spec.task_paths import (
+    Mount,
+    PathRules,
+    check_workdir,
+    is_relative_target,
+    read_mounts,
+    read_workdir,
+)
 from batuta.spec.task_resources import (
-    EXEC_TIME_LABEL,
-    NO_NEEDS,
+    ANY_GPU,
+    CLASS_LABEL,
+    NO_RESOURCES,
     QUEUE_LABEL,
-    Needs,
+    Accelerator,
+    ReplicaResources,
     Resources,
     override_gpus,
+    parse_priority,
     parse_queue,
     read_resources,
 )
-from batuta.spec.task_trial import NO_TRIAL, TrialWishes, read_trial
-from batuta.spec.task_yaml import LARGEST_BYTES, TaskReader
-from batuta.spec.text_file import read_text
-from batuta.spec.yaml_nodes import YamlNode
+from batuta.spec.yaml_reader import LARGEST_BYTES, TaskReader, YamlNode
 
+LONGEST = 128
+NAME_FIX = f"letters and digits of any script, dots, dashes and underscores, at most {LONGEST}"
+_DIGEST = 8
+_BETWEEN = frozenset("._-")
 _KEYS = (
     *("name", "workdir", "num_nodes", "resources", "envs", "secrets", "file_mounts"),
-    *("setup", "run", "elastic", "gpu", "trial"),
+    *("setup", "run", "config", "experimental", "api_server_access", "elastic", "gpu", "trial"),
 )
-_UNUSED = (
-    *(
-        "config",
-        "experimental",
-        "volumes",
-        "event_callback",
-        "inputs",
-        "outputs",
-        "api_server_access",
-        "pool",
-    ),
-    *("file_mounts_mapping", "service"),
-)
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
-_NAME_FIX = "letters, digits, dots, dashes and underscores, at most 128"
 _NO_OVERRIDES = Overrides()
+
+
+def parse_name(text: str) -> str | None:
+    """The name in Unicode's form NFC, so that it is found however it is typed; None for what is no name."""
+    name = unicodedata.normalize("NFC", text)
+    if not 1 <= len(name) <= LONGEST or not name[0].isalnum() or name[-1] in _BETWEEN:
+        return None
+    return name if all(letter in _BETWEEN or _is_of_word(letter) for letter in name) else None
+
+
+def host_name(name: str, longest: int) -> str:
+    """Return a DNS label for a name: the name itself if it is one, else with a digest."""
+    plain = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
+    digest = "" if name.isascii() else hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
+    if plain and not plain[0].isalpha():
+        plain = f"job-{plain}"
+    if digest:
+        plain = (plain or "job")[: longest - _DIGEST - 1].rstrip("-") + f"-{digest}"
+    return plain[:longest].rstrip("-")
+
+
+def _is_of_word(letter: str) -> bool:
+    """Letters, digits, and the marks that many scripts write between and behind them."""
+    return letter.isalnum() or unicodedata.category(letter).startswith("M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +130,14 @@ class Task:
     num_nodes: int = 1
     auto_nodes: bool = False
     """The count is to be chosen, among the sizes of `elastic`; `num_nodes` is the smallest of them."""
-    needs: Needs = NO_NEEDS
-    any_of: tuple[Needs, ...] = ()
+    needs: ReplicaResources = NO_RESOURCES
+    any_of: tuple[ReplicaResources, ...] = ()
     """Candidates, each complete; empty: `needs` is the only one."""
     labels: tuple[tuple[str, str], ...] = ()
     image_id: str = ""
+    """`docker:IMAGE`, the container that it runs in; empty: it runs on the node itself."""
+    ports: tuple[tuple[int, int], ...] = ()
+    """What its processes listen at, as first and last ports of ranges."""
     priority: int = 0
     queue: str = ""
     """Empty: the default queue."""
@@ -108,24 +152,24 @@ class Task:
     setup: str = ""
     run: str = ""
     elastic: Elastic = RIGID
-    gpu: GpuWishes = NO_WISHES
-    trial: TrialWishes = NO_TRIAL
+    gpu: GpuRequest = NO_GPU_REQUEST
+    trial: TrialSpec = NO_TRIAL
     notes: tuple[str, ...] = ()
     """What was accepted and is not used, as sentences."""
 
     @property
-    def choices(self) -> tuple[Needs, ...]:
-        """What a node may look like, the best liked first."""
+    def choices(self) -> tuple[ReplicaResources, ...]:
+        """The alternative resources of a node, in order of preference."""
         return self.any_of or (self.needs,)
 
     @property
     def accelerators(self) -> tuple[Accelerator, ...]:
-        """All alternatives, the best liked first."""
+        """All alternatives, in order of preference."""
         return tuple(dict.fromkeys(one for needs in self.choices for one in needs.accelerators))
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of the best liked alternative; 0 when the task names none."""
+        """GPUs of the first alternative; 0 when the task names none."""
         found = self.accelerators
         return found[0].gpus if found else int(self.gpu.is_share)
 
@@ -137,8 +181,19 @@ class Task:
     def memory_gib(self) -> Amount | None:
         return self.choices[0].memory_gib
 
+    @property
+    def mentions_sky_workdir(self) -> bool:
+        """Whether it counts on `~/sky_workdir`, where SkyPilot has the working directory."""
+        texts = (
+            self.setup,
+            self.run,
+            *(value for _, value in self.envs),
+            *(m.target for m in self.file_mounts),
+        )
+        return any("sky_workdir" in text for text in texts)
+
     def without_secrets(self) -> Task:
-        """The same for eyes: the names of secrets stay, their values do not."""
+        """Return the task for display: with the names of secrets and without their values."""
         return replace(self, secrets=tuple((name, "<hidden>") for name, _ in self.secrets))
 
 
@@ -149,20 +204,50 @@ def parse_task(
     paths: PathRules | None = None,
     *,
     check_paths: bool = True,
+    images: Callable[[], ContainerSupport] | None = None,
 ) -> Task:
     """The task in a YAML or JSON text. Raises InputError with every problem and its place.
 
-    Without `paths`, relative ones start at the folder of `file` and everything readable is allowed.
+    Without `paths`, relative ones start at the folder of `file` and everything readable is allowed. `images`
+    is asked whether a task with an image can be run; without it, any can.
     """
     rules = paths or PathRules(Path(file).absolute().parent, Path.home())
     if not check_paths:
         rules = replace(rules, probe=None)
     reader = TaskReader(file)
     root = reader.compose_task(text)
-    task = _read(reader, root, overrides, rules) if root is not None else Task()
+    if root is not None:
+        _refuse_object(root, file)
+    task = _read(reader, root, overrides, rules, images) if root is not None else Task()
     if reader.problems:
         raise InputError(sorted(reader.problems, key=lambda problem: (problem.line, problem.column)))
     return replace(task, notes=tuple(dict.fromkeys(reader.notes)))
+
+
+def _refuse_object(root: YamlNode, file: str) -> None:
+    """Raise InputError for an object of Kubernetes: one sentence says more than each of its keys."""
+    if not isinstance(root, yaml.MappingNode):
+        return
+    said = {
+        key.value: value.value
+        for key, value in root.value
+        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode)
+    }
+    if "apiVersion" not in said or "kind" not in said:
+        return
+    version, kind = shown(said["apiVersion"]), shown(said["kind"])
+    if (said["apiVersion"].partition("/")[0], said["kind"]) == ("batuta.dev", "UnifiedJob"):
+        raise InputError.of(
+            f"a UnifiedJob ({version}) is for a cluster",
+            file=file,
+            fix="batuta --context NAME launch FILE, or kubectl apply -f FILE",
+        )
+    raise InputError.of(
+        f"this is an object of Kubernetes ({kind} of {version}) and no task; such files, "
+        "of Voda or Alnair too, are not read",
+        file=file,
+        fix="write a task file, or a UnifiedJob of batuta.dev for a cluster",
+    )
 
 
 def read_task(
@@ -193,8 +278,17 @@ def task_of_command(
     return parse_task(json.dumps({"run": line}, ensure_ascii=False), "command", overrides, rules)
 
 
-def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathRules) -> Task:
-    values = reader.section(root, "a task", _KEYS, _UNUSED)
+def _read(
+    reader: TaskReader,
+    root: YamlNode,
+    overrides: Overrides,
+    rules: PathRules,
+    images: Callable[[], ContainerSupport] | None,
+) -> Task:
+    values = reader.section(root, "a task", _KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS)
+    for key in ("config", "experimental"):
+        read_config(reader, values.get(key), key)
+    read_api_access(reader, values.get("api_server_access"))
     variables = read_variables(
         reader, values.get("envs"), values.get("secrets"), overrides.env, overrides.secret
     )
@@ -202,12 +296,11 @@ def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathR
         workdir = read_workdir(reader, values.get("workdir"), rules, variables.envs)
     else:
         workdir = check_workdir(reader, overrides.workdir, rules, variables.envs)
-    resources = read_resources(reader, values.get("resources"))
+    resources = read_resources(reader, values.get("resources"), images)
     if overrides.gpus is not None:
         resources = override_gpus(reader, resources, overrides.gpus)
     size, elastic = read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
     gpu = read_gpu(reader, values.get("gpu"))
-    exec_time = resources.label(EXEC_TIME_LABEL)
     priority, priority_class = _priority(reader, resources, overrides.priority)
     task = Task(
         name=_read_name(reader, values.get("name"), overrides.name),
@@ -218,10 +311,11 @@ def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathR
         any_of=resources.any_of,
         labels=resources.labels,
         image_id=resources.image_id,
+        ports=resources.ports,
         priority=priority,
         queue=_queue(reader, resources, overrides.queue),
         priority_class=priority_class,
-        max_exec_time_s=float(exec_time) if exec_time else None,
+        max_exec_time_s=resources.time_limit_s,
         max_restarts_on_errors=resources.max_restarts_on_errors,
         recover_on_exit_codes=resources.recover_on_exit_codes,
         envs=tuple(variables.envs.items()),
@@ -234,20 +328,85 @@ def _read(reader: TaskReader, root: YamlNode, overrides: Overrides, rules: PathR
         trial=read_trial(reader, values.get("trial"), overrides.trial),
     )
     no_run = not task.run.strip() and isinstance(values.get("run"), yaml.ScalarNode | None)
-    if no_run and isinstance(root, yaml.MappingNode):
+    if no_run and task.setup.strip():
+        reader.notes.append("there is no run: the job ends after setup")
+        task = replace(task, run=":")
+    elif no_run and isinstance(root, yaml.MappingNode):
         reader.blame(values.get("run"), "a task needs run: the commands for each node")
-    _check_share(reader, values, task)
+    _check_share(reader, values, task, in_local_container=images is not None and bool(task.image_id))
+    _check_mounts(reader, values, task, rules)
     if not task.gpus_per_node:
-        reader.notes.append("no accelerators are asked for: each node counts as one GPU of any type")
+        task = _without_accelerators(reader, values, task, overrides)
+    if elastic.keeps_size_until_saved(task.run) and not _says_how_it_saves(values.get("elastic")):
+        reader.notes.append(
+            "elastic: the job keeps its size until a checkpoint of it is seen (batuta.sdk), because a resize "
+            "would lose its work; if a restart loses nothing, say elastic.restartable: true"
+        )
     return task
 
 
-def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task) -> None:
+def _says_how_it_saves(elastic: YamlNode | None) -> bool:
+    """Whether the file says when the task makes checkpoints: its author knows what they are for."""
+    return isinstance(elastic, yaml.MappingNode) and any(
+        key.value in ("checkpoint", "checkpoint_interval") for key, _ in elastic.value
+    )
+
+
+def _check_mounts(reader: TaskReader, values: dict[str, YamlNode], task: Task, rules: PathRules) -> None:
+    """Mounts outside of the working directory, where a machine cannot give them to one job alone."""
+    outside = [mount.target for mount in task.file_mounts if not is_relative_target(mount.target)]
+    if rules.no_mounts is None or image_of(task.image_id) or not (outside or task.mentions_sky_workdir):
+        return
+    if why := rules.no_mounts():
+        target = outside[0] if outside else "~/sky_workdir"
+        reader.blame(
+            values.get("file_mounts") if outside else values.get("run"),
+            f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})",
+            "a target relative to the workdir, or a server that may make mount namespaces: as root, "
+            "or where user namespaces are allowed",
+        )
+
+
+def _without_accelerators(
+    reader: TaskReader, values: dict[str, YamlNode], task: Task, overrides: Overrides
+) -> Task:
+    """A task without accelerators runs on CPU, at one size; one with several sizes has a GPU on each node.
+
+    A note says which of both, unless the user gave `--gpus 0`.
+    """
+    elastic = task.elastic
+    if elastic.min_nodes == elastic.max_nodes and not task.auto_nodes and not task.trial.wanted:
+        if overrides.gpus is None:
+            reader.notes.append("no accelerators: runs on CPU; add accelerators: 1 for a GPU")
+        return task
+    if overrides.gpus is not None:
+        place = values.get("elastic", values.get("trial", values.get("num_nodes")))
+        fix = "--gpus 1, or one number of nodes and no trial"
+        reader.blame(place, "a task without GPUs has one size, so it is neither elastic nor tried out", fix)
+        return task
+    reader.notes.append("no accelerators, but several sizes: each node has one GPU of any type")
+    one = (Accelerator(ANY_GPU, 1),)
+    return replace(
+        task,
+        needs=replace(task.needs, accelerators=one),
+        any_of=tuple(replace(needs, accelerators=one) for needs in task.any_of),
+    )
+
+
+def _check_share(
+    reader: TaskReader, values: dict[str, YamlNode], task: Task, *, in_local_container: bool
+) -> None:
     """A share is of one GPU, for a job of one replica."""
     shares = task.gpu.is_share or any(one.is_share for one in task.accelerators)
     if not shares:
         return
     place = values["gpu"] if task.gpu.is_share else values.get("resources")
+    if in_local_container:
+        reader.blame(
+            place,
+            "a share of a GPU is not enforced inside a container of this machine",
+            "ask for a whole GPU, or remove image_id",
+        )
     if any(one.count > 1 for one in task.accelerators):
         reader.blame(
             place,
@@ -264,11 +423,14 @@ def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task) ->
 
 def _read_name(reader: TaskReader, node: YamlNode | None, given: str | None) -> str:
     written = (reader.text(node, "name") or "") if node is not None else ""
-    if given is not None and not _NAME.fullmatch(given):
-        reader.problems.append(Problem(f"--name: {shown(given)} is not a name", fix=_NAME_FIX))
-    elif given is None and node is not None and written and not _NAME.fullmatch(written):
-        reader.fault(node, f"name cannot be {shown(written)}", _NAME_FIX)
-    return written if given is None else given
+    if given is None and not written:
+        return ""
+    name = parse_name(written if given is None else given)
+    if name is None and given is not None:
+        reader.problems.append(Problem(f"--name: {shown(given)} is not a name", fix=NAME_FIX))
+    elif name is None and node is not None:
+        reader.fault(node, f"name cannot be {shown(written)}", NAME_FIX)
+    return name or ""
 
 
 def _priority(reader: TaskReader, resources: Resources, given: int | str | None) -> tuple[int, str]:

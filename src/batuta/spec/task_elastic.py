@@ -1,33 +1,48 @@
-"""How a task grows and shrinks (`elastic:`), counted in nodes, and the part of a GPU it wants (`gpu:`)."""
+"""The `elastic:`, `gpu:` and `trial:` sections of a task file: sizes in nodes, a share of a GPU, trial runs.
+
+elastic: {min_nodes: 1, max_nodes: 8, sizes: [1, 2, 4, 8], checkpoint: on-signal, grace: 60s, kind: auto}
+gpu: {memory: 8GiB, compute: 50%, topology: prefer-node, numa: single}
+trial: true                      # or false, where its queue would try it out
+trial: {sizes: [1, 2, 4], budget: 5m, each: 45s, priority: 500}
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import yaml
 
 from batuta.core.job import ANYWHERE, JobKind, Spread, Topology
-from batuta.spec.duration import parse_duration_s
-from batuta.spec.overrides import Overrides
 from batuta.spec.problem import InputError, Problem
-from batuta.spec.quantity import parse_memory_mib, parse_percent, shown
-from batuta.spec.task_yaml import TaskReader
-from batuta.spec.yaml_nodes import YamlNode
+from batuta.spec.quantity import parse_duration_s, parse_memory_mib, parse_percent, shown
+from batuta.spec.task_env import Overrides
+from batuta.spec.task_resources import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from batuta.spec.yaml_reader import TaskReader, YamlNode
 
 MOST_NODES = 100_000
 AUTO = "auto"
 AUTO_MOST_NODES = 8
-"""Up to so many nodes a size that is left open may have, unless `elastic.max_nodes` says something else."""
+"""The largest size of `num_nodes: auto` without `elastic.max_nodes`."""
 MOST_SIZES = 1024
 GRACE_S = 60.0
 LONGEST_GRACE_S = 86_400.0
 LONGEST_INTERVAL_S = 30 * 86_400.0
+TRIAL_BUDGET_S = 300.0
+SHORTEST_TRIAL_S = 5.0
+"""In less nothing can be measured: scripts report every few seconds."""
+LONGEST_TRIAL_S = 86_400.0
+MOST_TRIAL_SIZES = 16
+MOST_TRIAL_GPUS = 100_000
 _KEYS = (
     *("min_nodes", "max_nodes", "sizes", "step"),
-    *("checkpoint", "checkpoint_interval", "grace", "kind"),
+    *("checkpoint", "checkpoint_interval", "restartable", "grace", "kind"),
 )
 _GPU_KEYS = ("memory", "compute", "limit", "topology", "numa")
+_TRIAL_KEYS = ("sizes", "budget", "each", "priority")
 _KINDS: dict[str, JobKind | None] = {"auto": None, **{kind.value: kind for kind in JobKind}}
 _TOPOLOGIES = {
     "any": (Spread.ANY, False),
@@ -37,9 +52,18 @@ _TOPOLOGIES = {
     "require-rack": (Spread.RACK, True),
 }
 
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_CALLS = r"(?:^|[\s;&|('\"`/])(?:{})(?=$|[\s;&|)'\"`])"
+_TORCH = re.compile(
+    _CALLS.format(r"torchrun|torch\.distributed\.run|torch\.distributed\.elastic"), re.MULTILINE
+)
+_HOROVOD = re.compile(_CALLS.format("horovodrun"), re.MULTILINE)
+_HOROVOD_ELASTIC = re.compile(r"--(?:host-discovery-script|min-np|max-np|min-num-proc|max-num-proc)\b")
+_MPI = re.compile(_CALLS.format(r"mpirun|mpiexec|orterun|prterun"), re.MULTILINE)
+
 
 class Checkpoint(Enum):
-    """When a task saves what it has done: never, when asked, or every so often by itself."""
+    """When a task makes checkpoints: never, on request, or periodically by itself."""
 
     NONE = "none"
     ON_SIGNAL = "on-signal"
@@ -58,7 +82,21 @@ class Elastic:
     checkpoint_interval_s: float | None = None
     grace_s: float = GRACE_S
     kind: JobKind | None = None
-    """None: found out from what `run` calls."""
+    """None: derived from the launcher that `run` calls."""
+    restartable: bool = False
+    """A restart loses nothing that matters, with or without a checkpoint."""
+
+    def kind_of(self, run: str) -> JobKind:
+        """Return how its workers start: the given kind, else by the launcher that `run` calls."""
+        return self.kind or find_kind(run)
+
+    def is_restartable(self, run: str) -> bool:
+        """Whether a resize loses nothing: the task says so, or workers can join and leave while it runs."""
+        return self.restartable or self.kind_of(run) is JobKind.HOROVOD_ELASTIC
+
+    def keeps_size_until_saved(self, run: str) -> bool:
+        """Whether the scheduler resizes it only after its first checkpoint."""
+        return self.max_nodes > self.min_nodes and not self.is_restartable(run)
 
     @property
     def legal_sizes(self) -> tuple[int, ...] | None:
@@ -69,14 +107,14 @@ class Elastic:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuWishes:
-    """A share of one GPU, and where the GPUs of a task want to be. Zero: nothing said."""
+class GpuRequest:
+    """A share of one GPU, and the topology of the GPUs of a task. Zero: not given."""
 
     memory_mib: int = 0
     compute_percent: int = 0
     topology: Topology = ANYWHERE
     soft: bool = False
-    """The compute of a share may be exceeded while the card is idle."""
+    """The job may exceed the compute of its share while the GPU is idle."""
 
     @property
     def is_share(self) -> bool:
@@ -84,21 +122,48 @@ class GpuWishes:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedSize:
-    """How many nodes a task asks for; `auto` where that is left open, with the smallest for now."""
+class RequestedNodes:
+    """How many nodes a task requests; with `auto` the scheduler chooses, and `nodes` is the smallest size."""
 
     nodes: int = 1
     auto: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TrialSpec:
+    """How to try a task out before it is queued; what is absent follows from the job."""
+
+    wanted: bool | None = None
+    """None: the queue decides."""
+    sizes: tuple[int, ...] = ()
+    """GPUs in all, ascending."""
+    budget_s: float | None = None
+    each_s: float | None = None
+    priority: int | None = None
+    """Of the trial runs; None: that of the task."""
+    only: bool = False
+    """Run the trial and do not queue the job."""
+
+
 RIGID = Elastic()
-NO_WISHES = GpuWishes()
+NO_GPU_REQUEST = GpuRequest()
+NO_TRIAL = TrialSpec()
+
+
+def find_kind(run: str) -> JobKind:
+    """Return how a script starts its workers, by the launcher that it calls."""
+    code = _COMMENT.sub("", run)
+    if _TORCH.search(code):
+        return JobKind.TORCH_ELASTIC
+    if _HOROVOD.search(code):
+        return JobKind.HOROVOD_ELASTIC if _HOROVOD_ELASTIC.search(code) else JobKind.MPI
+    return JobKind.MPI if _MPI.search(code) else JobKind.SCRIPT
 
 
 def read_elastic(
     reader: TaskReader, node: YamlNode | None, num_nodes: YamlNode | None, overrides: Overrides
-) -> tuple[AskedSize, Elastic]:
-    """How many nodes the task asks for, and its sizes."""
+) -> tuple[RequestedNodes, Elastic]:
+    """Return how many nodes the task requests, and its sizes."""
     before = len(reader.problems)
     values = reader.section(node, "elastic", _KEYS)
     auto, asked = _asked(reader, num_nodes, overrides.num_nodes)
@@ -109,17 +174,20 @@ def read_elastic(
     cut = overrides.min_nodes is not None or overrides.max_nodes is not None
     checkpoint, interval_s = _read_checkpoint(reader, values, elastic=cut or node is not None)
     grace_s = _duration(reader, values.get("grace"), "grace", 0.0, LONGEST_GRACE_S)
+    restartable = "restartable" in values and (
+        reader.word(values["restartable"], "restartable", ("true", "false")) == "true"
+    )
     kind = reader.word(values["kind"], "kind", tuple(_KINDS)) if "kind" in values else None
     if low is not None and high is not None and low > high:
         place = values.get("min_nodes", values.get("max_nodes"))
         reader.blame(place, f"min_nodes {low} is above max_nodes {high}")
     if len(reader.problems) > before:
-        return AskedSize(), RIGID
+        return RequestedNodes(), RIGID
     if sizes is not None:
         sizes = _within(reader, values, sizes, low, high, cut=cut)
         low, high = (sizes[0], sizes[-1]) if sizes else (low, high)
     if asked and cut and overrides.num_nodes is None:
-        # Whoever changes the range on the command line does not mean the old count to stand against it.
+        # A range on the command line overrides the count in the file.
         asked = min(max(asked, low or 1), high or MOST_NODES)
     asked = asked or low or 1
     low = low or asked
@@ -136,13 +204,14 @@ def read_elastic(
         interval_s,
         GRACE_S if grace_s is None else grace_s,
         _KINDS[kind or "auto"],
+        restartable if overrides.restartable is None else overrides.restartable,
     )
     _check_range(reader, values, num_nodes, asked, elastic)
-    return AskedSize(asked, auto), elastic
+    return RequestedNodes(asked, auto), elastic
 
 
-def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuWishes:
-    """What stands under `gpu`."""
+def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuRequest:
+    """Return the `gpu:` section."""
     values = reader.section(node, "gpu", _GPU_KEYS)
     memory = compute = None
     if "memory" in values:
@@ -155,13 +224,27 @@ def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuWishes:
         within, required = _TOPOLOGIES[word or "any"]
     numa = reader.word(values["numa"], "gpu.numa", ("any", "single")) if "numa" in values else None
     limit = reader.word(values["limit"], "gpu.limit", ("hard", "soft")) if "limit" in values else None
-    return GpuWishes(
+    return GpuRequest(
         memory or 0, compute or 0, Topology(within, required, numa == "single"), soft=limit == "soft"
     )
 
 
+def read_trial(reader: TaskReader, node: YamlNode | None, given: Mapping[str, Any] | None) -> TrialSpec:
+    """Return the `trial:` section with the options of the command line over it."""
+    trial = NO_TRIAL if node is None else _read_trial_section(reader, node)
+    if given is None:
+        return trial
+    said = {key: value for key, value in given.items() if value not in (None, (), [])}
+    if problems := _trial_option_problems(said):
+        reader.problems += problems
+        return trial
+    if "sizes" in said:
+        said["sizes"] = tuple(sorted(set(said["sizes"])))
+    return replace(trial, wanted=True, **said)
+
+
 def _asked(reader: TaskReader, node: YamlNode | None, given: int | str | None) -> tuple[bool, int | None]:
-    """Whether the size is left open; if not, what is asked for. The file is checked in any case."""
+    """Return whether the size is `auto`, else the number of nodes. The file is always checked."""
     open_in_file = node is not None and isinstance(node, yaml.ScalarNode) and node.value == AUTO
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 9:
         given = int(given)
@@ -172,7 +255,7 @@ def _asked(reader: TaskReader, node: YamlNode | None, given: int | str | None) -
 
 
 def _count(reader: TaskReader, node: YamlNode | None, what: str, given: int | str | None) -> int | None:
-    """What the command line says, else what the file says. The file is checked in any case."""
+    """Return the value of the command line, else of the file. The file is always checked."""
     written = reader.whole(node, what, 1, MOST_NODES) if node is not None else None
     if given is None:
         return written
@@ -206,7 +289,7 @@ def _within(
     *,
     cut: bool,
 ) -> tuple[int, ...]:
-    """The sizes from min to max. A file has to be of one mind; the command line may cut sizes off."""
+    """Return the sizes within min..max. A file must be consistent; the command line may cut sizes off."""
     kept = tuple(size for size in sizes if (low or 1) <= size <= (high or MOST_NODES))
     if "step" in values:
         reader.fault(values["step"], "elastic has sizes and step", "keep one of them")
@@ -254,7 +337,7 @@ def _check_range(
 def _read_checkpoint(
     reader: TaskReader, values: dict[str, YamlNode], *, elastic: bool
 ) -> tuple[Checkpoint, float | None]:
-    """Who writes `elastic` is taken to checkpoint when asked; who does not, to lose all when stopped."""
+    """With `elastic` a task is assumed to checkpoint on request; else to lose all work when stopped."""
     interval = values.get("checkpoint_interval")
     interval_s = _duration(reader, interval, "checkpoint_interval", 1.0, LONGEST_INTERVAL_S)
     if "checkpoint" not in values:
@@ -296,3 +379,48 @@ def _duration(
 def _few(sizes: tuple[int, ...]) -> str:
     first = ", ".join(map(str, sizes[:12]))
     return first + (", …" if len(sizes) > 12 else "")
+
+
+def _read_trial_section(reader: TaskReader, node: YamlNode) -> TrialSpec:
+    if isinstance(node, yaml.ScalarNode):
+        word = reader.word(node, "trial", ("true", "false"))
+        return TrialSpec(wanted=None if word is None else word == "true")
+    values = reader.section(node, "trial", _TRIAL_KEYS)
+    return TrialSpec(
+        wanted=True,
+        sizes=_read_trial_sizes(reader, values["sizes"]) if "sizes" in values else (),
+        budget_s=_duration(reader, values.get("budget"), "budget", SHORTEST_TRIAL_S, LONGEST_TRIAL_S),
+        each_s=_duration(reader, values.get("each"), "each", SHORTEST_TRIAL_S, LONGEST_TRIAL_S),
+        priority=reader.whole(values["priority"], "priority", LOWEST_PRIORITY, HIGHEST_PRIORITY)
+        if "priority" in values
+        else None,
+    )
+
+
+def _read_trial_sizes(reader: TaskReader, node: YamlNode) -> tuple[int, ...]:
+    items = reader.sequence(node, "sizes")
+    found = {reader.whole(item, "a size", 1, MOST_TRIAL_GPUS) for item in items}
+    if not 1 <= len(items) <= MOST_TRIAL_SIZES:
+        reader.fault(node, f"trial has {len(items)} sizes", f"1 to {MOST_TRIAL_SIZES}, for example [1, 2, 4]")
+    return tuple(sorted(size for size in found if size is not None))
+
+
+def _trial_option_problems(said: Mapping[str, Any]) -> list[Problem]:
+    """Return the problems of `batuta trial` options."""
+    found = [
+        Problem(f"--{name}: {said[key]:g} s is out of range", fix=f"within {SHORTEST_TRIAL_S:g}s..24h")
+        for key, name in (("budget_s", "budget"), ("each_s", "each"))
+        if key in said and not SHORTEST_TRIAL_S <= said[key] <= LONGEST_TRIAL_S
+    ]
+    sizes = said.get("sizes", ())
+    if len(sizes) > MOST_TRIAL_SIZES or not all(1 <= size <= MOST_TRIAL_GPUS for size in sizes):
+        listed = ",".join(map(str, sizes[:20]))
+        found.append(
+            Problem(f"--sizes: {listed} cannot be tried", fix=f"1 to {MOST_TRIAL_SIZES} numbers of GPUs")
+        )
+    priority = said.get("priority", 0)
+    if not LOWEST_PRIORITY <= priority <= HIGHEST_PRIORITY:
+        found.append(
+            Problem(f"--trial-priority: {priority}", fix=f"within {LOWEST_PRIORITY}..{HIGHEST_PRIORITY}")
+        )
+    return found

@@ -1,18 +1,18 @@
-"""The variables that a task brings along: from its file, from dotenv files, from the command line."""
+"""What the command line overrides in a task file, and the task's environment variables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import yaml
 
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, read_text
 from batuta.spec.quantity import shown
-from batuta.spec.sound_yaml import is_null
-from batuta.spec.task_yaml import TaskReader
-from batuta.spec.yaml_nodes import YamlNode
+from batuta.spec.yaml_reader import TaskReader, YamlNode, is_null
 
 LONGEST_BYTES = 2**17 - 1
 """Linux takes no longer `NAME=value`."""
@@ -27,25 +27,27 @@ _OURS = frozenset(
         *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
         *("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
         *("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_NODES", "SKYPILOT_NUM_GPUS_PER_NODE"),
-        *("SKYPILOT_TASK_ID", "SKYPILOT_SETUP_NODE_RANK", "SKYPILOT_SETUP_NODE_IPS"),
+        *("SKYPILOT_TASK_ID", "SKYPILOT_INTERNAL_JOB_ID", "SKYPILOT_USER", "SKYPILOT_CLUSTER_INFO"),
+        *("SKYPILOT_SETUP_NODE_RANK", "SKYPILOT_SETUP_NODE_IPS", "SKYPILOT_SETUP_NUM_GPUS_PER_NODE"),
     )
 )
+_NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """What a task sets, in order. Secrets are set alike, but never shown."""
+    """The variables of a task, in order. Secrets are set in the same way, but never shown."""
 
     envs: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 def is_set_by_batuta(name: str) -> bool:
-    """Whether the scheduler alone says what this variable is."""
+    """Whether Batuta sets this variable itself."""
     return name in _OURS or name.startswith("BATUTA_")
 
 
-def fill_in(text: str, values: Mapping[str, str]) -> str:
+def expand_variables(text: str, values: Mapping[str, str]) -> str:
     """`$NAME` and `${NAME}` replaced by their values; names without a value stay as they are."""
     return _VARIABLE.sub(lambda match: values.get(match[1] or match[2], match[0]), text)
 
@@ -64,7 +66,7 @@ def read_variables(
         del public[name]
     _check_given(reader, {**given, **given_secrets})
     for name, value in given.items():
-        # Whoever declares a name a secret wants its value hidden, however it comes in.
+        # A name that the file declares a secret stays hidden, also when --env gives its value.
         (hidden if name in hidden else public)[name] = value
     for name, value in given_secrets.items():
         public.pop(name, None)
@@ -186,3 +188,45 @@ def _unquote(text: str) -> str | None:
     if match[1] is not None:
         return match[1]
     return re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), match[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """None leaves what the file says. `env` has the values of `--env-file` below those of `--env`."""
+
+    name: str | None = None
+    gpus: str | None = None
+    num_nodes: int | str | None = None
+    """A number, or `auto`."""
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    restartable: bool | None = None
+    queue: str | None = None
+    priority: int | str | None = None
+    workdir: str | None = None
+    trial: Mapping[str, Any] | None = None
+    """What `batuta trial` says: sizes, budget_s, each_s, priority, only."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    secret: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def read_env(
+    options: Sequence[str] = (),
+    env_files: Sequence[Path] = (),
+    environ: Mapping[str, str] = _NOTHING,
+) -> dict[str, str]:
+    """The values of all `--env-file` and `--env`: later ones win, options win over files."""
+    values: dict[str, str] = {}
+    problems: list[Problem] = []
+    for path in env_files:
+        try:
+            values |= parse_env_file(read_text(path), str(path))
+        except InputError as error:
+            problems += error.problems
+    try:
+        values |= parse_env_options(options, environ)
+    except InputError as error:
+        problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return values

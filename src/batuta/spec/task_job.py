@@ -2,8 +2,9 @@
 
 - A **replica** is one node's worth of a task: `gpus_per_replica` is the count of its accelerators, and every
   size is a multiple of it. Two replicas may lie on one machine when it has the GPUs.
-- A task **without accelerators** counts as one GPU per node, of any type (`default_gpus`): the scheduler
-  deals in GPUs, and `batuta launch -- python hello.py` should just run. With `default_gpus=0` it is refused.
+- A task **without accelerators** is CPU-only, as in SkyPilot: its replicas take CPU and memory of any nodes,
+  one CPU each if it does not say how many. (`batuta launch -- COMMAND` requests one GPU by default.)
+- **Virtual GPUs** that were given no type stand for every type, so that files can be tried as they are.
 - **Alternatives** with the same count become the job's GPU types. Those with another count would be another
   job: the first count that the nodes can ever give is taken.
 - Until something is measured, speed is n to the power of 0.9, and a restart takes half a minute.
@@ -12,19 +13,18 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from batuta.core.cluster import Node
-from batuta.core.curve import SpeedCurve, power_curve
-from batuta.core.job import ANY_TYPE, Job, JobKind, Share
-from batuta.spec.accelerator import ANY, Accelerator
-from batuta.spec.problem import InputError, Problem
+from batuta.core.cluster import Node, tolerates
+from batuta.core.curve import SpeedCurve, linear_curve, power_curve
+from batuta.core.feasible_capacity import ROOMY
+from batuta.core.job import ANY_TYPE, Job, Share, Spread
+from batuta.spec.problem import InputError, Problem, did_you_mean
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
-from batuta.spec.task_fit import check_fits
-from batuta.spec.task_resources import Needs
+from batuta.spec.task_resources import ANY_GPU, VIRTUAL_GPU, Accelerator, ReplicaResources
 
 DEFAULT_QUEUE = "default"
 PRIOR_EXPONENT = 0.9
@@ -33,26 +33,208 @@ PRIOR_WORK_S = 3600.0
 PRIOR_RESTART_S = 30.0
 NEVER_S = 1e9
 """The checkpoint interval of a task that never makes one: a stop loses all since the start."""
+DEFAULT_CPUS_MILLI = 1000
+"""Of each replica of a CPU-only task that does not say how many CPUs it needs."""
 LONGEST_CURVE = 4096
 """GPUs up to which a speed is written down; beyond, the last value holds."""
 
-_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
-_CALLS = r"(?:^|[\s;&|('\"`/])(?:{})(?=$|[\s;&|)'\"`])"
-_TORCH = re.compile(
-    _CALLS.format(r"torchrun|torch\.distributed\.run|torch\.distributed\.elastic"), re.MULTILINE
+
+def check_fits(job: Job, nodes: Sequence[Node], file: str = "") -> list[Problem]:
+    """Return why the job could never have its smallest size on these nodes alone; empty when it can.
+
+    The answer agrees with the feasibility that the scheduler computes; this adds the reason and the fix.
+    """
+    return [Problem(message, file, fix=fix) for message, fix in _on_nodes(job, nodes)]
+
+
+def _on_nodes(job: Job, nodes: Sequence[Node]) -> list[tuple[str, str]]:
+    """What is in the way."""
+    if not nodes:
+        return [("the cluster has no nodes", "")]
+    if job.cpu_only:
+        return _on_cpu(job, [node for node in nodes if _suits(job, node)])
+    nodes = [node for node in nodes if node.gpus]
+    if not nodes:
+        return [("no node of the cluster has a GPU", "resources.accelerators: 0 to run on CPU")]
+    accepted = dict(job.gpu_types)
+    accepting = [node for node in nodes if not accepted or node.gpu_type in accepted]
+    if not accepting:
+        wanted, known = " or ".join(accepted), sorted({node.gpu_type for node in nodes})
+        near = did_you_mean(next(iter(accepted)), known)
+        fix = near if near.startswith("did") else f"this cluster has {', '.join(known[:16])}"
+        return [(f"no node has a GPU of type {wanted}", fix)]
+    suited = [node for node in accepting if _suits(job, node)]
+    if not suited:
+        return [("every node that would do is tainted or lacks a label that the job wants", "")]
+    most = _most_by_type(job, suited)
+    if max(most.values()) >= job.min:
+        return []
+    return [_too_much(job, suited, max(most.values()))]
+
+
+def _on_cpu(job: Job, nodes: Sequence[Node]) -> list[tuple[str, str]]:
+    """What is in the way of a CPU-only job: no node has enough for a replica, or all have too little."""
+    if not nodes:
+        return [("every node is tainted or lacks a label that the job wants", "")]
+    fits = {node: _replicas(job, node) for node in nodes}
+    if not any(fits.values()):
+        for limit, say in _CPU_LIMITS:
+            if all(limit(job, node) < 1 for node in nodes):
+                return [say(job, nodes)]
+        return [("no single node has all that one replica needs", "ask for less CPU or memory")]
+    within = job.topology.within if job.topology.required else Spread.ANY
+    by_place: Counter[str] = Counter()
+    for node, count in fits.items():
+        by_place[{Spread.NODE: node.name, Spread.RACK: node.rack, Spread.ANY: ""}[within]] += count
+    most = max(by_place.values())
+    if most >= job.min:
+        return []
+    where = "" if within is Spread.ANY else f" in one {within.value}"
+    message = f"needs room for {job.min} replicas{where}; the cluster has room for {most}"
+    return [(message, "fewer nodes, or less CPU or memory for each")]
+
+
+def _replicas(job: Job, node: Node) -> int:
+    """How many replicas of a CPU-only job fit on a node that is empty."""
+    return min(limit(job, node) for limit, _ in _CPU_LIMITS)
+
+
+def _suits(job: Job, node: Node) -> bool:
+    tolerated = all(tolerates(job.tolerations, taint) for taint in node.taints)
+    return tolerated and all(label in node.labels for label in job.node_labels)
+
+
+def _most_by_type(job: Job, nodes: Iterable[Node]) -> dict[str, int]:
+    """By type: the most GPUs that the job could have. A job has GPUs of one type only."""
+    total: Counter[str] = Counter()
+    by_rack: Counter[tuple[str, str]] = Counter()
+    within = job.topology.within if job.topology.required else Spread.ANY
+    for node in nodes:
+        one = min(limit(job, node) for limit, _ in _LIMITS)
+        one -= one % job.gpus_per_replica
+        by_rack[node.gpu_type, node.rack] += one
+        if within is Spread.NODE:
+            total[node.gpu_type] = max(total[node.gpu_type], one)
+        else:
+            total[node.gpu_type] += one
+    if within is Spread.RACK:
+        total.clear()
+        for (kind, _), gpus in by_rack.items():
+            total[kind] = max(total[kind], gpus)
+    return total
+
+
+def _too_much(job: Job, nodes: Sequence[Node], most: int) -> tuple[str, str]:
+    """The first thing that no node has enough of, else the whole."""
+    each = job.gpus_per_replica
+    if all(min(limit(job, node) for limit, _ in _LIMITS) < each for node in nodes):
+        for limit, say in _LIMITS:
+            if all(limit(job, node) < each for node in nodes):
+                return say(job, nodes)
+        return (
+            "no single node has all that one replica needs",
+            "ask for less CPU, memory or fewer GPUs per node",
+        )
+    kinds = " or ".join(name for name, _ in job.gpu_types) or "any type"
+    if job.topology.required and job.topology.within is not Spread.ANY:
+        part = job.topology.within.value
+        message = f"needs at least {job.min} GPUs in one {part}; the best {part} gives {most}"
+        return (message, f"gpu.topology: prefer-{part}, or fewer nodes")
+    return (
+        f"needs at least {job.min} GPUs of {kinds}; the cluster gives {most}",
+        "fewer nodes, or a smaller min_nodes",
+    )
+
+
+def _gpus(job: Job, node: Node) -> int:
+    return node.gpus
+
+
+def _of_one_numa(job: Job, node: Node) -> int:
+    if not job.topology.single_numa or not node.numa:
+        return node.gpus
+    return max(Counter(node.numa).values())
+
+
+def _cpus(job: Job, node: Node) -> int:
+    each = job.cpus_milli_per_gpu
+    return node.cpus_milli // each if each and node.cpus_milli else ROOMY
+
+
+def _memory(job: Job, node: Node) -> int:
+    each = job.memory_mib_per_gpu
+    return node.memory_mib // each if each and node.memory_mib else ROOMY
+
+
+def _beside_cpus(job: Job, node: Node) -> int:
+    each = job.cpus_milli_per_gpu
+    return node.cpus_milli // each if each and node.cpus_milli else node.gpus
+
+
+def _beside_memory(job: Job, node: Node) -> int:
+    each = job.memory_mib_per_gpu
+    return node.memory_mib // each if each and node.memory_mib else node.gpus
+
+
+def _large_cards(job: Job, node: Node) -> int:
+    return 0 if job.share is not None and job.share.memory_mib > node.gpu_memory_mib else node.gpus
+
+
+def _say_gpus(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+    most = max(node.gpus for node in nodes)
+    fix = "fewer GPUs, more nodes"
+    if any(node.gpu_type == VIRTUAL_GPU for node in nodes):
+        replicas = job.min // job.gpus_per_replica
+        larger = f"batuta up --virtual {replicas}x{job.gpus_per_replica} --home DIR"
+        fix = f"{fix}; or a server with larger virtual nodes: {larger}"
+    return f"needs {job.gpus_per_replica} GPUs on each node; the largest node has {most}", fix
+
+
+def _say_numa(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+    most = max(_of_one_numa(job, node) for node in nodes)
+    return f"needs {job.gpus_per_replica} GPUs of one NUMA node; the largest has {most}", "gpu.numa: any"
+
+
+def _say_cpus(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+    need = job.cpus_milli_per_gpu * (job.gpus_per_replica or 1) / 1000
+    most = max(node.cpus_milli for node in nodes) / 1000
+    return f"needs {need:g} CPUs on each node; the largest node has {most:g}", "resources.cpus"
+
+
+def _say_memory(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+    need = job.memory_mib_per_gpu * (job.gpus_per_replica or 1) / 1024
+    most = max(node.memory_mib for node in nodes) / 1024
+    return f"needs {need:.4g} GiB of memory on each node; the largest node has {most:.4g}", "resources.memory"
+
+
+def _say_cards(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+    need = job.share.memory_mib if job.share is not None else 0
+    most = max(node.gpu_memory_mib for node in nodes)
+    return f"needs {need} MiB on one GPU; the largest GPU has {most}", "gpu.memory"
+
+
+_LIMITS: tuple[tuple[Callable[[Job, Node], int], Callable[[Job, Sequence[Node]], tuple[str, str]]], ...] = (
+    (_gpus, _say_gpus),
+    (_large_cards, _say_cards),
+    (_of_one_numa, _say_numa),
+    (_beside_cpus, _say_cpus),
+    (_beside_memory, _say_memory),
 )
-_HOROVOD = re.compile(_CALLS.format("horovodrun"), re.MULTILINE)
-_HOROVOD_ELASTIC = re.compile(r"--(?:host-discovery-script|min-np|max-np|min-num-proc|max-num-proc)\b")
-_MPI = re.compile(_CALLS.format(r"mpirun|mpiexec|orterun|prterun"), re.MULTILINE)
+"""How many GPUs of a node a job can use, as far as one thing is concerned; and what to say if that is it."""
+_CPU_LIMITS = ((_cpus, _say_cpus), (_memory, _say_memory))
+"""How many replicas of a CPU-only job a node has room for, as far as one thing is concerned."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """One way to give a task its GPUs: so many per node, of any of these types (none: all)."""
+    """One way to give a task its GPUs: so many per node, of any of these types (none: all).
+
+    With a count of 0 it runs on CPU.
+    """
 
     count: float
     types: tuple[str, ...]
-    needs: Needs
+    needs: ReplicaResources
 
 
 def task_to_job(
@@ -63,28 +245,15 @@ def task_to_job(
     user: str = "",
     sequence: int = 0,
     nodes: Sequence[Node] = (),
-    default_gpus: int = 1,
 ) -> Job:
     """The job of a task. With nodes, names of GPU types are theirs, and alternatives that fit come first."""
-    if not task.accelerators and not task.gpu.is_share and default_gpus < 1:
-        raise InputError.of("asks for no GPU", fix="resources.accelerators, for example H100:1")
     jobs = []
-    for candidate in _candidates(task, default_gpus):
+    for candidate in _candidates(task):
         job = _build(task, candidate, job_id, submit_s, user, sequence, nodes)
         if nodes and not check_fits(job, nodes):
             return job
         jobs.append(job)
     return jobs[0]
-
-
-def find_kind(run: str) -> JobKind:
-    """How a script starts its workers, from the launcher that it calls."""
-    code = _COMMENT.sub("", run)
-    if _TORCH.search(code):
-        return JobKind.TORCH_ELASTIC
-    if _HOROVOD.search(code):
-        return JobKind.HOROVOD_ELASTIC if _HOROVOD_ELASTIC.search(code) else JobKind.MPI
-    return JobKind.MPI if _MPI.search(code) else JobKind.SCRIPT
 
 
 def prior_work_s(curve: SpeedCurve) -> float:
@@ -96,16 +265,16 @@ def prior_work_s(curve: SpeedCurve) -> float:
     return PRIOR_WORK_S * math.sqrt(curve.speeds[-1])
 
 
-def _candidates(task: Task, default_gpus: int) -> Iterator[_Candidate]:
+def _candidates(task: Task) -> Iterator[_Candidate]:
     for needs in task.choices:
         by_count: dict[float, list[Accelerator]] = {}
         for one in needs.accelerators:
             by_count.setdefault(one.count, []).append(one)
         for count, group in by_count.items():
-            any_type = any(one.type == ANY for one in group)
+            any_type = any(one.type == ANY_GPU for one in group)
             yield _Candidate(count, () if any_type else tuple(one.type for one in group), needs)
         if not by_count:
-            yield _Candidate(1 if task.gpu.is_share else default_gpus, (), needs)
+            yield _Candidate(int(task.gpu.is_share), (), needs)
 
 
 def _build(
@@ -118,12 +287,15 @@ def _build(
     nodes: Sequence[Node],
 ) -> Job:
     types = _known_types(candidate.types, nodes)
-    share = _share(task, candidate, types, nodes)
-    each = 1 if share is not None else max(1, int(candidate.count))
+    cpu_only = not candidate.count
+    share = None if cpu_only else _share(task, candidate, types, nodes)
+    # GPUs in each replica, or each replica alone.
+    each = 1 if cpu_only or share is not None else max(1, int(candidate.count))
     elastic, needs = task.elastic, candidate.needs
-    sizes = elastic.legal_sizes
+    sizes = None if cpu_only else elastic.legal_sizes
     largest = elastic.max_nodes * each
-    curve = power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT)
+    curve = linear_curve(1) if cpu_only else power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT)
+    cpus_milli = int(needs.cpus.value * 1000) if needs.cpus else DEFAULT_CPUS_MILLI if cpu_only else 0
     job = Job(
         id=job_id,
         submit_s=submit_s,
@@ -131,23 +303,25 @@ def _build(
         min=elastic.min_nodes * each,
         max=largest,
         sizes=tuple(size * each for size in sizes) if sizes else None,
-        gpus_per_replica=each,
+        gpus_per_replica=0 if cpu_only else each,
         sequence=sequence,
         name=task.name or job_id,
         user=user,
         queue=task.queue or DEFAULT_QUEUE,
         priority=task.priority,
-        kind=elastic.kind or find_kind(task.run),
+        kind=elastic.kind_of(task.run),
         application=task.name,
         gpu_types=tuple((name, 1.0) for name in types) or ANY_TYPE,
         share=share,
         topology=task.gpu.topology,
-        cpus_milli_per_gpu=int(needs.cpus.value * 1000) // each if needs.cpus else 0,
+        cpus_milli_per_gpu=cpus_milli // each,
         memory_mib_per_gpu=int(needs.memory_gib.value * 1024) // each if needs.memory_gib else 0,
         curve=curve,
         work_s=prior_work_s(curve),
         restart_s=PRIOR_RESTART_S,
         checkpoint_interval_s=_interval_s(task),
+        restartable=elastic.is_restartable(task.run),
+        time_limit_s=task.max_exec_time_s,
     )
     faults = job.faults()
     if faults:
@@ -156,11 +330,17 @@ def _build(
 
 
 def _known_types(names: Sequence[str], nodes: Sequence[Node]) -> tuple[str, ...]:
-    """The types as the nodes spell them, for `h100` and `H100` are the same to people."""
+    """The types as the nodes spell them, for `h100` and `H100` are the same to people.
+
+    Virtual GPUs that were given no type stand for every type that no node has.
+    """
     spelled: dict[str, list[str]] = {}
-    for name in dict.fromkeys(node.gpu_type for node in nodes):
+    for name in dict.fromkeys(node.gpu_type for node in nodes if node.gpus):
         spelled.setdefault(name.lower(), []).append(name)
-    return tuple(dict.fromkeys(own for name in names for own in spelled.get(name.lower(), [name])))
+    stand_in = spelled.get(VIRTUAL_GPU)
+    return tuple(
+        dict.fromkeys(own for name in names for own in spelled.get(name.lower(), stand_in or [name]))
+    )
 
 
 def _share(task: Task, candidate: _Candidate, types: Sequence[str], nodes: Sequence[Node]) -> Share | None:
@@ -171,7 +351,8 @@ def _share(task: Task, candidate: _Candidate, types: Sequence[str], nodes: Seque
     percent = gpu.compute_percent or (max(1, round(count * 100)) if count < 1 else 0)
     memory_mib = gpu.memory_mib
     if not memory_mib and count < 1:
-        cards = [node.gpu_memory_mib for node in nodes if not types or node.gpu_type in types]
+        suited = (node for node in nodes if node.gpus and (not types or node.gpu_type in types))
+        cards = [node.gpu_memory_mib for node in suited]
         memory_mib = int(min(cards) * count) if cards else 0
     return Share(memory_mib, percent, soft=gpu.soft)
 

@@ -1,7 +1,7 @@
 """The paths of a task: its working directory, and what it wants copied or linked to where it runs.
 
-They are local. A relative path starts at the folder of the task file (`sky` starts at the folder that it is
-called from; whoever wants that passes it as `base`).
+They are local. A relative path starts at the folder from which the command was called, as it does for `sky`;
+what is not there is looked for beside the task file, with a note.
 """
 
 from __future__ import annotations
@@ -16,19 +16,17 @@ from pathlib import Path
 import yaml
 
 from batuta.spec.quantity import shown
-from batuta.spec.sound_yaml import is_null
-from batuta.spec.task_env import fill_in
-from batuta.spec.task_yaml import TaskReader
-from batuta.spec.yaml_nodes import YamlNode
+from batuta.spec.task_env import expand_variables
+from batuta.spec.yaml_reader import TaskReader, YamlNode, is_null
 
 LONGEST_SHOWN = 300
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _MOUNT_KEYS = ("source",)
-_MOUNT_UNUSED = ("name", "store", "persistent", "mode", "type", "config", "_force_delete")
+_BUCKET_KEYS = ("name", "store", "persistent", "mode", "mount_options", "type", "config", "_force_delete")
 _LOCAL_FIX = "give a local path, or fetch it in setup"
 
 
-class Found(Enum):
+class PathKind(Enum):
     """What is at a path."""
 
     FILE = "a file"
@@ -45,18 +43,23 @@ class Mount:
     source: str
 
 
-def probe_disk(path: Path) -> tuple[Found, Path]:
+def is_relative_target(target: str) -> bool:
+    """Whether a mount lies in the working directory, wherever that is."""
+    return not target.startswith(("/", "~"))
+
+
+def probe_disk(path: Path) -> tuple[PathKind, Path]:
     """What this process finds at a path, and where that really is, links followed."""
     try:
         real = path.resolve(strict=True)
         is_folder, is_file = real.is_dir(), real.is_file()
     except PermissionError:
-        return Found.UNREADABLE, path
+        return PathKind.UNREADABLE, path
     except (OSError, ValueError, RuntimeError):
-        return Found.NOTHING, path
+        return PathKind.NOTHING, path
     if not os.access(real, os.R_OK | os.X_OK if is_folder else os.R_OK):
-        return Found.UNREADABLE, real
-    return (Found.FOLDER if is_folder else Found.FILE if is_file else Found.NOTHING), real
+        return PathKind.UNREADABLE, real
+    return (PathKind.FOLDER if is_folder else PathKind.FILE if is_file else PathKind.NOTHING), real
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,12 @@ class PathRules:
     """What `~` is; None refuses it."""
     roots: tuple[Path, ...] = ()
     """Folders that a path has to lie in, links followed; empty allows all that can be read."""
-    probe: Callable[[Path], tuple[Found, Path]] | None = probe_disk
+    probe: Callable[[Path], tuple[PathKind, Path]] | None = probe_disk
     """None takes paths on trust."""
+    no_mounts: Callable[[], str] | None = None
+    """Asked why a job cannot have mounts outside of its working directory; None where it always can."""
+    beside: Path | None = None
+    """The folder of the task file: where a relative path is looked for that is not below `base`."""
 
 
 def read_workdir(reader: TaskReader, node: YamlNode | None, rules: PathRules, envs: Mapping[str, str]) -> str:
@@ -85,13 +92,16 @@ def read_workdir(reader: TaskReader, node: YamlNode | None, rules: PathRules, en
     text = reader.text(node, "workdir")
     if text is None:
         return ""
-    path = _local_path(reader, node, "workdir", fill_in(text, envs), rules)
-    return _checked(reader, node, "workdir", path, rules, folder=True) if path else ""
+    path = _local_path(reader, node, "workdir", expand_variables(text, envs), rules)
+    found = _checked(reader, node, "workdir", path, rules, folder=True) if path else ""
+    if found and rules.probe is not None and rules.probe(Path(found, ".skyignore"))[0] is PathKind.FILE:
+        reader.notes.append(".skyignore is not used: nothing is copied, the job runs in the workdir itself")
+    return found
 
 
 def check_workdir(reader: TaskReader, text: str, rules: PathRules, envs: Mapping[str, str]) -> str:
     """The same for a path from the command line."""
-    path = _local_path(reader, None, "workdir", fill_in(text, envs), rules)
+    path = _local_path(reader, None, "workdir", expand_variables(text, envs), rules)
     return _checked(reader, None, "workdir", path, rules, folder=True) if path else ""
 
 
@@ -104,7 +114,7 @@ def read_mounts(
     mounts: dict[str, Mount] = {}
     for written, value in (reader.mapping(node, "file_mounts") or {}).items():
         what = f"file_mounts.{written[:60]}"
-        target = fill_in(written.strip(), envs)
+        target = expand_variables(written.strip(), envs)
         parts = target.split("/")
         if not target.strip("/") or ".." in parts or "\0" in target or _URI.match(target):
             reader.fault(
@@ -112,6 +122,9 @@ def read_mounts(
                 f"{what}: {shown(target, LONGEST_SHOWN)} is no place to mount",
                 "a path below /, ~ or the workdir",
             )
+            continue
+        if target in ("~", "~/"):
+            reader.fault(value, f"{what}: a whole home is no place to mount", "a path below ~")
             continue
         if target in mounts:
             reader.fault(value, f"{what}: something is mounted at {shown(target, LONGEST_SHOWN)} already")
@@ -126,9 +139,16 @@ def _read_source(
     reader: TaskReader, node: YamlNode, what: str, rules: PathRules, envs: Mapping[str, str]
 ) -> str:
     if isinstance(node, yaml.MappingNode):
-        values = reader.section(node, what, _MOUNT_KEYS, _MOUNT_UNUSED)
+        values = reader.section(node, what, (*_MOUNT_KEYS, *_BUCKET_KEYS))
         if "source" not in values:
             reader.fault(node, f"{what} has no source: buckets and volumes cannot be made here", _LOCAL_FIX)
+            return ""
+        if bucket := [key for key in _BUCKET_KEYS if key in values]:
+            reader.fault(
+                node,
+                f"{what} asks for a bucket or a volume ({', '.join(bucket)}), which cannot be made here",
+                "TARGET: PATH with a local path, which is mounted itself",
+            )
             return ""
         node = values["source"]
     if isinstance(node, yaml.SequenceNode):
@@ -139,7 +159,7 @@ def _read_source(
     text = reader.text(node, what)
     if text is None:
         return ""
-    path = _local_path(reader, node, what, fill_in(text, envs), rules)
+    path = _local_path(reader, node, what, expand_variables(text, envs), rules)
     return _checked(reader, node, what, path, rules, folder=False) if path else ""
 
 
@@ -171,8 +191,38 @@ def _local_path(
         if rules.base is None:
             reader.blame(node, f"{what} {shown(text, LONGEST_SHOWN)} is relative", "an absolute path")
             return None
-        text = f"{rules.base}/{text}"
+        return _relative_path(reader, what, text, rules.base, rules)
     return Path(text)
+
+
+def _relative_path(reader: TaskReader, what: str, text: str, base: Path, rules: PathRules) -> Path:
+    """Below where the command was called, else beside the task file; noted where both could be meant."""
+    called = base / text
+    if (
+        rules.beside is None
+        or rules.probe is None
+        or os.path.realpath(rules.beside) == os.path.realpath(base)
+    ):
+        return called
+    beside = rules.beside / text
+    here, real = rules.probe(called)
+    there, other = rules.probe(beside)
+    is_allowed = not rules.roots or any(other.is_relative_to(os.path.realpath(root)) for root in rules.roots)
+    if there is PathKind.NOTHING or not is_allowed or real == other:
+        return called
+    asked = shown(text, LONGEST_SHOWN)
+    if here is PathKind.NOTHING:
+        reader.notes.append(
+            f"{what} {asked} is not in {base}, where the command was called: "
+            f"{beside} is used, beside the task file"
+        )
+        return beside
+    way = "--workdir" if what == "workdir" else "an absolute path"
+    reader.notes.append(
+        f"{what} {asked} is {called}, from where the command was called; "
+        f"{way} chooses {beside}, beside the task file"
+    )
+    return called
 
 
 def _checked(
@@ -190,13 +240,13 @@ def _checked(
             f"{what} {shown(str(path), LONGEST_SHOWN)} lies outside of what you may use",
             f"below {allowed}",
         )
-    elif found is Found.NOTHING:
+    elif found is PathKind.NOTHING:
         missing = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", str(path))
         fix = f"{missing[1]} is not in envs" if missing else fix
         reader.blame(node, f"{what} {shown(str(path), LONGEST_SHOWN)} is not there", fix)
-    elif found is Found.UNREADABLE:
+    elif found is PathKind.UNREADABLE:
         reader.blame(node, f"{what} {shown(str(path), LONGEST_SHOWN)} cannot be read", fix)
-    elif folder and found is not Found.FOLDER:
+    elif folder and found is not PathKind.FOLDER:
         reader.blame(node, f"{what} {shown(str(path), LONGEST_SHOWN)} is {found.value}", fix)
     else:
         # Where only some folders are allowed, the real path is kept: a link may be turned elsewhere later.

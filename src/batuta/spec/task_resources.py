@@ -1,58 +1,296 @@
-"""The `resources` of a task file: what each node needs, and what SkyPilot keeps beside it."""
+"""The `resources:` section of a task file: accelerators, CPU, memory, priority, labels.
+
+Accelerators are written `H100:8`, `{H100: 8}`, `[H100:8, A100:8]`, `H100:0.5`, `4` or `0`.
+"""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 import yaml
 
-from batuta.spec.accelerator import Accelerator, parse_accelerators, read_accelerators
-from batuta.spec.problem import InputError, Problem
-from batuta.spec.quantity import Amount, parse_amount, parse_memory_gib, shown
-from batuta.spec.sound_yaml import is_null
-from batuta.spec.task_priority import CLASS_LABEL, parse_priority
-from batuta.spec.task_ranks import CHECKS as RANK_CHECKS
-from batuta.spec.task_yaml import TaskReader
-from batuta.spec.yaml_nodes import YamlNode
+from batuta.core.quota import PriorityClass
+from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.spec.quantity import Amount, parse_amount, parse_duration_s, parse_memory_gib, shown
+from batuta.spec.skypilot_keys import (
+    CLOUD_KEYS,
+    UNSUPPORTED_CANDIDATE_KEYS,
+    UNSUPPORTED_RESOURCE_KEYS,
+    ContainerSupport,
+    read_autostop,
+    read_image,
+    read_network_tier,
+    read_ports,
+)
+from batuta.spec.yaml_reader import TaskReader, YamlNode, is_null
 
+if TYPE_CHECKING:
+    from batuta.spec.task import Task
+
+
+ANY_GPU = ""
+"""The type of a GPU when any will do."""
+VIRTUAL_GPU = "virtual"
+"""The type of virtual GPUs that were given none: they stand for every type that a task asks for."""
+NO_ACCELERATORS = "0"
+"""Stands for no accelerators at all: the task runs on CPU."""
+MOST_PER_NODE = 1024
+MOST_ALTERNATIVES = 64
+_FIX = "write TYPE:COUNT, for example H100:8, H100 for one, or H100:0.5 for half of one"
+_TYPE = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,62}")
+_COUNT = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}")
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -1000, 1000
+CLASS_LABEL = "kueue.x-k8s.io/priority-class"
+_CLASS_NAME = re.compile(r"[a-z](?:[-a-z0-9.]{0,251}[a-z0-9])?")
+_ACCEPTED = (
+    f"a whole number within {LOWEST_PRIORITY}..{HIGHEST_PRIORITY}, or the name of a WorkloadPriorityClass"
+)
+HANG_AFTER_LABEL: Final = "batuta.dev/hang-after"
+STRAGGLERS_LABEL: Final = "batuta.dev/stragglers"
+OFF: Final = "off"
+STRAGGLER_WORDS: Final = ("move", "report", OFF)
 MOST_CANDIDATES = 64
 MOST_RESTARTS = 10_000
 LONGEST_EXEC_S = 10**9
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-EXEC_TIME_LABEL = "kueue.x-k8s.io/max-exec-time-seconds"
-
+TIME_LIMIT_LABELS = (
+    "kueue.x-k8s.io/max-exec-time-seconds",
+    "max-run-duration-seconds",
+    "maxRunDurationSeconds",
+)
+"""A limit on the running time, as Kueue and as Konduktor spell it; they mean the same."""
 _NEEDS = ("accelerators", "cpus", "memory")
-_KNOWN = (*_NEEDS, "labels", "image_id", "priority", "any_of", "ordered", "job_recovery")
-_CLOUD = (
-    *("infra", "cloud", "region", "zone", "use_spot", "spot_recovery", "instance_type", "accelerator_args"),
-    *("disk_size", "disk_tier", "ephemeral_storage", "local_disk", "network_tier", "max_hourly_cost"),
-    *("ports", "autostop", "volumes", "container_image"),
+_KNOWN = (
+    *(
+        *_NEEDS,
+        "labels",
+        "image_id",
+        "ports",
+        "priority",
+        "priority_class",
+        "any_of",
+        "ordered",
+        "job_recovery",
+    ),
+    *("network_tier", "autostop"),
 )
 _RECOVERY = ("max_restarts_on_errors", "recover_on_exit_codes")
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_QUEUE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What one node has to have for a replica. Accelerators are alternatives, the first liked best."""
+class Accelerator:
+    """So many GPUs of one type on each node. A count below 1 is a share of one GPU."""
+
+    type: str
+    count: float
+
+    def __str__(self) -> str:
+        return f"{self.type or 'any'}:{self.count:g}"
+
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs that are touched: a share lies on one."""
+        return math.ceil(self.count)
+
+    @property
+    def is_share(self) -> bool:
+        return self.count < 1
+
+
+def emulated_types(
+    asked: Iterable[Accelerator], gpus_per_node: int, types: Collection[str]
+) -> tuple[str, ...]:
+    """Return the types for which virtual GPUs of no type of their own stand in a cluster of these types.
+
+    Of alternatives with several counts, those with the count that the job has are meant.
+    """
+    if VIRTUAL_GPU not in types:
+        return ()
+    known = {name.lower() for name in types}
+    return tuple(
+        dict.fromkeys(
+            one.type
+            for one in asked
+            if one.type != ANY_GPU and one.type.lower() not in known and one.gpus == gpus_per_node
+        )
+    )
+
+
+def parse_accelerator(text: str) -> Accelerator:
+    """`H100:8`, `H100` (one), `8` (of any type)."""
+    name, colon, count = (part.strip() for part in text.strip().partition(":"))
+    if not colon and _COUNT.fullmatch(name):
+        name, count = ANY_GPU, name
+    elif not _TYPE.fullmatch(name) or (colon and not count):
+        raise InputError.of(f"{shown(text)} is not an accelerator", fix=_FIX)
+    return Accelerator(name, _parse_count(count or "1"))
+
+
+def parse_accelerators(text: str) -> tuple[Accelerator, ...]:
+    """What the command line says: one accelerator, alternatives with commas between them, or `0` for none."""
+    if text.strip() == NO_ACCELERATORS:
+        return ()
+    found = tuple(parse_accelerator(part) for part in text.split(",")[: MOST_ALTERNATIVES + 1])
+    if len(found) > MOST_ALTERNATIVES:
+        raise InputError.of(f"more than {MOST_ALTERNATIVES} alternative accelerators")
+    return tuple(dict.fromkeys(found))
+
+
+def read_accelerators(reader: TaskReader, node: YamlNode) -> tuple[Accelerator, ...]:
+    """Alternatives in the order of the file; none when nothing is said, or when something is wrong."""
+    what = "accelerators"
+    if is_null(node) or (isinstance(node, yaml.ScalarNode) and node.value.strip() == NO_ACCELERATORS):
+        return ()
+    if isinstance(node, yaml.MappingNode):
+        found = _read_mapping(reader, node)
+    elif isinstance(node, yaml.SequenceNode):
+        found = [reader.parsed(item, what, parse_accelerator) for item in node.value[: MOST_ALTERNATIVES + 1]]
+        if not found:
+            reader.fault(node, "accelerators must not be an empty list", _FIX)
+    else:
+        found = [reader.parsed(node, what, parse_accelerator)]
+    if len(found) > MOST_ALTERNATIVES:
+        reader.fault(node, f"more than {MOST_ALTERNATIVES} alternative accelerators")
+        return ()
+    return tuple(dict.fromkeys(one for one in found if one is not None))
+
+
+def _read_mapping(reader: TaskReader, node: yaml.MappingNode) -> list[Accelerator | None]:
+    """`{H100: 8, A100: 8}`; also SkyPilot's set `{H100:8, A100:8}`: to YAML, keys without values."""
+    found: list[Accelerator | None] = []
+    for key, value in node.value[: MOST_ALTERNATIVES + 1]:
+        name = reader.text(key, "an accelerator")
+        if name is None:
+            continue
+        if is_null(value):
+            found.append(reader.parsed(key, "accelerators", parse_accelerator))
+            continue
+
+        def with_name(text: str, name: str = name) -> Accelerator:
+            return parse_accelerator(f"{name}:{text}")
+
+        found.append(reader.parsed(value, "accelerators", with_name))
+    if not node.value:
+        reader.fault(node, "accelerators must not be an empty mapping", _FIX)
+    return found
+
+
+def _parse_count(text: str) -> float:
+    count = float(text) if _COUNT.fullmatch(text) else 0.0
+    if count > 1 and count == int(count) and count <= MOST_PER_NODE:
+        return count
+    if not 0.01 <= count <= 1:
+        raise InputError.of(
+            f"{shown(text)} is not a count of GPUs",
+            fix=f"a whole number within 1..{MOST_PER_NODE}, or a share of one GPU within 0.01..1",
+        )
+    return count
+
+
+def parse_priority(text: str) -> int | str:
+    """A number within bounds, or the name of a class."""
+    if re.fullmatch(r"[-+]?[0-9]{1,18}", text):
+        if LOWEST_PRIORITY <= int(text) <= HIGHEST_PRIORITY:
+            return int(text)
+    elif _CLASS_NAME.fullmatch(text):
+        return text
+    raise InputError.of(f"must be {_ACCEPTED}, found {shown(text)}")
+
+
+def with_class_priority(task: Task, classes: Sequence[PriorityClass]) -> Task:
+    """Return the task with the priority of its class; its own number takes precedence.
+
+    Raises InputError when there is no such class. A class from a label is ignored where the cluster has no
+    classes at all (`is_without_class`): the task was written for another cluster.
+    """
+    if not task.priority_class or task.priority or is_without_class(task, classes):
+        return task
+    known = {one.name: one.value for one in classes}
+    if task.priority_class not in known:
+        fix = (
+            did_you_mean(task.priority_class, list(known)) or "batuta queues export lists them"
+            if known
+            else "batuta queues apply -f FILE makes them, or say a number"
+        )
+        raise InputError.of(f"there is no priority class {shown(task.priority_class)}", fix=fix)
+    return replace(task, priority=known[task.priority_class])
+
+
+def is_without_class(task: Task, classes: Sequence[PriorityClass]) -> bool:
+    """Whether the class comes from a label only, and there are no classes here."""
+    by_label = bool(task.priority_class) and dict(task.labels).get(CLASS_LABEL) == task.priority_class
+    return by_label and not classes
+
+
+@dataclass(frozen=True, slots=True)
+class RankSettings:
+    """What a job wants for itself. None or empty: as the server has it."""
+
+    hang_after_s: float | None = None
+    """Infinite: it is never called hung."""
+    stragglers: str = ""
+    """One of STRAGGLER_WORDS."""
+
+
+def parse_hang_after_s(text: str) -> float:
+    """A time span of more than 0, or infinite for `off`. InputError for anything else."""
+    if text.strip().lower() == OFF:
+        return math.inf
+    found_s = parse_duration_s(text, "the time")
+    if found_s <= 0:
+        raise InputError.of(f"it must be more than 0, found {shown(text)}", fix="as in 30m, or off")
+    return found_s
+
+
+def parse_stragglers(text: str) -> str:
+    """One of STRAGGLER_WORDS. InputError for anything else."""
+    if text not in STRAGGLER_WORDS:
+        raise InputError.of(f"it cannot be {shown(text)}", fix=f"one of {', '.join(STRAGGLER_WORDS)}")
+    return text
+
+
+RANK_CHECKS: Final[Mapping[str, Callable[[str], object]]] = {
+    HANG_AFTER_LABEL: parse_hang_after_s,
+    STRAGGLERS_LABEL: parse_stragglers,
+}
+"""By label: what refuses a value that means nothing."""
+
+
+def rank_settings(labels: Mapping[str, str]) -> RankSettings:
+    """What labels say. InputError for a value that means nothing."""
+    hang, stragglers = labels.get(HANG_AFTER_LABEL), labels.get(STRAGGLERS_LABEL)
+    return RankSettings(
+        None if hang is None else parse_hang_after_s(hang),
+        "" if stragglers is None else parse_stragglers(stragglers),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaResources:
+    """What one node needs for a replica. Accelerators are alternatives in order of preference."""
 
     accelerators: tuple[Accelerator, ...] = ()
     cpus: Amount | None = None
     memory_gib: Amount | None = None
 
 
-NO_NEEDS = Needs()
+NO_RESOURCES = ReplicaResources()
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
     """All that stands under `resources`."""
 
-    needs: Needs = NO_NEEDS
-    any_of: tuple[Needs, ...] = ()
+    needs: ReplicaResources = NO_RESOURCES
+    any_of: tuple[ReplicaResources, ...] = ()
     labels: tuple[tuple[str, str], ...] = ()
     image_id: str = ""
+    ports: tuple[tuple[int, int], ...] = ()
     priority: int = 0
     priority_class: str = ""
     max_restarts_on_errors: int = 0
@@ -61,22 +299,33 @@ class Resources:
     def label(self, name: str) -> str:
         return dict(self.labels).get(name, "")
 
+    @property
+    def time_limit_s(self) -> float | None:
+        """How long the task may run, by the strictest of its labels."""
+        return min((float(text) for name, text in self.labels if name in TIME_LIMIT_LABELS), default=None)
 
-def read_resources(reader: TaskReader, node: YamlNode | None) -> Resources:
-    """Everything sound under `resources`; keys about clouds are noted."""
-    values = reader.section(node, "resources", _KNOWN, _CLOUD)
-    needs = _read_needs(reader, values, NO_NEEDS)
+
+def read_resources(
+    reader: TaskReader, node: YamlNode | None, images: Callable[[], ContainerSupport] | None = None
+) -> Resources:
+    """Everything sound under `resources`; keys that steer a cloud are noted."""
+    values = reader.section(node, "resources", _KNOWN, CLOUD_KEYS, UNSUPPORTED_RESOURCE_KEYS)
+    read_network_tier(reader, values.get("network_tier"))
+    read_autostop(reader, values.get("autostop"))
+    needs = _read_needs(reader, values, NO_RESOURCES)
     priority: int | str | None = None
     if "priority" in values:
         priority = _read_priority(reader, values["priority"])
+    class_name = reader.text(values["priority_class"], "priority_class") if "priority_class" in values else ""
     restarts, codes = _read_recovery(reader, values.get("job_recovery"))
     return Resources(
         needs=needs,
         any_of=_read_candidates(reader, values, needs),
         labels=_read_labels(reader, values.get("labels")),
-        image_id=_read_image(reader, values.get("image_id")),
+        image_id=read_image(reader, values.get("image_id"), images),
+        ports=read_ports(reader, values.get("ports")),
         priority=priority if isinstance(priority, int) else 0,
-        priority_class=priority if isinstance(priority, str) else "",
+        priority_class=priority if isinstance(priority, str) else class_name or "",
         max_restarts_on_errors=restarts,
         recover_on_exit_codes=codes,
     )
@@ -96,7 +345,7 @@ def override_gpus(reader: TaskReader, resources: Resources, gpus: str) -> Resour
 
 def parse_queue(text: str) -> str:
     """A name as Kubernetes has them."""
-    if not _NAME.fullmatch(text):
+    if not _QUEUE_NAME.fullmatch(text):
         raise InputError.of(
             f"{shown(text)} is not the name of a queue", fix="letters, digits, dots, dashes and underscores"
         )
@@ -110,7 +359,9 @@ def parse_exec_time_s(text: str) -> float:
     return float(text)
 
 
-def _read_needs(reader: TaskReader, values: dict[str, YamlNode], default: Needs) -> Needs:
+def _read_needs(
+    reader: TaskReader, values: dict[str, YamlNode], default: ReplicaResources
+) -> ReplicaResources:
     needs = default
     if "accelerators" in values:
         needs = replace(needs, accelerators=read_accelerators(reader, values["accelerators"]))
@@ -121,7 +372,9 @@ def _read_needs(reader: TaskReader, values: dict[str, YamlNode], default: Needs)
     return needs
 
 
-def _read_candidates(reader: TaskReader, values: dict[str, YamlNode], needs: Needs) -> tuple[Needs, ...]:
+def _read_candidates(
+    reader: TaskReader, values: dict[str, YamlNode], needs: ReplicaResources
+) -> tuple[ReplicaResources, ...]:
     """`any_of` or `ordered`: each takes from outside what it does not say itself."""
     if "any_of" in values and "ordered" in values:
         reader.fault(values["ordered"], "resources has any_of and ordered", "keep one of them")
@@ -135,8 +388,9 @@ def _read_candidates(reader: TaskReader, values: dict[str, YamlNode], needs: Nee
         reader.fault(node, f"{what} has {len(items)} candidates", f"at most {MOST_CANDIDATES}")
         return ()
     # Labels, images and priorities of a candidate would need one job for each; there is one job.
-    unused = (*_CLOUD, "labels", "image_id", "priority", "job_recovery")
-    found = [_read_needs(reader, reader.section(item, what, _NEEDS, unused), needs) for item in items]
+    noted = (*CLOUD_KEYS, "autostop")
+    sections = [reader.section(item, what, _NEEDS, noted, UNSUPPORTED_CANDIDATE_KEYS) for item in items]
+    found = [_read_needs(reader, section, needs) for section in sections]
     distinct = tuple(dict.fromkeys(found))
     return () if distinct in ((), (needs,)) else distinct
 
@@ -147,7 +401,7 @@ def _read_labels(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[str, 
         what = f"label {key[:60]}"
         if key == QUEUE_LABEL:
             text = reader.parsed(value, what, parse_queue)
-        elif key == EXEC_TIME_LABEL:
+        elif key in TIME_LIMIT_LABELS:
             text = reader.text(value, what) if reader.parsed(value, what, parse_exec_time_s) else None
         elif key in RANK_CHECKS:
             text = (
@@ -170,15 +424,6 @@ def _read_priority(reader: TaskReader, node: YamlNode) -> int | str | None:
         for problem in error.problems:
             reader.fault(node, f"priority {problem.message}", problem.fix)
         return None
-
-
-def _read_image(reader: TaskReader, node: YamlNode | None) -> str:
-    if node is None:
-        return ""
-    if isinstance(node, yaml.MappingNode):
-        reader.notes.append("resources.image_id by region is not used by Batuta")
-        return ""
-    return reader.text(node, "image_id") or ""
 
 
 def _read_recovery(reader: TaskReader, node: YamlNode | None) -> tuple[int, tuple[int, ...]]:

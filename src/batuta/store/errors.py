@@ -1,4 +1,4 @@
-"""What can go wrong with what is stored; each message says what to do about it."""
+"""Errors of the store; each message says what to do about it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from batuta.engine.ports import JournalUnavailable
 
 
 class StoreError(Exception):
-    """Something about stored state is not as it has to be."""
+    """Stored state cannot be read or written."""
 
 
 class StoreFullError(StoreError, JournalUnavailable):
-    """There is no room left. Nothing was half written; the same can be tried again when there is."""
+    """The disk is full. Nothing was half written; a retry works when there is space."""
 
 
 class StoreBusyError(StoreError, JournalUnavailable):
-    """Another process has kept the database for too long."""
+    """Another process has locked the database for too long."""
 
 
 class StoreUnavailableError(StoreError, JournalUnavailable):
-    """The database server is away. What waits for a commit is kept; the same can be tried again."""
+    """The database server does not answer. What waits for a commit is kept for a retry."""
 
 
 class WriterReplacedError(StoreError):
-    """Another server has become the writer of this journal. This one must not go on: its World is old."""
+    """Another server has become the writer of this journal. This one must stop: its World is stale."""
 
 
 class JournalRewoundError(StoreError):
-    """The database has forgotten what it had acknowledged, or has more than this writer gave it."""
+    """The database has lost transactions that it acknowledged, or has some that this writer did not send."""
 
 
 class StoreCorruptError(StoreError):
-    """The file is damaged, or is no journal of Batuta's."""
+    """The file is damaged, or is not a journal of Batuta's."""
 
 
 class SchemaError(StoreError):
@@ -38,7 +38,7 @@ class SchemaError(StoreError):
 
 
 class CodecError(StoreError):
-    """Stored text or bytes are not what was written, or come from a version that writes them otherwise."""
+    """Stored text or bytes are damaged, or come from a version with another format."""
 
 
 class UnknownEventError(CodecError):
@@ -46,7 +46,7 @@ class UnknownEventError(CodecError):
 
 
 class RecoveryError(StoreError):
-    """The World cannot be rebuilt from what is there."""
+    """The World cannot be rebuilt from the journal."""
 
 
 class StateDirError(StoreError):
@@ -54,7 +54,7 @@ class StateDirError(StoreError):
 
 
 class AlreadyRunningError(StoreError):
-    """Another server has the state directory."""
+    """Another server uses the state directory or the database."""
 
     def __init__(self, message: str, pid: int | None) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""What is durable beside the World: tasks, results, settings, tokens, keys of submits. One class per table.
+"""Tables beside the journal: tasks, results, settings, tokens, idempotency keys. One class per table.
 
-What belongs to an event is staged and becomes durable with the journal's next commit; what a person does
-beside the engine (a token, a setting) is written at once.
+Rows that belong to an event are staged and become durable with the journal's next commit; what a user
+changes beside the engine (a token, a setting) is written at once.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from batuta.core.job import JobId
-from batuta.store.database import Database
-from batuta.store.journal_reader import checked_text, column_text
+from batuta.store.database import Database, require_storable, storable_text
 
 MOST_DIGITS = 15
-"""Of an id that counts as a number: every database, and JSON in a browser, holds it exactly."""
+"""Of an id that counts as a number: every database, and JSON in a browser, represents it exactly."""
 TOKEN_PREFIX = "batuta_"
-"""So that people, and programs that look for leaked secrets, see what it is."""
+"""Lets users and secret scanners recognise a token."""
 
 
 class _TextTable:
@@ -28,7 +27,7 @@ class _TextTable:
     _key: str
     _value: str
     PUT: str
-    """Adds a text, or puts it in the place of the one that is there."""
+    """Inserts a text, or replaces the one with the same key."""
 
     def __init_subclass__(cls) -> None:
         cls.PUT = (
@@ -40,8 +39,8 @@ class _TextTable:
         self._database = database
 
     def get(self, key: str) -> str | None:
-        """The text, staged or committed; None when there is none."""
-        key = column_text(key)
+        """Return the text, staged or committed; None when there is none."""
+        key = storable_text(key)
         text: str | None = self._database.staged_value((self._table, key))
         if text is None:
             row = self._database.row(f"SELECT {self._value} FROM {self._table} WHERE {self._key} = ?", key)
@@ -49,18 +48,18 @@ class _TextTable:
         return text
 
     def all(self) -> dict[str, str]:
-        """Everything that is committed."""
+        """Return everything that is committed."""
         return dict(self._database.rows(f"SELECT {self._key}, {self._value} FROM {self._table}"))
 
     def _statement(self, key: str, value: str) -> tuple[str, tuple[str, str]]:
-        return self.PUT, (column_text(key), checked_text(value))
+        return self.PUT, (storable_text(key), require_storable(value))
 
     def _stage(self, key: str, value: str) -> None:
-        self._database.stage([self._statement(key, value)], (self._table, column_text(key)), value)
+        self._database.stage([self._statement(key, value)], (self._table, storable_text(key)), value)
 
 
 class Tasks(_TextTable):
-    """What each job runs, as JSON. The journal fills it from the events that bring a task with them."""
+    """What each job runs, as JSON. The journal fills it from the task of `JobSubmitted`."""
 
     _table, _key, _value = "tasks", "job_id", "task_json"
 
@@ -68,7 +67,7 @@ class Tasks(_TextTable):
         self._stage(job, task_json)
 
     def largest_number(self) -> int:
-        """The largest id that is a decimal number, of those that are committed; 0 when none is."""
+        """Return the largest committed id that is a decimal number; 0 when there is none."""
         row = self._database.row(
             "SELECT max(CAST(job_id AS BIGINT)) FROM tasks "
             "WHERE ltrim(job_id, '0123456789') = '' AND length(job_id) BETWEEN 1 AND ?",
@@ -87,12 +86,12 @@ class Results(_TextTable):
 
 
 class Settings(_TextTable):
-    """What was set at run time and holds after a restart, the active policy for one."""
+    """Settings made at run time that outlive a restart, such as the active policy."""
 
     _table, _key, _value = "settings", "key", "value"
 
     def put(self, key: str, value: str) -> None:
-        """Durable when this returns."""
+        """Set a value; it is durable when this returns."""
         self._database.write_now([self._statement(key, value)])
 
     def remove(self, key: str) -> bool:
@@ -109,7 +108,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """Who a token stands for. The token itself is not kept."""
+    """The user and role of a token. The token itself is not stored."""
 
     hash: str
     user: str
@@ -118,27 +117,27 @@ class Token:
 
 
 class Tokens:
-    """Who may do what. A token has 256 random bits, so a plain hash of it is enough to know it by."""
+    """Users and roles by token. A token has 256 random bits, so a plain hash identifies it safely."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def create(self, user: str, role: Role, now_s: float) -> str:
-        """Makes a token and returns it, for the only time."""
+        """Create a token and return it; it cannot be read again."""
         token = TOKEN_PREFIX + secrets.token_urlsafe(32)
         self.add(token, user, role, now_s)
         return token
 
     def add(self, token: str, user: str, role: Role, now_s: float) -> None:
-        """Makes a token known that was made elsewhere."""
+        """Store a token that was created elsewhere."""
         sql = (
             'INSERT INTO tokens (hash, "user", role, created) VALUES (?, ?, ?, ?) ON CONFLICT (hash) '
             'DO UPDATE SET "user" = excluded."user", role = excluded.role, created = excluded.created'
         )
-        self._database.write_now([(sql, (hash_of(token), checked_text(user), role.value, now_s))])
+        self._database.write_now([(sql, (hash_of(token), require_storable(user), role.value, now_s))])
 
     def find(self, token: str) -> Token | None:
-        """Who the bearer is; None for a token that is not known."""
+        """Return the user and role of a token; None for an unknown one."""
         sql = 'SELECT hash, "user", role, created FROM tokens WHERE hash = ?'
         row = self._database.row(sql, hash_of(token))
         return None if row is None else Token(row[0], row[1], Role(row[2]), row[3])
@@ -148,7 +147,7 @@ class Tokens:
         return [Token(hash_, user, Role(role), created) for hash_, user, role, created in rows]
 
     def revoke(self, hash_: str) -> bool:
-        """Whether there was a token with this hash."""
+        """Delete the token with this hash; return whether there was one."""
         return self._database.count_now("DELETE FROM tokens WHERE hash = ?", hash_) > 0
 
 
@@ -157,8 +156,8 @@ def hash_of(token: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """Which job a key stands for, and what was asked for with it."""
+class IdempotencyRecord:
+    """The job that a key belongs to, and a digest of the request that used it."""
 
     job: JobId
     request: str
@@ -166,34 +165,36 @@ class Claim:
 
 
 class IdempotencyKeys:
-    """Which job a client's key has made, so that the same submit, sent twice, makes one job."""
+    """Jobs by the idempotency key of the client, so that a submit that is sent twice creates one job."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def claim(self, key: str, job: JobId, now_s: float, request: str = "") -> Claim:
-        """The job that has the key already, else the given one, which gets it with the next commit.
+    def claim(self, key: str, job: JobId, now_s: float, request: str = "") -> IdempotencyRecord:
+        """Return the job that has the key already, else the given one, which gets it with the next commit.
 
-        `request` is a digest of what is asked for: the same key for something else is the client's mistake.
+        `request` is a digest of the request: the same key for another request is an error of the client.
         """
         with self._database.exclusive():
             found = self.find(key)
             if found is None:
                 sql = "INSERT INTO idempotency (key, job_id, request, created) VALUES (?, ?, ?, ?)"
-                values = (column_text(key), checked_text(job), checked_text(request), now_s)
-                self._database.stage([(sql, values)], ("idempotency", key), Claim(job, request, False))
-                return Claim(job, request, True)
+                values = (storable_text(key), require_storable(job), require_storable(request), now_s)
+                self._database.stage(
+                    [(sql, values)], ("idempotency", key), IdempotencyRecord(job, request, False)
+                )
+                return IdempotencyRecord(job, request, True)
             return found
 
-    def find(self, key: str) -> Claim | None:
-        """Who has the key, staged or committed."""
-        claim: Claim | None = self._database.staged_value(("idempotency", key))
+    def find(self, key: str) -> IdempotencyRecord | None:
+        """Return the record of the key, staged or committed."""
+        claim: IdempotencyRecord | None = self._database.staged_value(("idempotency", key))
         if claim is None:
             sql = "SELECT job_id, request FROM idempotency WHERE key = ?"
-            row = self._database.row(sql, column_text(key))
-            claim = None if row is None else Claim(row[0], row[1], False)
+            row = self._database.row(sql, storable_text(key))
+            claim = None if row is None else IdempotencyRecord(row[0], row[1], False)
         return claim
 
     def forget(self, before_s: float) -> int:
-        """Removes keys that are older than a time; returns how many."""
+        """Remove keys that are older than a time; return how many."""
         return self._database.count_now("DELETE FROM idempotency WHERE created < ?", before_s)

@@ -1,36 +1,175 @@
-"""Where a server keeps its state: `$BATUTA_HOME`, by default ~/.batuta, for its owner's eyes only.
+"""The state directory of a server, private to its owner: `$BATUTA_HOME`, by default ~/.batuta.
 
 journal.db   the journal (and -wal, -shm)
-lock         which server runs here
+lock         the server that uses it
 token        the admin's token
-jobs/<id>/   what belongs to one job: logs, checkpoints, working files
+jobs/<id>/   the files of one job: logs, checkpoints, working files
+
+The kernel drops the advisory lock when its holder dies. The lock file is never removed: a process that has
+just opened it would then hold a lock on a file that other processes do not see. Its content is for users and
+for `batuta down`; after a kill -9 it is out of date, which does no harm.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import json
 import os
 import re
 import stat
+import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 
-from batuta.core.job import JobId
-from batuta.store.errors import StateDirError, StoreFullError
-from batuta.store.lock import StateLock
+from batuta.store.errors import AlreadyRunningError, StateDirError, StoreFullError
+
+_LOCK_WAIT_S = 0.5
+"""`lock_holder` takes the lock for an instant, and a new holder needs time to write its content."""
+_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """The server that uses a state directory."""
+
+    pid: int
+    started_s: float
+    url: str = ""
+    """Where it listens; empty until it does."""
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.started_s, UTC).astimezone().isoformat(" ", "seconds")
+        return f"pid {self.pid}, since {since}"
+
+
+class StateLock:
+    """Held from `acquire` to `release`, or to the end of the process. Child processes do not inherit it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+        self._started_s = 0.0
+
+    def acquire(self) -> None:
+        """Take the lock, or raise AlreadyRunningError with the pid of its holder."""
+        if self._file is not None:
+            raise AlreadyRunningError(f"this process has {self.path} already", os.getpid())
+        file = _open(self.path)
+        try:
+            self._take(file)
+            self._started_s = time.time()
+            _write(file, LockHolder(os.getpid(), self._started_s))
+        except BaseException:
+            os.close(file)
+            raise
+        self._file = file
+
+    def tell(self, url: str) -> None:
+        """Write where the holder listens, for commands that were not given a URL."""
+        if self._file is not None:
+            _write(self._file, LockHolder(os.getpid(), self._started_s, url))
+
+    def release(self) -> None:
+        if self._file is not None:
+            # Emptied while the lock is held: no reader sees a holder that is gone.
+            os.ftruncate(self._file, 0)
+            os.close(self._file)
+            self._file = None
+
+    def _take(self, file: int) -> None:
+        give_up = time.monotonic() + _LOCK_WAIT_S
+        while not _try(file, fcntl.LOCK_EX, self.path):
+            if time.monotonic() > give_up:
+                holder = _read(file)
+                raise AlreadyRunningError(
+                    f"another server runs on {self.path.parent} ({holder or 'it did not say which'}); "
+                    "stop it with `batuta down`, or use another --home",
+                    None if holder is None else holder.pid,
+                )
+            time.sleep(_PAUSE_S)
+
+    def __enter__(self) -> StateLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def lock_holder(path: Path) -> LockHolder | None:
+    """Return the server that holds the lock now; None when it is free, whatever the file says.
+
+    StateDirError when the holder of the lock does not say which process it is.
+    """
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        give_up = time.monotonic() + _LOCK_WAIT_S
+        # Shared, so that two callers do not take each other for a server.
+        while not _try(file, fcntl.LOCK_SH, path):
+            holder = _read(file)
+            if holder is not None:
+                return holder
+            if time.monotonic() > give_up:
+                raise StateDirError(f"{path} is locked by a process that does not say which one it is")
+            time.sleep(_PAUSE_S)
+        return None
+    finally:
+        os.close(file)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StateDirError(f"cannot open the lock {path}: {error.strerror}") from error
+
+
+def _try(file: int, how: int, path: Path) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise StateDirError(f"{path}: this file system has no locks; use another --home") from error
+        raise
+    return True
+
+
+def _write(file: int, holder: LockHolder) -> None:
+    os.pwrite(file, json.dumps(asdict(holder)).ljust(os.fstat(file).st_size).encode(), 0)
+    os.fsync(file)
+
+
+def _read(file: int) -> LockHolder | None:
+    try:
+        data = json.loads(os.pread(file, 4096, 0))
+        return LockHolder(int(data["pid"]), float(data["started_s"]), str(data.get("url", "")))
+    except (ValueError, KeyError, TypeError):
+        return None
+
 
 VARIABLE = "BATUTA_HOME"
 DEFAULT = "~/.batuta"
 NEEDED_BYTES = 64 << 20
-"""What a start wants to find free: room for the write-ahead log and some logs."""
+"""Free space that a start requires: for the write-ahead log and some logs."""
 _FOLDER_MODE, _SECRET_MODE = 0o700, 0o600
 _OTHERS = 0o077
-_JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _FILE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
 def default_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """The state directory that is meant when none is named."""
+    """Return the state directory that applies when none is given."""
     named = environment.get(VARIABLE)
     try:
         return Path(named or DEFAULT).expanduser().absolute()
@@ -39,7 +178,7 @@ def default_home(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class StateDir:
-    """The paths in a state directory. Nothing is made or checked before `prepare`."""
+    """The paths in a state directory. Nothing is created or checked before `prepare`."""
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = default_home() if path is None else Path(path).expanduser().absolute()
@@ -48,7 +187,7 @@ class StateDir:
         self.lock = StateLock(self.path / "lock")
 
     def prepare(self, needed_bytes: int = NEEDED_BYTES) -> None:
-        """Makes what is missing, and refuses a directory that others could read or that has no room."""
+        """Create what is missing; reject a directory that other users can read or that lacks space."""
         try:
             self.path.mkdir(mode=_FOLDER_MODE, parents=True)
             _sync_folder(self.path.parent)
@@ -75,7 +214,7 @@ class StateDir:
                 f"{self.path} belongs to another user (uid {facts.st_uid}); use another --home"
             )
         if facts.st_mode & _OTHERS:
-            # Only an empty one is taken over: whoever names /tmp or a project by mistake must not lose it.
+            # Only an empty one gets another mode: a user may have named /tmp or a project by mistake.
             if not is_empty:
                 raise StateDirError(
                     f"{self.path} is open to others (mode {stat.S_IMODE(facts.st_mode):04o}): "
@@ -88,7 +227,7 @@ class StateDir:
     # -------------------------------------------------------------------------------------------------- space
 
     def free_bytes(self) -> int:
-        """What this user may still write there."""
+        """Return the space that this user may still write."""
         room = os.statvfs(self.path)
         return room.f_bavail * room.f_frsize
 
@@ -99,18 +238,7 @@ class StateDir:
                 f"{self.path} has {free >> 20} MiB free, at least {needed_bytes >> 20} MiB are needed"
             )
 
-    # ------------------------------------------------------------------------------------------ jobs, secrets
-
-    def job(self, job: JobId) -> Path:
-        """The directory of one job. An id that could lead elsewhere is refused."""
-        if not _JOB_ID.fullmatch(job):
-            raise StateDirError(f"{job!r} cannot be the name of a directory")
-        return self.jobs / job
-
-    def make_job(self, job: JobId) -> Path:
-        path = self.job(job)
-        path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
-        return path
+    # ------------------------------------------------------------------------------------------------ secrets
 
     def secret(self, name: str = "token") -> Path:
         if not _FILE_NAME.fullmatch(name):
@@ -118,7 +246,7 @@ class StateDir:
         return self.path / name
 
     def write_secret(self, text: str, name: str = "token") -> Path:
-        """Writes a file that only its owner may read: at no time is it half written or open to others."""
+        """Write a file that only its owner may read: at no time is it half written or open to others."""
         path = self.secret(name)
         draft = path.with_name(f".{name}.{os.getpid()}")
         try:
@@ -139,7 +267,7 @@ class StateDir:
         return path
 
     def read_secret(self, name: str = "token") -> str | None:
-        """What was written; None when there is no such file. One that others can read is refused."""
+        """Return the secret; None when there is no such file. A file that others can read is rejected."""
         path = self.secret(name)
         try:
             with path.open(encoding="utf-8") as stream:
@@ -156,7 +284,7 @@ class StateDir:
 
 
 def _sync_folder(path: Path) -> None:
-    """Makes the names in a directory durable."""
+    """Make the names in a directory durable."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(file)

@@ -1,15 +1,51 @@
-"""All that is durable, from one database."""
+"""Open a store by its address and recover the World from it."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from batuta.core.apply import apply
 from batuta.core.world import World
+from batuta.engine.fence import Fence
+from batuta.engine.ports import RecoveredWorld
 from batuta.store.database import Database
-from batuta.store.journal_writer import JournalWriter
+from batuta.store.errors import RecoveryError, StoreError
+from batuta.store.journal import JournalReader, JournalWriter
+from batuta.store.maintenance import JournalMaintenance
 from batuta.store.records import IdempotencyKeys, Results, Settings, Tasks, Tokens
-from batuta.store.recovery import Recovered, recover
+from batuta.store.snapshots import Snapshots
+from batuta.store.sqlite import SqliteDatabase
+
+
+def recover(journal: JournalReader, snapshots: Snapshots) -> RecoveredWorld:
+    """Rebuild the World from the journal. The backend then reports as events what really runs."""
+    was_on = gc.isenabled()
+    # Nearly everything allocated here stays alive, and the collector would traverse it again and again.
+    gc.disable()
+    try:
+        return _recover(journal, snapshots)
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _recover(journal: JournalReader, snapshots: Snapshots) -> RecoveredWorld:
+    loaded = snapshots.load_latest()
+    world, seq = loaded.world, loaded.seq
+    for entry in journal.all_after(seq, decisions=False):
+        if entry.seq != seq + 1:
+            raise RecoveryError(f"the journal has no event {seq + 1}, the next is {entry.seq}")
+        try:
+            apply(world, entry.event)
+        except Exception as error:
+            raise RecoveryError(f"event {entry.seq} does not fit what came before it: {error!r}") from error
+        seq = entry.seq
+    return RecoveredWorld(world, seq, loaded.seq, loaded.unusable)
 
 
 class Store:
@@ -25,12 +61,16 @@ class Store:
         self.tokens = Tokens(database)
         self.idempotency = IdempotencyKeys(database)
 
-    def recover(self) -> Recovered:
-        """The World as the journal tells it."""
+    def recover(self) -> RecoveredWorld:
+        """Rebuild the World from the journal."""
         return recover(self.journal, self.snapshots)
 
     def save_snapshot(self, world: World, seq: int) -> None:
         self.snapshots.save(world, seq)
+
+    def maintenance(self, recovered: RecoveredWorld, fence: Fence) -> JournalMaintenance:
+        """What takes snapshots and removes old events, beside an engine that goes on from what was found."""
+        return JournalMaintenance(self, recovered.snapshot_seq, fence=fence)
 
     def close(self) -> None:
         self.database.close()
@@ -42,3 +82,52 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class SqliteStore(Store):
+    """A store in an SQLite file."""
+
+    database: SqliteDatabase
+
+    def __init__(self, path: Path | str, *, check: bool = True) -> None:
+        super().__init__(SqliteDatabase(path, check=check))
+
+
+URL_SCHEMES = ("postgresql://", "postgres://")
+
+
+def is_url(address: Path | str) -> bool:
+    """Return whether an address names a PostgreSQL server, and not a file."""
+    return isinstance(address, str) and address.startswith(URL_SCHEMES)
+
+
+def open_reader(address: Path | str) -> Database:
+    """Open the database at an address for reading only; its writer continues."""
+    if not is_url(address):
+        return SqliteDatabase(Path(address), read_only=True)
+    with _postgres_driver():
+        from batuta.store.postgres import PostgresDatabase  # noqa: PLC0415 (an optional dependency)
+    return PostgresDatabase(str(address), read_only=True)
+
+
+def open_store(address: Path | str, *, check: bool = True) -> Store:
+    """Open the store at a path or at a URL of PostgreSQL. `check` reads a whole file for damage first."""
+    if is_url(address):
+        with _postgres_driver():
+            from batuta.store.postgres import PostgresStore  # noqa: PLC0415 (an optional dependency)
+        return PostgresStore(str(address))
+    if isinstance(address, str) and "://" in address:
+        raise StoreError(
+            f"a journal is at a path or at postgresql://…, not at {address.partition('://')[0]}://"
+        )
+    return SqliteStore(address, check=check)
+
+
+@contextmanager
+def _postgres_driver() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise StoreError(
+            f"a journal in PostgreSQL needs the driver psycopg: pip install 'batuta[postgres]' ({error})"
+        ) from error

@@ -1,4 +1,17 @@
-"""What the engine does, told to others as it happens: traces over OTLP, and log lines with ids.
+"""Traces over OTLP and log lines with the ids of cycle and job.
 
-It lies right above the engine: it hears of events and plans, and nothing waits for it.
+It lies right above the engine: it receives events and plans, and the engine never waits for it.
 """
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class LogFormat(StrEnum):
+    """The words of --log-format."""
+
+    JSON = "json"
+    """One object per line, for programs."""
+    TEXT = "text"
+    """For a terminal."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.agent.metrics_server import MetricsServer
-from batuta.gpu.vgpu.inject import Harm, inject
+from batuta.gpu.profiler.export import MetricsServer
+from batuta.gpu.vgpu.inject import FaultSpec, inject
 from tests.support.gpu_work import WITHIN_S, end, start_agent, work
 from tests.support.kube.control_plane import wait_until
 from tests.support.kube.ports import free_ports
@@ -106,7 +106,7 @@ def test_metrics_follow_a_job_from_its_beginning_to_its_end(node: VirtualNode, s
     assert 'gpu="1"' in labels
     assert 'job="train-7",pod="0"' in labels
     # when a GPU falls off the bus, then it has no utilisation
-    inject(node.path, 0, Harm(xid=79))
+    inject(node.path, 0, FaultSpec(xid=79))
     wait_until(
         lambda: [labels[:7] for labels in series(port, "utilisation_ratio")] == ['gpu="1"'],
         "the lost GPU to be silent",

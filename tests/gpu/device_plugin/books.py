@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-from batuta.gpu.device_plugin.checkpoint import Holding
-from batuta.gpu.device_plugin.decision import Books
-from batuta.gpu.device_plugin.pods import ContainerShare, SharePod
-from batuta.gpu.device_plugin.stock import Card, Generosity, Resource, Stock, unit_id
+from batuta.gpu.device_plugin.allocation import AllocationState, ContainerRequest, DeviceAssignment, SharePod
+from batuta.gpu.device_plugin.inventory import Card, DeviceInventory, Overcommit, Resource, unit_id
 
 MEMORY, COMPUTE = Resource.MEMORY, Resource.COMPUTE
 
@@ -15,9 +13,9 @@ def card(index: int, memory_mib: int = 2560, illness: str = "") -> Card:
     return Card(index, f"GPU-{index}", memory_mib, illness)
 
 
-def stock(cards: int = 2, ill: Sequence[int] = (), generosity: Generosity | None = None) -> Stock:
+def stock(cards: int = 2, ill: Sequence[int] = (), generosity: Overcommit | None = None) -> DeviceInventory:
     found = tuple(card(index, illness="Xid 79" if index in ill else "") for index in range(cards))
-    return Stock(found, generosity or Generosity())
+    return DeviceInventory(found, generosity or Overcommit())
 
 
 def units(index: int, *numbers: int, resource: Resource = MEMORY) -> list[str]:
@@ -28,18 +26,20 @@ def pod(
     name: str, memory: int = 0, compute: int = 0, on: int | None = 0, bound_s: float = 0.0, **more: bool
 ) -> SharePod:
     return SharePod(
-        "team", name, f"uid-{name}", on, (ContainerShare("main", memory, compute),), bound_s, **more
+        "team", name, f"uid-{name}", on, (ContainerRequest("main", memory, compute),), bound_s, **more
     )
 
 
-def holding(name: str, ids: Sequence[str], resource: Resource = MEMORY, container: str = "main") -> Holding:
-    return Holding(f"uid-{name}", container, resource, frozenset(ids))
+def holding(
+    name: str, ids: Sequence[str], resource: Resource = MEMORY, container: str = "main"
+) -> DeviceAssignment:
+    return DeviceAssignment(f"uid-{name}", container, resource, frozenset(ids))
 
 
 def books(
     *pods: SharePod,
-    held: Sequence[Holding] = (),
-    of: Stock | None = None,
+    held: Sequence[DeviceAssignment] = (),
+    of: DeviceInventory | None = None,
     began: tuple[str, str] | None = None,
-) -> Books:
-    return Books(of or stock(), pods, held, began)
+) -> AllocationState:
+    return AllocationState(of or stock(), pods, held, began)

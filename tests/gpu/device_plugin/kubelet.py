@@ -11,13 +11,11 @@ from typing import Any
 import grpc
 
 from batuta.gpu.device_plugin import messages as m
-from batuta.gpu.device_plugin.checkpoint import FILE
-from batuta.gpu.device_plugin.clerk import Clerk
-from batuta.gpu.device_plugin.outfit import Basics, PreloadOutfit
-from batuta.gpu.device_plugin.plugin import KUBELET_SOCKET, DevicePlugin
-from batuta.gpu.device_plugin.pods import PodsUnknown, SharePod
-from batuta.gpu.device_plugin.stock import Resource, Stock
-from batuta.gpu.wire import decode, encode
+from batuta.gpu.device_plugin.allocation import CHECKPOINT_FILE, PodsUnavailable, SharePod
+from batuta.gpu.device_plugin.enforcement import ContainerSpec, PreloadEnforcer
+from batuta.gpu.device_plugin.inventory import DeviceInventory, Resource
+from batuta.gpu.device_plugin.server import KUBELET_SOCKET, Allocator, DevicePlugin
+from batuta.gpu.protobuf import decode, encode
 
 WITHIN_S = 10.0
 
@@ -30,7 +28,7 @@ class KnownPods:
 
     async def on_this_node(self) -> Sequence[SharePod]:
         if self.pods is None:
-            raise PodsUnknown("the API server is gone")
+            raise PodsUnavailable("the API server is gone")
         return self.pods
 
 
@@ -39,7 +37,7 @@ class Kubelet:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.registered: asyncio.Queue[m.Registration] = asyncio.Queue()
+        self.registered: asyncio.Queue[m.RegisterRequest] = asyncio.Queue()
         self._server: Any = None
 
     async def __aenter__(self) -> "Kubelet":
@@ -47,7 +45,7 @@ class Kubelet:
             socket.unlink()
         self._server = grpc.aio.server()
         handler = grpc.unary_unary_rpc_method_handler(
-            self._register, lambda raw: decode(m.Registration, raw), encode
+            self._register, lambda raw: decode(m.RegisterRequest, raw), encode
         )
         service, method = m.REGISTER.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
@@ -60,13 +58,13 @@ class Kubelet:
     async def __aexit__(self, *_: object) -> None:
         await self._server.stop(None)
 
-    async def _register(self, request: m.Registration, _: Any) -> m.Empty:
+    async def _register(self, request: m.RegisterRequest, _: Any) -> m.Empty:
         await self.registered.put(request)
         return m.Empty()
 
-    async def registrations(self) -> dict[str, m.Registration]:
+    async def registrations(self) -> dict[str, m.RegisterRequest]:
         """Waits until every resource is registered."""
-        found: dict[str, m.Registration] = {}
+        found: dict[str, m.RegisterRequest] = {}
         while set(found) != set(Resource):
             one = await asyncio.wait_for(self.registered.get(), WITHIN_S)
             found[one.resource] = one
@@ -85,33 +83,40 @@ class Kubelet:
             for (uid, resource), ids in given.items()
         ]
         data = {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 0}
-        (self.folder / FILE).write_text(json.dumps(data))
+        (self.folder / CHECKPOINT_FILE).write_text(json.dumps(data))
 
-    async def watch(self, resource: Resource) -> AsyncIterator[m.DeviceList]:
+    async def watch(self, resource: Resource) -> AsyncIterator[m.ListAndWatchResponse]:
         """The lists of units that the plugin sends."""
         async with self._channel(resource) as channel:
             call = channel.unary_stream(
-                f"/{m.SERVICE}/ListAndWatch", encode, lambda raw: decode(m.DeviceList, raw)
+                f"/{m.SERVICE}/ListAndWatch", encode, lambda raw: decode(m.ListAndWatchResponse, raw)
             )
             async for one in call(m.Empty()):
                 yield one
 
-    async def allocate(self, resource: Resource, ids: Sequence[str]) -> m.Allocated:
+    async def allocate(self, resource: Resource, ids: Sequence[str]) -> m.ContainerAllocateResponse:
         answer = await self._ask(
-            resource, "Allocate", m.AllocateRequest((m.Wanted(tuple(ids)),)), m.AllocateResponse
+            resource,
+            "Allocate",
+            m.AllocateRequest((m.ContainerAllocateRequest(tuple(ids)),)),
+            m.AllocateResponse,
         )
         return answer.containers[0]
 
     async def prefer(self, resource: Resource, available: Sequence[str], size: int) -> list[str]:
-        request = m.PreferredRequest((m.Preference(tuple(available), (), size),))
-        answer = await self._ask(resource, "GetPreferredAllocation", request, m.PreferredResponse)
+        request = m.PreferredAllocationRequest(
+            (m.ContainerPreferredAllocationRequest(tuple(available), (), size),)
+        )
+        answer = await self._ask(resource, "GetPreferredAllocation", request, m.PreferredAllocationResponse)
         return list(answer.containers[0].ids)
 
     async def before_start(self, resource: Resource, ids: Sequence[str]) -> None:
-        await self._ask(resource, "PreStartContainer", m.Wanted(tuple(ids)), m.Empty)
+        await self._ask(resource, "PreStartContainer", m.ContainerAllocateRequest(tuple(ids)), m.Empty)
 
-    async def options(self, resource: Resource) -> m.Options:
-        found: m.Options = await self._ask(resource, "GetDevicePluginOptions", m.Empty(), m.Options)
+    async def options(self, resource: Resource) -> m.DevicePluginOptions:
+        found: m.DevicePluginOptions = await self._ask(
+            resource, "GetDevicePluginOptions", m.Empty(), m.DevicePluginOptions
+        )
         return found
 
     async def refusal(self, work: Any) -> str:
@@ -133,13 +138,13 @@ class Kubelet:
 
 @asynccontextmanager
 async def running_plugin(
-    folder: Path, stock: Stock, pods: KnownPods, outfit: Any = None
+    folder: Path, stock: DeviceInventory, pods: KnownPods, outfit: Any = None
 ) -> AsyncIterator[DevicePlugin]:
     """A plugin in a kubelet's folder, with Batuta's library in a stand-in that is never loaded."""
     library = folder / "libbatuta-share.so"
     library.write_bytes(b"a library")
-    held_by = outfit or PreloadOutfit(folder / "state", library, Basics())
-    plugin = DevicePlugin(stock, Clerk(folder, stock, pods, held_by), folder)
+    held_by = outfit or PreloadEnforcer(folder / "state", library, ContainerSpec())
+    plugin = DevicePlugin(stock, Allocator(folder, stock, pods, held_by), folder)
     running = asyncio.create_task(plugin.run())
     try:
         yield plugin

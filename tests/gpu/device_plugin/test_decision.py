@@ -2,9 +2,8 @@
 
 import pytest
 
-from batuta.gpu.device_plugin.decision import Refused
-from batuta.gpu.device_plugin.pods import ContainerShare, SharePod
-from batuta.gpu.device_plugin.stock import Generosity
+from batuta.gpu.device_plugin.allocation import AllocationRefused, ContainerRequest, SharePod
+from batuta.gpu.device_plugin.inventory import Overcommit
 from tests.gpu.device_plugin.books import COMPUTE, MEMORY, books, holding, pod, stock, units
 
 
@@ -14,7 +13,7 @@ class TestGranting:
         assert books(young, old, other).grant(MEMORY, units(0, 0, 1, 2, 3)).pod == old
 
     def test_of_pods_bound_in_one_second_the_first_is_the_one_with_the_lower_version(self) -> None:
-        share = (ContainerShare("main", 2),)
+        share = (ContainerRequest("main", 2),)
         late = SharePod("team", "a", "1", 0, share, 5.0, version=12)
         early = SharePod("team", "b", "2", 0, share, 5.0, version=9)
         assert books(late, early).grant(MEMORY, units(0, 0, 1)).pod == early
@@ -44,12 +43,12 @@ class TestGranting:
         assert known.grant(COMPUTE, units(0, *range(30), resource=COMPUTE)).pod == begun
 
     def test_each_container_of_a_pod_gets_its_own(self) -> None:
-        two = SharePod("team", "two", "uid-two", 0, (ContainerShare("a", 2), ContainerShare("b", 2)))
+        two = SharePod("team", "two", "uid-two", 0, (ContainerRequest("a", 2), ContainerRequest("b", 2)))
         known = books(two, held=[holding("two", units(0, 0, 1), container="a")])
         assert known.grant(MEMORY, units(0, 2, 3)).container.name == "b"
 
     def test_a_container_inherits_the_units_of_an_init_container(self) -> None:
-        shares = (ContainerShare("setup", 2, is_init=True), ContainerShare("main", 2))
+        shares = (ContainerRequest("setup", 2, is_init=True), ContainerRequest("main", 2))
         known = books(
             SharePod("team", "p", "uid-p", 0, shares), held=[holding("p", units(0, 0, 1), container="setup")]
         )
@@ -69,29 +68,31 @@ class TestRefusing:
         ],
     )
     def test_units_that_are_not_there_or_not_of_one_card(self, ids: list[str], why: str) -> None:
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(AllocationRefused, match=why):
             books(pod("a", max(len(ids), 1))).grant(MEMORY, ids)
 
     def test_a_card_that_is_ill(self) -> None:
-        with pytest.raises(Refused, match=r"GPU 0 \(GPU-0\) is ill: Xid 79"):
+        with pytest.raises(AllocationRefused, match=r"GPU 0 \(GPU-0\) is ill: Xid 79"):
             books(pod("a", 1), of=stock(ill=[0])).grant(MEMORY, units(0, 0))
 
     def test_another_card_than_the_one_decided_on(self) -> None:
-        with pytest.raises(Refused, match="GPU 1 was decided on for team/a"):
+        with pytest.raises(AllocationRefused, match="GPU 1 was decided on for team/a"):
             books(pod("a", 1, on=1)).grant(MEMORY, units(0, 0))
 
     def test_a_pod_without_a_decision(self) -> None:
-        with pytest.raises(Refused, match="no scheduler has decided on a GPU for team/a"):
+        with pytest.raises(AllocationRefused, match="no scheduler has decided on a GPU for team/a"):
             books(pod("a", 1, on=None)).grant(MEMORY, units(0, 0))
 
     def test_a_request_that_is_nobodys(self) -> None:
-        with pytest.raises(Refused, match="no pod on this node waits for 2 units"):
+        with pytest.raises(AllocationRefused, match="no pod on this node waits for 2 units"):
             books(pod("a", 1)).grant(MEMORY, units(0, 0, 1))
 
     def test_units_that_another_pod_holds(self) -> None:
         """Given a kubelet that offers units a second time, nobody gets them."""
         known = books(pod("a", 3), pod("b", 2), held=[holding("a", units(0, 0, 1, 2))])
-        with pytest.raises(Refused, match=r"1 of these units of batuta\.dev/gpu-memory are held by team/a"):
+        with pytest.raises(
+            AllocationRefused, match=r"1 of these units of batuta\.dev/gpu-memory are held by team/a"
+        ):
             known.grant(MEMORY, units(0, 2, 3))
 
     def test_units_of_a_pod_that_is_gone_are_free(self) -> None:
@@ -101,7 +102,7 @@ class TestRefusing:
     def test_a_container_that_turns_out_to_be_another_one(self) -> None:
         """Given a pod that began with its memory, a request for compute that it did not make is refused."""
         known = books(pod("a", 2, 30), pod("b", 2, 50), began=("uid-a", "main"))
-        with pytest.raises(Refused, match="not clear whose turn it is"):
+        with pytest.raises(AllocationRefused, match="not clear whose turn it is"):
             known.grant(COMPUTE, units(0, *range(50), resource=COMPUTE))
 
 
@@ -130,7 +131,7 @@ class TestPreferring:
 
 def test_a_generous_node_gives_out_more_than_it_has() -> None:
     """Given 150 % of compute and 120 % of memory, there are as many units, and each is known."""
-    generous = stock(cards=1, generosity=Generosity(120, 150))
+    generous = stock(cards=1, generosity=Overcommit(120, 150))
     assert [len(generous.units(resource).devices) for resource in (MEMORY, COMPUTE)] == [12, 150]
     last = units(0, 149, resource=COMPUTE)
     assert generous.card_of(last[0], COMPUTE) is not None

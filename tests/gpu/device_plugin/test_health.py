@@ -9,8 +9,8 @@ from tests.support.vgpu import VirtualNode
 LOOK = """
 import json, sys
 from pathlib import Path
-from batuta.gpu.device_plugin.health import NvmlCards
-from batuta.gpu.vgpu.inject import Harm, inject
+from batuta.gpu.device_plugin.inventory import NvmlCards
+from batuta.gpu.vgpu.inject import FaultSpec, inject
 
 node = Path({path!r})
 seen = []
@@ -20,7 +20,7 @@ with NvmlCards() as cards:
         if "ordered" in harm:
             cards.withhold(dict(harm["ordered"]))
         else:
-            inject(node, 1, Harm(**harm))
+            inject(node, 1, FaultSpec(**harm))
             cards.wait()
         seen.append([card.illness for card in cards.look()])
 print(json.dumps(seen))

@@ -12,13 +12,17 @@ from typing import Any
 
 import pytest
 
-from batuta.gpu.device_plugin.decision import Grant
-from batuta.gpu.device_plugin.mps_outfit import MpsOutfit
-from batuta.gpu.device_plugin.outfit import Basics
-from batuta.gpu.device_plugin.pods import ContainerShare
-from batuta.gpu.mps.capability import CONTROL, Capability, Mode, detect
-from batuta.gpu.mps.daemon import MpsDaemon
-from batuta.gpu.mps.dmem import NoCgroup, pod_cgroup
+from batuta.gpu.device_plugin.allocation import ContainerRequest, Grant
+from batuta.gpu.device_plugin.enforcement import ContainerSpec, MpsEnforcer
+from batuta.gpu.share.mps import (
+    CONTROL,
+    Capability,
+    CgroupUnavailable,
+    EnforcementMode,
+    MpsDaemon,
+    detect_capability,
+    pod_cgroup,
+)
 from batuta.spec.problem import InputError
 from tests.gpu.device_plugin.books import card, pod
 
@@ -74,32 +78,34 @@ class TestWhatANodeCanDo:
     @pytest.mark.parametrize(
         ("regions", "protocol", "mode"),
         [
-            ({"0000:3b:00.0": REGION}, 3, Mode.DMEM),
-            ({"0000:3b:00.0": REGION}, 2, Mode.MPS),
-            ({}, 3, Mode.MPS),
-            ({}, 2, Mode.MPS),
-            ({"0000:3b:00.0": REGION}, 0, Mode.PRELOAD),
-            ({}, 0, Mode.PRELOAD),
+            ({"0000:3b:00.0": REGION}, 3, EnforcementMode.DMEM),
+            ({"0000:3b:00.0": REGION}, 2, EnforcementMode.MPS),
+            ({}, 3, EnforcementMode.MPS),
+            ({}, 2, EnforcementMode.MPS),
+            ({"0000:3b:00.0": REGION}, 0, EnforcementMode.PRELOAD),
+            ({}, 0, EnforcementMode.PRELOAD),
         ],
     )
     def test_auto_is_the_strictest_that_works(
-        self, regions: dict[str, str], protocol: int, mode: Mode
+        self, regions: dict[str, str], protocol: int, mode: EnforcementMode
     ) -> None:
-        assert Capability(regions, protocol).choose(Mode.AUTO) is mode
+        assert Capability(regions, protocol).choose(EnforcementMode.AUTO) is mode
 
     def test_a_wish_that_cannot_be_had_says_all_that_is_missing(self) -> None:
         with pytest.raises(InputError, match=r"dmem .* and MPS v3 .*--mode preload works here"):
-            Capability().choose(Mode.DMEM)
-        assert Capability({"0000:3b:00.0": REGION}, 3).choose(Mode.PRELOAD) is Mode.PRELOAD
+            Capability().choose(EnforcementMode.DMEM)
+        assert (
+            Capability({"0000:3b:00.0": REGION}, 3).choose(EnforcementMode.PRELOAD) is EnforcementMode.PRELOAD
+        )
 
     def test_the_kernel_and_the_control_program_are_asked(
         self, tmp_path: Path, control: Recorded, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tree = cgroups(tmp_path / "cgroups")
-        assert detect(tree) == Capability({"0000:3b:00.0": REGION}, 2)
+        assert detect_capability(tree) == Capability({"0000:3b:00.0": REGION}, 2)
         monkeypatch.setenv("HELP", NEW_HELP)
-        assert detect(tree).mps_protocol == 3
-        assert detect(tree, "no-such-program").mps_protocol == 0
+        assert detect_capability(tree).mps_protocol == 3
+        assert detect_capability(tree, "no-such-program").mps_protocol == 0
         assert [one["words"] for one in control()] == ["-p 3 -h"] * 2
 
     @pytest.mark.parametrize(
@@ -109,8 +115,11 @@ class TestWhatANodeCanDo:
     def test_a_controller_without_regions_of_the_driver_is_none(
         self, tmp_path: Path, controllers: str, capacity: str
     ) -> None:
-        assert detect(cgroups(tmp_path / "c", controllers, capacity), "no-such-program") == Capability()
-        assert detect(tmp_path / "version-1", "no-such-program") == Capability()
+        assert (
+            detect_capability(cgroups(tmp_path / "c", controllers, capacity), "no-such-program")
+            == Capability()
+        )
+        assert detect_capability(tmp_path / "version-1", "no-such-program") == Capability()
 
 
 class TestDaemons:
@@ -155,16 +164,16 @@ class TestDaemons:
 
 def grant(**more: Any) -> Grant:
     asked = replace(
-        pod("a", 8, 30), containers=(ContainerShare("main", 8, 30), ContainerShare("side", 4)), **more
+        pod("a", 8, 30), containers=(ContainerRequest("main", 8, 30), ContainerRequest("side", 4)), **more
     )
     return Grant(asked, asked.containers[0], replace(card(0), pci="0000:3b:00.0"))
 
 
 class TestContainers:
     def test_a_client_of_mps_is_told_its_limits(self, tmp_path: Path, control: Recorded) -> None:
-        outfit = MpsOutfit({"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path)}, Basics())
-        answer = outfit.dress(grant())
-        assert not outfit.asks_before_start
+        outfit = MpsEnforcer({"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path)}, ContainerSpec())
+        answer = outfit.container_response(grant())
+        assert not outfit.needs_pre_start
         assert answer.envs == {
             "NVIDIA_VISIBLE_DEVICES": "GPU-0",
             "CUDA_VISIBLE_DEVICES": "GPU-0",
@@ -173,7 +182,7 @@ class TestContainers:
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M",
         }
         assert {mount.container_path for mount in answer.mounts} == {str(tmp_path / "pipe"), "/dev/shm"}
-        soft = outfit.dress(grant(is_soft=True))
+        soft = outfit.container_response(grant(is_soft=True))
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in soft.envs
 
     def test_the_kernel_holds_the_memory_of_a_pod_before_its_containers_start(
@@ -181,10 +190,10 @@ class TestContainers:
     ) -> None:
         tree = cgroups(tmp_path / "cgroups")
         daemons = {"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path / "mps", 3)}
-        outfit = MpsOutfit(daemons, Basics(), {"0000:3b:00.0": REGION}, tree)
-        assert outfit.asks_before_start
-        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in outfit.dress(grant(uid="uid-a")).envs
-        outfit.before_start(grant(uid="uid-a"))
+        outfit = MpsEnforcer(daemons, ContainerSpec(), {"0000:3b:00.0": REGION}, tree)
+        assert outfit.needs_pre_start
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in outfit.container_response(grant(uid="uid-a")).envs
+        outfit.pre_start(grant(uid="uid-a"))
         folder = pod_cgroup("uid-a", tree)
         assert (folder / "dmem.max").read_text() == f"{REGION} {12 * 256 * MIB}\n"
         assert (folder.parent / "cgroup.subtree_control").read_text() == "+dmem"
@@ -192,10 +201,12 @@ class TestContainers:
     def test_a_pod_that_cannot_be_held_does_not_start(self, tmp_path: Path, control: Recorded) -> None:
         tree = cgroups(tmp_path / "cgroups")
         daemons = {"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path / "mps", 3)}
-        with pytest.raises(NoCgroup, match="no cgroup of pod uid-gone"):
-            MpsOutfit(daemons, Basics(), {"0000:3b:00.0": REGION}, tree).before_start(grant(uid="uid-gone"))
-        with pytest.raises(NoCgroup, match=r"no region of GPU 0 at 0000:3b:00\.0"):
-            MpsOutfit(daemons, Basics(), {}, tree).before_start(grant(uid="uid-a"))
+        with pytest.raises(CgroupUnavailable, match="no cgroup of pod uid-gone"):
+            MpsEnforcer(daemons, ContainerSpec(), {"0000:3b:00.0": REGION}, tree).pre_start(
+                grant(uid="uid-gone")
+            )
+        with pytest.raises(CgroupUnavailable, match=r"no region of GPU 0 at 0000:3b:00\.0"):
+            MpsEnforcer(daemons, ContainerSpec(), {}, tree).pre_start(grant(uid="uid-a"))
 
     @pytest.mark.parametrize(
         "path", ["kubepods/pod{uid}", "kubepods/besteffort/pod{uid}", "root/kubepods/pod{uid}"]
@@ -210,6 +221,8 @@ def test_device_files_are_passed_on_where_no_runtime_does(tmp_path: Path) -> Non
     for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"):
         (tmp_path / name).touch()
     asked = grant()
-    passed = Basics(tmp_path).dress(replace(asked, card=replace(asked.card, minor=1))).devices
+    passed = (
+        ContainerSpec(tmp_path).container_response(replace(asked, card=replace(asked.card, minor=1))).devices
+    )
     assert [one.container_path for one in passed] == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia1"]
-    assert Basics().dress(asked).devices == ()
+    assert ContainerSpec().container_response(asked).devices == ()

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.device_plugin.checkpoint import FILE
-from batuta.gpu.device_plugin.messages import HEALTHY, UNHEALTHY, VERSION, Options
-from batuta.gpu.device_plugin.mps_outfit import MpsOutfit
-from batuta.gpu.device_plugin.outfit import Basics
+from batuta.gpu.device_plugin.allocation import CHECKPOINT_FILE
+from batuta.gpu.device_plugin.enforcement import ContainerSpec, MpsEnforcer
+from batuta.gpu.device_plugin.messages import HEALTHY, UNHEALTHY, VERSION, DevicePluginOptions
 from batuta.gpu.share.limits import DeviceLimit, read_limits
 from tests.gpu.device_plugin.books import COMPUTE, MEMORY, pod, stock, units
 from tests.gpu.device_plugin.kubelet import KnownPods, Kubelet, in_time, running_plugin
@@ -129,7 +128,7 @@ def test_what_the_plugin_refuses_it_says_why(folder: Path) -> None:
             pods.pods = None
             refused.append(await kubelet.refusal(kubelet.allocate(MEMORY, units(0, 0, 1))))
             pods.pods = (pod("a", 2),)
-            (folder / FILE).write_text("{")
+            (folder / CHECKPOINT_FILE).write_text("{")
             refused.append(await kubelet.refusal(kubelet.allocate(MEMORY, units(0, 0, 1))))
         assert refused[0] == "batuta: unknown unit of batuta.dev/gpu-memory: GPU-7/memory/0"
         assert "the API server is gone" in refused[1]
@@ -194,15 +193,17 @@ def test_where_the_kernel_holds_memory_it_does_before_the_container_starts(folde
         cgroup.mkdir(parents=True)
         for parent in (folder / "cgroups", folder / "cgroups/kubepods"):
             (parent / "cgroup.subtree_control").write_text("cpu")
-        outfit = MpsOutfit({}, Basics(), {"": "nvidia/0000:3b:00.0/vidmem"}, folder / "cgroups")
+        outfit = MpsEnforcer({}, ContainerSpec(), {"": "nvidia/0000:3b:00.0/vidmem"}, folder / "cgroups")
         a, b = pod("a", 2), pod("b", 3)
         async with Kubelet(folder) as kubelet, running_plugin(folder, stock(), KnownPods(a, b), outfit):
             said = await kubelet.registrations()
-            assert said[MEMORY].options == Options(pre_start_required=True, preferred_allocation=True)
+            assert said[MEMORY].options == DevicePluginOptions(
+                pre_start_required=True, preferred_allocation=True
+            )
             kubelet.writes_down({("uid-a", MEMORY): units(0, 0, 1), ("uid-b", MEMORY): units(0, 2, 3, 4)})
             await kubelet.before_start(MEMORY, units(0, 0, 1))
             words = await kubelet.refusal(kubelet.before_start(MEMORY, units(0, 2, 3, 4)))
         assert (cgroup / "dmem.max").read_text() == f"nvidia/0000:3b:00.0/vidmem {512 << 20}\n"
-        assert "cannot hold team/b to its share: there is no cgroup" in words
+        assert "cannot enforce the share of team/b: there is no cgroup" in words
 
     in_time(run)

@@ -10,14 +10,13 @@ from pathlib import Path
 
 from batuta.api.operations import Operations, Submission
 from batuta.bootstrap.local_server import Server, UpOptions, built
-from batuta.core.idle import IdleRules
-from batuta.core.idle_wish import IdleAction
-from batuta.core.job import JobId
+from batuta.core.job import DesiredState, JobId
 from batuta.core.job_table import Phase
+from batuta.core.quota import IdleAction
 from batuta.core.reason import Reason
-from batuta.core.wish import Wish
+from batuta.core.utilisation import IdleRules
 from batuta.spec.task import parse_task
-from batuta.spec.task_json import task_to_json
+from batuta.spec.task_serialization import task_to_json
 from tests.support.local_replicas import wait_until
 
 AFTER_S = 0.3
@@ -37,7 +36,11 @@ class Cluster:
 
     def submit(self, run: str, *, most: int = 1) -> JobId:
         elastic = {"min_nodes": 1, "max_nodes": most, "grace": "5s", "checkpoint": "on-signal"}
-        task = parse_task(json.dumps({"run": run, "elastic": elastic}), check_paths=False)
+        if most > 1:
+            elastic["restartable"] = True  # it saves when it is asked, which no report has shown yet
+        task = parse_task(
+            json.dumps({"run": run, "resources": {"accelerators": 1}, "elastic": elastic}), check_paths=False
+        )
         submission = Submission(task, task_to_json(task), "ana")
         self.server.service.ask(Operations(self.server.store, time.time).submit(submission))
         wait_until(lambda: self.phase(submission.job) is Phase.RUNNING, what="it runs")
@@ -47,9 +50,9 @@ class Cluster:
         return self.server.world.jobs.phase_of(self.server.world.jobs.row(job))
 
     def gpus(self, job: JobId) -> int:
-        return int(self.server.world.jobs.i("gpus")[self.server.world.jobs.row(job)])
+        return int(self.server.world.jobs.held[self.server.world.jobs.row(job)])
 
-    def wish(self, job: JobId) -> Wish:
+    def wish(self, job: JobId) -> DesiredState:
         return self.server.world.jobs.wish_of(self.server.world.jobs.row(job))
 
     def look(self) -> None:
@@ -98,12 +101,12 @@ def test_who_trains_is_left_in_peace_and_who_sleeps_is_parked_with_a_checkpoint(
         )
         # when that is measured, then the one that sleeps is parked
         given.look()
-        wait_until(lambda: given.wish(idle) is Wish.PARK, what="it is parked")
+        wait_until(lambda: given.wish(idle) is DesiredState.PARK, what="it is parked")
         assert given.reason(idle) is Reason.PARKED_IDLE
         # after it was asked for a checkpoint
         wait_until(lambda: "saved" in given.server.backend.log_path(idle).read_text(), what="it has saved")
         wait_until(lambda: given.gpus(idle) == 0, what="it has gone")
-        assert (given.wish(busy), given.gpus(busy)) == (Wish.RUN, 1)
+        assert (given.wish(busy), given.gpus(busy)) == (DesiredState.RUN, 1)
 
 
 def test_a_job_that_sleeps_is_made_small(tmp_path: Path):
@@ -113,7 +116,7 @@ def test_a_job_that_sleeps_is_made_small(tmp_path: Path):
         given.look()
         wait_until(lambda: given.looked(job) == 1, what="it is small")
         wait_until(lambda: given.phase(job) is Phase.RUNNING, what="it runs again")
-        assert given.wish(job) is Wish.RUN
+        assert given.wish(job) is DesiredState.RUN
 
 
 def test_it_is_only_told_where_nothing_else_was_asked_for(tmp_path: Path):
@@ -122,4 +125,4 @@ def test_it_is_only_told_where_nothing_else_was_asked_for(tmp_path: Path):
         given.look()
         given.look()
         wait_until(lambda: given.reason(job) is Reason.IDLE, what="it is told")
-        assert (given.wish(job), given.gpus(job)) == (Wish.RUN, 1)
+        assert (given.wish(job), given.gpus(job)) == (DesiredState.RUN, 1)

@@ -6,7 +6,7 @@ from tests.support.vgpu import VirtualNode
 
 SPINS = """
 import ctypes
-from batuta.demo.device import find_device
+from batuta.demo.training import find_device
 device = find_device()
 print("ready", flush=True)
 while True:
@@ -14,9 +14,9 @@ while True:
 """
 MEASURES = """
 import json, sys, time
-from batuta.bootstrap.real_use import RealUse
+from batuta.bootstrap.local_gpus import NvmlUtilisation
 first, second = sys.argv[1:]
-use = RealUse({"a": [first], "b": [second]})
+use = NvmlUtilisation({"a": [first], "b": [second]})
 for _ in range(6):
     use.sample()
     time.sleep(0.2)

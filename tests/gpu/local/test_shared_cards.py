@@ -9,18 +9,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
+
+import pytest
 
 from batuta.api.operations import Operations, Submission
+from batuta.bootstrap import DEFAULT_POLICY
+from batuta.bootstrap.local_gpus import VirtualGpus
 from batuta.bootstrap.local_server import Server, UpOptions, built
-from batuta.bootstrap.virtual_gpus import VirtualGpus
 from batuta.core.cluster import Span
 from batuta.spec.task import parse_task
-from batuta.spec.task_json import task_to_json
+from batuta.spec.task_serialization import task_to_json
 from tests.support.local_replicas import wait_until
 
 SLEEPS = "exec sleep 1000"
 SPINS = """
-from batuta.demo.device import find_device
+from batuta.demo.training import find_device
 device = find_device()
 print("ready", flush=True)
 while True:
@@ -77,7 +81,13 @@ class Machine:
 
 
 @contextmanager
-def machine(tmp_path: Path, over_allocate: int = 100, busiest: float = 0.7) -> Iterator[Machine]:
+def machine(
+    tmp_path: Path,
+    over_allocate: int = 100,
+    busiest: float = 0.7,
+    shares: Literal["bin-pack", "spread"] = "bin-pack",
+    policy: str = "elastic-fifo",
+) -> Iterator[Machine]:
     options = UpOptions(
         home=tmp_path / "home",
         nodes=1,
@@ -85,7 +95,8 @@ def machine(tmp_path: Path, over_allocate: int = 100, busiest: float = 0.7) -> I
         virtual=True,
         over_allocate=over_allocate,
         busiest=busiest,
-        policy="elastic-fifo",
+        shares=shares,
+        policy=policy,
     )
     with built(options) as server:
         server.keep_jobs = False
@@ -114,12 +125,20 @@ def test_a_share_goes_there_too(tmp_path: Path):
         assert given.place("first", compute="20%", memory="1GiB").gpus == (1,)
 
 
-def test_a_busy_card_gets_no_further_sharer_unless_the_server_says_so(tmp_path: Path):
+@pytest.mark.parametrize("policy", [DEFAULT_POLICY, "elastic-fifo"])
+def test_a_busy_card_gets_no_further_sharer_unless_the_server_says_so(tmp_path: Path, policy: str):
     for busiest, card in ((0.7, 1), (1.0, 0)):
-        with machine(tmp_path / str(busiest), busiest=busiest) as given:
+        with machine(tmp_path / str(busiest), busiest=busiest, policy=policy) as given:
             assert given.place("first", compute="20%", memory="1GiB").gpus == (0,)
             with given.stranger(0):
                 assert given.place("second", compute="20%", memory="1GiB").gpus == (card,)
+
+
+@pytest.mark.parametrize("policy", [DEFAULT_POLICY, "elastic-fifo"])
+def test_shares_are_spread_where_the_server_says_so(tmp_path: Path, policy: str):
+    with machine(tmp_path, shares="spread", policy=policy) as given:
+        assert given.place("first", compute="20%", memory="1GiB").gpus == (0,)
+        assert given.place("second", compute="20%", memory="1GiB").gpus == (1,)
 
 
 def test_soft_shares_are_promised_more_than_there_is_where_the_server_says_so(tmp_path: Path):

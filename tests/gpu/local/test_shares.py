@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.bootstrap.local_gpus import LocalGpus
-from batuta.bootstrap.virtual_gpus import VirtualGpus
+from batuta.bootstrap.local_gpus import LocalGpus, VirtualGpus
 from batuta.gpu.share.limits import read_limits
 from tests.support.local_backends import Bench
 
@@ -39,7 +38,7 @@ class Card:
     def __init__(self, folder: Path) -> None:
         self.bench = Bench(folder, 1)
         self.virtual = VirtualGpus(folder, self.bench.nodes)
-        self.bench.equipment = self.gpus = LocalGpus(folder, {}, self.virtual)
+        self.bench.gpu_injector = self.gpus = LocalGpus(folder, {}, self.virtual)
         ready = threading.Event()
         self.gpus.prepare(ready.set)
         assert ready.wait(WITHIN_S)

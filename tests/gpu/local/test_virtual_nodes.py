@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from batuta.bootstrap.local_gpus import LocalGpus
-from batuta.bootstrap.local_nodes import virtual_nodes
-from batuta.bootstrap.virtual_gpus import VirtualGpus, device_path
-from batuta.bootstrap.virtual_use import VirtualUse
+from batuta.bootstrap.local_gpus import (
+    LocalGpus,
+    VirtualGpus,
+    VirtualGpuUtilisation,
+    device_path,
+    virtual_nodes,
+)
 from batuta.core.cluster import Node
-from batuta.gpu.vgpu.snapshot import Gpu
+from batuta.gpu.vgpu.snapshot import VirtualGpu
 from tests.support.cli_server import Cli
 from tests.support.local_backends import Bench
 from tests.support.vgpu import client_python
@@ -48,7 +51,7 @@ class Nodes:
     virtual: VirtualGpus
     gpus: LocalGpus
 
-    def read(self, node: str) -> tuple[Gpu, ...]:
+    def read(self, node: str) -> tuple[VirtualGpu, ...]:
         return self.virtual.read(node)
 
     def until(self, done: Callable[[], object]) -> None:
@@ -59,7 +62,7 @@ class Nodes:
 def nodes(tmp_path: Path) -> Iterator[Nodes]:
     bench = Bench(tmp_path, 2, 2)
     virtual = VirtualGpus(tmp_path, bench.nodes)
-    bench.equipment = gpus = LocalGpus(tmp_path, {}, virtual)
+    bench.gpu_injector = gpus = LocalGpus(tmp_path, {}, virtual)
     ready = threading.Event()
     gpus.prepare(ready.set)
     assert ready.wait(WITHIN_S)
@@ -119,7 +122,7 @@ def test_use_is_measured_and_whose_it_is(nodes: Nodes):
     nodes.bench.task("busy", TRAINS)
     nodes.bench.start("busy", "n0:0")
     nodes.until(lambda: nodes.read("n0")[0].launches > 0)
-    measure = VirtualUse(nodes.virtual, ("n0", "n1"))
+    measure = VirtualGpuUtilisation(nodes.virtual, ("n0", "n1"))
     assert measure.look() == {}
     begun = nodes.read("n0")[0].busy_ns
     nodes.until(lambda: nodes.read("n0")[0].busy_ns > begun + 300_000_000)
@@ -163,7 +166,7 @@ def test_without_a_compiler_jobs_run_as_before(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("PATH", str(tmp_path))
     bench = Bench(tmp_path, 1)
     virtual = VirtualGpus(tmp_path, bench.nodes)
-    bench.equipment = gpus = LocalGpus(tmp_path, {}, virtual)
+    bench.gpu_injector = gpus = LocalGpus(tmp_path, {}, virtual)
     ready = threading.Event()
     gpus.prepare(ready.set)
     assert ready.wait(WITHIN_S)

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta.gpu.share.build import share_library, share_probe
-from batuta.gpu.share.counters import ContainerShare, DeviceShare, read_region
-from batuta.gpu.share.limits import DeviceLimit, ShareLimits, write_limits
-from batuta.gpu.share.preload import share_environment
+from batuta.gpu.native_libraries import share_library, share_probe
+from batuta.gpu.share.limits import DeviceLimit, ShareLimits, share_environment, write_limits
+from batuta.gpu.share.region import ContainerShare, DeviceShare, read_region
 from tests.support.vgpu import VirtualNode
 
 MIB = 1 << 20

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from batuta.gpu.share.build import share_probe
-from batuta.gpu.share.layout import Card
+from batuta.gpu.native_libraries import share_probe
+from batuta.gpu.share.region import Card
 from tests.gpu.share.containers import Container, container, eventually, kill, limit
 from tests.support.vgpu import VirtualNode
 

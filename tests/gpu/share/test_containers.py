@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.share.build import share_library, share_probe
-from batuta.gpu.share.counters import read_region
+from batuta.gpu.native_libraries import share_library, share_probe
 from batuta.gpu.share.limits import LIMITS_PATH, ShareLimits, write_limits
+from batuta.gpu.share.region import read_region
 from tests.gpu.share.containers import DRIVER, HOLDER, MIB, container, end, limit, said
 from tests.support.vgpu import VirtualNode
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.share.build import compile_share, share_probe
-from batuta.gpu.vgpu.build import sources
+from batuta.gpu.native_libraries import compile_share, native_sources, share_probe
 from tests.gpu.share.containers import Container, container, limit
 from tests.support.vgpu import VirtualNode, compiler
 
@@ -48,8 +47,8 @@ def test_what_was_refused_and_what_was_the_most_is_counted(node: VirtualNode):
 def without_hooks(folder: Path, left_out: tuple[str, ...]) -> Path:
     """The library, compiled without standing before these functions."""
     native = folder / "native"
-    shutil.copytree(sources() / "share", native / "share")
-    shutil.copytree(sources() / "include", native / "include")
+    shutil.copytree(native_sources() / "share", native / "share")
+    shutil.copytree(native_sources() / "include", native / "include")
     table = native / "share" / "hooks.inc"
     lines = []
     for line in table.read_text().splitlines():

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from batuta.gpu.share.layout import Region
 from batuta.gpu.share.limits import DeviceLimit
+from batuta.gpu.share.region import Region
 from tests.gpu.share.containers import (
     DRIVER,
     MIB,
@@ -131,7 +131,7 @@ def test_one_that_is_killed_with_the_lock_leaves_nothing_wrong(node: VirtualNode
         [
             *(sys.executable, "-c"),
             "import ctypes, mmap, os, signal, sys\n"
-            "from batuta.gpu.share.layout import Region\n"
+            "from batuta.gpu.share.region import Region\n"
             "with open(sys.argv[1], 'r+b') as stream:\n"
             "    region = Region.from_buffer(mmap.mmap(stream.fileno(), 0))\n"
             "assert ctypes.CDLL(None).pthread_mutex_lock(ctypes.byref(region.lock)) == 0\n"

@@ -8,28 +8,33 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.share import layout
-from batuta.gpu.share.build import compile_probe, compile_share, share_library, share_probe
-from batuta.gpu.share.preload import share_environment
-from batuta.gpu.vgpu.build import sources
+from batuta.gpu.native_libraries import (
+    compile_probe,
+    compile_share,
+    native_sources,
+    share_library,
+    share_probe,
+)
+from batuta.gpu.share import region
+from batuta.gpu.share.limits import share_environment
 from batuta.spec.problem import InputError
 from tests.gpu.share.containers import container, limit
 from tests.support.vgpu import STRICT, VirtualNode, compile_program, compiler
 
 PROGRAMS = Path(__file__).parent / "programs"
 STRUCTURES = {
-    "share_device": layout.Device,
-    "share_use": layout.Use,
-    "share_process": layout.Process,
-    "share_region": layout.Region,
-    "share_tenant": layout.Tenant,
-    "share_card": layout.Card,
+    "share_device": region.Device,
+    "share_use": region.Use,
+    "share_process": region.Process,
+    "share_region": region.Region,
+    "share_tenant": region.Tenant,
+    "share_card": region.Card,
 }
 
 
 def test_the_sources_compile_without_a_warning(tmp_path: Path):
-    compile_share(tmp_path / "library", sources(), compiler(), ("-O0", *STRICT))
-    compile_probe(tmp_path / "probe", sources(), compiler(), ("-O0", *STRICT))
+    compile_share(tmp_path / "library", native_sources(), compiler(), ("-O0", *STRICT))
+    compile_probe(tmp_path / "probe", native_sources(), compiler(), ("-O0", *STRICT))
 
 
 def test_it_is_compiled_once_for_each_version_of_the_sources():
@@ -60,7 +65,7 @@ def test_c_and_python_agree_on_every_field(tmp_path: Path):
             believed.append(f"{name}.{field} {place.offset} {place.size}")
             questions.append(f"FIELD({name}, {field});")
     (tmp_path / "fields.inc").write_text("\n".join(questions))
-    folders = [f"-I{tmp_path}", f"-I{sources() / 'share'}"]
+    folders = [f"-I{tmp_path}", f"-I{native_sources() / 'share'}"]
     subprocess.run(
         [compiler(), "-std=c11", *folders, "-o", tmp_path / "layout", PROGRAMS / "layout.c"], check=True
     )
@@ -69,7 +74,7 @@ def test_c_and_python_agree_on_every_field(tmp_path: Path):
 
 
 def test_it_exports_its_hooks_and_nothing_else():
-    table = (sources() / "share" / "hooks.inc").read_text()
+    table = (native_sources() / "share" / "hooks.inc").read_text()
     hooks = {"dlsym", *re.findall(r"^(?:NVML_)?HOOK\((\w+)", table, re.MULTILINE)}
     for name in re.findall(r"^STREAM_HOOK\((\w+)", table, re.MULTILINE):
         hooks |= {name, f"{name}_ptsz"}
@@ -84,7 +89,7 @@ def test_sanitizers_find_nothing(tmp_path: Path, node: VirtualNode):
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O0")
     library = tmp_path / "libbatuta-share.so"
     try:
-        compile_share(library, sources(), compiler(), (*flags, "-Wl,-z,undefs"))
+        compile_share(library, native_sources(), compiler(), (*flags, "-Wl,-z,undefs"))
     except InputError:
         pytest.skip("needs a compiler with sanitizers: apt-get install libasan8 libubsan1")
     checkers = [
@@ -133,7 +138,7 @@ def test_musl_is_refused_in_words(tmp_path: Path):
     # given headers that do not say that they are glibc's, as musl's do not
     (tmp_path / "features.h").write_text("")
     refused = subprocess.run(
-        [compiler(), "-nostdinc", f"-I{tmp_path}", "-fsyntax-only", sources() / "share" / "glibc.h"],
+        [compiler(), "-nostdinc", f"-I{tmp_path}", "-fsyntax-only", native_sources() / "share" / "glibc.h"],
         capture_output=True,
         text=True,
         check=False,

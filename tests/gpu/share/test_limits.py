@@ -5,25 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.share.build import compile_share
+from batuta.gpu.native_libraries import compile_share, native_sources
 from batuta.gpu.share.limits import (
-    FORMAT,
+    LIBRARY_PATH,
+    LIMITS_FORMAT,
     LIMITS_PATH,
+    PRELOAD_PATH,
     DeviceLimit,
     ShareLimits,
+    container_mounts,
     from_text,
+    preload_text,
     read_limits,
+    share_environment,
     to_text,
     write_limits,
 )
-from batuta.gpu.share.preload import (
-    LIBRARY_PATH,
-    PRELOAD_PATH,
-    container_mounts,
-    preload_text,
-    share_environment,
-)
-from batuta.gpu.vgpu.build import sources
 from batuta.spec.problem import InputError
 from tests.gpu.share.containers import DRIVER, OUT_OF_MEMORY, container, limit, said
 from tests.support.vgpu import VirtualNode, compiler
@@ -85,7 +82,7 @@ def test_all_that_is_wrong_with_limits_is_said_at_once(tmp_path: Path):
         ("", ["f:1: the first line is not 'batuta-share 1'"]),
         ("batuta-share 2\n", ["f:1: the first line"]),
         (
-            f"{FORMAT}\nregio /r\ndevice GPU-1 memory_mb=1 weight=x\ncontainer a\ncontainer b\n",
+            f"{LIMITS_FORMAT}\nregio /r\ndevice GPU-1 memory_mb=1 weight=x\ncontainer a\ncontainer b\n",
             [
                 "f:2: unknown: 'regio' (did you mean region?)",
                 "f:3: unknown: 'memory_mb=1' (did you mean memory_mib?)",
@@ -131,8 +128,14 @@ def test_without_limits_the_library_only_passes_on(node: VirtualNode, tmp_path: 
         (lambda path: path.unlink(), "No such file or directory"),
         (lambda path: (path.unlink(), path.mkdir()), "not a file"),
         (lambda path: path.write_text("nonsense\n"), "line 1 cannot be read"),
-        (lambda path: path.write_text(f"{FORMAT}\nregion /r\ndevice GPU-1 weight=0\n"), "line 3 cannot"),
-        (lambda path: path.write_text(f"{FORMAT}\nregion /absent/region\n"), "cannot use /absent/region"),
+        (
+            lambda path: path.write_text(f"{LIMITS_FORMAT}\nregion /r\ndevice GPU-1 weight=0\n"),
+            "line 3 cannot",
+        ),
+        (
+            lambda path: path.write_text(f"{LIMITS_FORMAT}\nregion /absent/region\n"),
+            "cannot use /absent/region",
+        ),
     ],
     ids=["group", "others", "owner", "absent", "folder", "nonsense", "number", "region"],
 )
@@ -151,7 +154,7 @@ def test_where_root_has_set_limits_the_environment_cannot_name_others(tmp_path: 
     # given a library that looks for root's file in a place of this test
     roots = tmp_path / "etc" / "limits"
     library = tmp_path / "libbatuta-share.so"
-    compile_share(library, sources(), compiler(), ["-O0", f'-DSHARE_LIMITS_PATH="{roots}"'])
+    compile_share(library, native_sources(), compiler(), ["-O0", f'-DSHARE_LIMITS_PATH="{roots}"'])
     place = container(node, limit(node, 1000), library=library)
     # when there is none, then the environment's counts
     assert place.run_python(ASK) == "0 (999, 1000)\n"

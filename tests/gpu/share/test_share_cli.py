@@ -60,7 +60,7 @@ def raise_of(result: Result) -> None:
 def test_selftest_tries_everything_on_the_gpu_that_is_there(node: VirtualNode, monkeypatch):
     # given short loads: how exact shares are is benchmarked
     monkeypatch.setattr(selftest, "_LOAD_S", 0.3)
-    monkeypatch.setattr(selftest, "MOST_ERROR_POINTS", 100.0)
+    monkeypatch.setattr(selftest, "MAX_ERROR_POINTS", 100.0)
     gpu = node.read()[1]
     device = Device(1, gpu.uuid, "T4", gpu.memory_bytes // MIB)
     # when it runs

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from batuta.api import cluster_models, models, queue_models
+from batuta.api import models
 from batuta.core import event as ev
-from batuta.core.progress import Progress
+from batuta.core.job import Progress
 from tests.support.served_api import ELASTIC, ServedApi, served_api, until
 
 
@@ -15,7 +15,7 @@ def test_the_cluster_at_a_glance(api: ServedApi) -> None:
     # What the engine says of itself comes a moment after what it did.
     until(lambda: api.get("/cluster")["cycle"]["engine_cpu_s"] > 0)
     shown = until(lambda: found if (found := api.get("/cluster"))["seq"] == 5 else None)
-    cluster_models.Cluster.model_validate(shown)
+    models.Cluster.model_validate(shown)
     assert shown["gpus"] == {"total": 8, "used": 4, "free": 4, "cordoned": 0, "unhealthy": 0}
     assert shown["jobs"]["RUNNING"] == 1
     assert sum(shown["jobs"].values()) == 1
@@ -37,9 +37,9 @@ def test_nodes_are_cordoned_drained_and_come_back(api: ServedApi) -> None:
     api.submit(ELASTIC)
     where = api.wait_for("1", "RUNNING")["placement"][0]["node"]
     other = {"node-0": "node-1", "node-1": "node-0"}[where]
-    cluster_models.Nodes.model_validate(api.get("/nodes"))
+    models.Nodes.model_validate(api.get("/nodes"))
     cordoned = api.ask("POST", f"/nodes/{where}/cordon").json()
-    cluster_models.Node.model_validate(cordoned)
+    models.Node.model_validate(cordoned)
     assert cordoned["state"] == "cordoned"
     assert cordoned["gpus"][0]["jobs"] == [{"id": "1", "share": None}]
     assert api.job("1")["placement"][0]["node"] == where
@@ -81,9 +81,11 @@ def test_what_a_backend_knows_of_its_nodes(tmp_path: Path) -> None:
 def test_queues(api: ServedApi) -> None:
     assert [queue["name"] for queue in api.get("/queues")["queues"]] == ["default"]
     put = api.ask("PUT", "/queues/team", json={"quota": {"*": 2}, "cohort": "all", "weight": 2})
-    queue_models.Queue.model_validate(put.json())
+    models.Queue.model_validate(put.json())
     assert put.json()["quota"] == {"*": 2}
-    api.submit("run: x\nnum_nodes: 2\nresources: {labels: {kueue.x-k8s.io/queue-name: team}}\n")
+    api.submit(
+        "run: x\nnum_nodes: 2\nresources: {accelerators: 1, labels: {kueue.x-k8s.io/queue-name: team}}\n"
+    )
     api.wait_for("1", "RUNNING")
     team = next(queue for queue in api.get("/queues")["queues"] if queue["name"] == "team")
     assert team["used"] == {"*": 2}
@@ -96,13 +98,13 @@ def test_who_is_ahead_of_whom_and_who_lends(api: ServedApi) -> None:
     """Queue `rich` has eight GPUs and lends six to `poor`; the next two of `poor` wait in their order."""
     api.ask("PUT", "/queues/rich", json={"quota": {"*": 8}, "cohort": "all"})
     api.ask("PUT", "/queues/poor", json={"quota": {"*": 0}, "cohort": "all"})
-    queue = "resources: {labels: {kueue.x-k8s.io/queue-name: poor}"
+    queue = "resources: {accelerators: 1, labels: {kueue.x-k8s.io/queue-name: poor}"
     first = api.submit(f"run: x\nnum_nodes: 6\n{queue}}}\n")["id"]
     api.wait_for(first, "RUNNING")
     plain = api.submit(f"run: x\nnum_nodes: 3\n{queue}}}\n")["id"]
     urgent = api.submit(f"run: x\nnum_nodes: 4\n{queue}, priority: 5}}\n")["id"]
     waits = until(lambda: found if len(_waiting(found := api.get("/queues/poor"))) == 2 else None)
-    queue_models.QueueDetail.model_validate(waits)
+    models.QueueDetail.model_validate(waits)
     assert _waiting(waits) == [urgent, plain]
     assert [(one["id"], one["gpus"]) for one in waits["holding"]] == [(first, 6)]
     assert waits["borrowed"] == {"*": 6}
@@ -113,7 +115,7 @@ def test_who_is_ahead_of_whom_and_who_lends(api: ServedApi) -> None:
     assert told["quota_reserved"]["reason"] == "WaitingForQuota"
     assert api.job(first)["quota_reserved"]["reason"] == "QuotaReserved"
     all_ = api.get("/queues")
-    queue_models.Queues.model_validate(all_)
+    models.Queues.model_validate(all_)
     assert next(one for one in all_["queues"] if one["name"] == "rich")["lent"] == {"*": 6}
     assert [(one["name"], one["running"], one["pending"]) for one in all_["cohorts"]] == [("all", 1, 2)]
     assert api.ask("GET", "/queues/por").status_code == 404
@@ -135,7 +137,7 @@ def test_queues_that_make_no_sense(shared_api: ServedApi) -> None:
 
 def test_the_policy_is_changed_at_run_time(api: ServedApi) -> None:
     shown = api.get("/policy")
-    cluster_models.PolicyAnswer.model_validate(shown)
+    models.PolicyAnswer.model_validate(shown)
     assert shown["name"] == "elastic-fifo"
     assert {one["name"] for one in shown["policies"]} >= {"fifo", "elastic-fifo"}
     api.submit(ELASTIC)

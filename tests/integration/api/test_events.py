@@ -5,8 +5,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from batuta.api import stream
-from batuta.core.progress import Progress
+from batuta.api.routes import events as event_routes
+from batuta.core.job import Progress
 from tests.support.live_service import live_service
 from tests.support.served_api import ELASTIC, ServedApi, listening, served_api, stream_of, until
 
@@ -53,7 +53,7 @@ def test_new_events_come_as_they_happen_and_a_reader_goes_on_where_it_was(api: S
 def test_a_reader_of_old_events_gets_them_from_the_journal(api: ServedApi) -> None:
     api.submit()
     api.wait_for("1", "RUNNING")
-    feed = api.live.app.state.desk.feed
+    feed = api.live.app.state.batuta.feed
     for step in range(30):
         api.live.backend.progress("1", 100.0, Progress(step=step))
     until(lambda: feed.last_seq >= 35)
@@ -78,7 +78,7 @@ def test_numbers_that_are_gone_reset_the_reader(api: ServedApi) -> None:
     for after in ("999999", None):
         if after is None:
             # As after pruning: the oldest events are no longer there.
-            until(lambda: api.live.app.state.desk.feed.last_seq == 2)
+            until(lambda: api.live.app.state.batuta.feed.last_seq == 2)
             api.live.store.database.write_now([("DELETE FROM events WHERE seq < 2", ())])
         with stream_of(api, f"/events?after={after or 0}") as events:
             first = next(events)
@@ -86,7 +86,7 @@ def test_numbers_that_are_gone_reset_the_reader(api: ServedApi) -> None:
 
 
 def test_a_silent_stream_shows_that_it_is_alive(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "KEEP_ALIVE_S", 0.05)
+    monkeypatch.setattr(event_routes, "KEEP_ALIVE_S", 0.05)
     with stream_of(api, "/events?types=GpuFailed") as events:
         assert next(events).seq == "2"
         assert next(events).seq == ""
@@ -99,7 +99,7 @@ def test_a_silent_stream_shows_that_it_is_alive(api: ServedApi, monkeypatch: pyt
 def test_streams_end_when_told(tmp_path: Path) -> None:
     with served_api(tmp_path) as api, stream_of(api) as events:
         next(events)
-        api.live.app.state.desk.feed.close()
+        api.live.app.state.batuta.feed.close()
         assert not list(events)
 
 

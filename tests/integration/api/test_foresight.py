@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from batuta.api import foresight_models
-from batuta.backends.sim.foresight.questions import Answer, Question
-from batuta.bootstrap.foresight import answer
+from batuta.api import models
+from batuta.backends.sim.forecast.queries import Query, QueryResult
+from batuta.bootstrap.forecast_process import answer
 from batuta.core.world import World
 from tests.support.served_api import ELASTIC, SLEEPER, ServedApi, served_api
 
@@ -20,7 +20,7 @@ class Counted:
     def __init__(self) -> None:
         self.asked = 0
 
-    def __call__(self, world: World, question: Question) -> Answer:
+    def __call__(self, world: World, question: Query) -> QueryResult:
         self.asked += 1
         return answer(world, question)
 
@@ -41,7 +41,7 @@ def test_every_job_that_is_not_over_has_an_expected_finish(api: ServedApi) -> No
         api.submit(BIG)
     api.wait_for("1", "RUNNING")
     told = api.get("/eta")
-    foresight_models.EtaAnswer.model_validate(told)
+    models.EtaAnswer.model_validate(told)
     assert [job["id"] for job in told["jobs"]] == ["1", "2", "3"]
     assert "if nothing else arrives" in told["assumes"]
     waiting = told["jobs"][2]
@@ -101,7 +101,7 @@ def test_a_what_if_tells_the_change_for_every_job_and_changes_nothing(api: Serve
         version, nodes = world.version, len(world.nodes.nodes)
     asked = {"add_nodes": "2x4:virtual", "submit": [{"task": SLEEPER}], "policy": "fifo"}
     told = api.ask("POST", "/whatif", json=asked).json()
-    foresight_models.WhatIfAnswer.model_validate(told)
+    models.WhatIfAnswer.model_validate(told)
     assert told["changed_policy"] == "fifo"
     assert told["wait_s"]["after"] < told["wait_s"]["before"]
     assert [job["id"] for job in told["jobs"]] == ["1", "2", "3", "4", "new-1"]
@@ -125,18 +125,18 @@ def test_all_that_is_wrong_with_a_what_if_is_told_at_once(api: ServedApi) -> Non
         "policy": "nope",
         "add_nodes": "2xx",
         "drain": ["node-9"],
-        "submit": [{"task": "resources: {accelerators: H100:1}\nrun: x\n"}],
+        "submit": [{"task": "resources: {accelerators: H100:99}\nrun: x\n"}],
         "quota": [{"name": "q.yaml", "text": "queues: 7"}],
     }
     refused = api.ask("POST", "/whatif", json=asked)
     assert refused.status_code == 422
     told = " ".join(one["message"] for one in refused.json()["problems"])
-    for word in ("nope", "2xx", "node-9", "H100", "queues"):
+    for word in ("nope", "2xx", "node-9", "needs 99 GPUs", "queues"):
         assert word in told, told
 
 
 def test_a_server_that_cannot_look_ahead_just_now_says_so(tmp_path: Path) -> None:
-    def broken(world: World, question: Question) -> Answer:
+    def broken(world: World, question: Query) -> QueryResult:
         raise OSError("no process")
 
     with served_api(tmp_path, foresight=broken) as api:

@@ -9,8 +9,7 @@ import pytest
 
 from batuta.api import models
 from batuta.core import event as ev
-from batuta.core.job import JobState
-from batuta.core.progress import Progress
+from batuta.core.job import JobState, Progress
 from tests.support.quotas import short
 from tests.support.served_api import ELASTIC, SLEEPER, ServedApi, served_api, until
 
@@ -61,11 +60,19 @@ def test_a_submitted_job_runs_and_is_told_as_the_contract_says(api: ServedApi) -
 
 
 @pytest.mark.parametrize("dryrun", ["true", "false"])
-def test_a_queue_that_nobody_made_is_noted(api: ServedApi, dryrun: str) -> None:
-    for queue, notes in (("default", 0), ("team", 1)):
-        body = {"task": SLEEPER, "overrides": {"queue": queue}}
-        told = post(api, body, params={"dryrun": dryrun}).json()["notes"]
-        assert told.count("no queues are set up: team has no limits (batuta queues apply)") == notes
+def test_a_queue_that_nobody_made_is_noted_in_a_file_and_refused_where_it_is_said(
+    api: ServedApi, dryrun: str
+) -> None:
+    """A task file may come from a cluster that has the queue; who names one here means one that is here."""
+    labelled = SLEEPER.replace("resources: {", "resources: {labels: {kueue.x-k8s.io/queue-name: team}, ")
+    told = post(api, {"task": labelled}, params={"dryrun": dryrun}).json()["notes"]
+    assert "no queues are set up: team has no limits (batuta queues apply)" in told
+    said = {"task": SLEEPER, "overrides": {"queue": "team"}}
+    refused = post(api, said, params={"dryrun": dryrun})
+    assert refused.status_code == 422
+    assert "there is no queue team: no queues are set up" in refused.text
+    said["overrides"] = {"queue": "default"}
+    assert post(api, said, params={"dryrun": dryrun}).status_code in (200, 201)
 
 
 def test_progress_gives_an_eta_and_the_end_an_exit_code(api: ServedApi) -> None:
@@ -93,7 +100,7 @@ def test_yaml_text_and_an_object_make_the_same_job(api: ServedApi) -> None:
 def test_overrides_and_the_base_of_paths(api: ServedApi, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     body = {
-        "task": "workdir: work\nrun: echo $A\nenvs: {A: null}\n",
+        "task": "workdir: work\nrun: echo $A\nenvs: {A: null}\nresources: {accelerators: 1}\n",
         "base_dir": str(tmp_path),
         "overrides": {"name": "other", "num_nodes": 2, "priority": 7, "env": {"A": "1"}},
     }
@@ -109,7 +116,9 @@ def test_a_dry_run_stores_nothing(api: ServedApi) -> None:
     models.Submitted.model_validate_json(answer.content)
     assert answer.json()["job"]["state"] == "PENDING"
     assert api.get("/jobs")["total"] == 0
-    refused = post(api, {"task": "run: true\nnum_nodes: 99\n"}, params={"dryrun": "true"})
+    refused = post(
+        api, {"task": "run: true\nresources: {accelerators: 1}\nnum_nodes: 99\n"}, params={"dryrun": "true"}
+    )
     assert refused.status_code == 422
 
 
@@ -117,7 +126,6 @@ BAD: dict[str, tuple[Any, str]] = {
     "unknown key": ({"task": "runn: x\n"}, "runn"),
     "no run": ({"task": "name: x\n"}, "run"),
     "too many GPUs": ({"task": "run: x\nresources: {accelerators: virtual:9}\n"}, "9"),
-    "a type that is not there": ({"task": "run: x\nresources: {accelerators: H100:1}\n"}, "H100"),
     "relative path without a base": ({"task": "run: x\nworkdir: here\n"}, "relative"),
     "a folder that is not there": ({"task": "run: x\nworkdir: /no/such/place\n"}, "not there"),
     "an unknown override": ({"task": "run: x\n", "overrides": {"speed": 1}}, "speed"),
@@ -207,7 +215,10 @@ def test_a_key_belongs_to_its_user(api: ServedApi) -> None:
 
 def test_a_refused_submit_does_not_use_up_its_key(api: ServedApi) -> None:
     key = {"Idempotency-Key": "k"}
-    assert post(api, {"task": "run: x\nnum_nodes: 99\n"}, headers=key).status_code == 422
+    assert (
+        post(api, {"task": "run: x\nresources: {accelerators: 1}\nnum_nodes: 99\n"}, headers=key).status_code
+        == 422
+    )
     assert post(api, {"task": SLEEPER}, headers=key).status_code == 201
 
 
@@ -287,7 +298,8 @@ def test_unknown_jobs(shared_api: ServedApi) -> None:
 
 
 def test_a_size_may_be_fixed_or_given_a_range(api: ServedApi) -> None:
-    api.submit(ELASTIC)
+    # Otherwise it would keep its size: it never saves.
+    api.submit(ELASTIC.replace("on-signal}", "on-signal, restartable: true}"))
     api.wait_for("1", "RUNNING")
 
     def patched(**patch: Any) -> tuple[int, int, int]:
@@ -330,7 +342,9 @@ def test_changes_that_make_no_sense_change_nothing(tmp_path: Path, patch: dict[s
 
 
 def test_sizes_stay_those_of_the_task(api: ServedApi) -> None:
-    api.submit("run: x\nelastic: {min_nodes: 1, max_nodes: 4, sizes: [1, 2, 4]}\n")
+    api.submit(
+        "run: x\nresources: {accelerators: 1}\nelastic: {min_nodes: 1, max_nodes: 4, sizes: [1, 2, 4]}\n"
+    )
     refused = api.ask("PATCH", "/jobs/1", json={"nodes": 3})
     assert refused.status_code == 422
     assert refused.json()["problems"][0]["fix"] == "one of 1, 2, 4"
@@ -432,3 +446,71 @@ def test_the_result_of_a_job(api: ServedApi) -> None:
     assert api.ask("GET", "/jobs/1/result").status_code == 404
     api.live.store.results.stage("1", '{"accuracy":0.9}')
     assert api.get("/jobs/1/result") == {"value": {"accuracy": 0.9}}
+
+
+def test_a_job_runs_again_with_its_secrets_and_what_is_said_over_it(api: ServedApi) -> None:
+    """Given a job that is over, when its user submits one like it, then the new job has its task."""
+    first = api.submit(ELASTIC, user="ben")["id"]
+    api.ask("DELETE", f"/jobs/{first}", "ben")
+    api.wait_for(first, "CANCELLED")
+    asked = {"like": first, "overrides": {"name": "again", "max_nodes": 2, "env": {"LR": "0.1"}}}
+    answer = api.ask("POST", "/jobs", "ben", json=asked)
+    assert answer.status_code == 201, answer.text
+    made = api.job(answer.json()["job"]["id"])
+    assert (made["name"], made["user"], made["gpus"]["max"]) == ("again", "ben", 2)
+    assert made["task"]["run"] == "torchrun train.py"
+    assert made["task"]["envs"] == {"LR": "0.1"}
+    stored = api.live.store.tasks.get(made["id"])
+    assert stored is not None
+    assert "hush-hush" in stored
+
+
+def test_only_its_user_and_admins_run_a_job_again(api: ServedApi) -> None:
+    """A task has secrets: whoever runs it again has them."""
+    first = api.submit(ELASTIC, user="ben")["id"]
+    assert api.ask("POST", "/jobs", "eva", json={"like": first}).status_code == 403
+    assert api.ask("POST", "/jobs", "vic", json={"like": first}).status_code == 403
+    assert api.ask("POST", "/jobs", "ana", json={"like": first}).json()["job"]["user"] == "ana"
+    assert api.ask("POST", "/jobs", "ben", json={"like": "404"}).status_code == 404
+
+
+def test_a_job_whose_files_are_gone_says_so_when_it_shall_run_again(api: ServedApi, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    first = api.submit(SLEEPER + f"workdir: {code}\n")["id"]
+    code.rmdir()
+    refused = api.ask("POST", "/jobs", json={"like": first})
+    assert refused.status_code == 422
+    (problem,) = refused.json()["problems"]
+    assert problem["message"] == f"workdir '{code}' is not there"
+    assert problem["file"] == f"the task of job {first}"
+
+
+def test_a_submit_names_a_task_or_a_job(api: ServedApi) -> None:
+    for body in ({}, {"task": SLEEPER, "like": "1"}):
+        refused = api.ask("POST", "/jobs", json=body)
+        assert refused.status_code == 422
+        assert "either task or like" in refused.text
+
+
+def test_the_task_file_of_a_job_makes_the_same_job(api: ServedApi) -> None:
+    first = api.submit(ELASTIC)
+    answer = api.ask("GET", f"/jobs/{first['id']}/task", "vic")
+    assert answer.headers["content-type"].startswith("application/yaml")
+    assert "hush-hush" not in answer.text
+    refused = api.ask("POST", "/jobs", content=answer.text, headers={"Content-Type": "application/yaml"})
+    assert "HF_TOKEN" in refused.text
+    again = api.submit(answer.text.replace("HF_TOKEN: null", "HF_TOKEN: mine"))
+    assert again["gpus"] == first["gpus"]
+
+
+def test_how_busy_the_gpus_of_a_job_were_is_kept(api: ServedApi) -> None:
+    """Given reports of use, when a job is asked for, then its GPUs' mean over time is there."""
+    job = api.submit(ELASTIC)["id"]
+    api.wait_for(job, "RUNNING")
+    (span, *_) = api.job(job)["placement"]
+    busy = tuple(0.5 if gpu in span["gpus"] else 0.0 for gpu in range(4))
+    assert api.get(f"/jobs/{job}/gpu-use")["points"] == []
+    api.live.service.request(lambda world: (ev.GpusUsed(world.now_s, span["node"], busy),)).result(10)
+    points = until(lambda: api.get(f"/jobs/{job}/gpu-use")["points"])
+    assert [(point["busy"], point["gpus"]) for point in points] == [(0.5, len(span["gpus"]))]

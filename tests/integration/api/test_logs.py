@@ -123,3 +123,15 @@ def test_follow_from_an_offset(logged: ServedApi) -> None:
 def test_what_is_no_text_is_passed_on(logged: ServedApi) -> None:
     logged.live.files.write_log("1", b"\xff\xfe\x00", rank=1)
     assert logged.ask("GET", "/jobs/1/logs?rank=1").content == b"\xff\xfe\x00"
+
+
+def test_lines_with_a_text_are_found_in_the_whole_log(logged: ServedApi) -> None:
+    """Given a long log, when a text is sought, then its lines come with their numbers, the last when many."""
+    logged.live.files.write_log("1", "".join(f"step {k}\n" for k in range(20_000)) + "ERROR: no space")
+    found = logged.get("/jobs/1/logs/search", params={"text": "error"})
+    assert found == {"matches": [{"line": 20_011, "text": "ERROR: no space"}], "total": 1, "lines": 20_011}
+    many = logged.get("/jobs/1/logs/search", params={"text": "STEP 1", "limit": 2})
+    assert (many["total"], [one["text"] for one in many["matches"]]) == (11_111, ["step 19998", "step 19999"])
+    assert logged.get("/jobs/1/logs/search", params={"text": "a.*b"})["total"] == 0
+    assert logged.ask("GET", "/jobs/1/logs/search").status_code == 422
+    assert logged.ask("GET", "/jobs/1/logs/search?rank=1&text=x").status_code == 404

@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from batuta.api import quota_models
+from batuta.api import models
 from batuta.client.client import Client
 from tests.support.served_api import ServedApi, until
 
@@ -35,7 +35,7 @@ def apply(api: ServedApi, *texts: str, **more: Any) -> Any:
 
 def changes(answer: Any) -> list[str]:
     assert answer.status_code == 200, answer.text
-    quota_models.QuotaChanged.model_validate(answer.json())
+    models.QuotaChanged.model_validate(answer.json())
     return [f"{one['kind']} {one['name']} {one['change']}" for one in answer.json()["objects"]]
 
 
@@ -56,7 +56,7 @@ def test_what_holds_can_be_read_back_and_applied_again(api: ServedApi) -> None:
     fair = "{apiVersion: config.kueue.x-k8s.io/v1beta2, kind: Configuration, fairSharing: {}}"
     assert changes(apply(api, FLAVOR, QUEUE, DOOR, fair))[-1] == "Configuration fairSharing changed"
     found = api.get("/quota")
-    quota_models.QuotaObjects.model_validate(found)
+    models.QuotaObjects.model_validate(found)
     kinds = [one["kind"] for one in found["objects"]]
     assert kinds == ["Configuration", "ResourceFlavor", "ClusterQueue", "LocalQueue"]
     again = apply(api, yaml.safe_dump_all(found["objects"]))

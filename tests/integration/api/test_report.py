@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from batuta.api import models
-from batuta.api.report_models import Report
-from batuta.core.expected import ExpectedWork, SizeChoice
-from batuta.core.job import Job
-from batuta.prediction.duration_calibration import Calibration
+from batuta.api.models import Report
+from batuta.core.job import ExpectedWork, Job, SizeChoice
+from batuta.prediction.duration import Calibration
 from batuta.prediction.initial_size import settle
 from tests.support.served_api import ELASTIC, ServedApi, served_api
 

@@ -28,9 +28,12 @@ ROUTES = (
     Route(VIEWER, "get", "/api/v1/jobs"),
     Route(USER, "post", "/api/v1/jobs", {"task": SLEEPER}),
     Route(VIEWER, "get", "/api/v1/jobs/{job}"),
-    Route(USER, "patch", "/api/v1/jobs/{job}", {"priority": 1}),
+    Route(USER, "patch", "/api/v1/jobs/{job}", {"priority": -1}),
     Route(USER, "delete", "/api/v1/jobs/{job}"),
     Route(VIEWER, "get", "/api/v1/jobs/{job}/logs"),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}/logs/search"),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}/task"),
+    Route(VIEWER, "get", "/api/v1/jobs/{job}/gpu-use"),
     Route(VIEWER, "get", "/api/v1/jobs/{job}/explain"),
     Route(VIEWER, "get", "/api/v1/jobs/{job}/suggestions"),
     Route(VIEWER, "get", "/api/v1/jobs/{job}/events"),
@@ -74,6 +77,7 @@ def ask(api: ServedApi, route: Route, headers: dict[str, str]) -> int:
     job = api.submit(user="ben")["id"] if "{job}" in route.path else ""
     path = route.path.format(job=job, node="node-0", queue="default", hash="0" * 64, **OBJECT)
     params = {"follow": "false"} if path.endswith("/events") else {}
+    params |= {"text": "x"} if path.endswith("/search") else {}
     more = {} if route.body is None else {"json": route.body}
     return api.http.request(route.method, path, headers=headers, params=params, **more).status_code
 
@@ -118,10 +122,27 @@ def test_a_user_changes_only_their_own_jobs(api: ServedApi) -> None:
         assert refused.status_code == 403
         assert "ben" in refused.json()["detail"]
     assert api.job(own)["priority"] == 0
-    assert api.ask("PATCH", f"/jobs/{own}", "ben", json={"priority": 5}).json()["priority"] == 5
+    assert api.ask("PATCH", f"/jobs/{own}", "ben", json={"priority": -5}).json()["priority"] == -5
     assert api.ask("DELETE", f"/jobs/{own}", "ana").status_code == 202
     api.wait_for(own, "CANCELLED")
     assert api.ask("DELETE", f"/jobs/{own}", "eva").status_code == 403
+
+
+def test_a_user_may_not_raise_a_priority_above_what_the_role_or_the_queue_allows(api: ServedApi) -> None:
+    queue = {"quota": {"*": 2}, "max_priority": 50}
+    assert api.ask("PUT", "/queues/urgent", json=queue).json()["max_priority"] == 50
+    own = api.submit(user="ben")["id"]
+    refused = api.ask("PATCH", f"/jobs/{own}", "ben", json={"priority": 5})
+    assert (refused.status_code, "priority 5 is above 0" in refused.json()["detail"]) == (403, True)
+    moved = api.ask("PATCH", f"/jobs/{own}", "ben", json={"priority": 50, "queue": "urgent"})
+    assert (moved.status_code, moved.json()["priority"]) == (200, 50)
+    back = api.ask("PATCH", f"/jobs/{own}", "ben", json={"queue": "default"})
+    assert (back.status_code, "priority 50 is above 0" in back.json()["detail"]) == (403, True)
+    assert api.ask("PATCH", f"/jobs/{own}", "ben", json={"wish": "park"}).status_code == 200
+    trial, kind = "run: x\ntrial: {sizes: [1], priority: 500}\n", {"Content-Type": "application/yaml"}
+    tried = api.ask("POST", "/jobs", "ben", content=trial, headers=kind)
+    assert (tried.status_code, "priority 500 is above 0" in tried.json()["detail"]) == (403, True)
+    assert api.ask("PATCH", f"/jobs/{own}", "ana", json={"priority": 900}).json()["priority"] == 900
 
 
 def test_a_revoked_token_is_refused_at_once(api: ServedApi) -> None:

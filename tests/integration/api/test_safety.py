@@ -35,7 +35,7 @@ def test_secrets_never_appear_in_an_answer(api: ServedApi, tmp_path: Path) -> No
     api.submit(ELASTIC)
     body = {"task": "run: x\nsecrets: {A: null}\n", "overrides": {"secret": {"A": SECRET}}}
     assert api.ask("POST", "/jobs", json=body).status_code == 201
-    bad = {"task": f"run: x\nsecrets: {{A: {SECRET}}}\nnum_nodes: 99\n"}
+    bad = {"task": f"run: x\nsecrets: {{A: {SECRET}}}\nnum_nodes: 99\nresources: {{accelerators: 1}}\n"}
     worse = {"task": "run: x\n", "overrides": {"secret": {"A": [SECRET]}}, "extra": SECRET}
     texts = [
         api.ask("POST", "/jobs", json=bad).text,

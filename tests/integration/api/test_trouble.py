@@ -9,7 +9,7 @@ import pytest
 
 from batuta.core.event import Event
 from batuta.store.errors import StoreFullError
-from batuta.store.sqlite_store import SqliteStore
+from batuta.store.store import SqliteStore
 from tests.support.served_api import SLEEPER, ServedApi, served_api, until
 
 

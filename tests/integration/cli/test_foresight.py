@@ -1,5 +1,7 @@
 """When, what if, and what would have been: from the command line, with a server and without one."""
 
+import time
+
 import pytest
 
 from batuta.client.errors import ApiError, NoServerError
@@ -43,12 +45,38 @@ def test_a_second_policy_watches_and_tells(cli):
     assert "no policy watches any more" in cli.ok("policy", "shadow", "off")
 
 
+def test_explain_and_eta_agree_on_when_a_job_starts(cli):
+    holder = cli.launch("--num-nodes", "8", "--", "sleep 300")
+    cli.wait(holder, "RUNNING")
+    waits = cli.launch("--num-nodes", "8", "--", "sleep 1")
+    cli.until(lambda: cli.json("explain", waits), lambda found: found["reason"] is not None)
+    explained, foretold = cli.json("explain", waits), cli.json("eta", waits)
+    (start,) = [one["start"] for one in foretold["jobs"]]
+    assert explained["start"]["p50_s"] == pytest.approx(start["p50_s"], abs=60.0)
+    (ends,) = [one for one in explained["suggestions"] if one["code"] == "JOB_ENDS"]
+    (holding,) = [one["finish"] for one in cli.json("eta", holder)["jobs"]]
+    assert time.time() + ends["within_s"] == pytest.approx(holding["p50_s"], abs=60.0)
+    assert "expected to start in" in cli.ok("explain", waits)
+
+
+def test_a_few_jobs_on_a_new_server_are_not_taken_for_what_keeps_coming(cli):
+    """Whoever tries it out submits some, one after another; they say nothing of the next hours."""
+    for _ in range(4):
+        cli.launch("--", "sleep 300")
+        time.sleep(11.0)
+    told = cli.json("eta")
+    assert "if nothing else arrives" in told["assumes"]
+    assert not any("keep coming" in one for one in told["assumes"])
+
+
 def test_the_past_is_replayed_while_the_server_runs(cli):
     job = cli.launch("--", "true")
     cli.wait(job, "SUCCEEDED")
     told = cli.json("replay", "--from", "1h", "--policy", "srjf,afs-l")
     assert [row["policy"] for row in told["rows"]] == ["", "rent", "srjf", "afs-l"]
     assert all(row["missing"] == 0 for row in told["rows"])
+    both = cli.json("replay", "--from", "1h", "-p", "srjf", "-p", "afs-l")
+    assert [row["policy"] for row in both["rows"]] == ["", "rent", "srjf", "afs-l"], "as with a comma"
 
 
 BAD = (

@@ -1,6 +1,7 @@
 """`batuta report`, and a size that is left open, as people see them."""
 
 import json
+import time
 
 import pytest
 
@@ -12,7 +13,7 @@ def test_the_report_in_words_as_json_and_as_a_page(cli):
     assert "default" in words
     told = cli.json("report", "--from", "1h")
     total = told["total"]
-    parts = ("used", "restarting", "lost", "idle", "fragmented", "unavailable")
+    parts = ("used", "unused", "restarting", "lost", "idle", "fragmented", "unavailable")
     assert sum(total[f"{part}_gpu_s"] for part in parts) == pytest.approx(total["capacity_gpu_s"])
     assert total["used_gpu_s"] + total["restarting_gpu_s"] > 0
     assert not cli.ok("report", "--html", "waste.html")
@@ -47,3 +48,19 @@ def test_a_size_that_is_left_open_comes_with_its_reason(cli):
     wrong = cli.run("launch", "--num-nodes", "some", "-d", "--", "true")
     assert wrong.returncode == 2
     assert "or auto, found 'some'" in wrong.stderr
+
+
+def test_what_a_job_holds_without_using_it_is_not_used(cli):
+    """Given a job that sleeps on all GPUs, then the report says what the nodes' utilisation says."""
+
+    def utilisation() -> list[float | None]:
+        return [gpu["utilisation"] for node in cli.json("nodes") for gpu in node["gpus"]]
+
+    cli.until(utilisation, lambda found: None not in found)
+    job = cli.launch("--num-nodes", "8", "--", "sleep", "300")
+    cli.wait(job, "RUNNING")
+    time.sleep(3)
+    total = cli.json("report", "--from", "2s")["total"]
+    assert utilisation() == [0.0] * 8
+    assert total["used_gpu_s"] == 0.0
+    assert total["unused_gpu_s"] == pytest.approx(total["capacity_gpu_s"])

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,34 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+def test_a_server_whose_file_is_lost_is_found_by_its_lock(tmp_path: Path):
+    cli = Cli(tmp_path / "home", tmp_path)
+    started = cli.run("up", "--virtual", "--port", "0", "-d")
+    assert started.returncode == 0, started.stderr
+    (cli.home / "server.json").unlink()
+    job = cli.launch("--", "true")
+    cli.wait(job, "SUCCEEDED")
+    assert "has stopped" in cli.ok("down")
+    assert "no server is running" in cli.run("queue").stderr
+
+
+def test_install_says_what_it_needs_where_the_extra_is_missing(tmp_path: Path):
+    """A Python in which msgspec cannot be imported, as after `pip install batuta` alone."""
+    code = "import sys; sys.modules['msgspec'] = None; from batuta.cli.main import run; run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "install"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: Kubernetes needs msgspec, which is not installed (pip install 'batuta[kube]')\n"
+    )
 
 
 def test_up_down_and_up_again(tmp_path: Path):

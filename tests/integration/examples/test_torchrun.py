@@ -1,13 +1,14 @@
 """A real torchrun with examples/torchrun-elastic: 2 nodes, then 1, then 2, with what Batuta sets."""
 
-from dataclasses import replace
+import os
+from pathlib import Path
 
 import pytest
 
 from batuta.core.job import JobKind
-from batuta.spec.overrides import Overrides
-from batuta.spec.task import read_task
-from batuta.spec.task_job import find_kind
+from batuta.spec.task import Task, read_task
+from batuta.spec.task_elastic import find_kind
+from batuta.spec.task_env import Overrides
 from tests.support.elastic_runs import ElasticJob
 from tests.support.torch_install import REPO, require_torch
 
@@ -16,15 +17,26 @@ STEPS = 20_000
 
 
 @pytest.fixture
+def venv(tmp_path: Path) -> Path:
+    return require_torch().environment(tmp_path / "venv")
+
+
+@pytest.fixture
 def job(tmp_path):
-    own = ElasticJob(tmp_path / "job", inherited=require_torch().env(tmp_path / "bin"))
+    env = {"LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPO / "src")}
+    env |= {"PATH": os.environ.get("PATH", os.defpath), **require_torch().quirks}
+    own = ElasticJob(tmp_path / "job", inherited=env)
     yield own
     own.clean_up()
 
 
-def test_torchrun_2_then_1_then_2_nodes(job):
+def example(venv: Path, steps: int) -> Task:
     path = REPO / "examples" / "torchrun-elastic" / "task.yaml"
-    task = read_task(path, Overrides(env={"STEPS": str(STEPS)}))
+    return read_task(path, Overrides(env={"STEPS": str(steps), "VENV": str(venv)}))
+
+
+def test_torchrun_2_then_1_then_2_nodes(job, venv):
+    task = example(venv, STEPS)
     assert find_kind(task.run) is JobKind.TORCH_ELASTIC
     saved = 0
     for size in (2, 1):
@@ -36,7 +48,7 @@ def test_torchrun_2_then_1_then_2_nodes(job):
         # Each start went on from where the one before had saved.
         assert f"of {size}, from step {before} of" in run.all_logs()
 
-    last = job.start(replace(task, envs=(("STEPS", str(saved + 20)),)), 2)
+    last = job.start(example(venv, saved + 20), 2)
     returned = last.finish()
     assert f"rank 1 of 2, from step {saved} of" in last.all_logs()
     assert (last.step(), returned["steps"]) == (saved + 20, saved + 20)

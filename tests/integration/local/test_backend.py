@@ -7,8 +7,8 @@ import time
 import pytest
 
 from batuta.core import event as ev
-from batuta.core.command import Migrate, Preempt, Start
 from batuta.core.job import JobState
+from batuta.core.plan import Migrate, Preempt, Start
 from batuta.core.reason import Reason
 from tests.support.local_backends import TRAINS, WAITS, Bench
 from tests.support.worlds import at

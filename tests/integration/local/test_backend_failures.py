@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from batuta.backends.local import processes
+from batuta.backends.local.job_files import RunRecord
 from batuta.backends.local.job_run import JobRun
 from batuta.backends.local.live_run import LiveRun
-from batuta.backends.local.run_record import RunRecord
-from batuta.backends.local.state import Phase, ReplicaState
+from batuta.backends.local.mounts import sweep_mount_points
+from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaState
 from batuta.core import event as ev
 from batuta.core.job import JobState
 from tests.support.local_backends import ANSWER, WAITS, Bench
@@ -113,20 +114,22 @@ def test_setup_that_fails_is_the_end(bench: Bench):
     assert not bench.heard(ev.JobStarted, "a")
 
 
-def test_setup_is_done_once_per_node_and_before_any_run_is_said_to_run(bench: Bench):
+def test_setup_is_done_once_for_each_rank_before_any_of_them_runs(bench: Bench):
+    done = '"$BATUTA_CHECKPOINT_DIR/setups"'
     bench.task(
         "a",
-        WAITS,
-        setup='sleep 0.2; echo $SKYPILOT_SETUP_NODE_RANK >>"$BATUTA_CHECKPOINT_DIR/setups"',
+        f"wc -l <{done} >>{done}.seen; {WAITS}",
+        setup=f"sleep 0.2; echo $SKYPILOT_SETUP_NODE_RANK >>{done}",
         sizes=4,
     )
     bench.start("a", "n0:01 n1:01")
     bench.until_said(ev.JobStarted, "a")
     setups = bench.folder("a") / "checkpoints" / "setups"
-    assert len(setups.read_text().split()) == 2
+    assert sorted(setups.read_text().split()) == ["0", "1", "2", "3"]
     bench.resize("a", "n0:0 n1:0")
     bench.until_said(ev.JobStarted, "a", times=2)
-    assert len(setups.read_text().split()) == 2
+    assert len(setups.read_text().split()) == 4
+    assert set(setups.with_name("setups.seen").read_text().split()) == {"4"}
 
 
 def test_missing_workdir_is_a_clear_failure(bench: Bench):
@@ -137,23 +140,52 @@ def test_missing_workdir_is_a_clear_failure(bench: Bench):
     assert "/no/such/folder: No such file or directory" in end.detail
 
 
-def test_mounts_are_links_and_nothing_is_replaced(bench: Bench, tmp_path: Path):
+def test_mounts_are_seen_by_the_job_alone_and_nothing_is_left_or_replaced(bench: Bench, tmp_path: Path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_text("inside\n")
     (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "own").write_text("mine\n")
     mounts = {
         "in/work": str(tmp_path / "data"),
         str(tmp_path / "elsewhere" / "y"): str(tmp_path / "data" / "x"),
+        str(tmp_path / "taken"): str(tmp_path / "data"),
     }
-    bench.task("a", f"cat in/work/x {tmp_path}/elsewhere/y", file_mounts=mounts)
-    bench.task("b", "true", file_mounts={str(tmp_path / "taken"): str(tmp_path / "data")})
+    look = f"cat in/work/x {tmp_path}/elsewhere/y {tmp_path}/taken/x; test ! -e {tmp_path}/taken/own"
+    bench.task("a", f"set -e; {look}; echo more >>in/work/x", file_mounts=mounts)
     bench.start("a", "n0:0")
-    bench.start("b", "n0:1")
     assert bench.end_of("a").state is JobState.SUCCEEDED
-    assert bench.log("a") == "inside\ninside\n"
-    end = bench.end_of("b")
+    assert bench.log("a") == "inside\n" * 3
+    assert (tmp_path / "data" / "x").read_text() == "inside\nmore\n"
+    assert sorted(one.name for one in tmp_path.iterdir() if one.name != "state") == ["data", "taken"]
+    assert (tmp_path / "taken" / "own").read_text() == "mine\n"
+
+
+def test_mount_points_of_a_killed_runner_are_swept_at_the_next_start(bench: Bench, tmp_path: Path):
+    (tmp_path / "data").mkdir()
+    target = tmp_path / "some" / "where"
+    bench.task("a", "echo ready; sleep 1000", file_mounts={str(target): str(tmp_path / "data")})
+    bench.start("a", "n0:0")
+    bench.until_said(ev.JobStarted, "a")
+    sweep_mount_points()
+    assert target.exists()  # it is in use
+    run = bench.backend._jobs.runs["a"].run
+    assert run is not None
+    os.kill(run.replicas[0][1].pid, signal.SIGKILL)
+    bench.until_said(ev.JobInterrupted, "a")
+    bench.until(lambda: not bench.processes())
+    assert target.exists()
+    sweep_mount_points()
+    assert not target.parent.exists()
+
+
+def test_a_mount_of_another_kind_is_refused_with_its_place(bench: Bench, tmp_path: Path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    bench.task("a", "true", file_mounts={str(tmp_path / "file"): str(tmp_path / "folder")})
+    bench.start("a", "n0:0")
+    end = bench.end_of("a")
     assert end.state is JobState.FAILED
-    assert "something else" in end.detail
+    assert f"{tmp_path / 'file'}: file_mounts: Not a directory" in end.detail
 
 
 # ------------------------------------------------------------------------------------- not its own fault
@@ -163,7 +195,7 @@ def test_killed_runner_is_no_failure_of_the_job(bench: Bench):
     bench.task("a", "setsid sleep 1000 & echo run; sleep 1000", sizes=2)
     bench.start("a", "n0:01")
     bench.until_said(ev.JobStarted, "a")
-    run = bench.backend._yard.machines["a"].run
+    run = bench.backend._jobs.runs["a"].run
     assert run is not None
     os.kill(run.replicas[0][1].pid, signal.SIGKILL)
     interrupted = bench.until_said(ev.JobInterrupted, "a")
@@ -216,13 +248,13 @@ def test_replica_that_cannot_be_looked_at_is_not_taken_for_gone(
     bench.task("a", WAITS)
     bench.start("a", "n0:0")
     bench.until_said(ev.JobStarted, "a")
-    run = bench.backend._yard.machines["a"].run
+    run = bench.backend._jobs.runs["a"].run
     assert run is not None
     with monkeypatch.context() as patch:
-        for phase in (Phase.ABSENT, Phase.LOST):
+        for phase in (ReplicaPhase.ABSENT, ReplicaPhase.LOST):
             patch.setattr(processes, "observe", lambda _, phase=phase: ReplicaState(phase))
             run.look_at_all()
-            assert run.states[0].phase is Phase.RUNNING
+            assert run.states[0].phase is ReplicaPhase.RUNNING
     bench.stop("a")
     assert bench.end_of("a").state is JobState.CANCELLED
 

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.local.job_files import JobFiles
-from batuta.backends.local.run_record import RunRecord, read_record, write_record
+from batuta.backends.local.job_files import JobFiles, RunRecord, read_record, write_record
 from batuta.core import event as ev
 from batuta.core.job import JobState
 from batuta.core.job_table import Phase
-from batuta.spec.task_json import task_to_json
+from batuta.spec.task_serialization import task_to_json
 from tests.support.local_backends import TRAINS, WAITS, Bench
 from tests.support.local_replicas import wait_until
 from tests.support.worlds import at
@@ -57,9 +56,9 @@ def test_adopted_job_keeps_its_gpus_and_its_port(bench: Bench):
     bench.idle(0.2)
     record = read_record(JobFiles(bench.root, "a"), 0)
     if record is not None:
-        assert record.port not in bench.backend._site.ports.reserve("other", 50)
+        assert record.port not in bench.backend._context.ports.reserve("other", 50)
     assert bench.end_of("b").state is JobState.SUCCEEDED  # after a was stopped, which has lost its place
-    assert "a" in bench.backend._yard.machines
+    assert "a" in bench.backend._jobs.runs
 
 
 def test_change_of_place_that_was_not_carried_out_is(bench: Bench):
@@ -249,9 +248,9 @@ SERVER = """
     from pathlib import Path
     from batuta.backends.local.backend import LocalBackend
     from batuta.core.cluster import Node
-    from batuta.core.command import Start
+    from batuta.core.plan import Start
     from batuta.core.reason import Reason
-    from batuta.spec.task_json import task_from_json
+    from batuta.spec.task_serialization import task_from_json
     from tests.support.worlds import at
     task = task_from_json(Path(sys.argv[2]).read_text())
     backend = LocalBackend(Path(sys.argv[1]), [Node("n0", 4), Node("n1", 2)], lambda job: task)
@@ -281,7 +280,7 @@ def test_server_that_is_killed_loses_no_job_and_runs_none_twice(bench: Bench, tm
 def test_job_that_ended_while_nobody_was_there_is_dated_when_it_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("batuta.backends.local.job_voice._LATE_S", 0.0)
+    monkeypatch.setattr("batuta.backends.local.job_run._LATE_S", 0.0)
     bench.task("a", "echo ready; sleep 0.3")
     bench.start("a", "n0:0")
     bench.until_said(ev.JobStarted, "a")

@@ -3,7 +3,7 @@
 import pytest
 
 from batuta.backends.local.processes import kill, request_checkpoint
-from batuta.backends.local.state import Phase
+from batuta.backends.local.runner_protocol import ReplicaPhase
 from tests.support.local_replicas import Replicas, wait_until
 
 LOOP = "echo ready; while :; do sleep 0.02; done"
@@ -31,6 +31,6 @@ def test_shell_with_a_trap_of_its_own_is_asked(replicas: Replicas, script: str, 
     started.until_logged("ready")
     request_checkpoint(started.replica)
     started.until_logged("asked")
-    assert started.state().phase is Phase.RUNNING
+    assert started.state().phase is ReplicaPhase.RUNNING
     kill(started.replica)
     started.end()

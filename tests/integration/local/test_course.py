@@ -7,21 +7,26 @@ from pathlib import Path
 import pytest
 
 from batuta.backends.local.processes import ReplicaSpec, RunExists, launch
-from batuta.backends.local.state import Phase, Why
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase
 from tests.support.local_replicas import ENV, Replicas, run_time_s
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 255])
 def test_exit_code_is_that_of_the_command(replicas: Replicas, code: int):
     state = replicas.start(f"exit {code}").end()
-    assert (state.phase, state.why, state.exit_code, state.signal) == (Phase.EXITED, Why.EXITED, code, None)
+    assert (state.phase, state.why, state.exit_code, state.signal) == (
+        ReplicaPhase.EXITED,
+        ExitReason.EXITED,
+        code,
+        None,
+    )
     assert run_time_s(state) >= 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGUSR1])
 def test_signal_that_ended_the_command_is_told(replicas: Replicas, number: signal.Signals):
     state = replicas.start(f"kill -{int(number)} $$").end()
-    assert (state.why, state.exit_code, state.signal) == (Why.EXITED, None, number)
+    assert (state.why, state.exit_code, state.signal) == (ExitReason.EXITED, None, number)
 
 
 def test_arguments_are_taken_as_they_are(replicas: Replicas):
@@ -49,7 +54,7 @@ def test_command_that_cannot_start_says_why(replicas: Replicas, change: dict, me
         change = change | {"cwd": replicas.home / change["cwd"]}
     started = replicas.start(**change)
     state = started.end()
-    assert (state.phase, state.why, state.exit_code) == (Phase.EXITED, Why.CANNOT_START, None)
+    assert (state.phase, state.why, state.exit_code) == (ReplicaPhase.EXITED, ExitReason.CANNOT_START, None)
     assert state.error.endswith(message)
     assert message in started.log()
 
@@ -102,13 +107,13 @@ def test_script_may_be_longer_than_an_argument(replicas: Replicas):
 def test_time_limit_ends_a_command(replicas: Replicas):
     started = replicas.start("sleep 1000", time_limit_s=0.3, grace_s=30)
     state = started.end()
-    assert (state.why, state.signal) == (Why.TIME_LIMIT, signal.SIGTERM)
+    assert (state.why, state.signal) == (ExitReason.TIME_LIMIT, signal.SIGTERM)
     assert 0.3 <= run_time_s(state) < 20
 
 
 def test_time_limit_is_told_even_when_the_command_ends_with_success(replicas: Replicas):
     state = replicas.start("trap 'exit 0' TERM; while :; do sleep 0.05; done", time_limit_s=0.5).end()
-    assert (state.why, state.exit_code) == (Why.TIME_LIMIT, 0)
+    assert (state.why, state.exit_code) == (ExitReason.TIME_LIMIT, 0)
 
 
 def test_directory_is_used_once(replicas: Replicas):

@@ -4,8 +4,8 @@ import os
 import time
 
 from batuta.backends.local.processes import stop
-from batuta.backends.local.state import Phase, Why
-from batuta.backends.local.supervisor import tree
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase
+from batuta.backends.local.supervisor import process_tree
 from tests.support.local_replicas import Replicas, Started, process, wait_until
 
 # As a daemon does it: two forks, a session of its own, no files, no environment, deaf to polite signals.
@@ -46,7 +46,7 @@ time.sleep(0.2)
 """
 
 
-def daemons(started: Started) -> list[tree.Process]:
+def daemons(started: Started) -> list[process_tree.Process]:
     """The daemons of a replica, once they are there."""
     paths = [started.spec.cwd / f"daemon{i}" for i in range(3)]
     wait_until(lambda: all(path.exists() for path in paths), what="daemons")
@@ -57,10 +57,10 @@ def test_daemons_end_with_the_command(replicas: Replicas):
     started = replicas.python(DAEMON + "\nimport time; time.sleep(1)\nsys.exit(4)")
     known = daemons(started)
     assert len(known) == 3
-    assert all(tree.is_running(daemon) for daemon in known)
+    assert all(process_tree.is_running(daemon) for daemon in known)
     state = started.end()
-    assert (state.why, state.exit_code, state.survivors) == (Why.EXITED, 4, ())
-    assert not any(tree.is_running(daemon) for daemon in known)
+    assert (state.why, state.exit_code, state.survivors) == (ExitReason.EXITED, 4, ())
+    assert not any(process_tree.is_running(daemon) for daemon in known)
 
 
 def test_daemons_end_with_a_stop(replicas: Replicas):
@@ -68,8 +68,8 @@ def test_daemons_end_with_a_stop(replicas: Replicas):
     known = daemons(started)
     stop(started.replica)
     state = started.end()
-    assert (state.why, state.survivors) == (Why.STOPPED, ())
-    assert not any(tree.is_running(daemon) for daemon in known)
+    assert (state.why, state.survivors) == (ExitReason.STOPPED, ())
+    assert not any(process_tree.is_running(daemon) for daemon in known)
 
 
 def test_background_commands_of_a_script_end_with_it(replicas: Replicas):
@@ -89,7 +89,7 @@ def test_hundreds_of_processes_end(replicas: Replicas):
 
 def test_runaways_are_caught(replicas: Replicas):
     state = replicas.python(RUNAWAYS).end()
-    assert (state.why, state.exit_code, state.survivors) == (Why.EXITED, 0, ())
+    assert (state.why, state.exit_code, state.survivors) == (ExitReason.EXITED, 0, ())
 
 
 def test_daemon_of_setup_serves_the_command_and_ends_with_it(replicas: Replicas):
@@ -105,14 +105,14 @@ def test_orphans_are_reaped_while_the_command_runs(replicas: Replicas):
     started = replicas.start("for i in $(seq 50); do (sleep 0 &) ; done; sleep 0.5; echo ready; sleep 1000")
     started.until_logged("ready")
     time.sleep(0.2)
-    state = started.until(Phase.RUNNING)
+    state = started.until(ReplicaPhase.RUNNING)
     assert state.runner_pid is not None
-    assert not [entry for entry in tree.descendants({state.runner_pid}) if entry.dead]
+    assert not [entry for entry in process_tree.descendants({state.runner_pid}) if entry.dead]
 
 
 def test_stop_is_prompt_when_all_obey(replicas: Replicas):
     started = replicas.start("sleep 1000 & sleep 1000", grace_s=1000)
-    started.until(Phase.RUNNING)
+    started.until(ReplicaPhase.RUNNING)
     begun = time.monotonic()
     stop(started.replica)
     started.end()

@@ -15,8 +15,8 @@ NOBODY = "65534"
 COURSE = """
     import os, sys, time
     from pathlib import Path
-    from batuta.backends.local.leftovers import find_leftovers
-    from batuta.backends.local.processes import ReplicaSpec, bury, launch, observe, request_checkpoint, stop
+    from batuta.backends.local.processes import ReplicaSpec, clean_up, find_leftovers, launch, observe
+    from batuta.backends.local.processes import request_checkpoint, stop
     assert os.geteuid() != 0
 
     def until(condition):
@@ -42,13 +42,47 @@ COURSE = """
         elif name == "killed":
             os.kill(replica.pid, 9)
         until(lambda: not replica.is_running)
-        state = bury(run_dir)
+        state = clean_up(run_dir)
         assert find_leftovers(run_id) == []
         print(state.why, state.exit_code, state.signal, state.survivors)
 """
 
 
-def test_whole_course_as_nobody(tmp_path: Path):
+MOUNTS = """
+    import os, subprocess, sys, time
+    from pathlib import Path
+    from batuta.backends.local import runner
+    from batuta.backends.local.processes import ReplicaSpec, clean_up, launch
+    from batuta.backends.local.runner_protocol import BindMount
+    probe = [sys.executable, "-I", "-S", runner.__file__, runner.CAN_MOUNT]
+    if subprocess.run(probe, check=False).returncode:
+        sys.exit(77)
+    home = Path(sys.argv[1])
+    (home / "data").mkdir()
+    (home / "data" / "x").write_text("inside")
+    (home / "locks").mkdir()
+    at_root, at_home = f"/batuta-nobody-{os.getpid()}/data", home / "seen" / "x"
+    run_dir = home / "run"
+    launch(run_dir, ReplicaSpec(
+        run_id=f"nobody-{os.getpid()}",
+        run=f"cat {at_root}/x {at_home}; echo; id -u; echo own >{home}/kept; ls -d /usr /proc/self /tmp",
+        cwd=home,
+        log=run_dir / "log",
+        env={"PATH": os.defpath},
+        view=[BindMount(str(home / "data"), at_root), BindMount(str(home / "data" / "x"), str(at_home))],
+        view_locks=home / "locks",
+    ))
+    end = time.monotonic() + 60
+    while clean_up(run_dir).phase.is_alive and time.monotonic() < end:
+        time.sleep(0.01)
+    print((run_dir / "log").read_text(), end="")
+    print((home / "kept").read_text(), at_home.parent.exists(), Path(at_root).parent.exists())
+    print(os.listdir(home / "locks"))
+"""
+
+
+def as_nobody(script: str) -> subprocess.CompletedProcess[str]:
+    """A script of a user without any privilege, with a folder of its own."""
     if os.geteuid() != 0 or not (setpriv := shutil.which("setpriv")):
         pytest.skip("another user is tried by root with setpriv; all other tests ran as this user anyway")
     demote = [setpriv, "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
@@ -68,8 +102,8 @@ def test_whole_course_as_nobody(tmp_path: Path):
                 break
         else:
             pytest.skip("nobody may not run any Python >= 3.11 here")
-        result = subprocess.run(
-            [*demote, python, "-B", "-c", textwrap.dedent(COURSE), str(home)],
+        return subprocess.run(
+            [*demote, python, "-B", "-c", textwrap.dedent(script), str(home)],
             env={"PYTHONPATH": str(REPO / "src"), "PATH": os.defpath},
             cwd=home,
             capture_output=True,
@@ -78,5 +112,18 @@ def test_whole_course_as_nobody(tmp_path: Path):
         )
     finally:
         shutil.rmtree(home)
+
+
+def test_whole_course_as_nobody():
+    result = as_nobody(COURSE)
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == ["stopped None 15 ()", "killed None None ()", "exited 3 None ()"]
+
+
+def test_mounts_of_nobody_are_in_a_view_of_its_own():
+    result = as_nobody(MOUNTS)
+    if result.returncode == 77:
+        pytest.skip(result.stdout)
+    assert result.returncode == 0, result.stderr
+    first = ["insideinside", NOBODY, "/proc/self", "/tmp", "/usr", "own", " False False", "[]"]
+    assert result.stdout.splitlines() == first

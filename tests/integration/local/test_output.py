@@ -15,7 +15,7 @@ import pytest
 
 from batuta.backends.local.logs import ReplicaLog
 from batuta.backends.local.processes import stop
-from batuta.backends.local.state import Phase, Why
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase
 from tests.support.local_replicas import Replicas, wait_until
 
 MIB = 1024 * 1024
@@ -85,7 +85,7 @@ def test_fastest_flood_is_taken_fast(replicas: Replicas, capsys: pytest.CaptureF
     assert rate > 10  # 200 on a quiet machine; the job itself needs a core as well
     assert sum(sizes(started.spec.log)) <= 64 * MIB
     assert log.tail(1) == ["last"]
-    assert (state.why, state.exit_code) == (Why.EXITED, 0)
+    assert (state.why, state.exit_code) == (ExitReason.EXITED, 0)
 
 
 def test_flood_can_be_stopped_at_once(replicas: Replicas):
@@ -93,7 +93,7 @@ def test_flood_can_be_stopped_at_once(replicas: Replicas):
     wait_until(lambda: len(sizes(started.spec.log)) == 2)
     begun = time.monotonic()
     stop(started.replica)
-    assert started.end().why is Why.STOPPED
+    assert started.end().why is ExitReason.STOPPED
     assert time.monotonic() - begun < 20
 
 
@@ -162,7 +162,7 @@ def test_full_disk_neither_ends_the_job_nor_hides_its_end(replicas: Replicas, sm
     code = "import sys\nfor i in range(40000):\n    print('x' * 99)\nopen('/dev/null')\nsys.exit(5)"
     started = replicas.python(code)
     state = started.end()
-    assert (state.phase, state.why, state.exit_code) == (Phase.EXITED, Why.EXITED, 5)
+    assert (state.phase, state.why, state.exit_code) == (ReplicaPhase.EXITED, ExitReason.EXITED, 5)
     assert state.log_dropped_bytes > 2_900_000
     assert state.log_dropped_bytes + started.spec.log.stat().st_size >= 4_000_000
 
@@ -191,7 +191,7 @@ for i in range(3):
                 file.writelines(itertools.repeat(b"\0" * size))
     (work / "full").touch()
     wait_until(lambda: started.state().log_dropped_bytes > 100_000)
-    assert started.state().phase is Phase.RUNNING
+    assert started.state().phase is ReplicaPhase.RUNNING
     ballast.unlink()
     (work / "free").touch()
     state = started.end()

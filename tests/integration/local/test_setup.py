@@ -4,7 +4,7 @@ import os
 import time
 
 from batuta.backends.local.processes import stop
-from batuta.backends.local.state import Phase, Why
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase
 from tests.support.local_replicas import ENV, Replicas
 
 
@@ -32,19 +32,19 @@ def test_failed_setup_is_told_and_tried_again_by_the_next(replicas: Replicas):
     marker = replicas.home / "node0.ready"
     first = replicas.start("touch ran", setup="sleep 1000 & exit 3", setup_marker=marker)
     state = first.end()
-    assert (state.why, state.exit_code, state.run_begun_s) == (Why.SETUP_FAILED, 3, None)
+    assert (state.why, state.exit_code, state.run_begun_s) == (ExitReason.SETUP_FAILED, 3, None)
     assert not marker.exists()
     assert not (replicas.home / "ran").exists()
     second = replicas.start("touch ran", setup="exit 0", setup_marker=marker)
-    assert (second.end().why, marker.exists()) == (Why.EXITED, True)
+    assert (second.end().why, marker.exists()) == (ExitReason.EXITED, True)
 
 
 def test_phase_tells_of_setup(replicas: Replicas):
     started = replicas.start("echo ready; sleep 1000", setup="until [ -e go ]; do sleep 0.02; done")
-    state = started.until(Phase.SETUP)
+    state = started.until(ReplicaPhase.SETUP)
     assert state.run_begun_s is None
     (replicas.home / "go").touch()
-    assert started.until(Phase.RUNNING).run_begun_s is not None
+    assert started.until(ReplicaPhase.RUNNING).run_begun_s is not None
 
 
 def test_stop_during_setup_is_no_success(replicas: Replicas):
@@ -54,7 +54,7 @@ def test_stop_during_setup_is_no_success(replicas: Replicas):
     started.until_logged("ready")
     stop(started.replica)
     state = started.end()
-    assert (state.why, state.exit_code, state.run_begun_s) == (Why.STOPPED, None, None)
+    assert (state.why, state.exit_code, state.run_begun_s) == (ExitReason.STOPPED, None, None)
     assert not (replicas.home / "ran").exists()
 
 
@@ -63,10 +63,10 @@ def test_stop_while_another_replica_does_the_setup(replicas: Replicas):
     first = replicas.start("true", setup="echo ready; sleep 1000", setup_marker=marker)
     first.until_logged("ready")
     second = replicas.start("true", setup="true", setup_marker=marker)
-    second.until(Phase.SETUP)
+    second.until(ReplicaPhase.SETUP)
     stop(second.replica)
-    assert second.end().why is Why.STOPPED
-    assert first.state().phase is Phase.SETUP
+    assert second.end().why is ExitReason.STOPPED
+    assert first.state().phase is ReplicaPhase.SETUP
 
 
 def test_setup_lock_is_free_after_its_runner_was_killed(replicas: Replicas):

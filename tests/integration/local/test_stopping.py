@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from batuta.backends.local.processes import kill, request_checkpoint, stop
-from batuta.backends.local.state import Phase, Why
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase
 from batuta.sdk import _requests as sdk_requests
 from tests.support.local_replicas import ENV, Replicas, run_time_s, wait_until
 
@@ -35,10 +35,10 @@ while True:
 
 def test_stop_ends_a_command(replicas: Replicas):
     started = replicas.start(["sleep", "1000"])
-    started.until(Phase.RUNNING)
+    started.until(ReplicaPhase.RUNNING)
     assert stop(started.replica)
     state = started.end()
-    assert (state.why, state.exit_code, state.signal) == (Why.STOPPED, None, signal.SIGTERM)
+    assert (state.why, state.exit_code, state.signal) == (ExitReason.STOPPED, None, signal.SIGTERM)
     assert not stop(started.replica)
 
 
@@ -47,7 +47,7 @@ def test_command_that_ends_with_0_while_being_stopped_has_finished(replicas: Rep
     started.until_logged("ready")
     stop(started.replica)
     state = started.end()
-    assert (state.why, state.exit_code) == (Why.EXITED, 0)
+    assert (state.why, state.exit_code) == (ExitReason.EXITED, 0)
 
 
 def test_command_that_ends_otherwise_while_being_stopped_was_stopped(replicas: Replicas):
@@ -55,16 +55,16 @@ def test_command_that_ends_otherwise_while_being_stopped_was_stopped(replicas: R
     started.until_logged("ready")
     stop(started.replica)
     state = started.end()
-    assert (state.why, state.exit_code) == (Why.STOPPED, 3)
+    assert (state.why, state.exit_code) == (ExitReason.STOPPED, 3)
 
 
 def test_command_that_ignores_sigterm_is_killed_after_its_grace(replicas: Replicas):
     started = replicas.start("trap '' TERM; echo ready; while :; do sleep 0.05; done", grace_s=0.6)
     started.until_logged("ready")
     stop(started.replica)
-    started.until(Phase.STOPPING)
+    started.until(ReplicaPhase.STOPPING)
     state = started.end()
-    assert (state.why, state.signal) == (Why.STOPPED, signal.SIGKILL)
+    assert (state.why, state.signal) == (ExitReason.STOPPED, signal.SIGKILL)
     assert run_time_s(state) >= 0.6
 
 
@@ -72,11 +72,11 @@ def test_second_signal_hastens_but_a_second_stop_does_not(replicas: Replicas):
     started = replicas.start("trap '' TERM; echo ready; while :; do sleep 0.05; done", grace_s=1000)
     started.until_logged("ready")
     stop(started.replica)
-    started.until(Phase.STOPPING)
+    started.until(ReplicaPhase.STOPPING)
     for _ in range(3):
         assert stop(started.replica)  # a server that does not remember may ask as often as it likes
     time.sleep(0.3)
-    assert started.state().phase is Phase.STOPPING
+    assert started.state().phase is ReplicaPhase.STOPPING
     os.kill(started.replica.pid, signal.SIGTERM)
     assert started.end().signal == signal.SIGKILL
 
@@ -85,7 +85,7 @@ def test_kill_does_not_wait_for_the_grace(replicas: Replicas):
     started = replicas.start("trap '' TERM; echo ready; while :; do sleep 0.05; done", grace_s=1000)
     started.until_logged("ready")
     assert kill(started.replica)
-    assert (started.end().why, started.end().signal) == (Why.STOPPED, signal.SIGKILL)
+    assert (started.end().why, started.end().signal) == (ExitReason.STOPPED, signal.SIGKILL)
 
 
 def test_trainer_may_write_its_checkpoint_when_its_shell_is_dead_already(replicas: Replicas):
@@ -95,7 +95,7 @@ def test_trainer_may_write_its_checkpoint_when_its_shell_is_dead_already(replica
     stop(started.replica)
     state = started.end()
     assert (replicas.home / "checkpoint").read_text() == "whole"
-    assert (state.why, state.signal) == (Why.STOPPED, signal.SIGTERM)
+    assert (state.why, state.signal) == (ExitReason.STOPPED, signal.SIGTERM)
     assert "not reached" not in started.log()
 
 
@@ -103,9 +103,9 @@ def test_what_is_being_forked_when_the_stop_comes_ends_too(replicas: Replicas):
     """Its parent dies of the signal, and it would wait for the end of the grace."""
     for _ in range(15):
         started = replicas.start("sleep 1000 & sleep 1000 & (sleep 1000; true) & wait", grace_s=1000)
-        started.until(Phase.RUNNING)
+        started.until(ReplicaPhase.RUNNING)
         stop(started.replica)
-        assert started.end().why is Why.STOPPED
+        assert started.end().why is ExitReason.STOPPED
 
 
 def test_what_a_trainer_starts_in_order_to_end_well_is_spared(replicas: Replicas):
@@ -131,7 +131,7 @@ def test_stop_before_the_runner_listens(replicas: Replicas):
     started = replicas.start("touch ran; sleep 1000")
     stop(started.replica)
     state = started.end()
-    assert (state.phase, state.why) == (Phase.EXITED, Why.STOPPED)
+    assert (state.phase, state.why) == (ReplicaPhase.EXITED, ExitReason.STOPPED)
     # A command may be stopped before it has said a word, but one that has not begun has said none.
     assert state.run_begun_s is not None or not (replicas.home / "ran").exists()
 
@@ -151,7 +151,7 @@ def test_checkpoint_request_reaches_whoever_listens(replicas: Replicas):
     request_checkpoint(started.replica)
     wait_until(lambda: started.log().count("asked") == 2)
     assert (int(request.read_text()), started.state().checkpoint_request) == (2, 2)
-    assert started.state().phase is Phase.RUNNING
+    assert started.state().phase is ReplicaPhase.RUNNING
 
 
 def test_checkpoint_request_is_what_the_sdk_understands(replicas: Replicas):

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from batuta.backends.local.processes import RunningReplica, observe
-from batuta.backends.local.state import Phase, Why
-from batuta.backends.local.supervisor import tree
-from batuta.backends.local.watch import News, Watch
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase
+from batuta.backends.local.supervisor import process_tree
+from batuta.backends.local.watch import RunnerEvent, Watch
 from tests.support.local_replicas import ENV, PATIENCE_S, Replicas, begun_s, wait_until
 
 
 @pytest.fixture
-def news() -> "queue.SimpleQueue[News]":
+def news() -> queue.SimpleQueue[RunnerEvent]:
     return queue.SimpleQueue()
 
 
@@ -39,7 +39,7 @@ def test_hundred_short_replicas(replicas: Replicas, news, capsys: pytest.Capture
                 ended += news.get(timeout=PATIENCE_S).ended
         assert len(watch) == 0
     states = {run_id: one.state() for run_id, one in started.items()}
-    assert {(state.why, state.exit_code) for state in states.values()} == {(Why.EXITED, 0)}
+    assert {(state.why, state.exit_code) for state in states.values()} == {(ExitReason.EXITED, 0)}
     latency_s = statistics.median(begun_s(state) - launched[run_id] for run_id, state in states.items())
     with capsys.disabled():
         sys.stdout.write(f" [launch to running, five at a time: median {latency_s * 1000:.0f} ms]")
@@ -70,15 +70,15 @@ def test_doorbell_tells_each_phase(replicas: Replicas, news):
         watch.add(one.replica)
         run_id = one.spec.run_id
 
-        def until(phase: Phase) -> None:
+        def until(phase: ReplicaPhase) -> None:
             while observe(one.run_dir).phase is not phase:
-                assert news.get(timeout=PATIENCE_S) == News(run_id, ended=False)
+                assert news.get(timeout=PATIENCE_S) == RunnerEvent(run_id, ended=False)
 
-        until(Phase.SETUP)
+        until(ReplicaPhase.SETUP)
         (replicas.home / "go").touch()
-        until(Phase.RUNNING)
+        until(ReplicaPhase.RUNNING)
         (replicas.home / "end").touch()
-        until(Phase.EXITED)
+        until(ReplicaPhase.EXITED)
         while not news.get(timeout=PATIENCE_S).ended:
             pass
 
@@ -101,7 +101,7 @@ def test_ends_of_hundreds_are_told_once_each(
     try:
         with Watch(news.put, poll_s=0.02) as watch:
             for process in processes:
-                start = tree.start_of(process.pid)
+                start = process_tree.start_of(process.pid)
                 watch.add(RunningReplica(str(process.pid), tmp_path, process.pid, start))
             watch.forget(str(processes[0].pid))
             assert len(watch) == 199
@@ -110,7 +110,7 @@ def test_ends_of_hundreds_are_told_once_each(
             for process in processes:
                 process.kill()
             told = {news.get(timeout=PATIENCE_S) for _ in range(199)}
-            assert told == {News(str(process.pid), ended=True) for process in processes[1:]}
+            assert told == {RunnerEvent(str(process.pid), ended=True) for process in processes[1:]}
             time.sleep(0.1)
             assert news.empty()
     finally:
@@ -124,10 +124,10 @@ def test_end_before_the_watch_is_told_too(replicas: Replicas, news, tmp_path: Pa
     wait_until(lambda: not one.replica.is_running)  # not reaped yet
     with Watch(news.put) as watch:
         watch.add(one.replica)
-        assert news.get(timeout=PATIENCE_S) == News(one.spec.run_id, ended=True)
+        assert news.get(timeout=PATIENCE_S) == RunnerEvent(one.spec.run_id, ended=True)
         assert not os.path.exists(f"/proc/{one.replica.pid}")  # reaped now
         watch.add(RunningReplica("recycled", tmp_path, os.getpid(), 1))
-        assert news.get(timeout=PATIENCE_S) == News("recycled", ended=True)
+        assert news.get(timeout=PATIENCE_S) == RunnerEvent("recycled", ended=True)
 
 
 ELSEWHERE = """
@@ -136,10 +136,10 @@ ELSEWHERE = """
     for name in ("pidfd_open", "P_PIDFD", "waitid"):
         delattr(os, name)
     del select.epoll, fcntl.F_SETPIPE_SZ
-    from batuta.backends.local.supervisor import tree
-    tree.look_up = lambda pid: None
-    tree.boot_id = lambda: ""
-    from batuta.backends.local import hosts, leftovers, logs, mpi, ports, progress_tail
+    from batuta.backends.local.supervisor import process_tree
+    process_tree.look_up = lambda pid: None
+    process_tree.boot_id = lambda: ""
+    from batuta.backends.local import addresses, logs, progress, replica_plan
     from batuta.backends.local.processes import ReplicaSpec, launch, stop
     from batuta.backends.local.watch import Watch
     home, run_id, news = Path(sys.argv[1]), sys.argv[2], queue.SimpleQueue()
@@ -166,4 +166,4 @@ def test_system_without_the_calls_of_linux(replicas: Replicas, tmp_path: Path):
     command = [sys.executable, "-c", textwrap.dedent(ELSEWHERE), str(tmp_path), replicas.new_id()]
     result = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=200)
     assert result.returncode == 0, result.stderr
-    assert observe(tmp_path / "run").why is Why.STOPPED
+    assert observe(tmp_path / "run").why is ExitReason.STOPPED

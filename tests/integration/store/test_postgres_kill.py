@@ -9,8 +9,8 @@ from random import Random
 import psycopg
 import pytest
 
-from batuta.store.address import open_store
-from batuta.store.postgres_database import PostgresDatabase
+from batuta.store.postgres import PostgresDatabase
+from batuta.store.store import open_store
 from tests.support.killed_writers import KilledWriter, check_aftermath, check_story
 from tests.support.postgres import PostgresServer
 

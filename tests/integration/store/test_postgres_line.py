@@ -10,8 +10,7 @@ import pytest
 
 from batuta.core.event import TimePassed
 from batuta.engine.ports import JournalUnavailable
-from batuta.engine.service import PatientJournal
-from batuta.store.address import open_store
+from batuta.engine.service import RetryingJournal
 from batuta.store.errors import (
     AlreadyRunningError,
     JournalRewoundError,
@@ -19,8 +18,8 @@ from batuta.store.errors import (
     StoreUnavailableError,
     WriterReplacedError,
 )
-from batuta.store.postgres_store import PostgresStore
-from batuta.store.store import Store
+from batuta.store.postgres import PostgresStore
+from batuta.store.store import Store, open_store
 from tests.support.cut_line import Cut, CutLine
 from tests.support.postgres import PostgresServer
 
@@ -178,7 +177,7 @@ def test_connections_are_not_asked_for_too_often(store, line, server):
 
 def test_the_engine_s_journal_waits_for_the_server(store, server):
     """With the very class that keeps an engine waiting on a full disk."""
-    patient = PatientJournal(store.journal)
+    patient = RetryingJournal(store.journal)
     server.kill()
     patient.append(TimePassed(11.0))
     done: list[int] = []

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from batuta.core.event import TimePassed
-from batuta.store.address import open_store
+from batuta.store.database import Migration, known_migrations, migrate, schema_version
 from batuta.store.errors import (
     AlreadyRunningError,
     SchemaError,
@@ -17,13 +17,9 @@ from batuta.store.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from batuta.store.postgres_address import read_url
-from batuta.store.postgres_connect import Connector
-from batuta.store.postgres_database import PostgresDatabase
-from batuta.store.postgres_schema import POSTGRES, Spoken
-from batuta.store.postgres_store import PostgresStore
-from batuta.store.schema import Migration, known_migrations, migrate, schema_version
-from batuta.store.sqlite_store import SqliteStore
+from batuta.store.postgres import PostgresDatabase, PostgresStore
+from batuta.store.postgres_connection import POSTGRES, Connector, TranslatingConnection, parse_url
+from batuta.store.store import SqliteStore, open_store
 
 REPO = Path(__file__).resolve().parents[3]
 
@@ -42,7 +38,7 @@ def admin(server):
 @pytest.fixture
 def connection(url, admin):
     """A writer's connection to an empty schema, without its lock."""
-    address = read_url(url)
+    address = parse_url(url)
     admin.execute(f"CREATE SCHEMA {address.schema}".encode())
     with Connector(address).writer() as connection:
         yield connection
@@ -83,7 +79,7 @@ def test_an_address_that_is_wrong_says_how_it_should_be(url, message):
 
 
 def test_a_password_is_shown_to_nobody(tmp_path):
-    address = read_url("postgresql://ada:secret@db.example:5433/batuta?sslmode=require&password=secret")
+    address = parse_url("postgresql://ada:secret@db.example:5433/batuta?sslmode=require&password=secret")
     assert address.name == "postgresql://db.example:5433/batuta?schema=batuta"
     with pytest.raises(StoreUnavailableError) as caught:
         open_store(f"postgresql://ada:secret@/batuta?host={tmp_path}")
@@ -95,7 +91,7 @@ def test_sqlite_works_without_the_driver_and_postgresql_says_what_is_missing(tmp
     program = """
 import sys
 sys.modules["psycopg"] = None
-from batuta.store.address import open_store
+from batuta.store.store import open_store
 open_store(sys.argv[1]).close()
 try:
     open_store("postgresql://h/db")
@@ -111,7 +107,7 @@ except Exception as error:
 
 
 def test_the_same_migrations_are_applied_once(connection):
-    spoken = Spoken(connection)
+    spoken = TranslatingConnection(connection)
     assert migrate(spoken, "x", dialect=POSTGRES) == [m.version for m in known_migrations()]
     assert migrate(spoken, "x", dialect=POSTGRES) == []
     assert schema_version(spoken, POSTGRES) == known_migrations()[-1].version
@@ -119,7 +115,7 @@ def test_the_same_migrations_are_applied_once(connection):
 
 @pytest.mark.parametrize("version", range(1, len(known_migrations())))
 def test_a_journal_of_an_old_version_is_brought_up_to_date(connection, url, version):
-    migrate(Spoken(connection), "x", known_migrations()[:version], POSTGRES)
+    migrate(TranslatingConnection(connection), "x", known_migrations()[:version], POSTGRES)
     with pytest.raises(SchemaError, match=rf"schema {version}, .* start the server once"):
         PostgresDatabase(url, read_only=True)
     with open_store(url) as store:
@@ -136,7 +132,7 @@ def test_a_newer_schema_is_refused_and_left_alone(url):
     with pytest.raises(SchemaError, match=r"schema 99"):
         PostgresDatabase(url, read_only=True)
     with psycopg.connect(url.partition("&schema")[0]) as admin:
-        now = admin.execute(f"SELECT term, commits FROM {read_url(url).schema}.writer".encode()).fetchone()
+        now = admin.execute(f"SELECT term, commits FROM {parse_url(url).schema}.writer".encode()).fetchone()
     assert now == before
 
 
@@ -144,14 +140,14 @@ def test_a_migration_that_fails_leaves_nothing_behind(connection):
     good = Migration(1, "good", "CREATE TABLE whole (x INTEGER);")
     bad = Migration(2, "bad", "CREATE TABLE half (x REAL);\nCREATE TABEL oops (y);")
     with pytest.raises(SchemaError, match=r"migration 2 \(bad\)"):
-        migrate(Spoken(connection), "x", [good, bad], POSTGRES)
-    assert schema_version(Spoken(connection), POSTGRES) == 1
+        migrate(TranslatingConnection(connection), "x", [good, bad], POSTGRES)
+    assert schema_version(TranslatingConnection(connection), POSTGRES) == 1
     found = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
     assert {row[0] for row in found} == {"schema_version", "whole"}
 
 
 def test_numbers_are_as_wide_as_in_a_file(connection):
-    migrate(Spoken(connection), "x", dialect=POSTGRES)
+    migrate(TranslatingConnection(connection), "x", dialect=POSTGRES)
     found = connection.execute(
         "SELECT DISTINCT data_type FROM information_schema.columns WHERE table_schema = current_schema()"
     )
@@ -159,7 +155,7 @@ def test_numbers_are_as_wide_as_in_a_file(connection):
 
 
 def test_a_schema_of_somebody_else_is_refused(admin, url):
-    schema = read_url(url).schema
+    schema = parse_url(url).schema
     admin.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.poems (body TEXT)".encode())
     for read_only in (False, True):
         with pytest.raises(StoreCorruptError, match=r"none of Batuta's: name another schema with \?schema="):
@@ -206,7 +202,7 @@ def test_a_server_that_is_just_ending_is_waited_for(url):
 
 def test_the_lock_goes_with_a_process_that_is_killed(url):
     program = (
-        "import os, sys; from batuta.store.address import open_store; "
+        "import os, sys; from batuta.store.store import open_store; "
         "store = open_store(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", program, url]
@@ -257,7 +253,7 @@ def test_many_threads_read_over_few_connections(url, admin):
 def test_a_server_that_commits_in_the_background_is_told_not_to(url, admin):
     admin.execute("ALTER DATABASE postgres SET synchronous_commit = off")
     try:
-        with Connector(read_url(url)).writer() as connection:
+        with Connector(parse_url(url)).writer() as connection:
             assert connection.execute("SHOW synchronous_commit").fetchone() == ("on",)
     finally:
         admin.execute("ALTER DATABASE postgres RESET synchronous_commit")

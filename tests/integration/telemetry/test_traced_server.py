@@ -8,18 +8,17 @@ import pytest
 from typer.testing import CliRunner
 
 from batuta.api.app import create_app
-from batuta.api.metrics import expose
 from batuta.api.operations import Operations, Submission
+from batuta.api.routes.metrics import expose
 from batuta.bootstrap.local_server import Server, UpOptions, built
-from batuta.bootstrap.server_log import open_log
+from batuta.bootstrap.telemetry import open_log
 from batuta.cli.main import app
 from batuta.core import event as ev
-from batuta.core.job import JobId
-from batuta.core.wish import Wish
+from batuta.core.job import DesiredState, JobId
 from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
-from batuta.spec.task_json import task_to_json
-from batuta.telemetry.log_format import LogFormat
+from batuta.spec.task_serialization import task_to_json
+from batuta.telemetry import LogFormat
 from tests.support.local_replicas import wait_until
 from tests.support.otlp_receiver import Receiver, attributes_of, receiving, refusing_url
 
@@ -45,7 +44,7 @@ def test_a_job_from_order_to_effect(tmp_path: Path):
         server.service.start()
         job = submit(server, "exec sleep 60")
         assert receiver.wait_for_span("start")
-        server.service.ask(lambda world: [ev.JobWished(world.now_s, job, Wish.CANCEL)])
+        server.service.ask(lambda world: [ev.JobWished(world.now_s, job, DesiredState.CANCEL)])
         assert receiver.wait_for_span("stop")
     spans = by_name(receiver, job)
     start, stop = attributes_of(spans["start"]), attributes_of(spans["stop"])
@@ -70,8 +69,8 @@ def test_without_anybody_who_takes_traces_all_goes_on_and_what_is_lost_is_counte
         wait_until(lambda: job in server.world.past, what="the job is over")
         exporter = server.telemetry.exporter
         assert exporter is not None
-        desk = create_app(server.parts).state.desk
-        text = expose(desk, desk.pictures.take()).decode()
+        state = create_app(server.parts).state.batuta
+        text = expose(state, state.snapshots.take()).decode()
         assert 'batuta_otlp_spans_total{outcome="sent"} 0.0' in text
         assert "batuta_otlp_queued_spans" in text
     assert exporter.counts["given_up"] > 0

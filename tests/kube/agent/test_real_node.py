@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from batuta.gpu.attribution.podresources import SOCKET, ask_kubelet
-from batuta.gpu.vgpu.environment import VARIABLE
+from batuta.gpu.native_libraries import VGPU_VARIABLE
+from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, query_kubelet
 from tests.kube.agent.conftest import pod_annotations
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.flags import Options
@@ -62,7 +62,7 @@ class Place:
     def submit(self, namespace: str, name: str, **more: Any) -> None:
         """A pod that keeps the GPU busy. It sees the node's processes: a virtual GPU goes by their pids."""
         folder, driver = self.gpus.path.parent, libraries()
-        env = {"CUDA_LIBRARY": f"{driver}/libcuda.so.1", VARIABLE: str(self.gpus.path)}
+        env = {"CUDA_LIBRARY": f"{driver}/libcuda.so.1", VGPU_VARIABLE: str(self.gpus.path)}
         mounts = {"gpu": folder, "driver": driver}
         container = {
             "name": "main",
@@ -105,7 +105,7 @@ def place(
             timing = ["--interval", "0.5", "--report-every", "2"]
             log = enclosure.folder / "agent.log"
             enclosure.start(BATUTA, ["vgpu", "run", str(gpus.path), "--", str(BATUTA), *own, *timing], log)
-            yield Place(cluster, node, gpus, log, enclosure.path(str(SOCKET)))
+            yield Place(cluster, node, gpus, log, enclosure.path(str(POD_RESOURCES_SOCKET)))
 
 
 def test_processes_in_real_containers_are_their_pods(place: Place):
@@ -120,7 +120,7 @@ def test_processes_in_real_containers_are_their_pods(place: Place):
         assert (said["usage"]["gpus"], said["usage"]["memoryMib"]) == ([0], 3072)
     assert place.owners() == len(REQUESTS)
     # and the kubelet says that none of them was given a GPU as a whole
-    assert ask_kubelet(place.kubelet_socket) == {}
+    assert query_kubelet(place.kubelet_socket) == {}
     # when one of them is gone, then the others keep theirs
     place.cluster.api.delete(f"/api/v1/namespaces/{namespace}/pods/besteffort")
     wait_until(lambda: place.owners() == len(REQUESTS) - 1, "one to go", WITHIN_S)

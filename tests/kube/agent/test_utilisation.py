@@ -8,8 +8,8 @@ from pathlib import Path
 
 from batuta.backends.kube import names
 from batuta.backends.kube.binder import Binder, Cluster, Group, Member, default_profile
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.find import find_access
 from batuta.backends.kube.client.kinds import NODE, POD
 from batuta.backends.kube.objects import Node, Pod
 from tests.kube.agent.conftest import WITHIN_S, AgentNode, MakeNodes

@@ -18,8 +18,8 @@ from tests.support.kube.unified import manifest
 TASK = """\
 name: train
 num_nodes: 2
-resources: {cpus: 1, image_id: docker:train}
-elastic: {min_nodes: 1, max_nodes: 4, kind: torch-elastic, grace: 1s}
+resources: {accelerators: 1, cpus: 1, image_id: docker:train}
+elastic: {min_nodes: 1, max_nodes: 4, kind: torch-elastic, grace: 1s, restartable: true}
 run: torchrun train.py
 """
 

@@ -148,6 +148,29 @@ def test_a_command_needs_an_image_and_gets_a_name(batuta: Batuta) -> None:
     assert said.json()["job"]["name"].startswith("job-")
 
 
+def test_a_command_without_gpus_runs_on_cpu(batuta: Batuta, add_nodes: AddNodes) -> None:
+    (node,) = add_nodes(1, NodeShape(gpus=0))
+    words = (
+        "--image-id",
+        "busybox",
+        "-n",
+        "prepare",
+        "--gpus",
+        "0",
+        "--num-nodes",
+        "2",
+        "--",
+        "echo",
+        "hello",
+    )
+    assert batuta("launch", "-d", *words).code == 0
+    found = batuta.waits_for("prepare", "RUNNING", gpus=0)
+    assert found["cpu"] == {"replicas": 2, "now": 2, "cpus": 1.0, "memory_mib": 0}
+    assert found["placement"] == [{"node": node, "gpus": []}]
+    assert "runs at its full size of 2 replicas" in batuta("explain", "prepare").out
+    assert batuta("queue").out.splitlines()[1].split()[3:5] == ["RUNNING", "–"]
+
+
 def test_what_the_api_server_does_not_accept_is_told_in_full(batuta: Batuta, tmp_path: Path) -> None:
     said = batuta.launch_unified(tmp_path, "train", "-d", replicas=(4, 2), gpus=0)
     assert said.code == 2

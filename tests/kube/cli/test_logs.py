@@ -25,8 +25,10 @@ def test_each_replica_has_its_own_output(
     kubelet.print(namespace, "train-1", "three\n")
     batuta.launch(tmp_path)
     batuta.waits_for("train", "RUNNING")
-    assert batuta("logs", "train", "--no-follow").out == "one\ntwo\n"
-    assert batuta("logs", "train", "--no-follow", "--tail", "1").out == "two\n"
+    everything = "(head, rank=0) one\n(head, rank=0) two\n(worker1, rank=1) three\n"
+    assert batuta("logs", "train", "--no-follow").out == everything
+    last = "(head, rank=0) two\n(worker1, rank=1) three\n"
+    assert batuta("logs", "train", "--no-follow", "--tail", "1").out == last
     assert batuta("logs", "train", "--no-follow", "--node-rank", "1").out == "three\n"
     said = batuta("logs", "train", "--no-follow", "--node-rank", "7")
     assert said.code == 1
@@ -64,13 +66,16 @@ def test_a_log_is_followed_through_a_restart_of_the_job(
     kubelet.print(namespace, "train-0", "first start\n")
     printed = tmp_path / "printed"
     words = ["--kubeconfig", str(cluster.kubeconfig_path), "-n", namespace, "logs", "train"]
+    one, other = "(head, rank=0) first start\n", "(head, rank=0) second start\n"
     with printed.open("wb") as out, subprocess.Popen([str(BATUTA), *words], stdout=out) as following:
-        wait_until(lambda: printed.read_text() == "first start\n", "the first start's output")
+        wait_until(lambda: printed.read_text() == one, "the first start's output")
         batuta("resize", "train", "1")
         batuta.waits_for("train", "RUNNING", gpus=1)
+        for rank in (1, 2, 3):
+            kubelet.end(namespace, f"train-{rank}")
         kubelet.restart(namespace, "train-0")
         kubelet.print(namespace, "train-0", "second start\n")
-        wait_until(lambda: printed.read_text() == "first start\nsecond start\n", "the second start's output")
+        wait_until(lambda: printed.read_text() == one + other, "the second start's output")
         batuta("cancel", "train")
         kubelet.end(namespace, "train-0")
         assert following.wait(60) == 103
@@ -93,7 +98,7 @@ def test_reports_of_the_sdk_are_not_shown_and_the_result_is(
     lines = ["one", *('batuta-report {"step":3,"total_steps":10}' for _ in range(5)), "two"]
     lines.append('batuta-report {"event":"result","value":{"accuracy":0.5}}')
     kubelet.print(namespace, "train-0", "".join(f"{line}\n" for line in lines))
-    assert batuta("logs", "train", "--no-follow").out == "one\ntwo\n"
-    assert batuta("logs", "train", "--no-follow", "--tail", "1").out == "two\n"
+    assert batuta("logs", "train", "--no-follow", "--node-rank", "0").out == "one\ntwo\n"
+    assert batuta("logs", "train", "--no-follow", "--node-rank", "0", "--tail", "1").out == "two\n"
     wait_until(lambda: (batuta.job("train")["progress"] or {}).get("fraction") == 0.3, "progress")
     assert batuta("result", "train").out.split() == ["{", '"accuracy":', "0.5", "}"]

@@ -62,7 +62,7 @@ def test_what_a_job_printed_outlives_its_pods_and_the_job(
     assert (forgotten.code, forgotten.out) == (0, "an earlier job of that name\none\ntwo\n")
     assert "there is no job train" in forgotten.err
     never = batuta("logs", "never", "--no-follow")
-    assert never.code == 1
+    assert never.code == 102
     assert "there is no job never" in never.err
 
 

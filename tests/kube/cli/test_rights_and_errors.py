@@ -101,10 +101,10 @@ def test_an_unknown_job_is_told_with_the_name_that_is_near(batuta: Batuta, tmp_p
     batuta.launch(tmp_path)
     for verb in ("status", "explain", "resize"):
         said = batuta(verb, "trian", *(["2"] if verb == "resize" else []))
-        assert is_one_sentence(said)
+        assert is_one_sentence(said, code=102)
         assert "did you mean train?" in said.err
     assert batuta("logs", "trian", "--status").code == 102
-    assert batuta("cancel", "train", "other").code == 2
+    assert batuta("cancel", "train", "other").code == 102
     assert batuta.job("train")["wish"] == "run"
 
 

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.find import find_access
-from batuta.backends.kube.client.known import Change
+from batuta.backends.kube.client.informer import Change
 from batuta.backends.kube.client.transport import DEFAULT_LIMITS, Limits
 
 WITHIN_S = 120.0

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Unauthorized, Unavailable
-from batuta.backends.kube.client.find import find_access
 from batuta.backends.kube.client.kinds import POD
 from tests.kube.client.stories import tell
 from tests.support.kube.certificates import Authority

@@ -10,9 +10,8 @@ import pytest
 
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Forbidden, NotFound
-from batuta.backends.kube.client.informer import Informer, WatchTiming
+from batuta.backends.kube.client.informer import Change, Informer, WatchTiming, newer
 from batuta.backends.kube.client.kinds import CONFIG_MAP, POD, Kind
-from batuta.backends.kube.client.known import Change, newer
 from batuta.backends.kube.objects import Batch, Meta
 from tests.kube.client.stories import Heard, config_map, pod, running, tell, until
 from tests.support.kube.control_plane import ControlPlane

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.find import find_access
-from batuta.backends.kube.client.lease import LEASE, Elector, LeaseTiming
+from batuta.backends.kube.client.leader_election import LEASE, LeaderElector, LeaseTiming
 from tests.kube.client.stories import running, tell, until
 from tests.support.kube.control_plane import ControlPlane
 
@@ -20,8 +20,8 @@ def test_when_the_leader_leaves_the_next_leads_at_once(cluster: ControlPlane, na
     long = LeaseTiming(lease_s=600, renew_s=500.0, retry_s=0.3)  # it can only be handed over
 
     async def story(api: Api) -> None:
-        first = Elector(api, "leader", namespace, "first", timing=long)
-        second = Elector(api, "leader", namespace, "second", timing=long)
+        first = LeaderElector(api, "leader", namespace, "first", timing=long)
+        second = LeaderElector(api, "leader", namespace, "second", timing=long)
         async with running(first.run()):
             await until(lambda: first.leading, "the first")
             async with running(second.run()):
@@ -43,7 +43,7 @@ class OnAThread(threading.Thread):
         super().__init__(daemon=True)
         self.kubeconfig, self.namespace = kubeconfig, namespace
         self.said: list[str] = []
-        self.elector: Elector | None = None
+        self.elector: LeaderElector | None = None
 
     def run(self) -> None:
         asyncio.run(self._elect())
@@ -51,7 +51,7 @@ class OnAThread(threading.Thread):
     async def _elect(self) -> None:
         self.loop, self.task = asyncio.get_running_loop(), asyncio.current_task()
         async with Api(await find_access(self.kubeconfig)) as api:
-            self.elector = Elector(
+            self.elector = LeaderElector(
                 api,
                 "leader",
                 self.namespace,
@@ -85,7 +85,7 @@ def test_a_leader_that_hangs_has_stopped_before_another_starts(cluster: ControlP
 
     async def story(api: Api) -> None:
         at_start: list[bool] = []
-        other = Elector(
+        other = LeaderElector(
             api,
             "leader",
             namespace,
@@ -116,7 +116,7 @@ def test_the_clocks_of_others_do_not_matter(cluster: ControlPlane, namespace: st
     async def story(api: Api) -> None:
         spec = {"holderIdentity": "ghost", "leaseDurationSeconds": lease_s, "renewTime": renewed}
         await api.create(LEASE, {"metadata": {"name": "leader"}, "spec": spec}, namespace)
-        elector = Elector(api, "leader", namespace, "one", timing=TIMING)
+        elector = LeaderElector(api, "leader", namespace, "one", timing=TIMING)
         begun_s = time.monotonic()
         async with running(elector.run()):
             await until(lambda: elector.leading, "the ghost's lease to run out")
@@ -128,7 +128,7 @@ def test_the_clocks_of_others_do_not_matter(cluster: ControlPlane, namespace: st
 def test_a_leader_whose_lease_is_taken_by_force_stops(cluster: ControlPlane, namespace: str) -> None:
     async def story(api: Api) -> None:
         said: list[str] = []
-        elector = Elector(
+        elector = LeaderElector(
             api,
             "leader",
             namespace,
@@ -150,7 +150,7 @@ def test_what_others_wrote_into_the_lease_stays(cluster: ControlPlane, namespace
     async def story(api: Api) -> None:
         body = {"metadata": {"name": "leader", "labels": {"team": "a"}, "finalizers": ["example.com/keep"]}}
         await api.create(LEASE, body, namespace)
-        elector = Elector(api, "leader", namespace, "one", timing=TIMING)
+        elector = LeaderElector(api, "leader", namespace, "one", timing=TIMING)
         async with running(elector.run()):
             await until(lambda: elector.leading, "a leader")
         lease = await api.get(LEASE, "leader", namespace)

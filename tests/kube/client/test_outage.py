@@ -11,7 +11,7 @@ from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Unavailable
 from batuta.backends.kube.client.informer import Informer, WatchTiming
 from batuta.backends.kube.client.kinds import CONFIG_MAP, NAMESPACE
-from batuta.backends.kube.client.lease import Elector, LeaseTiming
+from batuta.backends.kube.client.leader_election import LeaderElector, LeaseTiming
 from batuta.backends.kube.client.transport import Limits
 from tests.kube.client.stories import Heard, config_map, running, tell, until
 from tests.support.kube.control_plane import ControlPlane
@@ -105,7 +105,7 @@ def test_a_leader_without_a_server_stops_leading_in_time_and_leads_again_afterwa
 
     async def story(api: Api) -> None:
         namespace = await new_namespace(api)
-        elector = Elector(
+        elector = LeaderElector(
             api,
             "leader",
             namespace,

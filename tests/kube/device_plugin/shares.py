@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from batuta.backends.kube import names
-from batuta.gpu.device_plugin.checkpoint import FILE
-from batuta.gpu.device_plugin.stock import Resource
+from batuta.gpu.device_plugin.allocation import CHECKPOINT_FILE
+from batuta.gpu.device_plugin.inventory import Resource
 from tests.support.chart import rights_of
 from tests.support.kube.api import Json
 from tests.support.kube.control_plane import ControlPlane, wait_until
@@ -100,7 +100,7 @@ class ShareNode:
 
     def given(self) -> dict[tuple[str, str], list[str]]:
         """Units by pod (its uid) and resource, as the kubelet has written down."""
-        path = self._enclosure.path(f"{KUBELET_FOLDER}/{FILE}")
+        path = self._enclosure.path(f"{KUBELET_FOLDER}/{CHECKPOINT_FILE}")
         entries = json.loads(path.read_text())["Data"]["PodDeviceEntries"] or []
         return {
             (one["PodUID"], one["ResourceName"]): [

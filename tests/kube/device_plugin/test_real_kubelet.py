@@ -1,8 +1,8 @@
 """Shares of GPUs by a real kubelet: the GPUs are virtual, everything else is what runs on a node."""
 
 from batuta.backends.kube import names
-from batuta.gpu.device_plugin.stock import Resource
-from batuta.gpu.vgpu.inject import Harm, inject
+from batuta.gpu.device_plugin.inventory import Resource
+from batuta.gpu.vgpu.inject import FaultSpec, inject
 from tests.kube.device_plugin.shares import ShareNode, SharePods
 
 OUT_OF_MEMORY = 2
@@ -86,9 +86,9 @@ def test_after_a_restart_of_the_plugin_nothing_is_given_twice(share_node: ShareN
 
 def test_nothing_is_given_of_a_card_that_is_ill(share_node: ShareNode, pods: SharePods) -> None:
     """Given a card that fell off the bus, the node offers the other one, and shares go there."""
-    inject(share_node.gpus.path, 0, Harm(xid=79))
+    inject(share_node.gpus.path, 0, FaultSpec(xid=79))
     share_node.wait_for_offer(60, 100)
     pods.submit("a", units=8, compute=10)
     assert pods.runs("a")["visible"] == uuid_of(share_node, 1)
     assert [bool(card["illness"]) for card in share_node.cards()] == [True, False]
-    inject(share_node.gpus.path, 0, Harm(heal=True))
+    inject(share_node.gpus.path, 0, FaultSpec(heal=True))

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 from batuta.backends.kube import names
-from batuta.backends.kube.health.told_figures import read_figures
-from batuta.core.health_figures import Figure
-from batuta.gpu.vgpu.inject import Harm, inject
+from batuta.backends.kube.health.annotations import read_figures
+from batuta.core.health_signals import Figure
+from batuta.gpu.vgpu.inject import FaultSpec, inject
 from tests.kube.agent.conftest import AgentNode, agent_kubeconfig, make_nodes
 from tests.support.gpu_work import end
 from tests.support.kube.control_plane import wait_until
@@ -57,7 +57,7 @@ def test_what_only_nvml_knows_takes_a_gpu_out(
     compiler()
     node: AgentNode
     node, _ = make_nodes(2, gpus=2)
-    inject(node.gpus.path, 1, Harm(uncorrected=4))
+    inject(node.gpus.path, 1, FaultSpec(uncorrected=4))
     (tmp_path / "kern.log").write_text("")
     node.start_agent("--kernel-log", str(tmp_path / "kern.log"), "--state", str(tmp_path / "state"))
 
@@ -66,7 +66,7 @@ def test_what_only_nvml_knows_takes_a_gpu_out(
 
     assert wait_until(figures, "figures", 60)[1][Figure.ECC_UNCORRECTED] == 4
     assert names.ILL_GPUS not in ward.annotations(node.name)
-    inject(node.gpus.path, 1, Harm(uncorrected=2))
+    inject(node.gpus.path, 1, FaultSpec(uncorrected=2))
     ill = wait_until(lambda: ward.annotations(node.name).get(names.ILL_GPUS, ""), "the GPU to be out", 30)
     assert json.loads(ill) == {"1": "ecc-uncorrected 2: new uncorrected memory errors"}
     assert ward.taint(node.name) is None

@@ -4,8 +4,8 @@ import json
 import random
 import time
 
-from batuta.backends.kube.health.memory import KEY
-from batuta.backends.kube.health.notes import NodeNote
+from batuta.backends.kube.health.annotations import NodeNote
+from batuta.backends.kube.health.state import KEY
 from tests.support.kube.control_plane import wait_until
 from tests.support.kube.health import Ward, pool
 from tests.support.kube.operator_process import NAMESPACE, OperatorProcess

@@ -3,7 +3,7 @@
 from typing import Any
 
 from batuta.backends.kube.kueue import kinds
-from batuta.backends.kube.operator import watching
+from batuta.backends.kube.operator import informers
 from tests.support.kube.kueue import (
     SHORT_FORM,
     cluster_queue,
@@ -21,7 +21,7 @@ def test_definitions_that_come_later_are_noticed(bare_cluster, monkeypatch: Any)
     """Given quota from files, when the cluster gets to know Kueue, then its objects are what counts."""
     if knows_kueue(bare_cluster):
         bare_cluster.kubectl("delete", "crd", *(f"{kind.plural}.{kinds.GROUP}" for kind in kinds.ALL))
-    monkeypatch.setattr(watching, "LOOK_AGAIN_S", 0.2)
+    monkeypatch.setattr(informers, "LOOK_AGAIN_S", 0.2)
     team = bare_cluster.new_namespace()
     write_files(bare_cluster, team, a=SHORT_FORM)
     with hearing(bare_cluster.kubeconfig_path, team) as heard:

@@ -16,7 +16,7 @@ from tests.support.kube.kueue import (
     set_quota,
     wait_until_active,
 )
-from tests.support.kube.nodes import NodeShape
+from tests.support.kube.nodes import GPU, NodeShape
 from tests.support.kube.operator_process import OperatorProcess, grant, refused
 from tests.support.kube.pods import make_pod
 from tests.support.kube.unified import Jobs
@@ -74,6 +74,26 @@ def test_a_job_waits_for_quota_and_starts_when_its_queue_has_more(kueue_cluster,
     assert second.assigned["flavors"] == {"nvidia.com/gpu": "gpus"}
     assert second.assigned["resourceUsage"] == {"nvidia.com/gpu": "4"}
     operator.assert_calm()
+
+
+def test_a_job_without_gpus_uses_quota_for_cpu_and_none_for_gpus(kueue_cluster, jobs, team):
+    """Given quota for four CPUs and one GPU, which is used, a job of two CPUs runs, and another one waits."""
+    kueue_cluster.apply([cluster_queue("team-b", 1, cpus=4), local_queue("both", team, "team-b")])
+    wait_until_active(kueue_cluster, team, "both")
+    jobs.submit("trains", replicas=1, queueName="both").runs_with(1)
+    trains = Workload(kueue_cluster, team, "trains")
+    trains.is_said("Admitted", "True")
+    assert trains.assigned["resourceUsage"] == {"cpu": "1", GPU: "1"}
+    first = jobs.submit("first", "Pods", replicas=2, gpus=0, queueName="both")
+    first.runs_with(2)
+    workload = Workload(kueue_cluster, team, "first")
+    workload.is_said("Admitted", "True")
+    assert (workload.assigned["count"], workload.assigned["resourceUsage"]) == (2, {"cpu": "2"})
+    second = jobs.submit("second", "Pods", replicas=2, gpus=0, queueName="both")
+    Workload(kueue_cluster, team, "second").is_said("QuotaReserved", "False")
+    assert not second.places()
+    set_quota(kueue_cluster, "team-b", 1, cpus=5)
+    second.runs_with(2)
 
 
 def test_a_workload_belongs_to_its_job_and_ends_with_it(kueue_cluster, jobs, team):

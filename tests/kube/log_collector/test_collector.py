@@ -17,8 +17,7 @@ import yaml
 
 from batuta.backends.kube import names
 from batuta.backends.kube.install import log_collector_config as config
-from batuta.client.loki import Loki, LokiAddress
-from batuta.client.loki_job import OldJob, old_output
+from batuta.client.loki import ArchivedJob, Loki, LokiAddress, archived_output
 from tests.kube.conftest import AddNodes
 from tests.support.chart import CHART, rights_of
 from tests.support.kube.control_plane import ControlPlane, wait_until
@@ -165,9 +164,9 @@ def member(job: str, **labels: str) -> dict[str, str]:
 
 def printed(loki: LokiStandIn, namespace: str, job: str, rank: int = 0) -> str:
     """What `batuta logs` makes of it."""
-    asked = OldJob(namespace, job, rank, time.time() - 3600, time.time() + 60)
+    asked = ArchivedJob(namespace, job, rank, time.time() - 3600, time.time() + 60)
     with Loki(LokiAddress.of(loki.url)) as reader:
-        return b"".join(old_output(reader, asked, None, note=pytest.fail)).decode()
+        return b"".join(archived_output(reader, asked, None, note=pytest.fail)).decode()
 
 
 def test_lines_of_jobs_arrive_once_with_their_replica_across_restarts(

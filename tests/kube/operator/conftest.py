@@ -10,7 +10,7 @@ from tests.support.kube.modules import crds
 from tests.support.kube.operator_process import OperatorProcess, grant, prepare, refused
 
 OTHER_PROJECTS = ("jobset", "mpi-operator", "node-resource-topology", "scheduler-plugins")
-QUEUES = [{"name": "narrow", "quota": {"*": 1}}]
+QUEUES = [{"name": "narrow", "quota": {"*": 1}}, {"name": "default"}]
 RESTART_BACKOFF_S = 1
 
 

@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 
 from batuta.backends.kube import names
-from batuta.demo.checkpoint import load
-from batuta.demo.model import State
-from batuta.demo.model import Training as Course
-from batuta.demo.options import Options
+from batuta.demo.training import Options, State, load_checkpoint
+from batuta.demo.training import Training as Course
 from tests.support.kube.api import Json
 from tests.support.kube.control_plane import CommandFailed, ControlPlane, wait_until
 from tests.support.kube.unified import Jobs, Submitted, manifest
@@ -118,7 +116,7 @@ class Training:
 
     def _state(self) -> State | None:
         options = Options()
-        return load(self._folder, options.seed, options.batch)
+        return load_checkpoint(self._folder, options.seed, options.batch)
 
     def _set_steps(self, steps: int) -> None:
         (self._folder / "steps").write_text(f"{steps}\n")

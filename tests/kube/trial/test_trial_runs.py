@@ -134,7 +134,9 @@ def test_what_gets_no_gpus_within_the_budget_is_told_and_holds_nobody_up(bench: 
 def test_batuta_trial_makes_one_and_tells_what_it_showed(bench: Bench, tmp_path: Path) -> None:
     """A task without reports: its run is seen, and told as what it is."""
     task = tmp_path / "task.yaml"
-    task.write_text("name: quick\nresources: {cpus: 1, image_id: docker:train}\nrun: python3 train.py\n")
+    task.write_text(
+        "name: quick\nresources: {accelerators: 1, cpus: 1, image_id: docker:train}\nrun: python3 train.py\n"
+    )
     batuta = Batuta(bench.cluster.kubeconfig_path, bench.namespace)
     said = batuta("trial", str(task), "--each", "5s", "--output", "json")
     assert said.code == 0, said

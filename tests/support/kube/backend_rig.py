@@ -13,17 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.find import find_access
-from batuta.backends.kube.operator.inbox import Inbox
-from batuta.backends.kube.operator.watching import Watching
-from batuta.backends.kube.operator.writes import Clerks
+from batuta.backends.kube.operator.informers import InformerSet
+from batuta.backends.kube.operator.workqueue import Inbox, WriteWorkers
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.bootstrap import operator_leader
 from batuta.core.cluster import NodeName, Placement
-from batuta.core.command import Command, Preempt, Stop
 from batuta.core.event import Event
 from batuta.core.job import Job
+from batuta.core.plan import Command, Preempt, Stop
 from batuta.core.world import World
 from batuta.engine.ports import Backend
 from tests.contract.backend_rig import Rig
@@ -35,11 +34,20 @@ PATIENCE_S = 60.0
 
 
 @contextmanager
-def kube_rig(cluster: ControlPlane, namespace: str, node: NodeName) -> Iterator[Rig]:
-    """Jobs `a` and `b` of a namespace, and a backend that sees no others; `node` is n0 and has two GPUs."""
+def kube_rig(
+    cluster: ControlPlane,
+    namespace: str,
+    node: NodeName,
+    replicas: int | tuple[int, int] = (1, 2),
+    gpus: int = 1,
+) -> Iterator[Rig]:
+    """Jobs `a` and `b` of a namespace, and a backend that sees no others; `node` is n0.
+
+    `gpus`: of each replica.
+    """
     jobs = Jobs(cluster, namespace)
     for name in ("a", "b"):
-        jobs.submit(name, "Pods", replicas=(1, 2), pod={"runs_for": f"{RUN_S:g}s"})
+        jobs.submit(name, "Pods", replicas=replicas, gpus=gpus, pod={"runs_for": f"{RUN_S:g}s"})
     with _connected(cluster.kubeconfig_path, namespace) as (inbox, clerks):
         clock = _Clock()
         # The wiring of `batuta operator` itself, for a World that has seen nothing yet.
@@ -71,18 +79,18 @@ class _Ended(Exception):
 
 
 @contextmanager
-def _connected(kubeconfig: Path, namespace: str) -> Iterator[tuple[Inbox, Clerks]]:
+def _connected(kubeconfig: Path, namespace: str) -> Iterator[tuple[Inbox, WriteWorkers]]:
     """Informers that have listed everything, and clerks, on an event loop of their own."""
-    inbox, up = Inbox(), Future[tuple[Clerks, Callable[[], object]]]()
+    inbox, up = Inbox(), Future[tuple[WriteWorkers, Callable[[], object]]]()
 
     async def work() -> None:
         ended, loop = asyncio.Event(), asyncio.get_running_loop()
         try:
             async with Api(await find_access(kubeconfig)) as api, asyncio.TaskGroup() as tasks:
-                clerks = Clerks(api, inbox)
+                clerks = WriteWorkers(api, inbox)
                 tasks.create_task(clerks.run())
                 async with asyncio.timeout(PATIENCE_S):
-                    await Watching(api, inbox, [namespace], tasks).start()
+                    await InformerSet(api, inbox, [namespace], tasks).start()
                 up.set_result((clerks, lambda: loop.call_soon_threadsafe(ended.set)))
                 await ended.wait()
                 raise _Ended

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from batuta.backends.kube import names
-from batuta.backends.kube.health.notes import NodeNote, write_notes
+from batuta.backends.kube.health.annotations import NodeNote, write_notes
 from tests.support.kube.api import Json
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape

@@ -9,14 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.find import find_access
 from batuta.backends.kube.kueue import kinds
-from batuta.backends.kube.kueue.notices import Notices
-from batuta.backends.kube.kueue.quota_desk import QuotaDesk
-from batuta.backends.kube.operator.inbox import Changed, Inbox, Written
-from batuta.backends.kube.operator.watching import Watching
-from batuta.backends.kube.operator.writes import Clerks, Writes
+from batuta.backends.kube.kueue.quota_controller import QuotaController, QuotaEventRecorder
+from batuta.backends.kube.operator.informers import InformerSet
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteQueue, WriteWorkers, Written
 from batuta.core.event import Event, QuotaSet
 from batuta.core.quota import MILLI, Quota
 from tests.support.kube.api import ApiError, Json
@@ -186,7 +184,7 @@ def warnings(cluster: ControlPlane, name: str, namespace: str = "default") -> li
 class Heard:
     """What an operator's World would be told about quota."""
 
-    def __init__(self, desk: QuotaDesk, said: list[Event]) -> None:
+    def __init__(self, desk: QuotaController, said: list[Event]) -> None:
         self._desk = desk
         self._said = said
 
@@ -217,24 +215,24 @@ def hearing(kubeconfig: Path, namespace: str, *, reads_objects: bool = True) -> 
     async def talk() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         async with Api(await find_access(kubeconfig)) as api:
-            clerks = Clerks(api, inbox)
+            clerks = WriteWorkers(api, inbox)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(clerks.run())
                     further = kinds.SETTINGS if reads_objects else ()
-                    await Watching(api, inbox, [], tasks, further, (namespace, FILES)).start()
-                    writes.append(Writes(clerks.post))
+                    await InformerSet(api, inbox, [], tasks, further, (namespace, FILES)).start()
+                    writes.append(WriteQueue(clerks.post))
                     up.set_result(lambda: loop.call_soon_threadsafe(stop.set))
                     await stop.wait()
                     raise _Ended
             except* _Ended:
                 pass
 
-    writes: list[Writes] = []
+    writes: list[WriteQueue] = []
     talking = threading.Thread(target=lambda: _run(talk, up), name="talking")
     talking.start()
     stop = up.result(60.0)
-    desk = QuotaDesk(said.append, Notices(writes[0].ask), known=Quota(), base=Quota())
+    desk = QuotaController(said.append, QuotaEventRecorder(writes[0].ask), known=Quota(), base=Quota())
     working = threading.Thread(target=_work, args=(desk, writes[0], inbox, ended), name="working")
     working.start()
     try:
@@ -259,7 +257,7 @@ def _run(talk: Callable[[], Any], up: "Future[Any]") -> None:
         raise
 
 
-def _work(desk: QuotaDesk, writes: Writes, inbox: Inbox, ended: threading.Event) -> None:
+def _work(desk: QuotaController, writes: WriteQueue, inbox: Inbox, ended: threading.Event) -> None:
     while not ended.is_set():
         now_s = time.time()
         for message in inbox.take(0.05):

@@ -14,16 +14,15 @@ from batuta.backends.kube import objects
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Conflict, NotFound
-from batuta.backends.kube.client.known import Change, Did
-from batuta.backends.kube.operator.inbox import Changed, Inbox, Written
-from batuta.backends.kube.operator.outlook import OutlookWatch
-from batuta.backends.kube.operator.writes import Clerks, Doing
+from batuta.backends.kube.client.informer import Change, ChangeType
+from batuta.backends.kube.operator.backend import OutlookObserver
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteFn, WriteWorkers, Written
 from batuta.backends.kube.operator_config import OperatorConfig
-from batuta.bootstrap import rules_for
 from batuta.bootstrap.operator_leader import kube_backend
 from batuta.core.world import World
-from batuta.engine.journal import NoJournal
+from batuta.engine.journal import JournaledWorld, NoJournal
 from batuta.engine.loop import Engine, Live
+from batuta.engine.profile import profile_for
 from batuta.engine.requests import Requests
 
 Json = dict[str, Any]
@@ -48,23 +47,23 @@ class Pods:
         for container in made["spec"]["containers"]:
             resources = container["resources"]
             resources["requests"] = resources.get("limits", {}) | resources.get("requests", {})
-        self._keep(Did.ADDED, msgspec.convert(made, objects.Pod))
+        self._keep(ChangeType.ADDED, msgspec.convert(made, objects.Pod))
 
     def set_phase(self, name: str, phase: str) -> None:
         before = self.by_name[name]
         status = msgspec.structs.replace(before.status, phase=phase)
-        self._keep(Did.MODIFIED, msgspec.structs.replace(before, status=status))
+        self._keep(ChangeType.MODIFIED, msgspec.structs.replace(before, status=status))
 
     def begin_deletion(self, name: str, ends_s: float) -> None:
         """Somebody has deleted it; its containers still run, and may until this time."""
         before, ends = self.by_name[name], datetime.fromtimestamp(ends_s, UTC).isoformat()
         meta = msgspec.structs.replace(before.metadata, deletion_timestamp=ends)
-        self._keep(Did.MODIFIED, msgspec.structs.replace(before, metadata=meta))
+        self._keep(ChangeType.MODIFIED, msgspec.structs.replace(before, metadata=meta))
 
     def vanish(self, name: str) -> None:
         """Its containers have ended, and the kubelet has said so."""
         gone = self.by_name.pop(name)
-        self.news.append(Change(Did.DELETED, gone, gone))
+        self.news.append(Change(ChangeType.DELETED, gone, gone))
 
     def bound(self) -> dict[str, objects.Pod]:
         return {name: pod for name, pod in self.by_name.items() if pod.spec.node_name}
@@ -81,7 +80,7 @@ class Pods:
             before.metadata, annotations={**before.metadata.annotations, **annotations}
         )
         spec = msgspec.structs.replace(before.spec, node_name=node)
-        self._keep(Did.MODIFIED, msgspec.structs.replace(before, metadata=meta, spec=spec))
+        self._keep(ChangeType.MODIFIED, msgspec.structs.replace(before, metadata=meta, spec=spec))
 
     async def delete(self, kind: object, name: str, namespace: str, **how: object) -> None:
         if name not in self.by_name:
@@ -94,7 +93,7 @@ class Pods:
     async def create(self, *what: object, **how: object) -> None:
         """An event, likewise."""
 
-    def _keep(self, did: Did, pod: objects.Pod) -> None:
+    def _keep(self, did: ChangeType, pod: objects.Pod) -> None:
         self._version += 1
         meta = msgspec.structs.replace(pod.metadata, resource_version=str(self._version))
         kept = msgspec.structs.replace(pod, metadata=meta)
@@ -108,26 +107,26 @@ class Operator:
 
     def __init__(self, pods: Pods, now_s: float = 0.0) -> None:
         self.now_s = now_s
-        self.posted: list[tuple[str, Doing]] = []
+        self.posted: list[tuple[str, WriteFn]] = []
         """Writes that nobody has carried out yet."""
         self._pods = pods
         self._inbox = Inbox(gather_s=0.0)
         pods.news.clear()
-        self._inbox.put(Changed(kinds.NODE, [Change(Did.ADDED, node) for node in pods.nodes]))
+        self._inbox.put(Changed(kinds.NODE, [Change(ChangeType.ADDED, node) for node in pods.nodes]))
         listed = [pods.by_name[name] for name in sorted(pods.by_name)]
-        self._inbox.put(Changed(kinds.POD, [Change(Did.ADDED, pod) for pod in listed]))
-        clerks = cast(Clerks, self)
+        self._inbox.put(Changed(kinds.POD, [Change(ChangeType.ADDED, pod) for pod in listed]))
+        clerks = cast(WriteWorkers, self)
         world, config = World(), OperatorConfig()
         backend, *_ = kube_backend(world, self._inbox, clerks, config, lambda: self.now_s)
-        live = Live(Requests(backend.wake), rules_for, threading.RLock())
-        rules, watch = rules_for(config.policy), OutlookWatch(backend.floor, lambda: self.now_s)
-        self._engine = Engine(world, backend, rules, NoJournal(), watch, live=live)
+        live = Live(Requests(backend.wake), profile_for, threading.RLock())
+        rules, watch = profile_for(config.policy), OutlookObserver(backend.reconciler, lambda: self.now_s)
+        self._engine = Engine(JournaledWorld(world, NoJournal()), backend, rules, watch, live=live)
 
     def see_node(self, node: objects.Node) -> None:
         """A node has come."""
-        self._inbox.put(Changed(kinds.NODE, [Change(Did.ADDED, node)]))
+        self._inbox.put(Changed(kinds.NODE, [Change(ChangeType.ADDED, node)]))
 
-    def post(self, asked: list[tuple[str, Doing]]) -> None:
+    def post(self, asked: list[tuple[str, WriteFn]]) -> None:
         self.posted += asked
 
     def carry_out(self, number: int) -> None:
@@ -149,7 +148,7 @@ class Operator:
         self._engine.step()
 
 
-def done(do: Doing, pods: Pods) -> ApiError | None:
+def done(do: WriteFn, pods: Pods) -> ApiError | None:
     """Carries a write out; what went wrong."""
     try:
         for _ in cast(Iterator[None], do(cast(Api, pods)).__await__()):

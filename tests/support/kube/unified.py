@@ -38,6 +38,8 @@ def manifest(
                 "minReplicas": least,
                 "maxReplicas": most,
                 "gpusPerReplica": gpus,
+                # Fake pods never say that they save, and most tests are about resizes.
+                "restartable": True,
                 "template": template,
                 **(replica_spec or {}),
             },

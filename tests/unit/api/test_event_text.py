@@ -5,35 +5,35 @@ from itertools import islice
 
 import pytest
 
-from batuta.api.event_text import tell, type_of, with_seq
-from batuta.api.story import sentences_of
+from batuta.api.event_text import public_event, sentences_of, type_of, with_seq
 from batuta.core import event as ev
 from batuta.core.cluster import Placement, Span
-from batuta.core.command import Preempt, Start
-from batuta.core.plan import Plan, no_decisions
+from batuta.core.plan import Plan, Preempt, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.store.codec import EVENT_TYPES, encode
-from batuta.store.journal_reader import Text
+from batuta.store.journal import StoredEvent
 from tests.support.stories import Story
 from tests.support.walks import Walk
 from tests.support.worlds import at, make_job
 
 
 def told(event: ev.Event) -> dict[str, object]:
-    return with_seq(tell(Text(7, encode(event))))
+    return with_seq(public_event(StoredEvent(7, encode(event))))
 
 
 def test_most_events_are_told_as_they_are() -> None:
     event = ev.JobInterrupted(1.0, "17", exit_code=3)
     text = encode(event)
-    found = tell(Text(7, text))
+    found = public_event(StoredEvent(7, text))
     assert (found.seq, found.type, found.jobs, found.data) == (7, "JobInterrupted", frozenset(("17",)), text)
     assert found.frame.decode() == f"event: JobInterrupted\ndata: {text}\nid: 7\n\n"
     assert told(event)["seq"] == 7
 
 
 def test_a_submit_is_told_without_its_task() -> None:
-    found = tell(Text(1, encode(ev.JobSubmitted(1.0, make_job("17"), task='{"secrets":"hush"}'))))
+    found = public_event(
+        StoredEvent(1, encode(ev.JobSubmitted(1.0, make_job("17"), task='{"secrets":"hush"}')))
+    )
     assert "hush" not in found.data
     assert found.jobs == {"17"}
     assert json.loads(found.data)["job"]["id"] == "17"
@@ -54,7 +54,7 @@ def test_a_plan_is_told_in_sentences() -> None:
 def test_a_plan_tells_which_jobs_are_idle() -> None:
     plan = Plan(1, 1.0, "fifo", (), (), no_decisions(), found_idle=("7",))
     text = encode(ev.Planned(1.0, plan))
-    assert tell(Text(1, text)).jobs == {"7"}
+    assert public_event(StoredEvent(1, text)).jobs == {"7"}
     assert [told["sentence"] for told in sentences_of(text, "7")] == ["holds GPUs and does not use them"]
     assert list(sentences_of(text, "8")) == []
 
@@ -62,7 +62,7 @@ def test_a_plan_tells_which_jobs_are_idle() -> None:
 def test_a_reason_that_this_version_does_not_know() -> None:
     start = Start("1", Placement((Span("n0", (0,)),)), Reason.ADMITTED, (("gpus", 1),))
     text = encode(ev.Planned(1.0, Plan(1, 1.0, "fifo", (start,), (), no_decisions())))
-    found = tell(Text(1, text.replace("ADMITTED", "FROM_THE_FUTURE")))
+    found = public_event(StoredEvent(1, text.replace("ADMITTED", "FROM_THE_FUTURE")))
     assert json.loads(found.data)["commands"][0]["sentence"] == "from the future"
 
 
@@ -70,7 +70,7 @@ def test_every_event_of_a_long_story_can_be_told() -> None:
     kinds = set()
     for seq, event in enumerate(islice(Story(6), 3000)):
         text = encode(event)
-        found = tell(Text(seq, text))
+        found = public_event(StoredEvent(seq, text))
         kinds.add(found.type)
         assert found.type == type_of(text) == type(event).__name__
         assert json.loads(found.data)["time_s"] == event.time_s
@@ -99,13 +99,13 @@ FOUND = at("n0:01 n1:2")
 )
 def test_what_was_found_is_a_story(event: ev.Event, sentence: str) -> None:
     assert [one["sentence"] for one in sentences_of(encode(event), "1")] == [sentence]
-    assert tell(Text(1, encode(event))).jobs == {"1"}
+    assert public_event(StoredEvent(1, encode(event))).jobs == {"1"}
 
 
 def test_every_event_of_a_walk_can_be_told() -> None:
     for seq, event in enumerate(Walk(1).go(600).events):
         text = encode(event)
-        found = tell(Text(seq, text))
+        found = public_event(StoredEvent(seq, text))
         for job in found.jobs:
             assert all(one["sentence"] for one in sentences_of(text, job))
 

@@ -2,18 +2,17 @@
 
 import json
 
-from batuta.api.event_text import tell
-from batuta.api.held_up_text import told_held_up
+from batuta.api.event_text import held_up_sentence, public_event
 from batuta.core import event as ev
 from batuta.core.reason import Reason
 from batuta.store.codec import encode
-from batuta.store.journal_reader import Text
+from batuta.store.journal import StoredEvent
 
 SLOW = (("rank", 5), ("ranks", 16), ("slowdown", 2.04), ("own_s", 0.408), ("usual_s", 0.2), ("steps", 13))
 
 
 def told(*args, **more) -> str:
-    return told_held_up(json.loads(encode(ev.JobHeldUp(100.0, "7", *args, **more))))
+    return held_up_sentence(json.loads(encode(ev.JobHeldUp(100.0, "7", *args, **more))))
 
 
 def test_a_straggler_with_its_numbers_and_what_follows():
@@ -39,7 +38,7 @@ def test_numbers_that_are_missing_do_not_make_it_silent():
 
 
 def test_readers_of_events_get_the_sentence():
-    entry = Text(3, encode(ev.JobHeldUp(100.0, "7", Reason.STRAGGLER, SLOW, (5,), ("n2",))))
-    shown = tell(entry)
+    entry = StoredEvent(3, encode(ev.JobHeldUp(100.0, "7", Reason.STRAGGLER, SLOW, (5,), ("n2",))))
+    shown = public_event(entry)
     assert shown.jobs == {"7"}
     assert json.loads(shown.data)["sentence"].endswith("n2 is to blame")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from batuta.api.quota_fit import check_quota
+from batuta.api.operations import check_quota
 from batuta.core.quota import MILLI, ClusterQueue, FlavorQuota, Limits, LocalQueue, Quota, ResourceGroup
 from tests.support.quotas import GPU, gpus, quota_of
 from tests.support.worlds import make_job

@@ -1,6 +1,6 @@
 """What a second policy would have done, as Prometheus reads it."""
 
-from batuta.api.shadow_metrics import shadow_metrics
+from batuta.api.routes.metrics import shadow_metrics
 from batuta.engine.shadow import Difference, ShadowReport
 
 

@@ -6,23 +6,22 @@ from itertools import islice
 import pytest
 
 from batuta.api import timeline
-from batuta.api.event_text import tell
-from batuta.api.timeline import TimelineRecord
+from batuta.api.event_text import public_event
+from batuta.api.timeline import GpuTimeline
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node, Placement, Span
-from batuta.core.command import Preempt, Resize, Start
 from batuta.core.job import JobState
-from batuta.core.plan import Plan, no_decisions
+from batuta.core.plan import Plan, Preempt, Resize, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
 from batuta.store.codec import encode
-from batuta.store.journal_reader import Text
-from tests.support.pictures import picture_of
+from batuta.store.journal import StoredEvent
+from tests.support.snapshots import snapshot_of
 from tests.support.stories import Story
 from tests.support.worlds import at, make_job, make_nodes, make_world
 
-NOBODY = picture_of(make_world(make_nodes(4)))
+NOBODY = snapshot_of(make_world(make_nodes(4)))
 
 
 def planned(time_s: float, *commands: Start | Resize | Preempt) -> ev.Planned:
@@ -33,16 +32,16 @@ def start(time_s: float, job: str, where: str) -> ev.Planned:
     return planned(time_s, Start(job, at(where), Reason.ADMITTED))
 
 
-def record_of(*events: ev.Event, as_told: bool = False) -> TimelineRecord:
-    record = TimelineRecord()
+def record_of(*events: ev.Event, as_told: bool = False) -> GpuTimeline:
+    record = GpuTimeline()
     for event in events:
         text = encode(event)
-        record.feed(tell(Text(1, text)).data if as_told else text)
+        record.feed(public_event(StoredEvent(1, text)).data if as_told else text)
     return record
 
 
 def sizes(
-    record: TimelineRecord, since_s: float = 0.0, now_s: float = 100.0
+    record: GpuTimeline, since_s: float = 0.0, now_s: float = 100.0
 ) -> dict[str, list[tuple[float, float, int]]]:
     return {
         job["id"]: [(one["from_s"], one["to_s"], one["gpus"]) for one in job["segments"]]
@@ -108,8 +107,8 @@ def test_a_move_is_no_change_of_size() -> None:
 
 
 def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline, "MOST_JOBS", 10)
-    monkeypatch.setattr(timeline, "MOST_CHANGES", 5)
+    monkeypatch.setattr(timeline, "MAX_JOBS", 10)
+    monkeypatch.setattr(timeline, "MAX_CHANGES", 5)
     record = record_of(*(start(float(k), f"j{k}", "n0:0") for k in range(50)))
     assert list(sizes(record)) == [f"j{k}" for k in range(40, 50)]
     grown = [
@@ -122,17 +121,39 @@ def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_jobs_that_run_since_before_the_record_are_shown_too() -> None:
     world = make_world(make_nodes(4), {"a": "n0:01"}, [make_job("a", 2)])
-    shown = TimelineRecord().show(picture_of(world), 0.0, 50.0, 10)
+    shown = GpuTimeline().show(snapshot_of(world), 0.0, 50.0, 10)
     assert shown == [{"id": "a", "name": "", "segments": [{"from_s": 0.0, "to_s": 50.0, "gpus": 2}]}]
 
 
 def test_it_ends_where_the_world_is() -> None:
-    world, record = World(), TimelineRecord()
+    world, record = World(), GpuTimeline()
     for event in islice(Story(7), 2500):
         apply(world, event)
         record.feed(encode(event))
     now_s = world.now_s + 1
-    last = {job["id"]: job["segments"][-1] for job in record.show(picture_of(world), 0.0, now_s, 10**6)}
+    last = {job["id"]: job["segments"][-1] for job in record.show(snapshot_of(world), 0.0, now_s, 10**6)}
     for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
         runs = job.id in last and last[job.id]["to_s"] == now_s
         assert (last[job.id]["gpus"] if runs else 0) == (0 if placement is None else placement.size)
+
+
+def test_use_is_kept_by_job_and_stays_bounded() -> None:
+    """Given a job on two nodes, when both are measured again and again, then its mean is kept, thinned."""
+    record = record_of(start(1.0, "a", "n0:01 n1:0"), start(1.0, "b", "n1:1"))
+    record.feed(encode(ev.GpusUsed(10.0, "n0", (1.0, 0.5, 0.0, 0.0))))
+    record.feed(encode(ev.GpusUsed(10.0, "n1", (0.0, 0.25))))
+    assert record.use("a") == [{"time_s": 10.0, "busy": 0.5, "gpus": 3}]
+    assert record.use("b") == [{"time_s": 10.0, "busy": 0.25, "gpus": 1}]
+    record.feed(encode(ev.JobEnded(11.0, "b", JobState.SUCCEEDED)))
+    for second in range(20, 20 + 3 * timeline.MAX_POINTS):
+        record.feed(encode(ev.GpusUsed(float(second), "n1", (0.0, 1.0))))
+    assert len(record.use("b")) == 1, "whoever has no GPUs is not measured"
+    found = record.use("a")
+    assert len(found) <= timeline.MAX_POINTS
+    assert (found[0]["time_s"], found[-1]["time_s"]) == (10.0, 19.0 + 3 * timeline.MAX_POINTS)
+
+
+def test_a_job_that_shares_a_card_is_measured_by_its_own_part() -> None:
+    record = record_of(start(1.0, "a", "n0:0"), start(1.0, "b", "n0:0"))
+    record.feed(encode(ev.GpusUsed(10.0, "n0", (0.9,), (("a", 0.7), ("b", 0.2)))))
+    assert [record.use(job)[0]["busy"] for job in "ab"] == [0.7, 0.2]

@@ -4,69 +4,66 @@ import json
 import math
 from itertools import islice
 
-from batuta.api import cluster_models, models
-from batuta.api.parts import NoFacts
-from batuta.api.plain_json import to_json
-from batuta.api.task_view import shown_task
-from batuta.api.views import count_gpus, view_job, view_nodes, view_unborn
-from batuta.bootstrap import rules_for
+from batuta.api import models
+from batuta.api.dependencies import NoNodeFacts
+from batuta.api.responses import to_json
+from batuta.api.views import count_gpus, view_dry_run, view_job, view_nodes, view_task
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.decide import decide
-from batuta.core.job import JobState, Share
-from batuta.core.progress import Progress
-from batuta.core.wish import Wish
+from batuta.core.job import DesiredState, JobState, Progress, Share
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from batuta.spec.task import parse_task
-from batuta.spec.task_json import task_to_json
-from tests.support.pictures import picture_of
+from batuta.spec.task_serialization import task_to_json
+from tests.support.snapshots import snapshot_of
 from tests.support.stories import Story
 from tests.support.worlds import make_job, make_nodes, make_world
 
 
 def test_a_waiting_job_says_why() -> None:
     world = make_world(make_nodes(2), {"a": "n0:01"}, [make_job("a", 2), make_job("b", 2, submit_s=3.0)])
-    plan = decide(world, 10.0, rules_for("fifo"))
-    shown = view_job(picture_of(world, plan), "b", 10.0)
+    plan = decide(world, 10.0, profile_for("fifo"))
+    shown = view_job(snapshot_of(world, plan), "b", 10.0)
     assert shown is not None
     models.Job.model_validate(shown)
     assert shown["reason"]["code"] == "WAITING_FOR_GPUS"
     assert shown["reason"]["sentence"].startswith("needs 2 GPUs")
     assert shown["reason"]["evidence"]["needs"] == 2
     assert (shown["waited_s"], shown["duration_s"], shown["started_s"]) == (7.0, None, None)
-    assert view_job(picture_of(world), "b", 10.0)["reason"] is None  # type: ignore[index]
-    assert view_job(picture_of(world), "c", 10.0) is None
+    assert view_job(snapshot_of(world), "b", 10.0)["reason"] is None  # type: ignore[index]
+    assert view_job(snapshot_of(world), "c", 10.0) is None
 
 
 def test_an_eta_needs_a_report() -> None:
     world = make_world(make_nodes(2), {"a": "n0:01"}, [make_job("a", 2)])
-    assert view_job(picture_of(world), "a", 5.0)["eta_s"] is None  # type: ignore[index]
+    assert view_job(snapshot_of(world), "a", 5.0)["eta_s"] is None  # type: ignore[index]
     apply(world, ev.JobProgressed(10.0, "a", 100.0, progress=Progress(fraction=0.5)))
-    shown = view_job(picture_of(world), "a", 30.0)
+    shown = view_job(snapshot_of(world), "a", 30.0)
     assert shown is not None
     # Two GPUs are twice as fast, and 20 s have gone since.
     assert shown["eta_s"] == 30.0
-    assert view_job(picture_of(world), "a", 1e6)["eta_s"] == 0.0  # type: ignore[index]
+    assert view_job(snapshot_of(world), "a", 1e6)["eta_s"] == 0.0  # type: ignore[index]
 
 
 def test_gpus_of_the_same_node_are_shown_together() -> None:
     world = make_world(make_nodes(2, 2), {"a": "n1:1 n0:0 n1:0"}, [make_job("a", 3)])
-    shown = view_job(picture_of(world), "a", 5.0)
+    shown = view_job(snapshot_of(world), "a", 5.0)
     assert shown is not None
     assert shown["placement"] == [{"node": "n1", "gpus": [1, 0]}, {"node": "n0", "gpus": [0]}]
 
 
 def test_what_people_wished() -> None:
     world = make_world(make_nodes(4), {"a": "n0:0", "d": "n0:1"}, [make_job(name) for name in "abcd"])
-    for job, wish in (("b", Wish.PARK), ("c", Wish.CANCEL), ("d", Wish.EVICT)):
+    for job, wish in (("b", DesiredState.PARK), ("c", DesiredState.CANCEL), ("d", DesiredState.EVICT)):
         apply(world, ev.JobWished(1.0, job, wish))
-    picture = picture_of(world)
-    shown = {job: view_job(picture, job, 2.0)["wish"] for job in "abcd"}  # type: ignore[index]
+    snapshot = snapshot_of(world)
+    shown = {job: view_job(snapshot, job, 2.0)["wish"] for job in "abcd"}  # type: ignore[index]
     assert shown == {"a": "run", "b": "park", "c": "cancel", "d": "run"}
 
 
 def test_what_a_submit_would_make() -> None:
-    shown = view_unborn(make_job("dryrun", 2, submit_s=5.0))
+    shown = view_dry_run(make_job("dryrun", 2, submit_s=5.0))
     models.Job.model_validate(shown)
     assert (shown["state"], shown["ended_s"], shown["waited_s"]) == ("PENDING", None, 0.0)
 
@@ -76,12 +73,12 @@ def test_nodes_in_all_states() -> None:
     world = make_world(
         make_nodes(2, 2, 2, 2), {"a": "n1:01", "s": "n0:1"}, jobs, lost=["n3"], cordoned=["n1", "n2"]
     )
-    apply(world, ev.JobWished(1.0, "a", Wish.EVICT))
-    nodes = view_nodes(picture_of(world), NoFacts())
-    cluster_models.Nodes.model_validate({"nodes": nodes})
+    apply(world, ev.JobWished(1.0, "a", DesiredState.EVICT))
+    nodes = view_nodes(snapshot_of(world), NoNodeFacts())
+    models.Nodes.model_validate({"nodes": nodes})
     assert [node["state"] for node in nodes] == ["ready", "draining", "cordoned", "lost"]
     assert nodes[0]["gpus"][1]["jobs"] == [{"id": "s", "share": {"memory_mib": 100, "compute_percent": 50}}]
-    assert count_gpus(picture_of(world)) == {"total": 8, "used": 3, "free": 1, "cordoned": 2, "unhealthy": 2}
+    assert count_gpus(snapshot_of(world)) == {"total": 8, "used": 3, "free": 1, "cordoned": 2, "unhealthy": 2}
 
 
 def test_gpus_always_add_up() -> None:
@@ -89,14 +86,14 @@ def test_gpus_always_add_up() -> None:
     for number, event in enumerate(islice(Story(5), 1500)):
         apply(world, event)
         if number % 50 == 0:
-            counts = count_gpus(picture_of(world))
+            counts = count_gpus(snapshot_of(world))
             assert counts.pop("total") == sum(counts.values())
 
 
 def test_a_task_is_shown_without_its_secrets() -> None:
     text = "run: x\nenvs: {A: '1'}\nsecrets: {B: hush}\nfile_mounts: {/data: /tmp}\n"
     text += "resources: {labels: {c: d}}\n"
-    shown = shown_task(task_to_json(parse_task(text, check_paths=False)))
+    shown = view_task(task_to_json(parse_task(text, check_paths=False)))
     assert shown is not None
     assert shown["secrets"] == {"B": "<hidden>"}
     assert (shown["envs"], shown["file_mounts"], shown["labels"]) == (
@@ -105,7 +102,7 @@ def test_a_task_is_shown_without_its_secrets() -> None:
         {"c": "d"},
     )
     for damaged in (None, "", "{", "[]", '{"task": 1}', '{"schema": 1}'):
-        assert shown_task(damaged) is None
+        assert view_task(damaged) is None
 
 
 def test_json_has_no_numbers_that_are_none() -> None:
@@ -118,7 +115,7 @@ def test_a_job_that_is_over_keeps_what_it_said_last() -> None:
     world = make_world(make_nodes(2), {"a": "n0:0"}, [make_job("a")])
     apply(world, ev.JobProgressed(10.0, "a", 1.0, progress=Progress(fraction=0.9, loss=0.1)))
     apply(world, ev.JobEnded(12.0, "a", JobState.FAILED, exit_code=137, detail="killed"))
-    shown = view_job(picture_of(world), "a", 100.0)
+    shown = view_job(snapshot_of(world), "a", 100.0)
     assert shown is not None
     models.Job.model_validate(shown)
     assert shown["progress"]["loss"] == 0.1

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from batuta.backends.kube.health.told_figures import read_figures
-from batuta.bootstrap.agent_figures import FigureTeller
-from batuta.core.health_figures import Figure, Values
+from batuta.backends.kube.health.annotations import read_figures
+from batuta.bootstrap.agent_health import HealthFiguresPublisher
+from batuta.core.health_signals import Figure, Values
 
 
 class Node:
@@ -19,7 +19,7 @@ class Node:
 
     def told(self, *looks: dict[int, Values]) -> list[dict[int, dict[Figure, int]]]:
         """What is written, one look after the other."""
-        teller = FigureTeller(lambda: self.gpus, self.publish)
+        teller = HealthFiguresPublisher(lambda: self.gpus, self.publish)
 
         async def look_at_all() -> None:
             for self.gpus in looks:

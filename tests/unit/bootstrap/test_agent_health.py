@@ -8,11 +8,10 @@ import pytest
 
 from batuta.backends.kube.client.errors import Unavailable
 from batuta.bootstrap.agent import AgentOptions
-from batuta.bootstrap.agent_addresses import Addresses
-from batuta.bootstrap.agent_health import KernelNotes, NoteTeller, log_problems
-from batuta.gpu.attribution.owner import Owner
-from batuta.gpu.health.ledger import Ledger
-from batuta.gpu.health.log_file import LogFile
+from batuta.bootstrap.agent_health import HealthNotesPublisher, KernelNotes, PciAddresses, log_problems
+from batuta.gpu.health.kernel_log import LogFile
+from batuta.gpu.health.log_queue import KernelLogQueue
+from batuta.gpu.owners import Owner
 
 XID = "kernel: NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=python, Ch 1\n"
 SXID = "kernel: nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 11001, Non-fatal\n"
@@ -33,8 +32,8 @@ class Node:
         return self.seen
 
 
-def make_notes(folder: Path, ledger: Ledger) -> KernelNotes:
-    addresses = Addresses(folder / "gpus.json", lambda: {"00000000:3B:00.0": 2})
+def make_notes(folder: Path, ledger: KernelLogQueue) -> KernelNotes:
+    addresses = PciAddresses(folder / "gpus.json", lambda: {"00000000:3B:00.0": 2})
     return KernelNotes(ledger, addresses, lambda pid, gpu: (Owner("train", f"train-{pid}-{gpu}", "team"),))
 
 
@@ -46,7 +45,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_a_line_becomes_a_note_with_its_gpu_and_whose_it_was(tmp_path: Path, log: Path):
-    with Ledger(tmp_path / "ledger", LogFile(log), lambda: 5.0) as ledger:
+    with KernelLogQueue(tmp_path / "ledger", LogFile(log), lambda: 5.0) as ledger:
         notes = make_notes(tmp_path, ledger)
         notes.look()
         log.write_text(XID + "kernel: usb\n" + SXID)
@@ -62,7 +61,7 @@ def test_what_is_acknowledged_goes_and_what_cannot_be_told_is_told_later(tmp_pat
     """Given an API server that is gone for a while, the note is told then; acknowledged, it is taken back."""
     node, now = Node(), [0.0]
 
-    async def story(teller: NoteTeller) -> None:
+    async def story(teller: HealthNotesPublisher) -> None:
         await teller.turn()
         assert node.texts == [""]
         log.write_text(XID)
@@ -79,19 +78,19 @@ def test_what_is_acknowledged_goes_and_what_cannot_be_told_is_told_later(tmp_pat
         await teller.turn()
         assert node.texts[-1] == ""
 
-    with Ledger(tmp_path / "ledger", LogFile(log), lambda: 5.0) as ledger:
-        asyncio.run(story(NoteTeller(make_notes(tmp_path, ledger), node.publish, lambda: now[0])))
+    with KernelLogQueue(tmp_path / "ledger", LogFile(log), lambda: 5.0) as ledger:
+        asyncio.run(story(HealthNotesPublisher(make_notes(tmp_path, ledger), node.publish, lambda: now[0])))
 
 
 def test_a_gpu_that_fell_off_the_bus_is_known_by_where_it_was(tmp_path: Path):
     path = tmp_path / "gpus.json"
-    before = Addresses(path, lambda: {"00000000:01:00.0": 0, "00000000:02:00.0": 1})
+    before = PciAddresses(path, lambda: {"00000000:01:00.0": 0, "00000000:02:00.0": 1})
     before.look()
-    after = Addresses(path, lambda: {"00000000:01:00.0": 0})
+    after = PciAddresses(path, lambda: {"00000000:01:00.0": 0})
     after.look()
     assert after.index("0000:02:00") == 1
     # After a boot without the first, the second has its number.
-    again = Addresses(path, lambda: {"00000000:02:00.0": 0})
+    again = PciAddresses(path, lambda: {"00000000:02:00.0": 0})
     again.look()
     assert (again.index("0000:02:00"), again.index("0000:01:00")) == (0, None)
 

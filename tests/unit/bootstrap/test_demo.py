@@ -12,9 +12,9 @@ from typing import Any, cast
 import pytest
 from rich.console import Console
 
+from batuta.apitypes.resources import Event
 from batuta.bootstrap import demo
-from batuta.bootstrap.server import UpOptions
-from batuta.client.answers import Event
+from batuta.bootstrap.local_server import UpOptions
 from batuta.client.client import Client
 from batuta.client.errors import ClientError
 
@@ -57,7 +57,7 @@ def _event(type_: str, data: dict[str, Any]) -> Event:
 def test_only_jobs_of_this_demo_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "DEMO", (SimpleNamespace(at_s=0.0, task_yaml_text="run: x"),))
     out = io.StringIO()
-    telling = demo._Telling(cast(Client, FakeClient()), Console(file=out, width=100))
+    telling = demo._ProgressPrinter(cast(Client, FakeClient()), Console(file=out, width=100))
     telling._submit_all()
     monkeypatch.setattr(telling, "_submit_all", lambda: None)
     telling.run()
@@ -67,7 +67,7 @@ def test_only_jobs_of_this_demo_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_job_that_is_refused_is_the_end_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "DEMO", (SimpleNamespace(at_s=0.0, task_yaml_text="run: x"),))
-    telling = demo._Telling(cast(Client, StrictClient()), Console(file=io.StringIO()))
+    telling = demo._ProgressPrinter(cast(Client, StrictClient()), Console(file=io.StringIO()))
     with pytest.raises(ClientError, match="no room for this"):
         telling.run()
 
@@ -75,13 +75,13 @@ def test_a_job_that_is_refused_is_the_end_of_the_demo(monkeypatch: pytest.Monkey
 def test_a_demo_of_which_nothing_is_heard_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "DEMO", (SimpleNamespace(at_s=3600.0, task_yaml_text="run: x"),))
     monkeypatch.setattr(demo, "_GIVE_UP_S", 0.05)
-    telling = demo._Telling(cast(Client, StrictClient()), Console(file=io.StringIO()))
+    telling = demo._ProgressPrinter(cast(Client, StrictClient()), Console(file=io.StringIO()))
     with pytest.raises(TimeoutError, match="not over after"):
         telling.run()
 
 
 def test_every_job_has_a_letter_of_its_own() -> None:
-    telling = demo._Telling(cast(Client, FakeClient()), Console(file=io.StringIO()))
+    telling = demo._ProgressPrinter(cast(Client, FakeClient()), Console(file=io.StringIO()))
     for number, name in enumerate(("speech", "eval", "smoke", "see")):
         job = {"id": str(number), "name": name, "min": 1, "max": 2}
         telling._tell(_event("JobSubmitted", {"job": job}))
@@ -103,8 +103,8 @@ def test_what_one_is_told_to_type_works_where_one_stands(
     assert demo._command("top", None) == "batuta top"
 
 
-@pytest.mark.parametrize(("asked", "given"), [("", "elastic-fifo"), ("afs-l", "afs-l")])
-def test_its_policy_needs_no_history_unless_another_is_asked_for(
+@pytest.mark.parametrize(("asked", "given"), [("", ""), ("afs-l", "afs-l")])
+def test_its_policy_is_what_a_new_server_begins_with_unless_another_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: str, given: str
 ) -> None:
     served: list[str] = []

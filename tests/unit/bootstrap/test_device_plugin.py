@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube import names, objects
-from batuta.bootstrap.device_plugin import DevicePluginOptions, serve_devices
-from batuta.bootstrap.device_plugin_pods import share_pod
-from batuta.gpu.device_plugin.pods import ContainerShare
-from batuta.gpu.device_plugin.stock import UNIT_MIB, Resource
+from batuta.bootstrap.device_plugin import DevicePluginOptions, serve_devices, share_pod
+from batuta.gpu.device_plugin.allocation import ContainerRequest
+from batuta.gpu.device_plugin.inventory import UNIT_MIB, Resource
 from batuta.spec.problem import InputError
 
 
@@ -53,9 +52,9 @@ def test_a_pod_is_read_with_what_each_container_wants() -> None:
     )
     assert found.bound_s == 1767323045.0
     assert found.containers == (
-        ContainerShare("setup", 2, is_init=True),
-        ContainerShare("helper", 1),
-        ContainerShare("main", 4, 30),
+        ContainerRequest("setup", 2, is_init=True),
+        ContainerRequest("helper", 1),
+        ContainerRequest("main", 4, 30),
     )
 
 

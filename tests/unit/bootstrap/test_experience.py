@@ -6,18 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from batuta.bootstrap.experience import SETTING, Experience
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.command import Start
 from batuta.core.curve import power_curve
-from batuta.core.job import Job, JobState
-from batuta.core.plan import Plan, no_decisions
-from batuta.core.progress import Progress
+from batuta.core.job import Job, JobState, Progress
+from batuta.core.plan import Plan, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
 from batuta.core.world import World
+from batuta.engine.history import SETTING, History
 from tests.support.worlds import at
 
 
@@ -34,7 +32,7 @@ class Cluster:
     def __init__(self, settings: Settings) -> None:
         self.world = World()
         self.clock_s = 0.0
-        self.experience = Experience(settings, boost=False, clock=lambda: self.clock_s)
+        self.experience = History(settings, boost=False, clock=lambda: self.clock_s)
         self.happens(ev.NodeAdded(0.0, Node("n0", 8)))
 
     def happens(self, event: ev.Event) -> None:
@@ -133,7 +131,7 @@ def test_a_server_that_starts_again_knows_what_it_knew(settings: Settings) -> No
     cluster.experience.finish()
     assert SETTING in settings
 
-    again = Experience(settings, boost=False)
+    again = History(settings, boost=False)
     again.recall(cluster.world)
 
     def told() -> Job:
@@ -167,7 +165,7 @@ def test_two_jobs_of_one_id_count_as_two(settings: Settings) -> None:
 
 def test_speeds_that_cannot_be_read_are_given_up_with_a_word(settings: Settings, caplog) -> None:
     settings[SETTING] = '{"no": "list"'
-    Experience(settings).recall(World())
+    History(settings).recall(World())
     assert "not known any more" in caplog.text
 
 
@@ -186,7 +184,7 @@ def test_what_trial_runs_showed_is_known_again_after_a_crash():
             units_per_s=rate,
         )
         given.happens(ev.TrialMeasured(1.0, "new", found))
-    again = Experience(Settings(), boost=False)  # nothing was kept beside the journal
+    again = History(Settings(), boost=False)  # nothing was kept beside the journal
     again.recall(given.world)
     for experience in (given.experience, again):
         assert experience.choose(replace(job, trial=None), 8).gpus == 2

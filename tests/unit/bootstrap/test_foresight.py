@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from batuta.backends.sim.foresight.questions import EtaQuestion
-from batuta.bootstrap.foresight import ForesightFailed, ForesightProcess, answer
+from batuta.backends.sim.forecast.queries import EtaQuery
+from batuta.bootstrap.forecast_process import ForecastFailed, ForecastProcess, answer
 from batuta.core.world import World
 from batuta.spec.problem import InputError
 from tests.support.worlds import make_job, make_nodes, make_world
 
-QUESTION = EtaQuestion(10.0, "elastic-fifo")
+QUESTION = EtaQuery(10.0, "elastic-fifo")
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[ForesightProcess]:
-    found = ForesightProcess()
+def process() -> Iterator[ForecastProcess]:
+    found = ForecastProcess()
     yield found
     found.close()
 
@@ -25,18 +25,18 @@ def small_world() -> World:
     return make_world(make_nodes(4), {"j0": "n0:01"}, jobs)
 
 
-def test_it_answers_as_if_it_were_here(process: ForesightProcess) -> None:
+def test_it_answers_as_if_it_were_here(process: ForecastProcess) -> None:
     world = small_world()
-    few = EtaQuestion(10.0, "elastic-fifo", budget_s=0.5)
+    few = EtaQuery(10.0, "elastic-fifo", budget_s=0.5)
     assert process(world.fork(), few) == answer(world, few)
 
 
-def test_bad_input_is_told_as_such(process: ForesightProcess) -> None:
+def test_bad_input_is_told_as_such(process: ForecastProcess) -> None:
     with pytest.raises(InputError, match="nope"):
-        process(small_world(), EtaQuestion(10.0, "nope"))
+        process(small_world(), EtaQuery(10.0, "nope"))
 
 
-def test_another_one_takes_the_place_of_one_that_was_killed(process: ForesightProcess) -> None:
+def test_another_one_takes_the_place_of_one_that_was_killed(process: ForecastProcess) -> None:
     world = make_world(make_nodes(4), jobs=[make_job("a", 4, work_s=400.0)])
     before = process(world.fork(), QUESTION)
     assert process._process is not None
@@ -46,7 +46,7 @@ def test_another_one_takes_the_place_of_one_that_was_killed(process: ForesightPr
 
 
 def test_one_that_takes_too_long_is_ended() -> None:
-    hurried = ForesightProcess(within_s=0.01)
-    with pytest.raises(ForesightFailed, match="too long"):
+    hurried = ForecastProcess(within_s=0.01)
+    with pytest.raises(ForecastFailed, match="too long"):
         hurried(small_world(), QUESTION)
     hurried.close()

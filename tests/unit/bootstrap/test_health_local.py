@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from batuta.bootstrap import health_local
-from batuta.bootstrap.health_local import open_log, read_health, virtual_log
+from batuta.bootstrap import local_health
+from batuta.bootstrap.local_health import open_log, read_health, virtual_log
 from batuta.core.cluster import Node
-from batuta.gpu.health.log_file import LogFile
-from batuta.gpu.health.memory import recall
-from batuta.gpu.health.rules_file import read_rules
+from batuta.gpu.health.kernel_log import LogFile
+from batuta.gpu.health.rules import read_rules
+from batuta.gpu.health.state import load_state
 from batuta.spec.problem import InputError
 
 
@@ -50,19 +50,19 @@ def test_virtual_gpus_have_a_log_of_their_own_unless_another_is_named(tmp_path: 
 
 def test_what_is_known_of_nodes_that_are_gone_is_forgotten():
     texts, rules = Texts(), read_rules()
-    memory = recall(texts, rules, [Node("n0", 2), Node("n1", 2)])
-    memory.book.cordoned("n1", "ana", 1.0)
+    memory = load_state(texts, rules, [Node("n0", 2), Node("n1", 2)])
+    memory.machine.cordoned("n1", "ana", 1.0)
     assert memory.may_restart("j", 1.0)
     memory.last_note = 7
     memory.save(texts)
-    again = recall(texts, rules, [Node("n0", 4)])
-    assert (again.last_note, again.restarts, again.book.cordons) == (7, {"j": [1.0]}, {})
-    assert {name: member.gpus for name, member in again.book.members.items()} == {"n0": 4}
+    again = load_state(texts, rules, [Node("n0", 4)])
+    assert (again.last_note, again.restarts, again.machine.cordons) == (7, {"j": [1.0]}, {})
+    assert {name: member.gpus for name, member in again.machine.members.items()} == {"n0": 4}
 
 
 def test_without_a_log_and_without_nvml_it_is_said_that_nothing_is_seen(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(health_local, "_KMSG", tmp_path / "kmsg")
+    monkeypatch.setattr(local_health, "_KMSG", tmp_path / "kmsg")
     assert open_log(tmp_path, None, virtual=False, uuids=["GPU-1"]) is None
     assert "errors of GPUs are not seen" in caplog.text

@@ -11,7 +11,7 @@ import pytest
 
 from batuta.bootstrap.local_facts import find_leftovers, server_pid
 from batuta.client.errors import ClientError
-from batuta.store.lock import StateLock
+from batuta.store.state_dir import StateLock
 
 
 @contextmanager

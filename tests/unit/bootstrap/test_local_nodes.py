@@ -2,7 +2,7 @@
 
 import pytest
 
-from batuta.bootstrap.local_nodes import check_counts, node_events, virtual_nodes
+from batuta.bootstrap.local_gpus import check_counts, node_events, virtual_nodes
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.world import World

@@ -11,12 +11,11 @@ from batuta.api.operations import Operations, Submission
 from batuta.bootstrap.local_server import Server, UpOptions, built
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.job import JobId
-from batuta.core.wish import Wish
+from batuta.core.job import DesiredState, JobId
 from batuta.engine.retention import Keep
 from batuta.spec.task import parse_task
-from batuta.spec.task_json import task_to_json
-from batuta.store.sqlite_store import SqliteStore
+from batuta.spec.task_serialization import task_to_json
+from batuta.store.store import SqliteStore
 from tests.support.local_replicas import wait_until
 from tests.support.worlds import make_job
 
@@ -59,7 +58,7 @@ def test_what_a_new_server_finds_is_of_now_however_long_nobody_was_there(options
         server.service.ask(
             lambda world: [
                 ev.JobSubmitted(world.now_s, make_job("a", 1)),
-                ev.JobWished(world.now_s, "a", Wish.PARK),
+                ev.JobWished(world.now_s, "a", DesiredState.PARK),
             ]
         )
         long_ago_s = server.world.now_s

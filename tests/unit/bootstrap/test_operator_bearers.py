@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 
-from batuta.api.problems import Refusal
+from batuta.api.responses import HttpProblem
 from batuta.backends.kube.client.errors import Forbidden, Unavailable
-from batuta.bootstrap.operator_bearers import FRESH_S, MOST, REFUSED_S, ClusterBearers
+from batuta.bootstrap.operator_api import (
+    MOST_TOKENS,
+    TOKEN_FRESH_S,
+    TOKEN_REFUSED_S,
+    TokenReviewAuthenticator,
+)
 from batuta.store.records import Role, hash_of
 
 
@@ -20,7 +25,7 @@ class Cluster:
         self.reviews = 0
         self.trouble: Exception | None = None
         self.now_s = 0.0
-        self.bearers = ClusterBearers(self, clock=lambda: self.now_s)  # type: ignore[arg-type]
+        self.bearers = TokenReviewAuthenticator(self, clock=lambda: self.now_s)  # type: ignore[arg-type]
 
     async def raw(self, method: str, path: str, body: Any) -> bytes:
         if self.trouble is not None:
@@ -45,7 +50,7 @@ def test_rights_on_all_jobs_become_roles():
     assert cluster.ask("vic") is Role.USER
     assert cluster.ask("ana") is Role.ADMIN
     assert cluster.ask("nobody") is None
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(HttpProblem) as refused:
         cluster.ask("eva")
     assert refused.value.status == 403
 
@@ -56,11 +61,11 @@ def test_the_cluster_is_asked_once_in_a_while():
         assert cluster.ask("vic") is Role.USER
     assert cluster.reviews == 1
     cluster.rights = {}
-    cluster.now_s = FRESH_S
+    cluster.now_s = TOKEN_FRESH_S
     assert cluster.ask("vic") is None
     cluster.rights = {"vic": ("list",)}
     assert cluster.ask("vic") is None
-    cluster.now_s += REFUSED_S
+    cluster.now_s += TOKEN_REFUSED_S
     assert cluster.ask("vic") is Role.USER
 
 
@@ -70,7 +75,7 @@ def test_a_session_lasts_as_long_as_its_token():
     find = cluster.bearers.find
     assert asyncio.run(find(hash_of("vic"))) is not None
     assert asyncio.run(find(hash_of("ana"))) is None
-    cluster.rights, cluster.now_s = {}, FRESH_S
+    cluster.rights, cluster.now_s = {}, TOKEN_FRESH_S
     assert asyncio.run(find(hash_of("vic"))) is None
 
 
@@ -78,7 +83,7 @@ def test_a_session_lasts_as_long_as_its_token():
 def test_a_cluster_that_cannot_say_is_no_fault_of_who_asks(trouble: Exception):
     cluster = Cluster(vic=("list",))
     cluster.trouble = trouble
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(HttpProblem) as refused:
         cluster.ask("vic")
     assert refused.value.status == 503
 
@@ -88,10 +93,10 @@ def test_made_up_tokens_do_not_pile_up():
 
     async def ask_many() -> None:
         await cluster.bearers.bearing("vic")
-        for number in range(MOST):
+        for number in range(MOST_TOKENS):
             await cluster.bearers.bearing(f"made-up-{number}")
 
     asyncio.run(ask_many())
     assert asyncio.run(cluster.bearers.find(hash_of("vic"))) is None
-    assert asyncio.run(cluster.bearers.find(hash_of(f"made-up-{MOST - 1}"))) is None
-    assert cluster.reviews == MOST + 1
+    assert asyncio.run(cluster.bearers.find(hash_of(f"made-up-{MOST_TOKENS - 1}"))) is None
+    assert cluster.reviews == MOST_TOKENS + 1

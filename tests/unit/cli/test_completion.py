@@ -36,6 +36,17 @@ def test_jobs_of_a_server_that_is_not_there():
     assert complete("batuta logs ") == []
 
 
+def test_policies_without_a_server():
+    """Given no server, when the Tab key is pressed behind a policy option, then policies are offered."""
+    assert {"elastic-fifo", "elastic-tiresias"} <= set(complete("batuta policy set elastic-"))
+    assert "tiresias" in complete("batuta up -p tires")
+    assert complete("batuta simulate --policy afs-") == complete("batuta whatif -p afs-") != []
+
+
+def test_queues_of_a_server_that_is_not_there():
+    assert complete("batuta launch -q ") == []
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts(shell, tmp_path, monkeypatch):
     printed = CliRunner().invoke(app, ["completion", shell]).stdout

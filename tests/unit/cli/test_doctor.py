@@ -9,16 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from batuta import __version__
+from batuta.apitypes.resources import Cluster, Gpu, Job, Node, ReasonGiven
 from batuta.bootstrap import local_facts
 from batuta.bootstrap.local_facts import Leftover
-from batuta.cli.checks import server as server_checks
-from batuta.cli.checks.finding import Severity
-from batuta.cli.checks.job_python import check_sdk
-from batuta.cli.checks.machine import check_machine
-from batuta.cli.checks.ports import check_ports
-from batuta.cli.checks.state_dir import check_state_dir
+from batuta.cli import doctor
+from batuta.cli.doctor import check_machine, check_ports, check_sdk, check_state_dir
 from batuta.cli.main import app
-from batuta.client.answers import Cluster, Gpu, Job, Node, Reason
+from batuta.engine.soundness import Severity
 from tests.support.fake_api import Routes, client_to
 
 
@@ -96,32 +93,32 @@ def test_nodes_and_their_gpus():
         Node("b", "cordoned", gpus=(Gpu(0, healthy=False),)),
         Node("c", "ready", gpus=(Gpu(0),)),
     ]
-    told = [(f.check, f.severity.value, f.found) for f in server_checks._nodes(nodes)]
+    told = [(f.check, f.severity.value, f.found) for f in doctor._check_nodes(nodes)]
     assert told == [
         ("nodes", "warning", "lost: a"),
         ("nodes", "warning", "cordoned: b"),
         ("GPU health", "warning", "1 are not healthy: b:0"),
     ]
-    assert next(server_checks._nodes([])).severity is Severity.ERROR
+    assert next(doctor._check_nodes([])).severity is Severity.ERROR
 
 
 def test_jobs_that_can_never_run():
     jobs = [
-        Job("1", state="PENDING", reason=Reason("EXCEEDS_CLUSTER", "needs 9 GPUs, the cluster has 8")),
-        Job("2", state="PENDING", reason=Reason("WAITING_FOR_GPUS", "needs 4")),
+        Job("1", state="PENDING", reason=ReasonGiven("EXCEEDS_CLUSTER", "needs 9 GPUs, the cluster has 8")),
+        Job("2", state="PENDING", reason=ReasonGiven("WAITING_FOR_GPUS", "needs 4")),
     ]
-    (finding,) = server_checks._stuck(jobs)
+    (finding,) = doctor._check_stuck_jobs(jobs)
     assert finding.check == "job 1"
     assert "the cluster has 8" in finding.found
-    assert next(server_checks._stuck(jobs[1:])).severity is Severity.OK
+    assert next(doctor._check_stuck_jobs(jobs[1:])).severity is Severity.OK
 
 
 def test_clocks_and_versions():
-    assert server_checks.check_clock(100.0, 99.0, 101.0, "its").severity is Severity.OK
-    assert server_checks.check_clock(100.0, 160.0, 161.0, "its").severity is Severity.WARNING
-    assert server_checks.check_clock(100.0, 30.0, 31.0, "its").severity is Severity.WARNING
-    assert server_checks._version(Cluster(version="0.0")).severity is Severity.WARNING
-    assert server_checks._version(Cluster(version=__version__)).severity is Severity.OK
+    assert doctor.check_clock(100.0, 99.0, 101.0, "its").severity is Severity.OK
+    assert doctor.check_clock(100.0, 160.0, 161.0, "its").severity is Severity.WARNING
+    assert doctor.check_clock(100.0, 30.0, 31.0, "its").severity is Severity.WARNING
+    assert doctor._check_version(Cluster(version="0.0")).severity is Severity.WARNING
+    assert doctor._check_version(Cluster(version=__version__)).severity is Severity.OK
 
 
 def test_an_older_server_that_does_not_examine_itself(monkeypatch):
@@ -130,7 +127,7 @@ def test_an_older_server_that_does_not_examine_itself(monkeypatch):
     )
     client = client_to(routes)
     monkeypatch.setattr("batuta.client.client.Client", lambda **_: client)
-    found = by_name(server_checks.check_server(None))
+    found = by_name(doctor.check_server(None))
     assert (found["engine"].severity, found["engine"].found) == (Severity.ERROR, "nothing is decided")
     assert found["inside"].severity is Severity.NOTE
 
@@ -165,8 +162,8 @@ def test_a_server_that_everybody_can_reach(home):
     ("script", "severity", "words"),
     [
         (f"printf {__version__}", Severity.OK, __version__),
-        ("printf 0.0.9", Severity.WARNING, "has batuta 0.0.9"),
-        ("exit 1", Severity.NOTE, "has no batuta"),
+        ("printf 0.0.9", Severity.WARNING, "has batuta.sdk 0.0.9"),
+        ("exit 1", Severity.NOTE, "has no batuta.sdk"),
     ],
 )
 def test_the_sdk_that_jobs_would_import(tmp_path, script, severity, words):

@@ -160,7 +160,7 @@ def test_help_loads_no_verb():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.rpartition(".")[2] for name in ast.literal_eval(done.stderr)}
-    assert loaded <= {"main", "sections", "verbs", "cluster_options", "completion", "options"}
+    assert loaded <= {"main", "verbs", "completion", "options"}
 
 
 @pytest.mark.parametrize(

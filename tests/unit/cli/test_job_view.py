@@ -2,16 +2,16 @@
 
 import pytest
 
-from batuta.cli.job_view import exit_code_of, gpus_of, progress_of, queue_row, why
-from batuta.client.answers import GpuRequest, Job, Progress, Reason
+from batuta.apitypes.resources import Gpus, Job, ProgressSeen, ReasonGiven
+from batuta.cli.job_view import exit_code_of, gpus_of, progress_of, queue_row, reason_text
 
 
 @pytest.mark.parametrize(
     ("job", "text"),
     [
-        (Job("1", state="RUNNING", gpus=GpuRequest(2, 4, 1, 8)), "2/4 (1–8)"),
-        (Job("1", state="RUNNING", gpus=GpuRequest(2, 2, 2, 2)), "2/2"),
-        (Job("1", state="SUCCEEDED", gpus=GpuRequest(0, 4, 1, 8)), "4 (1–8)"),
+        (Job("1", state="RUNNING", gpus=Gpus(2, 4, 1, 8)), "2/4 (1–8)"),
+        (Job("1", state="RUNNING", gpus=Gpus(2, 2, 2, 2)), "2/2"),
+        (Job("1", state="SUCCEEDED", gpus=Gpus(0, 4, 1, 8)), "4 (1–8)"),
     ],
 )
 def test_gpus(job, text):
@@ -22,10 +22,10 @@ def test_gpus(job, text):
     ("progress", "text"),
     [
         (None, "–"),
-        (Progress(), "–"),
-        (Progress(fraction=0.425), "42%"),
-        (Progress(step=1200), "step 1,200"),
-        (Progress(epoch=2.5), "epoch 2.5"),
+        (ProgressSeen(), "–"),
+        (ProgressSeen(fraction=0.425), "42%"),
+        (ProgressSeen(step=1200), "step 1,200"),
+        (ProgressSeen(epoch=2.5), "epoch 2.5"),
     ],
 )
 def test_progress(progress, text):
@@ -35,7 +35,7 @@ def test_progress(progress, text):
 @pytest.mark.parametrize(
     ("job", "text"),
     [
-        (Job("1", state="PENDING", reason=Reason("WAITING_FOR_GPUS", "needs 4")), "needs 4"),
+        (Job("1", state="PENDING", reason=ReasonGiven("WAITING_FOR_GPUS", "needs 4")), "needs 4"),
         (Job("1", state="PENDING"), ""),
         (Job("1", state="FAILED", exit_code=3), "exit code 3"),
         (Job("1", state="FAILED", exit_code=3, detail="setup failed"), "setup failed"),
@@ -43,7 +43,7 @@ def test_progress(progress, text):
     ],
 )
 def test_reasons(job, text):
-    assert why(job) == text
+    assert reason_text(job) == text
 
 
 @pytest.mark.parametrize(

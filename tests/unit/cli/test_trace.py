@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from batuta.backends.sim.traces.detect import read_workload
+from batuta.backends.sim.traces.reader import read_workload
 from batuta.cli.trace import app
 from batuta.spec.problem import InputError
 

@@ -51,6 +51,11 @@ def test_no_such_job():
         client.job("net")
 
 
+def test_a_job_that_is_named_by_a_number_is_told_how():
+    with client_to(Routes()) as client, pytest.raises(TypeError, match="got int 17: write '17'"):
+        client.cancel(17)  # type: ignore[arg-type]
+
+
 def test_other_refusals_are_passed_on():
     with (
         client_to(Routes(jobs__1=problem(403, "not yours"))) as client,

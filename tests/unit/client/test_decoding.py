@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.client import answers as a
+from batuta.apitypes import resources as a
 from batuta.client.decoding import decode, decode_list, encode
 from batuta.client.errors import AnswerError
 
@@ -23,7 +23,7 @@ def test_the_job_of_the_reference():
     told = example("A job")
     job = decode(a.Job, told)
     assert (job.id, job.state, job.gpus.now, job.gpus.max) == ("17", "RUNNING", 2, 8)
-    assert job.placement == (a.Place("node-0", (0, 1)),)
+    assert job.placement == (a.Span("node-0", (0, 1)),)
     assert job.progress is not None
     assert job.progress.fraction == 0.42
     assert job.reason is not None
@@ -36,12 +36,12 @@ def test_the_job_of_the_reference():
 
 def test_the_node_of_the_reference():
     node = decode(a.Node, example("A node"))
-    assert node.gpus == (a.Gpu(0, True, (a.Tenant("17"),), None),)
+    assert node.gpus == (a.Gpu(0, True, (a.GpuTenant("17"),), None),)
 
 
 def test_what_is_not_known_is_ignored_and_what_is_not_needed_may_be_missing():
     job = decode(a.Job, {"id": "1", "from_the_future": True, "progress": None})
-    assert (job.id, job.progress, job.gpus) == ("1", None, a.GpuRequest())
+    assert (job.id, job.progress, job.gpus) == ("1", None, a.Gpus())
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_another_answer_is_an_error_with_words(data):
 
 
 def test_lists():
-    assert decode_list(a.PolicyName, {"policies": [{"name": "fifo"}]}, "policies") == (a.PolicyName("fifo"),)
+    assert decode_list(a.PolicySeen, {"policies": [{"name": "fifo"}]}, "policies") == (a.PolicySeen("fifo"),)
     with pytest.raises(AnswerError, match="has no list of jobs"):
         decode_list(a.Job, {"detail": "?"}, "jobs")
 

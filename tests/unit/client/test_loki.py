@@ -11,10 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.client import loki_paging
-from batuta.client.loki import Loki, LokiAddress, LokiError
-from batuta.client.loki_job import OldJob, old_output
-from batuta.client.loki_paging import Question, lines
+from batuta.client.loki import (
+    WINDOW_NS,
+    ArchivedJob,
+    Loki,
+    LokiAddress,
+    LokiError,
+    RangeQuery,
+    archived_output,
+    read_lines,
+)
 from tests.support.loki_stand_in import LokiStandIn
 
 QUERY = '{service_name="train"}'
@@ -37,9 +43,9 @@ def ask(stand_in: LokiStandIn, *, timeout_s: float = 10.0, most_bytes: int = 1 <
 
 
 def printed(stand_in: LokiStandIn, tail: int | None = None, rank: int = 0) -> str:
-    job = OldJob("team-a", "train", rank, 0.0, 100.0)
+    job = ArchivedJob("team-a", "train", rank, 0.0, 100.0)
     with ask(stand_in) as loki:
-        return b"".join(old_output(loki, job, tail, note=pytest.fail)).decode()
+        return b"".join(archived_output(loki, job, tail, note=pytest.fail)).decode()
 
 
 # ------------------------------------------------------------------------------------------------------ pages
@@ -70,8 +76,10 @@ def test_every_line_comes_once_and_in_order(
     most_at_once = max((times.count(one) for one in times), default=0)
     notes: list[str] = []
     with in_memory(kept) as loki:
-        asked = Question(QUERY, 0, 100)
-        found = list(lines(loki, asked, newest_first=newest_first, page_lines=page_lines, note=notes.append))
+        asked = RangeQuery(QUERY, 0, 100)
+        found = list(
+            read_lines(loki, asked, newest_first=newest_first, page_lines=page_lines, note=notes.append)
+        )
     assert [line.time_ns for line in found] == sorted((line.time_ns for line in found), reverse=newest_first)
     assert len(set(found)) == len(found)
     if most_at_once < page_lines:
@@ -85,17 +93,17 @@ def test_a_time_of_months_is_asked_for_in_parts_that_loki_takes(stand_in: LokiSt
     for day in (0, 3, 40, 89):
         stand_in.keep(day * DAY_NS, f"day {day}", service_name="train")
     with ask(stand_in) as loki:
-        found = [line.text for line in lines(loki, Question(QUERY, 0, 90 * DAY_NS))]
+        found = [line.text for line in read_lines(loki, RangeQuery(QUERY, 0, 90 * DAY_NS))]
     assert found == ["day 0", "day 3", "day 40", "day 89"]
     spans = [int(one["end"]) - int(one["start"]) for one in stand_in.asked]
-    assert max(spans) == loki_paging.WINDOW_NS
+    assert max(spans) == WINDOW_NS
 
 
 def test_the_end_is_not_part_of_the_time(stand_in: LokiStandIn):
     for time_ns in (9, 10, 19, 20):
         stand_in.keep(time_ns, f"{time_ns}", service_name="train")
     with ask(stand_in) as loki:
-        assert [line.text for line in lines(loki, Question(QUERY, 10, 20))] == ["10", "19"]
+        assert [line.text for line in read_lines(loki, RangeQuery(QUERY, 10, 20))] == ["10", "19"]
 
 
 # --------------------------------------------------------------------------------------------------- replicas
@@ -130,8 +138,8 @@ def test_the_last_lines_are_counted_without_reports_of_the_sdk(stand_in: LokiSta
 def test_what_people_type_cannot_leave_its_quotes(stand_in: LokiStandIn):
     stand_in.keep_job("team-a", 'a"} or {b="', "0", 10**9, "odd")
     with ask(stand_in) as loki:
-        job = OldJob("team-a", 'a"} or {b="', 0, 0.0, 100.0)
-        assert b"".join(old_output(loki, job, None, note=pytest.fail)) == b"odd\n"
+        job = ArchivedJob("team-a", 'a"} or {b="', 0, 0.0, 100.0)
+        assert b"".join(archived_output(loki, job, None, note=pytest.fail)) == b"odd\n"
 
 
 # ---------------------------------------------------------------------------------------------- what can fail

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.client.answers import Event
-from batuta.client.sse import read_events
+from batuta.apitypes.resources import Event
+from batuta.client.transport import read_events
 
 STREAM = (
     b": hello\nid: 3\n\n"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,7 +14,7 @@ def body(submission: Submission) -> dict:
     return json.loads(submission.body())
 
 
-def test_a_file_is_read_and_its_folder_is_where_paths_start(tmp_path):
+def test_a_file_is_read_and_paths_start_where_it_is_submitted_and_then_beside_it(tmp_path):
     file = tmp_path / "train.yaml"
     file.write_text("run: python train.py\n")
     for task in (file, str(file)):
@@ -21,8 +22,9 @@ def test_a_file_is_read_and_its_folder_is_where_paths_start(tmp_path):
         assert asked == {
             "task": "run: python train.py\n",
             "overrides": {},
-            "base_dir": str(tmp_path),
+            "base_dir": str(Path.cwd()),
             "file": str(file),
+            "file_dir": str(tmp_path),
         }
 
 
@@ -43,7 +45,7 @@ def test_a_mapping_is_the_task():
 def test_a_command_runs_here(command, line):
     asked = body(Submission.of(command=command))
     assert asked["task"] == {"run": line}
-    assert asked["overrides"] == {"workdir": str(Path.cwd())}
+    assert asked["overrides"] == {"workdir": str(Path.cwd()), "gpus": "1"}
     assert body(Submission.of(command="x", overrides={"workdir": "/tmp"}))["overrides"]["workdir"] == "/tmp"
 
 
@@ -71,3 +73,37 @@ def test_what_is_too_large_is_not_sent():
 
 def test_secrets_are_not_shown():
     assert "hush" not in repr(Submission.of({"run": "x"}, overrides={"secret": {"K": "hush"}}))
+
+
+@pytest.mark.parametrize(
+    ("task", "overrides", "said"),
+    [
+        (["run: x"], {}, "task must be a path, a text or a mapping, got list ['run: x']"),
+        ({"run": "x"}, {"gpus": 2}, 'gpus must be a text such as "H100:4" or "2", got int 2'),
+        ({"run": "x"}, {"min_nodes": "4"}, "min_nodes must be a whole number, got str 4"),
+        ({"run": "x"}, {"num_nodes": True}, 'num_nodes must be a whole number or "auto", got bool True'),
+        ({"run": "x"}, {"env": ["A=1"]}, "env must be a mapping of names to texts, got list ['A=1']"),
+        ({"run": "x"}, {"env": {"LR": 0.1}}, "env LR must be a text, got float"),
+        ({"run": "x"}, {"gpu": "2"}, "gpu is not an argument of a submit: did you mean gpus?"),
+    ],
+)
+def test_what_is_of_a_wrong_type_is_named_before_anything_is_sent(task, overrides, said):
+    with pytest.raises(TypeError) as refused:
+        Submission.of(task, overrides=overrides)
+    assert str(refused.value) == said
+
+
+def test_all_wrong_types_come_at_once_and_values_of_secrets_are_not_told():
+    with pytest.raises(TypeError) as refused:
+        Submission.of(command=["echo", cast("str", 1)], overrides={"secret": {"S": 12345}, "max_nodes": 1.5})
+    told = str(refused.value)
+    assert "command must be a text or a list of texts" in told
+    assert "secret S must be a text, got int" in told
+    assert "max_nodes must be a whole number" in told
+    assert "12345" not in told
+
+
+def test_a_workdir_may_be_a_path(tmp_path):
+    assert body(Submission.of({"run": "x"}, overrides={"workdir": tmp_path}))["overrides"] == {
+        "workdir": str(tmp_path)
+    }

@@ -11,8 +11,9 @@ from batuta.core.allocate import Allocation, allocate
 from batuta.core.apply import apply
 from batuta.core.arrays import IntArray
 from batuta.core.cluster import Node
-from batuta.core.command import Resize, Start
 from batuta.core.job import Job, Share
+from batuta.core.plan import Resize, Start
+from batuta.core.policy import PolicyTraits
 from batuta.core.reason import Reason
 from batuta.core.view import PoolView
 from batuta.core.world import World
@@ -47,10 +48,7 @@ def test_a_policy_sees_all_jobs_and_all_gpus() -> None:
 
 
 def test_a_generous_policy_is_asked_only_when_there_is_not_enough_for_all() -> None:
-    class Generous(Fixed):
-        generous = True
-
-    policy = Generous({"a": 1, "b": 1})
+    policy = Fixed({"a": 1, "b": 1}, traits=PolicyTraits(generous=True))
     jobs = [make_job("a", 1, max=2), make_job("b", 1, max=3)]
     enough = allocate(make_world(make_nodes(5), {}, jobs), NOW_S, Admitted(), policy, freeze=True)
     assert (enough.gpus.tolist(), enough.all_at_max, policy.seen) == ([2, 3], True, [])
@@ -215,17 +213,19 @@ class Demoting(Fixed):
 
 def test_a_policy_with_tiers_moves_jobs_first_and_decides_then() -> None:
     world = make_world(make_nodes(2), {}, [make_job("a"), make_job("b")])
-    policy = Demoting({"a": 1})
+    policy = Demoting({"a": 1}, traits=PolicyTraits(tiered=True))
     allocation = allocate(world, NOW_S, Admitted(), policy, freeze=True)
     assert allocation.retiered == (("a", 1), ("b", 1))
     assert (policy.seen[0].tier.tolist(), policy.seen[0].tier_since_s.tolist()) == ([1, 1], [NOW_S, NOW_S])
-    assert world.jobs.i("tier").tolist() == [0, 0], "only a plan changes the World"
+    assert world.jobs.tier.tolist() == [0, 0], "only a plan changes the World"
 
 
 def test_who_is_there_already_is_not_moved_again() -> None:
     world = make_world(make_nodes(2), {}, [make_job("a"), make_job("b")])
-    world.jobs.i("tier")[:] = (1, 0)
-    assert allocate(world, NOW_S, Admitted(), Demoting({}), freeze=True).retiered == (("b", 1),)
+    world.jobs.tier[:] = (1, 0)
+    assert allocate(
+        world, NOW_S, Admitted(), Demoting({}, traits=PolicyTraits(tiered=True)), freeze=True
+    ).retiered == (("b", 1),)
 
 
 def test_a_policy_cannot_write_into_the_world() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,14 +11,12 @@ from batuta.core.admission import Admitted
 from batuta.core.allocate import Allocation, allocate
 from batuta.core.arrays import IntArray
 from batuta.core.cluster import Node
-from batuta.core.command import Resize, Start
-from batuta.core.decide import Rules, decide
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.job import Job, JobId, Share, Spread, Topology
-from batuta.core.plan import Plan
-from batuta.core.policy import TypedPolicy
+from batuta.core.plan import Plan, Resize, Start
+from batuta.core.policy import PolicyTraits
 from batuta.core.reason import Reason
-from batuta.core.typed_view import Choice, TypedView
-from batuta.core.view import PoolView
+from batuta.core.view import Choice, PoolView, TypedView
 from batuta.core.weigh import Costs
 from batuta.core.world import World
 from batuta.placement.placer import TopologyPlacer
@@ -32,6 +30,7 @@ class FixedTypes:
 
     given: Mapping[JobId, tuple[int, str]]
     name: str = "fixed-types"
+    traits: ClassVar[PolicyTraits] = PolicyTraits(typed=True)
     seen: list[TypedView] = field(default_factory=list)
 
     def allocate(self, view: PoolView) -> IntArray:
@@ -59,13 +58,9 @@ def ask(
 
 
 def decided(world: World, given: Mapping[JobId, tuple[int, str]], costs: Costs | None = None) -> Plan:
-    plan = decide(world, NOW_S, Rules(FixedTypes(given), TopologyPlacer(), costs=costs or Costs()))
+    plan = decide(world, NOW_S, SchedulerProfile(FixedTypes(given), TopologyPlacer(), costs=costs or Costs()))
     check_plan(world, plan)
     return plan
-
-
-def test_such_a_policy_is_known_by_its_method() -> None:
-    assert isinstance(FixedTypes({}), TypedPolicy)
 
 
 def test_it_sees_every_job_once_with_its_speed_on_every_type() -> None:
@@ -203,7 +198,7 @@ def test_it_does_not_stay_at_a_size_that_it_may_not_have() -> None:
         def admit(self, world: World, now_s: float, without: Set[int] = frozenset()) -> Admitted:
             return Admitted(np.array([2]))
 
-    rules = Rules(FixedTypes({"a": (2, "new")}), TopologyPlacer(), Cut())
+    rules = SchedulerProfile(FixedTypes({"a": (2, "new")}), TopologyPlacer(), Cut())
     (command,) = decide(world, NOW_S, rules).commands
     assert isinstance(command, Resize)
     assert shown(command.placement) == "n1:01"

@@ -19,7 +19,7 @@ def divide(
     world = make_world([Node("n0", 32)], {}, list(jobs))
     rows = np.arange(len(jobs))
     limits = tuple((np.array(each), most) for each, most in beside)
-    admitted = Admitted(cap=world.jobs.i("max").copy(), budgets=(Budget(rows, gpus, limits),))
+    admitted = Admitted(cap=world.jobs.max.copy(), budgets=(Budget(rows, gpus, limits),))
     found = within_budgets(world, NOW_S, admitted, load_policy(policy))
     assert found.cap is not None
     assert found.budgets == ()
@@ -78,7 +78,7 @@ def test_nobody_falls_below_its_least_size_for_what_is_beside() -> None:
 def test_what_limited_a_size_before_is_not_why_the_policy_gives_nothing() -> None:
     world = make_world([Node("n0", 32)], {}, [make_job("a", 4), make_job("b", 4, min=2, max=4)])
     admitted = Admitted(
-        cap=world.jobs.i("max").copy(),
+        cap=world.jobs.max.copy(),
         refused={1: (Reason.RESIZE_BACKOFF, (("wait_s", 5.0),))},
         budgets=(Budget(np.arange(2), 6),),
     )
@@ -92,7 +92,7 @@ def test_what_limited_a_size_before_is_not_why_the_policy_gives_nothing() -> Non
 def test_several_budgets_at_once_are_divided_as_each_alone(policy: str) -> None:
     jobs = [elastic(f"j{k}", 1 + k % 3, 2 + 2 * (k % 4), work_s=100.0 * (9 - k)) for k in range(9)]
     world = make_world([Node("n0", 64)], {}, jobs)
-    cap = world.jobs.i("max").copy()
+    cap = world.jobs.max.copy()
     cap[4] = 0
     budgets = (
         Budget(np.array([0, 3, 6]), 7),

@@ -4,9 +4,9 @@ from random import Random
 
 import numpy as np
 
-from batuta.core.bundles import bundle_shares
 from batuta.core.cluster import Node
 from batuta.core.job import Share
+from batuta.core.shared_gpus import bundle_shares
 from batuta.core.world import World
 from tests.support.worlds import make_job, make_world
 
@@ -68,7 +68,7 @@ def test_shares_join_the_fullest_card_with_room() -> None:
         world = arbitrary_world(random)
         count = world.jobs.n
         running = [placement is not None for placement in world.jobs.placements]
-        held = world.jobs.i("gpu_type").tolist()
+        held = world.jobs.gpu_type.tolist()
         gpu_type = [kind if kind >= 0 else random.randrange(2) for kind in held]
         eligible = [runs or random.random() < 0.9 for runs in running]
 

@@ -10,12 +10,10 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.admission import Admitted
 from batuta.core.apply import apply
-from batuta.core.changes import lost_work_s
-from batuta.core.command import Command, Preempt, Resize, Start, Stop
-from batuta.core.decide import Rules, decide
-from batuta.core.plan import Plan
+from batuta.core.decide import SchedulerProfile, decide
+from batuta.core.plan import Command, Plan, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
-from batuta.core.weigh import Costs
+from batuta.core.weigh import Costs, lost_work_s
 from batuta.core.world import World
 from batuta.placement.most_free import MostFreePlacer
 from tests.support.fixed_policy import Fixed, rules_that_give
@@ -36,7 +34,7 @@ class Caps:
         return Admitted(np.array([self.caps.get(job, 99) for job in world.jobs.ids], dtype=np.int64), {})
 
 
-def plan_for(world: World, rules: Rules) -> Plan:
+def plan_for(world: World, rules: SchedulerProfile) -> Plan:
     plan = decide(world, NOW_S, rules)
     check_plan(world, plan)
     return plan
@@ -178,7 +176,7 @@ def test_who_finds_no_place_at_a_size_that_it_may_have_is_stopped() -> None:
     """Its node is closed to newcomers, and this placer places anew whatever changes."""
     job = make_job("a", 4, min=1)
     world = make_world(make_nodes(4), {"a": "n0:0123"}, [job], cordoned=["n0"])
-    rules = Rules(Fixed({"a": 2}), MostFreePlacer(), Caps(a=2), Costs())
+    rules = SchedulerProfile(Fixed({"a": 2}), MostFreePlacer(), Caps(a=2), Costs())
     plan = plan_for(world, rules)
     assert told(plan) == [("Preempt", "a", "")]
     assert not plan_for(world, replace(rules, admission=Caps(a=4))).commands

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from batuta.core import event as ev
-from batuta.core.apply import apply
-from batuta.core.command import Preempt
+from batuta.core.apply import StalePlanError, apply
 from batuta.core.decide import STEPS, decide
 from batuta.core.job import NO_RESTART_S
-from batuta.core.plan_event import StalePlanError
+from batuta.core.plan import Preempt
 from batuta.core.world import World
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_invariants, check_plan, fingerprint

@@ -8,26 +8,26 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.decide import Rules, decide
-from batuta.core.idle import IdleRules
-from batuta.core.idle_wish import IdleAction
-from batuta.core.job import Share, Spread, Topology
-from batuta.core.plan import Decision
+from batuta.core.decide import SchedulerProfile, decide
+from batuta.core.job import DesiredState, Share, Spread, Topology
+from batuta.core.plan import Decision, Resize
+from batuta.core.quota import IdleAction
 from batuta.core.reason import Reason
 from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
+from batuta.core.utilisation import IdleRules
 from batuta.core.weigh import Costs
-from batuta.core.wish import Wish
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from batuta.placement.placer import TopologyPlacer
-from batuta.policies.elastic_fifo import ElasticFifo
+from batuta.policies.fifo import ElasticFifo
 from batuta.quota.admission import QuotaAdmission
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_plan
 from tests.support.quotas import short
-from tests.support.worlds import NOW_S, at, make_job, make_nodes, make_world, scaling
+from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world, scaling
 from tests.unit.quota.test_reasons import CASES as QUOTA_CASES
 
-Case = Callable[[], tuple[World, Rules]]
+Case = Callable[[], tuple[World, SchedulerProfile]]
 
 
 def quota(world: World, limits: dict[str, int], *, held: bool = False) -> World:
@@ -36,7 +36,7 @@ def quota(world: World, limits: dict[str, int], *, held: bool = False) -> World:
     return world
 
 
-def limited(**gpus: int) -> Rules:
+def limited(**gpus: int) -> SchedulerProfile:
     return rules_that_give(None, QuotaAdmission(), **gpus)
 
 
@@ -52,34 +52,48 @@ def beside(other: str, nodes: list[Node], **wishes: Any) -> World:
     return make_world(nodes, {"other": other}, jobs)
 
 
-def moving() -> tuple[World, Rules]:
+def on_cpu(**wishes: int) -> World:
+    """Job `j`, of two replicas that need no GPU, on two nodes of four CPUs; another job has half of one."""
+    other = make_job("other", cpus_milli_per_gpu=2000, memory_mib_per_gpu=2048)
+    nodes = make_nodes(4, 4, cpus_milli=4000, memory_mib=4096)
+    return make_world(nodes, {"other": "n0:0"}, [other, make_job("j", 2, gpus_per_replica=0, **wishes)])
+
+
+def moving() -> tuple[World, SchedulerProfile]:
     world, rules = alone(4, size=2, max=4), rules_that_give(j=2)
     apply(world, ev.Planned(NOW_S, decide(world, NOW_S, rules)))
     return world, rules
 
 
-def idle(action: IdleAction, *uses: float) -> tuple[World, Rules]:
+def unsaved() -> tuple[World, SchedulerProfile]:
+    job = make_job("j", 2, min=1, max=4, restartable=False)
+    return make_world(make_nodes(4), {"j": "n0:01"}, [job]), rules_that_give(j=4)
+
+
+def idle(action: IdleAction, *uses: float) -> tuple[World, SchedulerProfile]:
     """Job `j` has all four GPUs and could do with one; a report of their use every 100 s, the last now."""
     world = make_world(make_nodes(4), {"j": "n0:0123"}, [make_job("j", 4, min=1)])
     for number, used in enumerate(uses, start=1 - len(uses)):
         apply(world, ev.GpusUsed(NOW_S + 100.0 * number, "n0", (used,) * 4))
-    return world, Rules(ElasticFifo(), TopologyPlacer(), idle=IdleRules(after_s=100.0, action=action))
+    return world, SchedulerProfile(
+        ElasticFifo(), TopologyPlacer(), idle=IdleRules(after_s=100.0, action=action)
+    )
 
 
-def kept_small() -> tuple[World, Rules]:
+def kept_small() -> tuple[World, SchedulerProfile]:
     world, rules = idle(IdleAction.SHRINK, 0.0, 0.0)
     apply(world, ev.Planned(NOW_S, decide(world, NOW_S, rules)))
     apply(world, ev.JobStarted(NOW_S, "j"))
     return world, rules
 
 
-def wished(wish: Wish, running: bool = False) -> tuple[World, Rules]:
+def wished(wish: DesiredState, running: bool = False) -> tuple[World, SchedulerProfile]:
     world = make_world(make_nodes(4), {"j": "n0:0"} if running else {}, [make_job("j")])
     apply(world, ev.JobWished(NOW_S, "j", wish))
     return world, rules_that_give()
 
 
-def tried(*outcomes: TrialOutcome) -> tuple[World, Rules]:
+def tried(*outcomes: TrialOutcome) -> tuple[World, SchedulerProfile]:
     job = make_job("j", min=1, max=2, trial=TrialPlan((1, 2), 60.0, 10.0))
     world = make_world(make_nodes(4), {}, [job])
     for gpus, outcome in enumerate(outcomes, start=1):
@@ -87,13 +101,13 @@ def tried(*outcomes: TrialOutcome) -> tuple[World, Rules]:
     return world, rules_that_give()
 
 
-def failed() -> tuple[World, Rules]:
+def failed() -> tuple[World, SchedulerProfile]:
     world = make_world(make_nodes(4), {"j": "n0:0"}, [make_job("j")])
     apply(world, ev.JobInterrupted(NOW_S, "j", not_before_s=NOW_S + 8))
     return world, rules_that_give()
 
 
-def not_resized() -> tuple[World, Rules]:
+def not_resized() -> tuple[World, SchedulerProfile]:
     world = make_world(make_nodes(4), {"j": "n0:01"}, [make_job("j", 2, min=1, max=4)])
     apply(world, ev.JobFound(NOW_S, "j", at("n0:0"), not_before_s=NOW_S + 9))
     return world, rules_that_give(j=1)
@@ -101,6 +115,14 @@ def not_resized() -> tuple[World, Rules]:
 
 NOBODY_MOVES = Costs(enabled=False)
 ON_ONE_NODE = Topology(Spread.NODE, required=True)
+
+
+def just_changed() -> tuple[World, SchedulerProfile]:
+    world = make_world(make_nodes(8), {"j": "n0:0123"}, [make_job("j", 1, max=8, restart_s=1.0)])
+    carry_out(world, [Resize("j", at("n0:01"), Reason.SHRANK)], NOW_S - 10)
+    apply(world, ev.JobStarted(NOW_S - 10, "j"))
+    return world, profile_for("rent")
+
 
 CASES: dict[str, tuple[Reason, str, Case]] = {
     "it has all": (
@@ -222,6 +244,27 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
             rules_that_give(other=1, j=1),
         ),
     ),
+    "it runs on CPU": (
+        Reason.FULL_SIZE,
+        "runs at its full size of 2 replicas",
+        lambda: (alone(4, size=2, gpus_per_replica=0), rules_that_give()),
+    ),
+    "it runs on CPU, and CPUs are out": (
+        Reason.WAITING_FOR_CPU,
+        "needs 2 replicas with 3 CPUs each, the jobs that go first leave room for 1",
+        lambda: (on_cpu(cpus_milli_per_gpu=3000), rules_that_give()),
+    ),
+    "it runs on CPU, and memory is out": (
+        Reason.WAITING_FOR_MEMORY,
+        "needs 2 replicas with 3 GiB of memory each, the jobs that go first leave room for 1",
+        lambda: (on_cpu(cpus_milli_per_gpu=1000, memory_mib_per_gpu=3072), rules_that_give()),
+    ),
+    "it runs on CPU, and no node is large enough": (
+        Reason.EXCEEDS_CPU_OR_MEMORY,
+        "needs 2 replicas with 5 CPUs and 0 GiB of memory each, "
+        "the nodes that it may use have room for 0 when no job is on them",
+        lambda: (on_cpu(cpus_milli_per_gpu=5000), rules_that_give()),
+    ),
     "it asked for more": (
         Reason.SHARES_WITH_OTHERS,
         "has 2 of the 4 GPUs it asked for; the others are held by other jobs",
@@ -244,16 +287,16 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
             rules_that_give(j=2),
         ),
     ),
-    "it is parked": (Reason.PARKED, "is parked until it is started again", lambda: wished(Wish.PARK)),
+    "it is parked": (Reason.PARKED, "is parked until it is started again", lambda: wished(DesiredState.PARK)),
     "it is cancelled": (
         Reason.CANCELLING,
         "is cancelled and about to end",
-        lambda: wished(Wish.CANCEL, True),
+        lambda: wished(DesiredState.CANCEL, True),
     ),
     "its node is drained": (
         Reason.EVICTED,
         "has to leave its GPUs, and may have others",
-        lambda: wished(Wish.EVICT, True),
+        lambda: wished(DesiredState.EVICT, True),
     ),
     "it is tried out": (
         Reason.IN_TRIAL,
@@ -287,18 +330,31 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
         "is parked until it is started again: it held 4 GPUs and did not use them for 200 s",
         lambda: idle(IdleAction.PARK, 0.0, 0.0, 0.0),
     ),
+    "it was just changed": (
+        Reason.SETTLING,
+        "stays at 2 GPUs for now: it was changed 10 s ago, and a job is changed once for each arrival or "
+        "end, at most 18 times an hour (5 left)",
+        just_changed,
+    ),
+    "no checkpoint of it was seen": (
+        Reason.KEEPS_SIZE,
+        "keeps its 2 GPUs: no checkpoint of it was seen, so a resize would lose its work; it is restarted "
+        "with fewer only so that another job can start",
+        unsaved,
+    ),
     "it is just starting": (Reason.IN_TRANSITION, "has 2 GPUs and is just starting or resizing", moving),
 }
 
-FOR_EVENTS = {Reason.STRAGGLER, Reason.UNEVEN_RANKS, Reason.HANG}
-"""What holds up a job that runs as it should is told when it is found."""
+FOR_EVENTS = {Reason.STRAGGLER, Reason.UNEVEN_RANKS, Reason.HANG, Reason.TIME_LIMIT}
+"""What holds up a job that runs as it should, and what ended it, is told when it is found."""
 FOR_COMMANDS = {
     *(Reason.ADMITTED, Reason.GREW, Reason.SHRANK, Reason.PREEMPTED, Reason.CONSOLIDATED, Reason.MADE_ROOM),
+    Reason.SHRANK_UNSAVED,
     *(Reason.REPAIRED, Reason.LOST_NODE, Reason.CUT_TO_MAX, Reason.CHANGED_TYPE, Reason.SHRUNK_IDLE),
 }
 
 
-def decision_on(world: World, rules: Rules, job: str = "j") -> Decision:
+def decision_on(world: World, rules: SchedulerProfile, job: str = "j") -> Decision:
     plan = decide(world, NOW_S, rules)
     check_plan(world, plan)
     decision = plan.decisions.of(job)

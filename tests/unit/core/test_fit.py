@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from batuta.core.cluster import Node
-from batuta.core.fit import NodeTerm, Operator, Requirement, tolerates
+from batuta.core.cluster import Node, NodeTerm, Operator, Requirement, tolerates
 from batuta.core.node_table import NodeTable
 from tests.support.worlds import make_job
 

@@ -4,19 +4,18 @@ import math
 
 import pytest
 
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.command import Preempt, Resize, Start
 from batuta.core.decide import decide
-from batuta.core.job import JobState, Share
+from batuta.core.job import DesiredState, JobState, Share
 from batuta.core.job_events import AVOID_S
 from batuta.core.job_table import Phase
+from batuta.core.plan import Preempt, Resize, Start
 from batuta.core.reason import Reason
-from batuta.core.wish import Wish
-from batuta.core.withhold import next_release_s
+from batuta.core.suspension import next_release_s
 from batuta.core.world import World
+from batuta.engine.profile import profile_for
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_invariants, check_plan
 from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world, shown
@@ -34,8 +33,7 @@ def where(world: World, job: str) -> str:
 
 
 def cell(world: World, job: str, column: str) -> float:
-    jobs = world.jobs
-    return float((jobs.f if column in jobs.F else jobs.i)(column)[jobs.row(job)])
+    return float(world.jobs.column(column)[world.jobs.row(job)])
 
 
 def find(world: World, job: str, text: str, **more: object) -> None:
@@ -111,7 +109,7 @@ def test_more_than_its_max_runs_until_it_is_resized() -> None:
     world = make_world(TWO_NODES, {}, [make_job("j", 1, max=2)])
     find(world, "j", "n0:012")
     assert phase(world, "j") is Phase.RUNNING
-    plan = decide(world, NOW_S, rules_for("elastic-fifo"))
+    plan = decide(world, NOW_S, profile_for("elastic-fifo"))
     assert [(command.job, command.reason) for command in plan.commands] == [("j", Reason.CUT_TO_MAX)]
 
 
@@ -133,7 +131,7 @@ def test_a_job_that_is_over_or_unknown_is_not_found() -> None:
 
 def test_a_cancelled_job_that_is_found_is_stopped_again() -> None:
     world = make_world(TWO_NODES, {"j": "n0:0"}, [make_job("j")])
-    apply(world, ev.JobWished(NOW_S, "j", Wish.CANCEL))
+    apply(world, ev.JobWished(NOW_S, "j", DesiredState.CANCEL))
     apply(world, ev.Planned(NOW_S, decide(world, NOW_S, rules_that_give())))
     find(world, "j", "n0:0")
     assert [c.reason for c in decide(world, NOW_S, rules_that_give()).commands] == [Reason.CANCELLING]
@@ -177,7 +175,7 @@ def test_a_share_has_one_gpu_whatever_was_told() -> None:
 def test_who_runs_and_could_not_grow_is_not_resized_for_a_while() -> None:
     world = make_world(TWO_NODES, {}, [make_job("j", 2, min=1, max=4, restart_s=0.0)])
     find(world, "j", "n0:01", not_before_s=NOW_S + 10)
-    rules = rules_for("elastic-fifo")
+    rules = profile_for("elastic-fifo")
     plan = decide(world, NOW_S + 1, rules)
     check_plan(world, plan)
     assert not plan.commands
@@ -189,7 +187,7 @@ def test_who_runs_and_could_not_grow_is_not_resized_for_a_while() -> None:
 def test_a_gang_that_has_a_part_of_its_seats_keeps_them_until_it_is_tried_again() -> None:
     world = make_world(TWO_NODES, {}, [make_job("j", 4)])
     find(world, "j", "n0:01", running=False, not_before_s=NOW_S + 10, avoid=("n0",))
-    rules = rules_for("fifo")
+    rules = profile_for("fifo")
     plan = decide(world, NOW_S + 1, rules)
     check_plan(world, plan)
     assert not plan.commands, "its pods would be killed"
@@ -203,7 +201,7 @@ def test_it_is_not_left_alone_when_it_loses_more() -> None:
     world = make_world(TWO_NODES, {}, [make_job("j", 4, min=2)])
     find(world, "j", "n0:01 n1:01", not_before_s=NOW_S + 100)
     apply(world, ev.NodeLost(NOW_S + 1, "n1"))
-    (command,) = decide(world, NOW_S + 1, rules_for("fifo")).commands
+    (command,) = decide(world, NOW_S + 1, profile_for("fifo")).commands
     assert command.reason is Reason.REPAIRED
 
 
@@ -221,7 +219,7 @@ def test_a_job_goes_elsewhere_when_a_node_would_not_have_it() -> None:
     world = make_world(TWO_NODES, {"j": "n0:01"}, [make_job("j", 2)])
     apply(world, ev.JobInterrupted(NOW_S, "j", "binder", NOW_S + 5, avoid=("n0", "ghost")))
     check_invariants(world)
-    rules = rules_for("fifo")
+    rules = profile_for("fifo")
     (start,) = decide(world, NOW_S + 6, rules).commands
     assert isinstance(start, Start)
     assert start.placement.nodes == ("n1",)

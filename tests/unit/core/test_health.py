@@ -4,20 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from batuta.core.health import HealthBook
-from batuta.core.health_memory import from_plain, to_plain
+from batuta.core.health import HealthStateMachine, from_plain, to_plain
 from batuta.core.health_record import Alert, BurnIn, Cordon, Mend, PutBack, RestartJob, State, TakeOut, Target
 from batuta.core.health_rules import Action, Finding, HealthLimits, HealthRules, Source
-from batuta.gpu.health.rules_file import read_rules
+from batuta.gpu.health.rules import read_rules
 
 RULES = read_rules()
 HOUR_S = 3600.0
 OFF_THE_BUS = "Xid 79: GPU has fallen off the bus"
 
 
-def book_of(nodes: int = 8, gpus: int = 8, **limits) -> HealthBook:
+def book_of(nodes: int = 8, gpus: int = 8, **limits) -> HealthStateMachine:
     rules = replace(RULES, limits=replace(HealthLimits(), **limits))
-    book = HealthBook(rules)
+    book = HealthStateMachine(rules)
     for k in range(nodes):
         book.add_node(f"n{k}", gpus, "pool")
     return book
@@ -27,7 +26,7 @@ def xid(code: int, node: str = "n0", gpu: int | None = 0, *jobs: str, at_s: floa
     return Finding(at_s, node, Source.XID, code, text, gpu, jobs)
 
 
-def fails_its_way_to_probation(book: HealthBook, target: Target, code: int, now_s: float) -> float:
+def fails_its_way_to_probation(book: HealthStateMachine, target: Target, code: int, now_s: float) -> float:
     """Falls ill, is mended, passes; when its probation ends."""
     gpu = None if target.gpu < 0 else target.gpu
     assert book.found(xid(code, target.node, gpu, at_s=now_s))

@@ -1,8 +1,8 @@
 """Figures of GPUs become findings when they are new, and only then."""
 
-from batuta.core.health_figures import Figure, Seen, Values, news
 from batuta.core.health_record import Target
-from batuta.gpu.health.rules_file import read_rules
+from batuta.core.health_signals import Figure, Seen, Values, news
+from batuta.gpu.health.rules import read_rules
 
 RULES = read_rules()
 

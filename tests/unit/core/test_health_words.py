@@ -1,8 +1,8 @@
 """Each thing that a job says about GPUs is heard once."""
 
 from batuta.core.cluster import Span
-from batuta.core.health_words import findings_in
-from batuta.gpu.health.rules_file import read_rules
+from batuta.core.health_signals import findings_in
+from batuta.gpu.health.rules import read_rules
 
 RULES = read_rules()
 BAD = "RuntimeError: CUDA error: invalid device ordinal"

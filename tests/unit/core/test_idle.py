@@ -4,19 +4,16 @@ import pytest
 
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.command import Preempt, Resize
-from batuta.core.decide import Rules, decide
-from batuta.core.idle import STALE_S, IdleRules, next_idle_s
-from batuta.core.idle_wish import IdleAction, IdleWish
-from batuta.core.job import NO_RESTART_S, Job, JobState, Share
-from batuta.core.plan import Plan
-from batuta.core.quota import ClusterQueue, LocalQueue, Quota
+from batuta.core.decide import SchedulerProfile, decide
+from batuta.core.job import NO_RESTART_S, DesiredState, Job, JobState, Share
+from batuta.core.plan import Plan, Preempt, Resize
+from batuta.core.quota import ClusterQueue, IdleAction, IdleWish, LocalQueue, Quota
 from batuta.core.reason import Reason
-from batuta.core.wish import Wish
+from batuta.core.utilisation import STALE_S, IdleRules, next_idle_s
 from batuta.core.world import World
 from batuta.placement.placer import TopologyPlacer
-from batuta.policies.elastic_fifo import ElasticFifo
-from batuta.store.world_image import draw, restore
+from batuta.policies.fifo import ElasticFifo
+from batuta.store.snapshots import decode_world, encode_world
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world
 
 AFTER_S = 300.1
@@ -30,7 +27,7 @@ class Cluster:
         job = job or make_job("j", 4, min=1)
         where = "n0:0" if job.max == 1 else "n0:01 n1:01"
         self.world: World = make_world(make_nodes(2, 2), {"j": where}, [job])
-        self.rules = Rules(ElasticFifo(), TopologyPlacer(), idle=IdleRules(AFTER_S, action))
+        self.rules = SchedulerProfile(ElasticFifo(), TopologyPlacer(), idle=IdleRules(AFTER_S, action))
         self.now_s = NOW_S
 
     def report(
@@ -225,7 +222,7 @@ def test_it_is_parked_where_the_queue_says_so_until_somebody_starts_it():
     cluster.now_s += 10 * AFTER_S
     assert (cluster.carry_out().commands, cluster.why()) == ((), Reason.PARKED_IDLE)
     # and is a job like any other when it was started again
-    apply(cluster.world, ev.JobWished(cluster.now_s, "j", Wish.RUN))
+    apply(cluster.world, ev.JobWished(cluster.now_s, "j", DesiredState.RUN))
     (start,) = cluster.decide().commands
     assert start.reason is Reason.ADMITTED
     assert cluster.world.idle == {}
@@ -277,7 +274,7 @@ def test_an_image_of_the_world_has_it_all(action: IdleAction):
     cluster = Cluster(action)
     cluster.idle_for(AFTER_S)
     cluster.carry_out()
-    again = restore(draw(cluster.world))
+    again = decode_world(encode_world(cluster.world))
     assert (again.idle, again.usage) == (cluster.world.idle, cluster.world.usage)
     assert again.idle
 

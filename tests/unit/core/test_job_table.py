@@ -27,7 +27,7 @@ def test_rows_are_in_order_of_submission_then_sequence_then_id() -> None:
     )
     assert table.ids == ["c", "a", "b", "d"]
     assert [table.row(job) for job in table.ids] == [0, 1, 2, 3]
-    assert table.f("submit_s").tolist() == [1.0, 1.0, 1.0, 5.0]
+    assert table.submit_s.tolist() == [1.0, 1.0, 1.0, 5.0]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -45,24 +45,24 @@ def test_whoever_comes_and_goes_the_others_keep_their_columns(seed: int) -> None
                 f"j{step}", chance.randrange(1, 9), submit_s=float(chance.randrange(50)), priority=step
             )
             row = table.insert(job)
-            table.i("restarts")[row] = step
-            table.f("attained_gpu_s")[row] = step
+            table.restarts[row] = step
+            table.attained_gpu_s[row] = step
             there[job.id] = job
         if step % 20 == 0:
             check_table(table)
             check_counters(table)
             assert set(table.ids) == set(there)
-            assert table.i("restarts").tolist() == table.i("priority").tolist()
-            assert table.f("attained_gpu_s").tolist() == table.i("priority").tolist()
+            assert table.restarts.tolist() == table.priority.tolist()
+            assert table.attained_gpu_s.tolist() == table.priority.tolist()
 
 
 def test_a_new_job_has_done_nothing_yet() -> None:
     table = table_of(make_job("a", 2, submit_s=7.0, work_s=50.0, restart_s=3.0))
-    known = {name: float(table.f(name)[0]) for name in table.F}
+    known = {name: float(table.column(name)[0]) for name in table.F}
     assert (known["submit_s"], known["anchor_s"], known["tier_since_s"]) == (7.0, 7.0, 7.0)
     assert (known["remaining_s"], known["restart_s"], known["rate"]) == (50.0, 3.0, 0.0)
     assert all(known[name] != known[name] for name in ("first_start_s", "last_start_s", "last_stop_s"))
-    assert (table.i("gpus")[0], table.i("phase")[0], table.i("gpu_type")[0]) == (0, Phase.WAITING, -1)
+    assert (table.held[0], table.phase[0], table.gpu_type[0]) == (0, Phase.WAITING, -1)
 
 
 def test_jobs_in_motion_and_broken_ones_are_counted() -> None:
@@ -101,14 +101,14 @@ def test_jobs_that_need_more_care_are_counted(job: Job, picky: int, irregular: i
 
 def test_settling_books_progress_and_service_once() -> None:
     table = table_of(make_job("a", 2, work_s=100.0))
-    table.i("gpus")[0], table.f("rate")[0] = 2, 1.5
+    table.held[0], table.rate[0] = 2, 1.5
     table.settle(0, 10.0)
     table.settle(0, 10.0)
     table.settle(0, 4.0)
-    assert table.f("remaining_s")[0] == 85.0
-    assert table.f("attained_gpu_s")[0] == table.f("service_gpu_s")[0] == 20.0
+    assert table.remaining_s[0] == 85.0
+    assert table.attained_gpu_s[0] == table.service_gpu_s[0] == 20.0
     table.settle(0, 1e9)
-    assert table.f("remaining_s")[0] == 0.0
+    assert table.remaining_s[0] == 0.0
 
 
 def test_curves_that_nobody_has_any_more_are_given_up() -> None:
@@ -137,7 +137,7 @@ def test_a_fork_is_independent() -> None:
     twin.insert(make_job("c", queue="other"))
     assert table.ids == ["a", "b"]
     assert table.queues == {("", "default"): 0}
-    assert table.i("phase").tolist() == [0, 0]
+    assert table.phase.tolist() == [0, 0]
     check_counters(table)
     check_counters(twin)
     check_table(twin)

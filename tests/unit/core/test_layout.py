@@ -2,7 +2,7 @@
 
 import pytest
 
-from batuta.core.bitsets import bits, mask_of
+from batuta.core.arrays import bits, mask_of
 from batuta.core.cluster import Node
 from batuta.core.job import Share
 from batuta.core.layout import UNCOUNTED, Card, Layout

@@ -5,8 +5,8 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.job import Share
-from batuta.core.load import MOST_NAMES, expected_load, learn
 from batuta.core.trial import TrialMeasurement, TrialOutcome
+from batuta.core.utilisation import MOST_NAMES, expected_load, learn
 from batuta.core.world import World
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world
 

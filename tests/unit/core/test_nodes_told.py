@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.command import Start
 from batuta.core.decide import decide
 from batuta.core.job import Share
 from batuta.core.job_table import Phase
+from batuta.core.plan import Start
 from batuta.core.reason import Reason
 from batuta.core.world import World
-from batuta.placement.room import Room
+from batuta.engine.profile import profile_for
+from batuta.placement.cluster_state import ClusterState
 from tests.support.invariants import check_invariants, check_plan
 from tests.support.worlds import NOW_S, at, make_job, make_nodes, make_world, shown
 
@@ -32,7 +32,7 @@ def where(world: World, job: str = "j") -> str:
 
 
 def started(world: World, now_s: float = NOW_S) -> dict[str, str]:
-    plan = decide(world, now_s, rules_for("fifo"))
+    plan = decide(world, now_s, profile_for("fifo"))
     check_plan(world, plan)
     return {c.job: shown(c.placement) for c in plan.commands if isinstance(c, Start)}
 
@@ -47,13 +47,15 @@ def others(*gpus: int, cpus: int = 0, memory: int = 0, node: str = "n0") -> ev.O
 def test_what_others_use_no_job_gets() -> None:
     world = tell(make_world(make_nodes(4), {}, [make_job("j", 2)]), others(0, 2))
     assert world.capacity() == [2]
-    assert Room.of(world).total(world.nodes.all) == Room.of(world).widest(world.nodes.all) == 2
+    assert (
+        ClusterState.of(world).total(world.nodes.all) == ClusterState.of(world).widest(world.nodes.all) == 2
+    )
     assert started(world) == {"j": "n0:13"}
 
 
 def test_a_job_that_is_too_large_beside_others_is_told_so() -> None:
     world = tell(make_world(make_nodes(4), {}, [make_job("j", 3)]), others(0, 2))
-    (decision,) = decide(world, NOW_S, rules_for("fifo")).decisions
+    (decision,) = decide(world, NOW_S, profile_for("fifo")).decisions
     assert (decision.reason, dict(decision.evidence)["capacity"]) == (Reason.EXCEEDS_CLUSTER, 2)
 
 
@@ -66,7 +68,7 @@ def test_a_job_keeps_the_gpus_that_others_are_said_to_use() -> None:
     """Until the backend tells who has them; nobody is stopped for it."""
     world = tell(make_world(make_nodes(4), {"j": "n0:0123"}, [make_job("j", 4)]), others(3))
     assert (where(world), world.capacity()) == ("n0:0123", [4])
-    assert not decide(world, NOW_S, rules_for("fifo")).commands
+    assert not decide(world, NOW_S, profile_for("fifo")).commands
     tell(world, ev.JobInterrupted(NOW_S, "j"))
     assert (world.layout.free, world.capacity()) == ([0b0111], [3])
 
@@ -122,7 +124,7 @@ def test_more_cpu_may_be_used_than_there_is() -> None:
     node, job = Node("n0", 4, cpus_milli=4000), make_job("j", 4, cpus_milli_per_gpu=1000)
     world = tell(make_world([node], {"j": "n0:0123"}, [job]), others(cpus=500))
     assert world.layout.cpus_milli == [-500]
-    assert not decide(world, NOW_S, rules_for("fifo")).commands
+    assert not decide(world, NOW_S, profile_for("fifo")).commands
     tell(world, ev.JobInterrupted(NOW_S, "j"))
     assert (world.layout.cpus_milli, started(world)) == ([3500], {})
 
@@ -176,18 +178,18 @@ def test_a_job_on_a_node_of_another_type_than_was_thought_runs_at_its_speed() ->
     world = make_world(make_nodes(4), {"j": "n0:01"}, [job])
     tell(world, ev.NodeChanged(NOW_S, Node("n0", 4, gpu_type="a100")))
     row = world.jobs.row("j")
-    assert world.nodes.types[world.jobs.i("gpu_type")[row]] == "a100"
-    assert world.jobs.f("rate")[row] == 4.0
-    assert world.jobs.f("remaining_s")[row] == 1e6 - 2 * NOW_S, "until now it ran as was thought"
+    assert world.nodes.types[world.jobs.gpu_type[row]] == "a100"
+    assert world.jobs.rate[row] == 4.0
+    assert world.jobs.remaining_s[row] == 1e6 - 2 * NOW_S, "until now it ran as was thought"
     assert world.capacity() == [0, 4]
-    assert not decide(world, NOW_S, rules_for("fifo")).commands
+    assert not decide(world, NOW_S, profile_for("fifo")).commands
 
 
 def test_a_job_whose_nodes_change_their_type_one_after_the_other_is_left_in_peace() -> None:
     world = make_world(make_nodes(4, 4), {"j": "n0:0123 n1:0123"}, [make_job("j", 8)])
     for name in ("n1", "n0"):
         tell(world, ev.NodeChanged(NOW_S, Node(name, 4, gpu_type="a100")))
-        assert not decide(world, NOW_S, rules_for("fifo")).commands
+        assert not decide(world, NOW_S, profile_for("fifo")).commands
 
 
 def test_a_lost_node_may_change() -> None:

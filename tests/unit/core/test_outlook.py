@@ -7,7 +7,7 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobState
-from batuta.core.outlook import Outlook, Phases, SharedOutlook, shared_outlooks
+from batuta.core.phases import Outlook, Phases, SharedOutlook, shared_outlooks
 from batuta.core.world import World
 from batuta.core.world_view import pool_view
 from tests.support.worlds import make_nodes

@@ -7,11 +7,10 @@ import pytest
 
 from batuta.core.cluster import Node
 from batuta.core.curve import Curves
-from batuta.core.part_view import part_of
 from batuta.core.sizes import LegalSizes
 from batuta.core.view import PoolView
 from batuta.core.world import World
-from batuta.core.world_view import pool_view
+from batuta.core.world_view import part_of, pool_view
 from tests.support.worlds import NOW_S, make_job, make_world
 
 ROWS = np.array([0, 2, 3, 5])
@@ -39,7 +38,7 @@ def as_lists(value: object) -> object:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(PoolView)])
 def test_each_column_is_that_of_its_rows(world: World, name: str) -> None:
-    cap = np.minimum(world.jobs.i("max"), 5)
+    cap = np.minimum(world.jobs.max, 5)
     part = part_of(pool_view(world, NOW_S, ROWS, 0, cap), slice(1, 3), 6)
     alone = pool_view(world, NOW_S, ROWS[1:3], 6, cap)
     assert as_lists(getattr(part, name)) == as_lists(getattr(alone, name))

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from batuta.core.parts import Parts
+from batuta.core.partitions import Partitions
 
-PARTS = Parts(np.array([2, 0, 3]), np.array([7, 8, 9]))
+PARTS = Partitions(np.array([2, 0, 3]), np.array([7, 8, 9]))
 VALUES = np.array([1, 2, 3, 4, 5])
 
 
@@ -29,7 +29,7 @@ def test_some_parts_are_parts_of_their_own() -> None:
 
 
 def test_without_rows_there_is_nothing_to_sum_up() -> None:
-    none = Parts(np.array([0, 0]), np.array([1, 1]))
+    none = Partitions(np.array([0, 0]), np.array([1, 1]))
     empty = np.zeros(0, dtype=np.int64)
     assert none.sums(empty).tolist() == [0, 0]
     assert none.running(empty).tolist() == []

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from batuta.core import event as ev
+from batuta.core.allocate import assign_types
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.job import Job
-from batuta.core.pools import assign_types
 from tests.support.worlds import make_job, make_world
 
 

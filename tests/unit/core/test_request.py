@@ -16,7 +16,7 @@ from tests.support.worlds import at
         ({"size": 0, "min": 0}, "min must be at least 1"),
         ({"size": 2, "min": 3, "max": 2}, "min must be ≤ max"),
         ({"size": 5, "max": 4}, "size must be within min..max"),
-        ({"gpus_per_replica": 0}, "gpus_per_replica must be at least 1"),
+        ({"gpus_per_replica": -1}, "gpus_per_replica must be at least 0"),
         ({"size": 2, "min": 2, "max": 5, "gpus_per_replica": 2}, "multiple of gpus_per_replica"),
         ({"size": 2, "max": 4, "sizes": (1, 4, 2)}, "sizes must ascend"),
         ({"size": 2, "max": 4, "sizes": (1, 2, 2, 4)}, "sizes must ascend"),
@@ -43,7 +43,7 @@ def test_a_sound_job_has_no_faults() -> None:
     ("given_", "fault"),
     [
         ({"name": ""}, "needs a name"),
-        ({"gpus": 0}, "GPUs must be at least 1"),
+        ({"gpus": -1}, "GPUs must be at least 0"),
         ({"gpu_memory_mib": 0}, "GPU memory must be positive"),
         ({"nvlink": (0, 0, 1)}, "nvlink names 3 GPUs, the node has 4"),
         ({"numa": (0,)}, "numa names 1 GPUs, the node has 4"),

@@ -7,14 +7,12 @@ from typing import Any
 import pytest
 
 from batuta.core import event as ev
-from batuta.core.apply import apply
+from batuta.core.apply import StalePlanError, apply
 from batuta.core.cluster import Node
-from batuta.core.command import Migrate, Preempt, Resize, Start
 from batuta.core.curve import linear_curve
 from batuta.core.job import Job, JobState, Share
 from batuta.core.job_table import Phase
-from batuta.core.plan import Plan, no_decisions
-from batuta.core.plan_event import StalePlanError
+from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World, speed_at
 from tests.support.invariants import check_invariants, fingerprint
@@ -26,13 +24,14 @@ def seen(world: World, job: str) -> tuple[str, str, float]:
     """Phase, place and rate of a job."""
     row = world.jobs.row(job)
     placement = world.jobs.placements[row]
-    phase = Phase(int(world.jobs.i("phase")[row])).name
-    return phase, shown(placement) if placement else "", float(world.jobs.f("rate")[row])
+    phase = Phase(int(world.jobs.phase[row])).name
+    return phase, shown(placement) if placement else "", float(world.jobs.rate[row])
 
 
 def fact(world: World, job: str, name: str) -> float:
     row = world.jobs.row(job)
-    return float(world.jobs.f(name)[row]) if name in world.jobs.F else int(world.jobs.i(name)[row])
+    found: float = world.jobs.column(name)[row].item()
+    return found
 
 
 def two_nodes() -> World:

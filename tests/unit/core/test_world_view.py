@@ -8,10 +8,9 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node, Placement, Span
-from batuta.core.command import Start
 from batuta.core.curve import linear_curve
 from batuta.core.job import Job
-from batuta.core.plan import Plan, no_decisions
+from batuta.core.plan import Plan, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.view import PoolView
 from batuta.core.world import World

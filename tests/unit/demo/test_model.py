@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.demo.model import WEIGHTS, State, Training
-from batuta.demo.options import SAMPLES
+from batuta.demo.training import SAMPLES, WEIGHTS, State, Training
 
 TRAINING = Training(seed=3, batch=60)
 

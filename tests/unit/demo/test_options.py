@@ -1,6 +1,6 @@
 import pytest
 
-from batuta.demo.options import Options, parse_options
+from batuta.demo.training import Options, parse_options
 
 
 def test_every_option_has_its_flag():

@@ -1,7 +1,7 @@
 """Alerts and the monitor look at the Service of their own release."""
 
 from batuta.backends.kube.install.monitoring import prometheus_rule, service_monitor
-from batuta.backends.kube.install.network import service
+from batuta.backends.kube.install.operator import service
 from tests.support.chart import release_of
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.kube.install.workload import config_map
+from batuta.backends.kube.install.operator import config_map
 from batuta.backends.kube.operator_config import OperatorConfig, read_operator_config
 from batuta.spec.problem import InputError
 from tests.support.chart import VARIANTS, release_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.kube.install.reading import read_values
+from batuta.backends.kube.install.release import read_values
 from batuta.spec.problem import InputError
 
 

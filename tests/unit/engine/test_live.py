@@ -6,19 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.arrays import IntArray
 from batuta.core.cluster import Node
-from batuta.core.command import Command, Stop
-from batuta.core.wish import Wish
+from batuta.core.job import DesiredState
+from batuta.core.plan import Command, Stop
+from batuta.core.policy import PLAIN
 from batuta.core.world import World
+from batuta.engine.journal import JournaledWorld
 from batuta.engine.loop import Cadence, Engine, Live
+from batuta.engine.observers import Observer
 from batuta.engine.ports import JournalUnavailable
+from batuta.engine.profile import profile_for
 from batuta.engine.requests import EngineStopped, Requests
-from batuta.engine.service import PatientJournal, Service
-from tests.support.quiet_watcher import QuietWatcher
+from batuta.engine.service import RetryingJournal, Service
 from tests.support.worlds import make_job, make_nodes
 
 
@@ -72,12 +74,12 @@ class Bell:
 
 def build() -> tuple[Service, Engine, Diary, Bell]:
     diary = Diary()
-    bell, journal, guard, world = Bell(diary), PatientJournal(diary), threading.RLock(), World()
+    bell, journal, guard, world = Bell(diary), RetryingJournal(diary), threading.RLock(), World()
     for node in make_nodes(4):
         apply(world, ev.NodeAdded(0.0, node))
     requests = Requests(bell.wake)
-    live = Live(requests, rules_for, guard)
-    engine = Engine(world, bell, rules_for("fifo"), journal, QuietWatcher(), live=live)
+    live = Live(requests, profile_for, guard)
+    engine = Engine(JournaledWorld(world, journal), bell, profile_for("fifo"), Observer(), live=live)
     return Service(engine, requests, journal, guard, bell.wake), engine, diary, bell
 
 
@@ -149,11 +151,11 @@ def test_another_policy_decides_from_the_next_cycle_on() -> None:
     try:
         service.ask(lambda world: [ev.PolicySet(1.0, "elastic-fifo")])
         service.ask(lambda world: [ev.JobSubmitted(1.0, make_job("a", 1, max=4))])
-        service.ask(lambda world: [ev.JobWished(2.0, "nobody", Wish.RUN)])
+        service.ask(lambda world: [ev.JobWished(2.0, "nobody", DesiredState.RUN)])
     finally:
         service.stop()
-    assert engine.rules.policy.name == engine.world.policy == "elastic-fifo"
-    assert engine.world.jobs.i("gpus").tolist() == [4]
+    assert engine.profile.policy.name == engine.world.policy == "elastic-fifo"
+    assert engine.world.jobs.held.tolist() == [4]
 
 
 def test_a_full_disk_holds_the_engine_up_and_loses_nothing() -> None:
@@ -197,7 +199,7 @@ def test_reports_of_progress_alone_lead_to_a_decision_only_now_and_then() -> Non
         [ev.JobProgressed(11.0, "a", 50.0)],
         [ev.JobProgressed(14.0, "a", 40.0)],
         [ev.JobProgressed(15.5, "a", 40.0)],
-        [ev.JobProgressed(16.0, "a", 40.0), ev.JobWished(16.0, "a", Wish.PARK)],
+        [ev.JobProgressed(16.0, "a", 40.0), ev.JobWished(16.0, "a", DesiredState.PARK)],
     ]
     decided = []
     for events in told:
@@ -213,9 +215,9 @@ def test_a_job_that_has_to_leave_its_gpus_gets_others_at_once() -> None:
     _, engine, _, bell = build()
     bell.told = [ev.NodeAdded(1.0, Node("n9", 1)), ev.JobSubmitted(1.0, make_job("a", 1))]
     engine.step()
-    bell.told = [ev.JobWished(2.0, "a", Wish.EVICT)]
+    bell.told = [ev.JobWished(2.0, "a", DesiredState.EVICT)]
     engine.step()
-    assert engine.world.jobs.i("gpus").tolist() == [0]
+    assert engine.world.jobs.held.tolist() == [0]
     assert engine._wake_s() == 2.0
 
 
@@ -232,11 +234,15 @@ def test_what_a_killed_server_had_not_decided_yet_is_decided_at_the_next_start()
     _, before, diary, bell = build()
     bell.told = [ev.JobSubmitted(1.0, make_job("a", 1))]
     before.step()
-    apply(before.world, ev.JobWished(2.0, "a", Wish.CANCEL))
+    apply(before.world, ev.JobWished(2.0, "a", DesiredState.CANCEL))
     clockwork = Clockwork(diary)
-    live = Live(Requests(clockwork.wake), rules_for, threading.RLock())
+    live = Live(Requests(clockwork.wake), profile_for, threading.RLock())
     after = Engine(
-        before.world, clockwork, rules_for("fifo"), PatientJournal(diary), QuietWatcher(), live=live
+        JournaledWorld(before.world, RetryingJournal(diary)),
+        clockwork,
+        profile_for("fifo"),
+        Observer(),
+        live=live,
     )
     after.step()
     assert [(type(command), command.job) for command in clockwork.commands] == [(Stop, "a")]
@@ -247,6 +253,7 @@ class Stubborn:
     """A policy that cannot decide."""
 
     name = "stubborn"
+    traits = PLAIN
 
     def allocate(self, view: object) -> IntArray:
         raise ZeroDivisionError("no idea")
@@ -254,7 +261,7 @@ class Stubborn:
 
 def test_a_policy_that_cannot_decide_is_reported_and_can_be_replaced() -> None:
     service, engine, _, bell = build()
-    engine.rules = replace(engine.rules, policy=Stubborn())
+    engine.profile = replace(engine.profile, policy=Stubborn())
     service.start()
     try:
         service.ask(lambda world: [ev.JobSubmitted(1.0, make_job("a"))])

@@ -4,21 +4,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from batuta.backends.sim.machine import SimBackend
+from batuta.backends.sim.backend import SimBackend
 from batuta.backends.sim.workload import SimJob
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.command import Command
-from batuta.core.plan import Plan
+from batuta.core.plan import Command, Plan
 from batuta.core.world import World
-from batuta.engine.journal import MemoryJournal
+from batuta.engine.journal import JournaledWorld, MemoryJournal
 from batuta.engine.loop import Cadence, Engine
+from batuta.engine.observers import Observer
+from batuta.engine.profile import profile_for
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes
 
 
-class Notes:
+class Notes(Observer):
     """A watcher that writes everything down."""
 
     def __init__(self) -> None:
@@ -61,7 +61,11 @@ def engine_for(
     world, notes, journal = World(), Notes(), MemoryJournal()
     for event in backend.opening():
         apply(world, event)
-    return Engine(world, backend, rules_for(policy), journal, notes, cadence), notes, journal
+    return (
+        Engine(JournaledWorld(world, journal), backend, profile_for(policy), notes, cadence),
+        notes,
+        journal,
+    )
 
 
 def decided_s(

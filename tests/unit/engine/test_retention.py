@@ -10,7 +10,7 @@ from batuta.core.apply import apply
 from batuta.core.job import JobId, JobState
 from batuta.core.world import World
 from batuta.engine.journal import MemoryJournal, replay
-from batuta.engine.requests import EngineStopped, Make
+from batuta.engine.requests import EngineStopped, RequestFn
 from batuta.engine.retention import Keep, Retention, outlived
 from tests.support.fixed_policy import rules_that_give
 from tests.support.worlds import make_job, make_nodes, make_world
@@ -50,14 +50,14 @@ class Asked:
         self.world = world
         self.events: list[ev.Event] = []
 
-    def __call__(self, make: Make) -> None:
+    def __call__(self, make: RequestFn) -> None:
         made: Sequence[ev.Event] = make(self.world)
         for event in made:
             apply(self.world, event)
         self.events += made
 
 
-def retention(asked: Callable[[Make], object], removed: list[JobId], keep: Keep) -> Retention:
+def retention(asked: Callable[[RequestFn], object], removed: list[JobId], keep: Keep) -> Retention:
     return Retention(keep, asked, removed.append, clock=lambda: NOW_S)
 
 
@@ -93,7 +93,7 @@ def test_many_are_forgotten_bit_by_bit() -> None:
 
 
 def test_an_engine_that_stops_is_asked_in_vain() -> None:
-    def refuse(make: Make) -> object:
+    def refuse(make: RequestFn) -> object:
         raise EngineStopped("the server is shutting down")
 
     world = over(100.0)

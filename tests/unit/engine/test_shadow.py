@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from batuta.backends.sim.machine import SimBackend
-from batuta.bootstrap import rules_for
+from batuta.backends.sim.backend import SimBackend
 from batuta.core.apply import apply
-from batuta.core.decide import Rules
+from batuta.core.decide import SchedulerProfile
+from batuta.core.policy import PLAIN
 from batuta.core.world import World
-from batuta.engine.journal import MemoryJournal
+from batuta.engine.journal import JournaledWorld, MemoryJournal
 from batuta.engine.loop import Engine
+from batuta.engine.profile import profile_for
 from batuta.engine.shadow import Shadow
 from tests.support.deep import deep
-from tests.support.quiet_watcher import QuietWatcher
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes
 
@@ -26,13 +26,15 @@ JOBS = [
 ]
 
 
-def lived(policy: str, shadow: str, rules_of: Callable[[str], Rules] = rules_for) -> tuple[list, Shadow]:
+def lived(
+    policy: str, shadow: str, rules_of: Callable[[str], SchedulerProfile] = profile_for
+) -> tuple[list, Shadow]:
     """The journal of a small simulation with a shadow beside it, and the shadow."""
     backend, world, journal = SimBackend(JOBS, make_nodes(4)), World(), MemoryJournal()
     for event in backend.opening():
         apply(world, event)
-    watch = Shadow(world, rules_of, QuietWatcher(), shadow, clock=lambda: 0.0)
-    engine = Engine(world, backend, rules_for(policy), journal, watch)
+    watch = Shadow(world, rules_of, shadow, clock=lambda: 0.0)
+    engine = Engine(JournaledWorld(world, journal), backend, profile_for(policy), watch)
     while engine.step():
         wait_until_idle(watch)
     watch.close()
@@ -73,12 +75,13 @@ def test_what_happens_is_the_same_with_and_without_a_shadow() -> None:
 def test_a_policy_that_fails_is_only_the_shadows_trouble() -> None:
     class Broken:
         name = "broken"
+        traits = PLAIN
 
         def allocate(self, view: object) -> np.ndarray:
             raise ZeroDivisionError("oh")
 
-    def rules_of(policy: str) -> Rules:
-        return replace(rules_for("fifo"), policy=Broken())
+    def rules_of(policy: str) -> SchedulerProfile:
+        return replace(profile_for("fifo"), policy=Broken())
 
     events, shadow = lived("fifo", "broken", rules_of)
     assert deep(events) == deep(lived("fifo", "")[0])

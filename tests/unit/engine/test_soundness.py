@@ -5,12 +5,17 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import placement_of
-from batuta.core.command import Start, Stop
-from batuta.core.plan import Plan, no_decisions
+from batuta.core.plan import Plan, Start, Stop, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
-from batuta.engine.finding import Severity
-from batuta.engine.soundness import STUCK_AFTER_S, check_gangs, check_quota, check_reservations, check_world
+from batuta.engine.soundness import (
+    STUCK_AFTER_S,
+    Severity,
+    check_gangs,
+    check_quota,
+    check_reservations,
+    check_world,
+)
 from tests.support.worlds import make_job, make_nodes
 
 

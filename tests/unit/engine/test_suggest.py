@@ -2,20 +2,19 @@
 
 import pytest
 
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.job import NO_RESTART_S, Spread, Topology
+from batuta.core.job import NO_RESTART_S, DesiredState, Spread, Topology
 from batuta.core.quota import ClusterQueue, StopPolicy
-from batuta.core.wish import Wish
+from batuta.engine.profile import profile_for
 from batuta.engine.suggest import Remedy, suggest
 from tests.support.quotas import gpus, quota_of
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world
 
 
 def suggestions(world, job, policy="fifo", **options):
-    found = suggest(world, NOW_S, job, lambda: rules_for(policy), **options)
+    found = suggest(world, NOW_S, job, lambda: profile_for(policy), **options)
     return {one.remedy: one for one in found}
 
 
@@ -110,7 +109,7 @@ def test_as_many_nodes_as_it_takes():
 
 def test_a_parked_job_is_to_be_started_again():
     world = make_world(make_nodes(4), {}, [make_job("w", 2)])
-    apply(world, ev.JobWished(NOW_S, "w", Wish.PARK))
+    apply(world, ev.JobWished(NOW_S, "w", DesiredState.PARK))
     assert list(suggestions(world, "w")) == [Remedy.STARTED_AGAIN]
 
 

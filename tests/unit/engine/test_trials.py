@@ -10,25 +10,27 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Placement
-from batuta.core.command import Start
-from batuta.core.job import Job, JobId, JobState
-from batuta.core.progress import Progress
+from batuta.core.job import DesiredState, Job, JobId, JobState, Progress
+from batuta.core.plan import Start
 from batuta.core.reason import Reason
 from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
-from batuta.core.wish import Wish
-from batuta.engine.requests import Make
-from batuta.engine.trials.conductor import TrialConductor
-from batuta.engine.trials.ladder import ladder, plan_trial
-from batuta.engine.trials.lesson import learn
-from batuta.engine.trials.reading import Look, speaks_of_memory
-from batuta.engine.trials.run import trial_task
+from batuta.engine.requests import RequestFn
+from batuta.engine.trials.controller import TrialController, ladder, plan_trial, trial_task
+from batuta.engine.trials.measurement import Look, learn, speaks_of_memory
 from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
-from batuta.spec.task_json import task_from_json, task_to_json
-from batuta.spec.task_trial import TrialWishes
+from batuta.spec.task_elastic import TrialSpec
+from batuta.spec.task_serialization import task_from_json, task_to_json
 from tests.support.worlds import at, carry_out, make_job, make_nodes, make_world
 
-TASK = "name: resnet\nrun: train\nnum_nodes: auto\nelastic: {max_nodes: 4, grace: 90s}\ntrial: true"
+TASK = """
+name: resnet
+run: train
+resources: {accelerators: 1}
+num_nodes: auto
+elastic: {max_nodes: 4, grace: 90s}
+trial: true
+"""
 STORED = task_to_json(parse_task(TASK))
 PLAN = TrialPlan((1, 2, 4), budget_s=100.0, each_s=10.0, open_up_to=4)
 
@@ -42,7 +44,7 @@ class Lab:
         self.now_s = 0.0
         self.printed = ""
         self.sees = Look(700, 0.5)
-        self.conductor = TrialConductor(self.ask, lambda job: task, self, clock=lambda: self.now_s)
+        self.conductor = TrialController(self.ask, lambda job: task, self, clock=lambda: self.now_s)
 
     def look(self, placement: Placement) -> Look:
         return self.sees
@@ -50,7 +52,7 @@ class Lab:
     def output(self, run: JobId) -> str:
         return self.printed
 
-    def ask(self, make: Make) -> Future[Sequence[ev.Event]]:
+    def ask(self, make: RequestFn) -> Future[Sequence[ev.Event]]:
         done = Future[Sequence[ev.Event]]()
         events = make(self.world)
         for event in events:
@@ -85,7 +87,7 @@ class Lab:
     def job(self) -> Job:
         return self.world.jobs.jobs[self.world.jobs.row("j")]
 
-    def wish(self, job: JobId = "j") -> Wish:
+    def wish(self, job: JobId = "j") -> DesiredState:
         return self.world.jobs.wish_of(self.world.jobs.row(job))
 
 
@@ -109,14 +111,14 @@ def test_sizes_double_as_far_as_they_are_legal(legal: Sequence[int], tried: tupl
 
 def test_a_budget_is_divided_among_the_sizes() -> None:
     job = make_job("j", min=1, max=8, priority=7)
-    plan = plan_trial(job, TrialWishes(budget_s=60.0), most=4)
+    plan = plan_trial(job, TrialSpec(budget_s=60.0), most=4)
     assert (plan.sizes, plan.each_s, plan.priority) == ((1, 2, 4), 20.0, 7)
 
 
 def test_sizes_that_a_job_cannot_have_are_refused_all_at_once() -> None:
     job = make_job("j", 2, min=2, max=8, sizes=(2, 4, 8))
     with pytest.raises(InputError, match=r"trial: 3, 8 GPUs are no sizes .*some of 2, 4"):
-        plan_trial(job, TrialWishes(sizes=(2, 3, 8)), most=4)
+        plan_trial(job, TrialSpec(sizes=(2, 3, 8)), most=4)
 
 
 # ------------------------------------------------------------------------------------------------- the course
@@ -124,11 +126,11 @@ def test_sizes_that_a_job_cannot_have_are_refused_all_at_once() -> None:
 
 def test_a_job_waits_while_it_is_tried_out_and_asks_for_what_was_learned() -> None:
     lab = Lab()
-    assert lab.wish() is Wish.TRY
+    assert lab.wish() is DesiredState.TRY
     for run, where, speed in (("j-t1", "n0:0", 100.0), ("j-t2", "n0:01", 190.0), ("j-t4", "n0:0123", 200.0)):
         lab.tries(run, where, speed)
     lab.step(lab.now_s + 1)
-    assert lab.wish() is Wish.RUN
+    assert lab.wish() is DesiredState.RUN
     assert [one.units_per_s for one in lab.world.trials["j"]] == [100.0, 190.0, 200.0]
     assert lab.job.size == 2
     assert lab.job.size_choice is not None
@@ -171,7 +173,7 @@ def test_the_next_size_waits_until_the_last_run_is_gone() -> None:
     lab.starts("j-t1", "n0:0", 100.0)
     lab.step(11.0)
     lab.step(12.0)
-    assert lab.wish("j-t1") is Wish.CANCEL
+    assert lab.wish("j-t1") is DesiredState.CANCEL
     assert "j-t2" not in lab.world.jobs
     lab.ends("j-t1")
     lab.step(13.0)
@@ -193,9 +195,9 @@ def test_no_job_is_held_back_longer_than_its_budget() -> None:
     lab.step(0.5)
     lab.step(100.0)  # it never got GPUs
     lab.step(100.1)
-    assert lab.wish() is Wish.RUN
+    assert lab.wish() is DesiredState.RUN
     assert [one.outcome for one in lab.world.trials["j"]] == [TrialOutcome.NOT_RUN]
-    assert lab.wish("j-t1") is Wish.CANCEL
+    assert lab.wish("j-t1") is DesiredState.CANCEL
 
 
 def test_a_run_that_reports_nothing_is_told_apart_from_one_that_fails() -> None:
@@ -215,10 +217,10 @@ def test_a_run_that_reports_nothing_is_told_apart_from_one_that_fails() -> None:
 def test_whoever_starts_a_job_does_not_wait_for_its_trial() -> None:
     lab = Lab()
     lab.step(0.5)
-    apply(lab.world, ev.JobWished(1.0, "j", Wish.RUN))
-    assert lab.wish("j-t1") is Wish.CANCEL
+    apply(lab.world, ev.JobWished(1.0, "j", DesiredState.RUN))
+    assert lab.wish("j-t1") is DesiredState.CANCEL
     lab.step(50.0)
-    assert lab.wish() is Wish.RUN
+    assert lab.wish() is DesiredState.RUN
     assert lab.world.trials["j"] == ()
 
 
@@ -226,7 +228,7 @@ def test_runs_end_with_the_job_that_they_are_for() -> None:
     lab = Lab()
     lab.step(0.5)
     lab.ends("j")
-    assert lab.wish("j-t1") is Wish.CANCEL
+    assert lab.wish("j-t1") is DesiredState.CANCEL
     assert lab.world.trials == {}
     assert lab.conductor.next_due_s(lab.world) == math.inf
 
@@ -254,10 +256,10 @@ def test_a_job_that_never_fits_is_held_with_a_reason() -> None:
         lab.step(lab.now_s + 1)
     for _ in range(4):
         lab.step(lab.now_s + 60)
-    assert lab.wish() is Wish.TRY
+    assert lab.wish() is DesiredState.TRY
     assert learn(lab.job, lab.world.trials["j"]).sentence.startswith("it ran out of GPU memory")
-    apply(lab.world, ev.JobWished(lab.now_s, "j", Wish.RUN))  # its user knows better
-    assert lab.wish() is Wish.RUN
+    apply(lab.world, ev.JobWished(lab.now_s, "j", DesiredState.RUN))  # its user knows better
+    assert lab.wish() is DesiredState.RUN
 
 
 def test_a_job_that_fits_on_more_gpus_is_not_started_on_fewer() -> None:
@@ -271,7 +273,7 @@ def test_a_job_that_fits_on_more_gpus_is_not_started_on_fewer() -> None:
     lab.tries("j-t2", "n0:01", 100.0)
     lab.tries("j-t4", "n0:0123", 200.0)
     lab.step(lab.now_s + 1)
-    assert lab.wish() is Wish.RUN
+    assert lab.wish() is DesiredState.RUN
     assert (lab.job.min, lab.job.size, lab.job.max) == (2, 2, 4)
 
 
@@ -326,4 +328,4 @@ def test_a_job_whose_task_cannot_be_read_does_not_wait_for_ever(only: bool) -> N
     if only:
         assert lab.world.past["j"].detail.startswith("it cannot be tried out")
     else:
-        assert lab.wish() is Wish.RUN
+        assert lab.wish() is DesiredState.RUN

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from batuta.core.event import GpusUsed
-from batuta.core.idle import STALE_S
 from batuta.core.job import Share
+from batuta.core.utilisation import STALE_S
 from batuta.engine.usage_watch import LOOK_S, REFRESH_S, TELL_S, NodeUse, UsageWatch
 from tests.support.worlds import make_job, make_nodes, make_world
 

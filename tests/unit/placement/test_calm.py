@@ -5,8 +5,8 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.idle import STALE_S
 from batuta.core.job import JobState, Share
+from batuta.core.utilisation import STALE_S
 from batuta.placement import TopologyPlacer
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world, outcome, place
 

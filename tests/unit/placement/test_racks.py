@@ -4,8 +4,8 @@ from random import Random
 
 from batuta.core.cluster import Node
 from batuta.core.layout import Layout
+from batuta.placement.cluster_state import ClusterState
 from batuta.placement.packing import PROFILES_KEPT, racks_by_fit
-from batuta.placement.room import Room
 from tests.support.worlds import make_job, make_world
 
 
@@ -29,7 +29,7 @@ def test_racks_come_as_if_each_were_looked_at() -> None:
             Node(f"n{k:02}", random.choice([4, 8]), rack=f"r{random.randrange(6)}", gpu_memory_mib=1000)
             for k in range(random.randint(1, 30))
         ]
-        room = Room(make_world(nodes).layout.fork(), {})
+        room = ClusterState(make_world(nodes).layout.fork(), {})
         everywhere, taken = room.layout.usable, list[tuple[int, int]]()
         for _ in range(60):
             job = make_job("j", gpus_per_replica=random.choice([1, 1, 2, 4]))
@@ -49,7 +49,7 @@ def test_racks_come_as_if_each_were_looked_at() -> None:
 
 def test_what_is_remembered_about_racks_is_bounded() -> None:
     nodes = [Node(f"n{k:02}", 8, rack=f"r{k % 4}") for k in range(12)]
-    room = Room(make_world(nodes).layout.fork(), {})
+    room = ClusterState(make_world(nodes).layout.fork(), {})
     for some in range(1, 4 * PROFILES_KEPT):
         list(racks_by_fit(room, make_job("j"), 4, some))
 

@@ -5,12 +5,12 @@ from random import Random
 
 import pytest
 
-from batuta.core.bitsets import mask_of
+from batuta.core.arrays import mask_of
 from batuta.core.cluster import Node
 from batuta.core.job import Spread, Topology
 from batuta.placement import TopologyPlacer
-from batuta.placement.repack import Item, LogicalNode, match, repack
-from batuta.placement.room import Room
+from batuta.placement.cluster_state import ClusterState
+from batuta.placement.defragmentation import Item, LogicalNode, match, repack
 from tests.support.worlds import at, make_job, make_nodes, make_world, outcome, place, shown
 
 ONE_NODE = Topology(Spread.NODE, required=True)
@@ -19,7 +19,7 @@ ONE_NODE = Topology(Spread.NODE, required=True)
 def repacked(nodes, held: dict[str, str], sizes: dict[str, int], **common) -> dict[str, str] | None:
     jobs = [make_job(name, size, **common) for name, size in sizes.items()]
     world = make_world(nodes, {}, jobs)
-    room, scope = Room(world.layout.fork(), {}), world.layout.usable
+    room, scope = ClusterState(world.layout.fork(), {}), world.layout.usable
     items = [
         Item(row, job, job.size, at(held.get(job.id, "")), scope) for row, job in enumerate(world.jobs.jobs)
     ]
@@ -80,7 +80,7 @@ def test_as_many_gpus_stay_as_any_matching_allows():
     for _ in range(200):
         sizes = [rng.choice((2, 4, 8)) for _ in range(5)]
         world = make_world([Node(f"n{k}", size) for k, size in enumerate(sizes)], {}, [])
-        room = Room(world.layout.fork(), {})
+        room = ClusterState(world.layout.fork(), {})
         logical, items, held = [], [], []
         for i, size in enumerate(sizes):
             count = rng.randint(1, size)

@@ -8,15 +8,15 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.command import Start
-from batuta.core.idle import STALE_S
 from batuta.core.job import Job, JobState, Share
 from batuta.core.layout import Layout
+from batuta.core.plan import Start
 from batuta.core.reason import Reason
 from batuta.core.trial import TrialMeasurement, TrialOutcome
+from batuta.core.utilisation import STALE_S
 from batuta.placement import TopologyPlacer
-from batuta.placement.draft import PlacerOptions
-from batuta.placement.room import Room
+from batuta.placement.attempt import PlacerOptions
+from batuta.placement.cluster_state import ClusterState
 from batuta.placement.sharing import place_share
 from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world, outcome, place
 
@@ -126,7 +126,7 @@ def test_every_share_goes_where_a_look_at_all_cards_would_put_it() -> None:
             )
             for k in range(6)
         ]
-        room = Room(make_world(nodes).layout.fork(), {})
+        room = ClusterState(make_world(nodes).layout.fork(), {})
         for k in range(60):
             share = Share(random.randrange(0, 700, 7), random.choice([0, 5, 20, 35, 60]))
             job = make_job(f"j{k}", share=share, cpus_milli_per_gpu=random.choice([0, 0, 300]))
@@ -151,7 +151,7 @@ def fullest_card(layout: Layout, job: Job, share: Share, nodes: int) -> tuple[in
 
 def test_nobody_joins_a_card_of_which_more_is_taken_than_it_has() -> None:
     """Given a card that others have overfilled; when a small share comes; then it goes elsewhere."""
-    room = Room(make_world(make_nodes(2, **GPU)).layout.fork(), {})
+    room = ClusterState(make_world(make_nodes(2, **GPU)).layout.fork(), {})
     for k in range(2):
         room.layout.take(0, 1, make_job(f"j{k}", share=Share(600, 80)))
     small = Share(0, 10)

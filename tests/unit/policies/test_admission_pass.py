@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from batuta.policies.admission_pass import admit_in_order
+from batuta.policies.order import admit_in_order
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batuta.policies.afs_l import AfsL
-from batuta.policies.contest import Contest
+from batuta.policies.afs_l import AfsL, Contest
 from tests.support.views import run
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from batuta.policies.registry import load_policy
-from batuta.spec.snapshot_job import SnapshotJob
+from batuta.spec.snapshot import SnapshotJob
 from tests.support.reference_policies import REFERENCE, speed
 from tests.support.views import make_job, pools, run
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from batuta.core.arrays import FloatArray, IntArray
-from batuta.policies import best_choice as module
-from batuta.policies.best_choice import best_choice
-from batuta.policies.type_options import TypeOptions
+from batuta.policies import type_choice as module
+from batuta.policies.type_choice import TypeOptions, best_choice
 
 
 def draw(seed: int, jobs: int, types: int, most: int) -> tuple[TypeOptions, FloatArray, IntArray]:

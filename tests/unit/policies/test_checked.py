@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batuta.core.policy import PartedPolicy, Policy, TypedPolicy
-from batuta.policies.checked import CheckedPolicy, PolicyAnswerError
+from batuta.core.policy import PLAIN, Policy, PolicyTraits, as_parted, as_tiered, as_typed
+from batuta.policies.checked import BrokenPolicyError, CheckedPolicy, PolicyAnswerError
 from tests.support.views import make_typed, make_view
 
 
@@ -14,7 +14,7 @@ class Mine:
     """Answers what it is told to."""
 
     name = "mine"
-    generous = True
+    traits = PolicyTraits(generous=True, parted=True)
 
     def __init__(self, answer: Any) -> None:
         self.answer = answer
@@ -27,7 +27,7 @@ class Mine:
 
 def ask(answer: Any) -> Any:
     view = make_view(6, [{"id": "a", "size": 2, "min": 2, "max": 4}, {"id": "b", "max": 4, "sizes": (1, 4)}])
-    return CheckedPolicy(Mine(answer)).allocate(view).tolist()
+    return CheckedPolicy(Mine(answer), "mine.py").allocate(view).tolist()
 
 
 @pytest.mark.parametrize("answer", [[2, 4], [0, 0], [4, 1], np.array([3, 0], dtype=np.int32)])
@@ -57,15 +57,41 @@ def test_any_other_answer_is_refused(answer: Any, sentence: str) -> None:
     assert str(refused.value).startswith("policy mine ")
 
 
-def test_what_else_it_says_of_itself_is_heard() -> None:
-    checked = CheckedPolicy(Mine([]))
+def test_its_traits_hold_but_it_is_asked_part_by_part_so_that_each_answer_is_checked() -> None:
+    checked = CheckedPolicy(Mine([]), "mine.py")
     assert isinstance(checked, Policy)
-    assert checked.generous is True
-    assert getattr(checked, "tiers", None) is None
+    assert checked.traits == PolicyTraits(generous=True)
+    assert (as_tiered(checked), as_parted(checked), as_typed(checked)) == (None, None, None)
+
+
+def test_a_policy_without_traits_is_a_plain_one() -> None:
+    class Plain:
+        name = "plain"
+        allocate = Mine.allocate
+
+    assert CheckedPolicy(Plain(), "plain.py").traits == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ({"tiers": len, "generous": True}, r"add traits = PolicyTraits\(tiered=True, generous=True\)"),
+        ({"traits": "fast"}, "traits that are no PolicyTraits"),
+        ({"traits": PolicyTraits(tiered=True, typed=True)}, "no tiers, allocate_types"),
+        ({"name": 3}, "it needs a name"),
+    ],
+)
+def test_what_is_not_declared_or_not_there_is_refused(own: dict[str, Any], why: str) -> None:
+    policy = type("Mine", (), {"name": "mine", "allocate": Mine.allocate} | own)
+    with pytest.raises(BrokenPolicyError, match=why) as refused:
+        CheckedPolicy(policy(), "mine.py: Mine")
+    assert str(refused.value).startswith("mine.py: Mine ")
 
 
 class MineByType(Mine):
     """Answers what it is told to, types included."""
+
+    traits = PolicyTraits(typed=True)
 
     def allocate_types(self, view: Any) -> Any:
         return self.allocate(view)
@@ -74,8 +100,8 @@ class MineByType(Mine):
 def ask_types(answer: Any) -> Any:
     jobs = make_view(6, [{"id": "a", "size": 2, "min": 2, "max": 4}, {"id": "b", "max": 4}])
     view = make_typed([4, 2], jobs, [[1.0, 1.0], [1.0, 0.0]])
-    checked = CheckedPolicy(MineByType(answer))
-    assert isinstance(checked, TypedPolicy)
+    checked = as_typed(CheckedPolicy(MineByType(answer), "mine.py"))
+    assert checked is not None
     gpus, kinds = checked.allocate_types(view)
     return gpus.tolist(), kinds.tolist()
 
@@ -102,12 +128,3 @@ def test_any_other_answer_with_types_is_refused(answer: Any, sentence: str) -> N
     with pytest.raises(PolicyAnswerError) as refused:
         ask_types(answer)
     assert sentence in str(refused.value)
-
-
-def test_many_pools_are_asked_for_one_by_one_so_that_each_answer_is_looked_over() -> None:
-    class Parted(Mine):
-        def allocate_parts(self, view: Any, parts: Any) -> Any:
-            return self.answer
-
-    assert isinstance(Parted([1]), PartedPolicy)
-    assert not isinstance(CheckedPolicy(Parted([1])), PartedPolicy)

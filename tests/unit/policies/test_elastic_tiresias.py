@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from batuta.policies.elastic_tiresias import ElasticTiresias
+from batuta.policies.tiresias import ElasticTiresias
 from tests.support.views import run
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from batuta.policies.lease import leased
+from batuta.policies.order import leased
 from tests.support.views import make_view
 
 

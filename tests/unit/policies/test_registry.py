@@ -3,8 +3,9 @@ from importlib.metadata import EntryPoint
 import pytest
 
 from batuta.policies import registry
+from batuta.policies.checked import BrokenPolicyError, CheckedPolicy
 from batuta.policies.fifo import Fifo
-from batuta.policies.registry import BrokenPolicyError, UnknownPolicyError, load_policy, policy_names
+from batuta.policies.registry import UnknownPolicyError, load_policy, policy_names
 
 EIGHT = ["fifo", "srjf", "tiresias", "elastic-fifo", "elastic-srjf", "elastic-tiresias", "ffdl", "afs-l"]
 
@@ -60,8 +61,10 @@ def test_an_unknown_name_gets_a_hint(name: str, hint: str) -> None:
 @pytest.mark.usefixtures("announced")
 def test_policies_of_other_packages_are_found() -> None:
     assert policy_names() == [*registry.BUILT_IN, "broken", "factory", "made", "missing", "no-policy"]
-    assert load_policy("made") is MADE
-    assert load_policy("factory") == Fifo()
+    for name, own in (("made", MADE), ("factory", Fifo())):
+        found = load_policy(name)
+        assert isinstance(found, CheckedPolicy)
+        assert (found.name, found.traits.parted) == (own.name, False)
 
 
 @pytest.mark.usefixtures("announced")

@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.bootstrap import rules_for
 from batuta.core.cluster import Node
-from batuta.core.command import Start
 from batuta.core.curve import power_curve
 from batuta.core.decide import decide
-from batuta.core.outlook import Phases, SharedOutlook
-from batuta.core.typed_view import TypedView
+from batuta.core.phases import Phases, SharedOutlook
+from batuta.core.plan import Start
+from batuta.core.view import TypedView
+from batuta.engine.profile import profile_for
 from batuta.policies.rent import Rent
-from batuta.policies.rent_guard import unrest, urgency
-from batuta.policies.rent_options import list_sizes
-from batuta.spec.snapshot_job import SnapshotJob
+from batuta.policies.rent_options import list_sizes, unrest, urgency
+from batuta.spec.snapshot import SnapshotJob
 from batuta.spec.task_job import PRIOR_EXPONENT, PRIOR_RESTART_S, prior_work_s
 from tests.support.views import make_typed, make_view, pools, run, typed_pools
 from tests.support.worlds import make_job, make_world
@@ -38,9 +37,42 @@ def test_a_lonely_job_gets_all_that_makes_it_faster() -> None:
     assert run(Rent(), 8, [elastic("a", speed=(0, 1, 1.9, 1.2, 1))]) == {"a": 2}
 
 
-def test_the_shorter_of_two_that_scale_alike_goes_first() -> None:
+def test_two_that_scale_alike_both_run_however_long_they_are() -> None:
     jobs = [elastic("long", remaining_s=100_000), elastic("short", remaining_s=100)]
-    assert run(Rent(), 8, jobs) == {"long": 0, "short": 8}
+    assert run(Rent(), 8, jobs) == {"long": 4, "short": 4}
+
+
+def test_the_shorter_one_grows_first_and_no_gpu_stands_idle() -> None:
+    jobs = [
+        elastic("long", remaining_s=100_000),
+        elastic("short", remaining_s=100),
+        {"id": "rigid", "size": 1},
+    ]
+    assert run(Rent(), 8, jobs) == {"long": 2, "short": 5, "rigid": 1}
+
+
+def test_prices_alone_let_the_longer_one_wait() -> None:
+    jobs = [elastic("long", remaining_s=100_000), elastic("short", remaining_s=100)]
+    assert run(Rent(min_first=False), 8, jobs) == {"long": 0, "short": 8}
+
+
+def test_a_job_that_was_just_changed_neither_grows_nor_shrinks_so_that_another_grows() -> None:
+    first = elastic("first", gpus=2, last_start_s=0.0, remaining_s=1000)
+    view = make_view(8, [first, elastic("second", gpus=1, last_start_s=0.0, remaining_s=100_000)])
+    held = replace(view, held=np.array([True, False]))
+    assert Rent().allocate(held).tolist() == [2, 6]
+    assert Rent().allocate(view).tolist() == [4, 4]
+
+
+def test_a_job_that_was_just_changed_gives_way_to_one_that_would_wait() -> None:
+    first = elastic("first", gpus=8, last_start_s=0.0, remaining_s=100_000)
+    view = make_view(8, [first, elastic("short", remaining_s=100, submit_s=1.0)])
+    assert min(Rent().allocate(replace(view, held=np.array([True, False]))).tolist()) >= 1
+
+
+def test_where_the_mins_do_not_all_fit_prices_say_who_waits_and_none_grows() -> None:
+    jobs = [elastic(f"j{k}", remaining_s=100.0 * (10 - k), submit_s=float(k)) for k in range(10)]
+    assert run(Rent(), 8, jobs) == {f"j{k}": int(k >= 2) for k in range(10)}
 
 
 def test_of_jobs_that_are_alike_those_that_came_first_go_first() -> None:
@@ -165,7 +197,7 @@ def test_of_two_types_each_goes_to_whom_it_helps_more() -> None:
     ]
     nodes = [Node("f", 1, gpu_type="fast"), Node("s", 1, gpu_type="slow")]
     world = make_world(nodes, {}, jobs)
-    plan = decide(world, 0.0, rules_for("rent"))
+    plan = decide(world, 0.0, profile_for("rent"))
     went = {command.job: command.placement.nodes for command in plan.commands if isinstance(command, Start)}
     assert went == {"alike": ("s",), "needs-fast": ("f",)}
 

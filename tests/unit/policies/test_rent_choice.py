@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.policies import rent_choice
-from batuta.policies.rent_choice import choose_sizes
+from batuta.policies import rent
+from batuta.policies.rent import choose_sizes
 
 SIZES = np.array([1, 2, 4, 8])
 
@@ -48,7 +48,7 @@ def test_when_the_best_is_too_far_to_look_for_it_is_nearly_found(
 ) -> None:
     gpus, values, capacity = table
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rent_choice, "CELLS", 0)
+        patch.setattr(rent, "CELLS", 0)
         chosen = choose_sizes(gpus, values, capacity)
     assert chosen.sum() <= capacity
     # What the price leaves open is at most what one job could have had.

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from batuta.core.typed_view import TypedView
+from batuta.core.view import TypedView
 from batuta.policies.sia import Sia
 from tests.support.views import make_typed, make_view
 

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.prediction.duration import LEAST_S, LEVELS, Quantiles, survival_quantiles
-from batuta.prediction.duration_progress import combined, reported
+from batuta.prediction.duration import (
+    LEAST_S,
+    LEVELS,
+    Quantiles,
+    combine,
+    remaining_by_report,
+    survival_quantiles,
+)
 
 BELIEF = Quantiles((100.0, 200.0, 400.0, 800.0, 1600.0))
 some_seconds = st.lists(st.floats(1.0, 1e8), min_size=5, max_size=5)
@@ -86,14 +92,14 @@ def test_a_sample_in_which_nobody_is_done_gives_its_longest() -> None:
 
 
 def test_a_report_is_believed_more_the_further_the_job_is() -> None:
-    spreads = [reported(1000.0, fraction).log_sd for fraction in (0.0, 0.3, 0.9, 1.0)]
+    spreads = [remaining_by_report(1000.0, fraction).log_sd for fraction in (0.0, 0.3, 0.9, 1.0)]
     assert spreads == sorted(spreads, reverse=True)
-    assert reported(1000.0, 0.3).p50_s == pytest.approx(1000.0)
+    assert remaining_by_report(1000.0, 0.3).p50_s == pytest.approx(1000.0)
 
 
 def test_of_two_beliefs_the_surer_one_is_heard_more() -> None:
     sure, unsure = Quantiles.around(100.0, 0.1), Quantiles.around(1000.0, 1.0)
-    both = combined(sure, unsure)
+    both = combine(sure, unsure)
     assert both.p50_s == pytest.approx(100.0, rel=0.05)
     assert both.log_sd < sure.log_sd
-    assert combined(unsure, sure) == both
+    assert combine(unsure, sure) == both

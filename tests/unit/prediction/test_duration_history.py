@@ -7,14 +7,18 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.curve import power_curve
-from batuta.core.expected import ExpectedWork
-from batuta.core.job import Job, JobState
-from batuta.core.progress import Progress
+from batuta.core.job import ExpectedWork, Job, JobState, Progress
 from batuta.core.world import PastJob, World
-from batuta.prediction.duration import LEVELS
-from batuta.prediction.duration_calibration import CalibrationRecord
-from batuta.prediction.duration_history import DurationHistory, Facts, RunningJobs, outcome_of, spent_s
-from batuta.prediction.duration_progress import remaining
+from batuta.prediction.duration import (
+    LEVELS,
+    CalibrationRecord,
+    DurationHistory,
+    JobFeatures,
+    RunningJobs,
+    outcome_of,
+    remaining_work,
+    spent_s,
+)
 from tests.support.worlds import make_job, make_nodes, make_world
 
 TOLD = ExpectedWork((10.0, 20.0, 40.0, 80.0, 160.0), "all jobs", 9)
@@ -30,7 +34,7 @@ def past(
 
 
 def test_names_that_differ_in_numbers_are_one() -> None:
-    one, other = (Facts.of(Job("j", 7200.0, name=name)) for name in ("train-17", "train-4"))
+    one, other = (JobFeatures.of(Job("j", 7200.0, name=name)) for name in ("train-17", "train-4"))
     assert one == other
     assert one.hour == 2
 
@@ -80,16 +84,16 @@ def test_a_job_that_runs_has_taken_so_long_and_is_not_over() -> None:
 
 
 def test_before_it_runs_a_job_has_all_of_its_forecast_left() -> None:
-    assert remaining(running_world(), "b").seconds == TOLD.seconds
+    assert remaining_work(running_world(), "b").seconds == TOLD.seconds
 
 
 def test_a_report_narrows_what_is_left() -> None:
     world = running_world()
-    before = remaining(world, "a")
+    before = remaining_work(world, "a")
     apply(world, ev.JobProgressed(world.now_s, "a", 500.0, progress=Progress(fraction=0.5)))
-    half = remaining(world, "a")
+    half = remaining_work(world, "a")
     apply(world, ev.JobProgressed(world.now_s, "a", 100.0, progress=Progress(fraction=0.9)))
-    late = remaining(world, "a")
+    late = remaining_work(world, "a")
     assert half.p50_s == pytest.approx(500.0, rel=0.3)
     assert late.p50_s == pytest.approx(100.0, rel=0.3)
     assert late.log_sd < half.log_sd < before.log_sd
@@ -99,7 +103,7 @@ def test_a_report_narrows_what_is_left() -> None:
 def test_a_job_that_lies_about_its_rest_still_has_a_belief(lie: float) -> None:
     world = running_world()
     apply(world, ev.JobProgressed(world.now_s, "a", lie, progress=Progress(fraction=7.0)))
-    assert all(0 < seconds < math.inf for seconds in remaining(world, "a").seconds)
+    assert all(0 < seconds < math.inf for seconds in remaining_work(world, "a").seconds)
 
 
 def test_coverage_is_the_share_of_jobs_within_what_they_were_told() -> None:

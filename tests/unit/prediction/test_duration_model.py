@@ -6,17 +6,23 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from batuta.prediction.duration import LEVELS
-from batuta.prediction.duration_groups import KINDS, GroupModel
-from batuta.prediction.duration_history import Facts, Outcome
-from batuta.prediction.duration_model import DurationModel, learn
-from batuta.prediction.duration_tracking import LIMIT, QuantileTracker, follow, pinball_loss
+from batuta.prediction.duration import LEVELS, JobFeatures, Outcome
+from batuta.prediction.duration_model import (
+    KINDS,
+    LIMIT,
+    DurationModel,
+    GroupModel,
+    QuantileTracker,
+    backtest,
+    learn,
+    pinball_loss,
+)
 
 SPREAD = 0.5
 
 
-def facts(user: str = "ana", name: str = "train", queue: str = "q", gpus: int = 1) -> Facts:
-    return Facts(user, name, queue, gpus, 12)
+def facts(user: str = "ana", name: str = "train", queue: str = "q", gpus: int = 1) -> JobFeatures:
+    return JobFeatures(user, name, queue, gpus, 12)
 
 
 def outcomes(count: int, seed: int, users: int = 4, every_s: float = 3600.0) -> Iterator[Outcome]:
@@ -81,7 +87,7 @@ def test_a_tracker_brings_a_model_that_is_far_off_back_to_its_word() -> None:
     lived = list(outcomes(3000, seed=2, users=1))
     # What the model says is a tenth of the truth, at every level.
     too_short = np.tile(np.array([2.0, 2.3, 2.7, 3.0, 3.3]), (len(lived), 1))
-    tracker = follow(lived, too_short).tracker
+    tracker = backtest(lived, too_short).tracker
     told = np.exp(too_short[0] + tracker.offsets)
     met = np.mean([[seconds >= one.work_s for seconds in told] for one in lived[1500:]], axis=0)
     assert met[-1] == pytest.approx(0.9, abs=0.05)
@@ -138,7 +144,7 @@ def test_boosting_is_used_where_it_is_better_and_keeps_its_word() -> None:
         hour, gpus = number % 24, int(2 ** chance.integers(4))
         # The length hangs on the hour, which no group knows of.
         work_s = float(np.exp(5 + hour / 6 + 0.3 * chance.standard_normal()))
-        own = Facts("ana", "train", "q", gpus, hour)
+        own = JobFeatures("ana", "train", "q", gpus, hour)
         known.append(Outcome(own, number * 3600.0, number * 3600.0 + work_s, work_s))
     model = learn(known[:750])
     assert model is not None

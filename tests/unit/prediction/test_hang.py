@@ -2,7 +2,7 @@
 
 import pytest
 
-from batuta.prediction.hang import HangMeter, HangRules, Silence, culprits
+from batuta.prediction.hang import HangMeter, HangReport, HangRules, blocking_ranks
 
 RULES = HangRules(after_s=60.0)
 
@@ -14,7 +14,7 @@ def listened(*times_s: float, meter: HangMeter | None = None) -> HangMeter:
     return meter
 
 
-def silence(meter: HangMeter, since_s: float, until_s: float) -> Silence | None:
+def silence(meter: HangMeter, since_s: float, until_s: float) -> HangReport | None:
     """What is found by who looks every second."""
     found = (meter.look(float(now_s)) for now_s in range(int(since_s), int(until_s) + 1))
     return next((one for one in found if one is not None), None)
@@ -125,7 +125,7 @@ def test_never_is_a_rule_too():
     ],
 )
 def test_those_who_do_not_wait_are_to_blame_if_most_others_do(waits, guilty):
-    assert culprits(waits) == guilty
+    assert blocking_ranks(waits) == guilty
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ import pytest
 
 from batuta.core import event as ev
 from batuta.core.curve import power_curve
-from batuta.core.job import Job
-from batuta.core.progress import Progress
+from batuta.core.job import Job, Progress
 from batuta.prediction import application_history as history
 from batuta.prediction.application_history import ApplicationHistory, Series
-from batuta.prediction.footprint import Footprint
 from batuta.prediction.initial_size import SizeRule, choose_size, settle
+from batuta.prediction.scaling import Footprint
 from tests.support.worlds import make_job, make_nodes, make_world
 
 RESNET = Series("resnet", "gpu", "samples", 256)

@@ -4,11 +4,11 @@ from dataclasses import asdict
 
 import pytest
 
-from batuta.prediction import News, Sample, SpeedMeter, fit_together
+from batuta.prediction import ProgressUpdate, Sample, SpeedMeter, fit_together
 from tests.unit.prediction.made_runs import PRIOR, job, steps, sure
 
 
-def told(meter: SpeedMeter, samples: list[Sample]) -> list[tuple[float, News]]:
+def told(meter: SpeedMeter, samples: list[Sample]) -> list[tuple[float, ProgressUpdate]]:
     """News with their times, when each report is read at once."""
     found = []
     for sample in samples:

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core.curve import SpeedCurve
-from batuta.prediction import Footprint, News, Run, Sample, SpeedMeter, replay
-from batuta.prediction.measured import Measured
-from batuta.prediction.scaling import Forms
-from batuta.prediction.size_record import MOST_WINDOWS, SizeRecord, Window
+from batuta.prediction import Footprint, ProgressUpdate, Run, Sample, SpeedMeter, replay
+from batuta.prediction.scaling import FitCache, SpeedMeasurements
+from batuta.prediction.throughput import MOST_WINDOWS, SizeRecord, Window
 from tests.unit.prediction.made_runs import PRIOR, job
 
 counts = st.none() | st.integers(-2, 300) | st.sampled_from([10**17, 10**19])
@@ -79,7 +78,7 @@ def test_whatever_is_reported_the_numbers_stay_within_their_bounds(given_: list)
     assert (meter.remaining_s() or 0) < float("inf")
     assert all(speed.units_per_s >= 0 for speed in meter.speeds().values())
     news = meter.news(0.0)
-    assert news is None or isinstance(news, News)
+    assert news is None or isinstance(news, ProgressUpdate)
 
 
 @given(actions, st.data())
@@ -136,7 +135,7 @@ footprints = st.builds(
 
 @given(st.dictionaries(footprints, st.floats(1e-12, 1e12), min_size=1, max_size=6), st.integers(1, 16))
 def test_a_fitted_curve_is_sane(rates: dict[Footprint, float], largest: int) -> None:
-    found = Forms().scaling(Measured(PRIOR, largest, rates))
+    found = FitCache().scaling(SpeedMeasurements(PRIOR, largest, rates))
     assert found is not None
     assert len(found.curve.speeds) == largest + 1
     check_sane(found.curve)
@@ -146,7 +145,7 @@ def test_a_fitted_curve_is_sane(rates: dict[Footprint, float], largest: int) -> 
 @given(st.dictionaries(st.integers(1, 20), st.floats(0.1, 1e3), min_size=1, max_size=6))
 def test_a_curve_keeps_between_what_was_measured(measured: dict[int, float]) -> None:
     rates = {Footprint(n): rate for n, rate in measured.items()}
-    found = Forms().scaling(Measured(PRIOR, 20, rates))
+    found = FitCache().scaling(SpeedMeasurements(PRIOR, 20, rates))
     assert found is not None
     speeds = found.curve.speeds
     for a, b in pairwise(sorted(measured)):

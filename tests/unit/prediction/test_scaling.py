@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from batuta.core.curve import SpeedCurve, linear_curve, power_curve
-from batuta.prediction.footprint import Footprint
-from batuta.prediction.measured import Measured
-from batuta.prediction.scaling import Forms, Scaling, prepare
-from batuta.prediction.telling import differs
+from batuta.prediction.scaling import FitCache, Footprint, Scaling, SpeedMeasurements, fit_all
+from batuta.prediction.speed_meter import differs
 from tests.unit.prediction.made_runs import sure
 
 PRIOR = power_curve(16, 0.9)
@@ -18,13 +16,13 @@ PRIOR = power_curve(16, 0.9)
 
 def measured(
     rates: Mapping[Any, float], prior: SpeedCurve = PRIOR, largest: int = 16, **more: Any
-) -> Measured:
+) -> SpeedMeasurements:
     spelled = {n if isinstance(n, Footprint) else Footprint(n): rate for n, rate in rates.items()}
-    return Measured(prior, largest, spelled, **more)
+    return SpeedMeasurements(prior, largest, spelled, **more)
 
 
 def scaling(rates: Mapping[Any, float], prior: SpeedCurve = PRIOR, largest: int = 16, **more: Any) -> Scaling:
-    return sure(Forms().scaling(measured(rates, prior, largest, **more)))
+    return sure(FitCache().scaling(measured(rates, prior, largest, **more)))
 
 
 def step_s(n: int, sync_s: float, by_gpu_s: float) -> float:
@@ -58,7 +56,7 @@ def test_one_point_says_what_the_priors_one_is_and_not_how_the_job_scales() -> N
 
 
 def test_nothing_measured_is_no_scaling() -> None:
-    assert Forms().scaling(measured({})) is None
+    assert FitCache().scaling(measured({})) is None
 
 
 def test_a_job_that_follows_the_physics_is_foretold_where_it_never_ran() -> None:
@@ -156,11 +154,11 @@ def test_any_prior_has_a_shape_to_follow(prior: SpeedCurve, at_4: float, at_8: f
 
 def test_the_further_from_what_was_measured_the_less_sure() -> None:
     for rates in ({1: 10.0}, {1: 10.0, 2: 19.0}):
-        doubt = Forms().doubt(measured(rates))
+        doubt = FitCache().doubt(measured(rates))
         assert doubt[15] > 2 * doubt[0]
-    few, many = (Forms().doubt(measured({n: n**0.9 for n in sizes})) for sizes in ((1, 2), (1, 2, 4, 8)))
+    few, many = (FitCache().doubt(measured({n: n**0.9 for n in sizes})) for sizes in ((1, 2), (1, 2, 4, 8)))
     assert many[15] < few[15]
-    assert np.isinf(Forms().doubt(measured({}))).all()
+    assert np.isinf(FitCache().doubt(measured({}))).all()
 
 
 def test_samples_beyond_the_gradient_noise_count_for_less() -> None:
@@ -177,7 +175,7 @@ def test_samples_beyond_the_gradient_noise_count_for_less() -> None:
 
 
 def test_what_changes_little_is_not_fitted_again_and_still_goes_through_the_points() -> None:
-    forms = Forms()
+    forms = FitCache()
     before = sure(forms.scaling(measured({1: 10.0, 4: 30.0})))
     after = sure(forms.scaling(measured({1: 10.0, 4: 30.05})))
     assert before.curve.at(4) == pytest.approx(3.0)
@@ -187,11 +185,11 @@ def test_what_changes_little_is_not_fitted_again_and_still_goes_through_the_poin
 
 def test_many_fits_at_once_are_the_same_as_one_by_one() -> None:
     asked = [measured({1: 10.0, 2: 10.0 + k, 8: 30.0 + k}) for k in range(6)]
-    shared = [Forms() for _ in asked]
-    prepare(zip(shared, asked, strict=True))
+    shared = [FitCache() for _ in asked]
+    fit_all(zip(shared, asked, strict=True))
     for forms, one in zip(shared, asked, strict=True):
         assert sure(forms.scaling(one)).curve.speeds == pytest.approx(
-            sure(Forms().scaling(one)).curve.speeds, rel=1e-9
+            sure(FitCache().scaling(one)).curve.speeds, rel=1e-9
         )
 
 

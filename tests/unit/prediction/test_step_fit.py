@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 from batuta.core.arrays import FloatArray
-from batuta.prediction.step_fit import Points, fit, log_deviation
-from batuta.prediction.step_time import PARAMETERS, Shapes, log_times, log_times_and_slopes
+from batuta.prediction.step_time import (
+    PARAMETERS,
+    Points,
+    Shapes,
+    fit,
+    log_deviation,
+    log_times,
+    log_times_and_slopes,
+)
 
 TRUE = np.array([-3.0, -6.5, -2.5, -6.0, -3.5, -7.0, -1.0])
 GPUS, BATCH = [1, 2, 4, 8, 16, 32], [16, 64]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from batuta.prediction.step_model import MOST_POINTS, Point, StepModel, refit, shapes_of
+from batuta.prediction.step_time import MOST_POINTS, Point, StepModel, refit, shapes_of
 
 
 def true_times(point: Point) -> tuple[float, float]:

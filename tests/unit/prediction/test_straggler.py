@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from batuta.prediction.straggler import Straggle, StragglerDetector, StragglerRules
+from batuta.prediction.straggler import StragglerDetector, StragglerReport, StragglerRules
 
 RANKS = 16
 STEPS = 10_000
@@ -56,7 +56,7 @@ def uneven(rng, steps, ranks):
 HEALTHY = [gaussian, lognormal, heavy_tailed, sticky, warming_up, slow_together, uneven]
 
 
-def seen(detector: StragglerDetector, times: np.ndarray) -> list[tuple[int, Straggle]]:
+def seen(detector: StragglerDetector, times: np.ndarray) -> list[tuple[int, StragglerReport]]:
     found = ((step, detector.see(row)) for step, row in enumerate(times))
     return [(step, one) for step, one in found if one is not None]
 

@@ -2,7 +2,7 @@
 
 import math
 
-from batuta.prediction.straggler_rounds import MOST_AHEAD, MOST_RANKS, RankRounds
+from batuta.prediction.straggler import MOST_AHEAD, MOST_RANKS, RankRounds
 
 
 def rounds_of(*reports: tuple[int, float, int]) -> list[list[float]]:

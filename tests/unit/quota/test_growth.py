@@ -35,7 +35,7 @@ def budgets(
         )
         for one in quota.cluster_queues
     ]
-    return tuple(budget for _, budget in grow(world, ledger, growers, world.jobs.i("max").copy()))
+    return tuple(budget for _, budget in grow(world, ledger, growers, world.jobs.max.copy()))
 
 
 def shown(found: tuple[Budget, ...]) -> list[tuple[list[int], int]]:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from batuta.core import event as ev
+from batuta.core.job import DesiredState
 from batuta.core.quota import ClusterQueue
-from batuta.core.wish import Wish
 from batuta.quota.answers import Answers
 from batuta.quota.census import Census
 from batuta.quota.doors import doors_of
@@ -76,7 +76,7 @@ def test_answers_hold_while_nothing_changes_in_the_tree(cluster: Cluster, happen
     [
         lambda cluster: cluster.ends("a2"),
         lambda cluster: cluster.submit("b3", "b", 1),
-        lambda cluster: cluster.happens(ev.JobWished(cluster.now_s, "b2", Wish.PARK)),
+        lambda cluster: cluster.happens(ev.JobWished(cluster.now_s, "b2", DesiredState.PARK)),
         lambda cluster: cluster.loses("n0"),
         lambda cluster: cluster.passes(PATIENCE_S),
     ],

@@ -8,9 +8,9 @@ import pytest
 
 from batuta.core import event as ev
 from batuta.core.decide import decide
+from batuta.core.job import DesiredState
 from batuta.core.quota import ClusterQueue, Flavor, Preemption, Quota, StopPolicy, Within
 from batuta.core.reason import Reason
-from batuta.core.wish import Wish
 from batuta.quota.answers import Answers
 from batuta.quota.census import Census
 from batuta.quota.doors import doors_of
@@ -47,12 +47,13 @@ class Look:
 
     def __init__(self, cluster: Cluster, kind: type[PlainRound] | type[TreeRound] = PlainRound) -> None:
         world, memory = cluster.world, Memory()
-        tree = memory.empty_tree(world.quota)
+        tree = memory.empty_tree(world.effective_quota)
         doors = doors_of(world, memory.doors)
         census = Census(world, cluster.now_s, doors, memory.number_of, frozenset(), PATIENCE_S)
-        made = kind(world, cluster.now_s, sorted(set(memory.number_of.values())), census, tree, memory)
+        trees = sorted(set(memory.number_of.values()) & census.rows.keys())
+        made = kind(world, cluster.now_s, trees, census, tree, memory)
         self.answers = made.serve()
-        made.grow(world.jobs.i("max"), self.answers)
+        made.grow(world.jobs.max, self.answers)
         self.past = made.as_past(self.answers)
         self._cluster, self._rows = cluster, census.rows
 
@@ -137,7 +138,7 @@ def somebody_is_too_young_to_block_others() -> Cluster:
 def somebody_is_parked() -> Cluster:
     cluster = full()
     wait_long(cluster, ("a2", "a", 1))
-    cluster.happens(ev.JobWished(cluster.now_s, "a2", Wish.PARK))
+    cluster.happens(ev.JobWished(cluster.now_s, "a2", DesiredState.PARK))
     return cluster
 
 

@@ -84,6 +84,20 @@ def larger_than_its_queue() -> Cluster:
     return cluster
 
 
+def more_than_quotas_leave() -> Cluster:
+    cluster = Cluster(quota_of(queue("a", 6)), (8,))
+    cluster.submit("j", "default", 3)
+    return cluster
+
+
+def beside_what_quotas_leave() -> Cluster:
+    cluster = Cluster(quota_of(queue("a", 4)), (8,))
+    cluster.submit("runs", "default", 3)
+    cluster.rest()
+    cluster.submit("j", "default", 2)
+    return cluster
+
+
 def quota_in_another_resource() -> Cluster:
     group = ResourceGroup(("cpu",), (FlavorQuota("gpu", (Limits(64 * MILLI),)),))
     cluster = Cluster(quota_of(ClusterQueue("a", "", (group,))))
@@ -174,6 +188,18 @@ CASES: dict[str, tuple[Reason, str, Callable[[], Cluster]]] = {
         Reason.EXCEEDS_QUOTA,
         "needs 6 GPUs, its queue can have 4 at most",
         larger_than_its_queue,
+    ),
+    "it names no queue, and quotas leave less than it needs": (
+        Reason.EXCEEDS_REST,
+        "needs 3 GPUs; queue default has no quota of its own, and quotas leave 2 of 8 GPUs to it: "
+        "name another queue, or give it quota",
+        more_than_quotas_leave,
+    ),
+    "it names no queue, and others use what quotas leave": (
+        Reason.REST_EXHAUSTED,
+        "needs 2 GPUs; queue default has no quota of its own, and of the 4 of 8 GPUs that quotas leave "
+        "to it 1 are left",
+        beside_what_quotas_leave,
     ),
     "its queue has no quota in GPUs": (
         Reason.NO_MATCHING_FLAVOR,

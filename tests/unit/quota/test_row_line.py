@@ -29,10 +29,10 @@ class Waiting:
         world = make_world([Node("n0", 16)], {}, made)
         apply(world, ev.QuotaSet(NOW_S, quota))
         memory = Memory()
-        tree = memory.empty_tree(quota)
+        tree = memory.empty_tree(world.effective_quota)
         roll = Roll(world, NOW_S, tree, memory)
         claims = RowClaims(world, NOW_S, tree, roll, frozenset(), 600.0)
-        ledger = Ledger(quota, tree, RowHolders(claims))
+        ledger = Ledger(world.effective_quota, tree, RowHolders(claims))
         self.keeper = Keeper(ledger, claims.ends_s, claims.releases)
         self.queue, self.cell = tree.queues["a"], tree.number(CELL)
         self.line = RowLine(

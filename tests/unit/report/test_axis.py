@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.report.axis import log_axis, log_time_axis, nice_step, number_axis, share_axis, time_axis
+from batuta.report.plot import log_axis, log_time_axis, nice_step, number_axis, share_axis, time_axis
 
 PX = (100.0, 600.0)
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from batuta.core.job import JobState
 from batuta.report.cli_table import comparison_table, comparison_view, run_view
-from batuta.report.compare_table import compare
+from batuta.report.comparison import compare
 from tests.support.results import TOY_POLICIES, make_job, make_run, toy_run
 
 

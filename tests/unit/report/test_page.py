@@ -11,9 +11,8 @@ import pytest
 
 from batuta.backends.sim.result import Segment
 from batuta.core.job import JobState
-from batuta.report.charts.gantt import MOST_JOBS
-from batuta.report.origin import Origin
-from batuta.report.page import render_report, write_report
+from batuta.report.page import Provenance, render_report, write_report
+from batuta.report.timeline_charts import MAX_JOBS
 from tests.support.results import TOY_POLICIES, make_job, make_run, toy_run
 
 VOID = {"meta", "input", "br", "link", "img"}
@@ -60,7 +59,7 @@ def toy_runs():
 
 @pytest.fixture(scope="module")
 def comparison_page(toy_runs):
-    return render_report(toy_runs, origin=Origin(command="batuta compare --seeds 2"))
+    return render_report(toy_runs, origin=Provenance(command="batuta compare --seeds 2"))
 
 
 def test_comparison_is_sound_html(comparison_page):
@@ -100,7 +99,7 @@ def test_no_number_is_broken(comparison_page):
 
 
 def test_same_runs_give_the_same_bytes(toy_runs, comparison_page):
-    assert render_report(toy_runs, origin=Origin(command="batuta compare --seeds 2")) == comparison_page
+    assert render_report(toy_runs, origin=Provenance(command="batuta compare --seeds 2")) == comparison_page
 
 
 def test_size_of_eight_policies_with_120_jobs_is_below_two_megabytes():
@@ -112,7 +111,7 @@ def test_strings_of_users_stay_text():
     jobs = [make_job(k, id=f"{EVIL}{k}", application=EVIL, user=EVIL, queue=EVIL) for k in range(3)]
     names = {"workload": EVIL, "cluster": EVIL, "notes": (EVIL,)}
     runs = [make_run(f"{EVIL}{p}", jobs, **names) for p in range(2)]
-    text = render_report(runs, origin=Origin(command=EVIL, made_at=EVIL))
+    text = render_report(runs, origin=Provenance(command=EVIL, made_at=EVIL))
     page = Page(text)
     assert page.tags.count("script") == 1
     assert "alert(&#x27;x&quot;&amp;&#x27;)" in text
@@ -177,7 +176,7 @@ def test_a_trace_of_eighty_thousand_jobs_is_fast_and_small():
     text = render_report([run])
     assert time.process_time() - began < 5
     assert len(text.encode()) < 400_000
-    assert f"{MOST_JOBS} of 80,000 jobs are drawn" in text
+    assert f"{MAX_JOBS} of 80,000 jobs are drawn" in text
 
 
 def test_many_policies_stay_bounded(toy_runs):

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from batuta.report import palette
+from batuta.report import plot
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
 VISION = {
@@ -40,7 +40,7 @@ def oklab(rgb):
     return cone @ np.array([[0.2105, 1.9780, 0.0259], [0.7936, -2.4286, 0.7828], [-0.0041, 0.4506, -0.8087]])
 
 
-@pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("theme", [plot.LIGHT, plot.DARK], ids=["light", "dark"])
 class TestTheme:
     def test_text_is_readable(self, theme):
         for ink in ("ink", "muted", "accent"):
@@ -50,29 +50,29 @@ class TestTheme:
         assert contrast(theme["ink"], theme["warn"]) >= 4.5
 
     def test_series_stand_out_from_the_paper(self, theme):
-        assert all(contrast(theme[f"p{k}"], theme["paper"]) >= 3 for k in range(palette.SERIES))
+        assert all(contrast(theme[f"p{k}"], theme["paper"]) >= 3 for k in range(plot.SERIES))
 
     @pytest.mark.parametrize("vision", VISION)
     def test_series_can_be_told_apart(self, theme, vision):
-        seen = [oklab(VISION[vision] @ linear(theme[f"p{k}"])) for k in range(1, palette.SERIES)]
+        seen = [oklab(VISION[vision] @ linear(theme[f"p{k}"])) for k in range(1, plot.SERIES)]
         # Okabe and Ito's own colours come to 0.076.
         assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) >= 0.08
 
     def test_sizes_go_one_way_in_lightness(self, theme):
-        steps = np.diff([oklab(linear(theme[f"z{k}"]))[0] for k in range(palette.SIZES)])
+        steps = np.diff([oklab(linear(theme[f"z{k}"]))[0] for k in range(plot.SIZES)])
         assert (steps > 0.04).all() or (steps < -0.04).all()
 
 
 def test_themes_have_the_same_names():
-    assert palette.LIGHT.keys() == palette.DARK.keys()
+    assert plot.LIGHT.keys() == plot.DARK.keys()
 
 
 def test_the_first_twenty_series_look_different():
-    assert len({palette.series_class(k) for k in range(20)}) == 20
+    assert len({plot.series_class(k) for k in range(20)}) == 20
 
 
 @pytest.mark.parametrize(
     ("gpus", "label"), [(1, "1"), (2, "2"), (3, "3–4"), (8, "5–8"), (9, "9–16"), (500, "33+")]
 )
 def test_shades_of_sizes(gpus, label):
-    assert palette.SIZE_LABELS[palette.size_shade(gpus)] == label
+    assert plot.SIZE_LABELS[plot.size_shade(gpus)] == label

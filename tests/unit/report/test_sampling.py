@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.report.sampling import cumulative_shares, mean_per_bin, step_sum, thin_steps
+from batuta.report.plot import cumulative_shares, mean_per_bin, step_sum, thin_steps
 
 steps = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=300)
 

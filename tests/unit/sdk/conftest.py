@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from batuta import sdk
-from batuta.sdk import _lines, _pulse, _requests, _stderr
-from batuta.sdk._steps import OwnTime
+from batuta.sdk import _lines, _requests, _stderr, _waiting
+from batuta.sdk._waiting import OwnTime
 
 
 @pytest.fixture(autouse=True)
@@ -17,15 +17,15 @@ def untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test has an SDK that has seen nothing, in a process that Batuta did not start."""
     for name in [name for name in os.environ if name.startswith("BATUTA_")]:
         monkeypatch.delenv(name)
-    for name, value in (("_answered", 0), ("_signalled", False), ("_listening", False)):
+    for name, value in (("_answered", 0), ("_signalled", False), ("_listening", False), ("_reported", False)):
         monkeypatch.setattr(_requests, name, value)
     monkeypatch.setattr(_stderr, "_kept", [])
     for name, empty in (("_warned", set()), ("_torn", set()), ("_held", {}), ("_last_s", {})):
         monkeypatch.setattr(_lines, name, empty)
     clock = OwnTime()
-    for module in (sdk, _pulse):
+    for module in (sdk, _waiting):
         monkeypatch.setattr(module, "own_time", clock)
-    monkeypatch.setattr(_pulse, "_said_since_s", [])
+    monkeypatch.setattr(_waiting, "_reported_since_s", [])
     before = signal.getsignal(signal.SIGUSR1)
     yield
     signal.signal(signal.SIGUSR1, before)

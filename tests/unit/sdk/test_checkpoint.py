@@ -23,10 +23,20 @@ def test_a_checkpoint_is_wanted_until_it_is_made(control, progress):
     ask(control, 2)
     assert sdk.checkpoint_requested()
     sdk.checkpointed("/c/20", step=20)
-    assert [(report.checkpoint_path, report.step, report.request) for report in reports_of(progress)] == [
+    heard, *saved = reports_of(progress)
+    assert (heard.saves_on_request, heard.is_checkpoint) == (True, False)
+    assert [(report.checkpoint_path, report.step, report.request) for report in saved] == [
         ("/c/10", 10, 1),
         ("/c/20", 20, 2),
     ]
+
+
+def test_who_looks_for_requests_says_once_that_it_saves_when_asked(control, progress):
+    sdk.report(step=1)
+    assert [report.saves_on_request for report in reports_of(progress)] == [False]
+    for _ in range(3):
+        sdk.checkpoint_requested()
+    assert [report.saves_on_request for report in reports_of(progress)] == [False, True]
 
 
 def test_a_checkpoint_that_nobody_asked_for_is_reported_and_answers_nothing(control, progress):

@@ -49,6 +49,7 @@ sdk.result({"accuracy": 0.5, "nan": float("nan")})
     answers = tmp_path / "answers"
     answers.mkdir()
     reports, rest = said_by(code, BATUTA_CONTROL=str(tmp_path), BATUTA_ANSWERS=str(answers))
+    assert reports.pop(1)["event"] == "saves-on-request"
     assert [report.get("step") for report in reports] == [1, 2, 2, 3, None]
     assert (reports[2]["event"], reports[2]["request"]) == ("checkpoint", 2)
     assert (reports[4]["event"], reports[4]["value"]) == ("result", {"accuracy": 0.5, "nan": None})

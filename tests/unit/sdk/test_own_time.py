@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batuta import sdk
-from batuta.sdk import _pulse
+from batuta.sdk import _waiting
 from tests.support.scripts import reports_of, run_script
 
 
@@ -110,15 +110,15 @@ def test_a_log_that_has_no_room_for_all_ranks_has_room_for_the_step(capfd, monke
 
 
 def test_who_waits_for_long_says_so_once_and_that_it_is_over(progress, monkeypatch):
-    monkeypatch.setattr(_pulse, "SAY_AFTER_S", 0.02)
+    monkeypatch.setattr(_waiting, "REPORT_AFTER_S", 0.02)
     sdk.report(step=1)
     with sdk.waiting():
-        _pulse.look()
+        _waiting.report_long_wait()
         time.sleep(0.03)
-        _pulse.look()
-        _pulse.look()
+        _waiting.report_long_wait()
+        _waiting.report_long_wait()
     with sdk.waiting():
-        _pulse.look()
+        _waiting.report_long_wait()
     assert [line.get("event") for line in lines_of(progress)] == [None, "waiting", "waited"]
     assert [report.is_waiting for report in reports_of(progress)] == [False, True, False]
 
@@ -127,8 +127,8 @@ def test_it_is_said_while_the_script_cannot_say_anything(progress):
     code = """
 import os, time
 from batuta import sdk
-from batuta.sdk import _pulse
-_pulse.SAY_AFTER_S, _pulse._LOOK_S = 0.1, 0.02
+from batuta.sdk import _waiting
+_waiting.REPORT_AFTER_S, _waiting._CHECK_S = 0.1, 0.02
 sdk.report(step=1)
 sdk.report(step=2)  # held back, and told before that it waits
 with sdk.waiting():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from batuta import sdk
-from batuta.spec.env import ReplicaPlace, build_run_env
+from batuta.spec.replica_env import ReplicaContext, build_run_env
 from batuta.spec.task import Task
 from tests.support.scripts import ask, reports_of, run_script
 
@@ -36,10 +36,9 @@ def test_importing_it_loads_next_to_nothing():
         "batuta",
         "batuta.sdk",
         "batuta.sdk._lines",
-        "batuta.sdk._pulse",
         "batuta.sdk._requests",
         "batuta.sdk._stderr",
-        "batuta.sdk._steps",
+        "batuta.sdk._waiting",
         "atexit",
         "__future__",
     }
@@ -81,7 +80,7 @@ def test_a_result_that_cannot_be_kept_warns_and_leaves_the_old_one(control, caps
 
 
 def test_what_the_environment_says_is_what_the_sdk_hears_and_what_it_says_is_read(tmp_path):
-    place = ReplicaPlace(
+    place = ReplicaContext(
         job_id="j",
         rank=1,
         node_ips=("127.0.0.1", "127.0.0.1"),
@@ -102,7 +101,8 @@ def test_what_the_environment_says_is_what_the_sdk_hears_and_what_it_says_is_rea
     """
     done = run_script(code, **build_run_env(Task(), place))
     assert (done.returncode, done.stderr) == (0, "")
-    first, second = reports_of(tmp_path / "p")
+    first, asks, second = reports_of(tmp_path / "p")
+    assert asks.saves_on_request
     assert (first.rank, first.replica, first.restart, first.fraction) == (1, 1, 3, 0.5)
     assert (second.is_checkpoint, second.request, second.checkpoint_path) == (True, 9, "/c")
     assert (tmp_path / "result.json").read_text() == '"done"'

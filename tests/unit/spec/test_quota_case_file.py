@@ -8,19 +8,19 @@ import pytest
 from batuta.core.quota import MILLI, Limits, Quota, StopPolicy, Toleration
 from batuta.spec.problem import InputError
 from batuta.spec.quota_case import (
-    Case,
     ChangeQuota,
     Delete,
     Eviction,
     Expected,
     Finish,
     PatchWorkload,
+    PendingReason,
     PodSet,
+    QuotaCase,
     Step,
     Submit,
-    Wait,
 )
-from batuta.spec.quota_case_file import parse_cases, read_cases
+from batuta.spec.quota_case_reader import parse_cases, read_cases
 
 GPU = "nvidia.com/gpu"
 OBJECTS = """
@@ -39,7 +39,7 @@ objects:
 """
 
 
-def one(steps: str, objects: str = OBJECTS) -> Case:
+def one(steps: str, objects: str = OBJECTS) -> QuotaCase:
     (case,) = parse_cases(
         f"{objects.lstrip()}steps:\n{textwrap.indent(textwrap.dedent(steps).strip(), '  ')}\n"
     )
@@ -159,15 +159,15 @@ def test_expectations_may_be_full_or_just_names_or_absent():
     assert full == Expected(
         {"w1": {GPU: "x"}},
         (Eviction("w0", "Preempted", "InClusterQueue", "w1"),),
-        {"w2": Wait("WaitingForQuota", "soon")},
+        {"w2": PendingReason("WaitingForQuota", "soon")},
     )
-    assert short == Expected({"w1": None}, (Eviction("w0"),), {"w2": Wait()})
+    assert short == Expected({"w1": None}, (Eviction("w0"),), {"w2": PendingReason()})
     assert not none
     assert none == Expected()
 
 
 def test_differences_are_who_and_where_not_why():
-    expected = Expected({"w1": {GPU: "x"}, "w2": None}, (Eviction("w3"),), {"w4": Wait("Other")})
+    expected = Expected({"w1": {GPU: "x"}, "w2": None}, (Eviction("w3"),), {"w4": PendingReason("Other")})
     assert expected.differences({"w1": {GPU: "x"}, "w2": {GPU: "y"}}, ["w3"], ["w4"]) == []
     assert expected.differences({"w1": {GPU: "y"}, "w5": {}}, ["w3", "w3"], []) == [
         "w2 is not admitted",

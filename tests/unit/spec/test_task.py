@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from batuta.spec.accelerator import Accelerator
-from batuta.spec.overrides import Overrides
 from batuta.spec.problem import InputError
 from batuta.spec.quantity import Amount
 from batuta.spec.task import parse_task, read_task, task_of_command
+from batuta.spec.task_env import Overrides
+from batuta.spec.task_resources import Accelerator
 
 WHOLE = """\
 name: resnet
@@ -77,7 +77,7 @@ def test_scripts_are_kept_to_the_last_blank():
 
 def test_what_is_about_clouds_is_accepted_and_noted():
     assert parse_task(WHOLE).notes == (
-        "config is not used by Batuta",
+        "config.kubernetes.provision_timeout is not used by Batuta",
         "resources.infra is not used by Batuta",
         "resources.use_spot is not used by Batuta",
         "resources.disk_size is not used by Batuta",
@@ -156,10 +156,15 @@ def test_candidates_that_differ_in_their_cloud_only_are_none():
     assert (task.any_of, task.accelerators) == ((), (Accelerator("H100", 1),))
 
 
-def test_a_task_without_accelerators_is_told_what_it_counts_as():
+def test_a_task_without_accelerators_is_told_that_it_runs_on_cpu():
     task = parse_task("run: x")
-    assert (task.gpus_per_node, len(task.notes)) == (0, 1)
-    assert "counts as one GPU" in task.notes[0]
+    assert task.gpus_per_node == 0
+    assert task.notes == ("no accelerators: runs on CPU; add accelerators: 1 for a GPU",)
+
+
+def test_who_says_gpus_0_gets_no_gpu_and_no_note():
+    task = parse_task("run: x\nresources: {accelerators: H100:8}", overrides=Overrides(gpus="0"))
+    assert (task.gpus_per_node, task.notes) == (0, ())
 
 
 def test_merged_mappings_are_what_they_stand_for():

@@ -3,14 +3,18 @@
 import pytest
 
 from batuta.core.job import JobKind, Spread, Topology
-from batuta.spec.overrides import Overrides
 from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
 from batuta.spec.task_elastic import Checkpoint, Elastic
+from batuta.spec.task_env import Overrides
+from batuta.spec.task_job import task_to_job
+
+WITH_GPU = "\nresources: {accelerators: 1}"
+"""Behind all else, so that nothing moves to another line."""
 
 
 def sizes_of(text: str, **given) -> tuple:
-    task = parse_task(f"run: x\n{text}", overrides=Overrides(**given))
+    task = parse_task(f"run: x\n{text}{WITH_GPU}", overrides=Overrides(**given))
     elastic = task.elastic
     return task.num_nodes, elastic.min_nodes, elastic.max_nodes, elastic.legal_sizes
 
@@ -52,7 +56,7 @@ def test_the_command_line_changes_sizes(text, given, sizes):
 
 
 def test_sizes_that_the_command_line_cuts_off_are_noted():
-    task = parse_task("run: x\nelastic: {sizes: [1, 2, 4]}", overrides=Overrides(max_nodes=3))
+    task = parse_task(f"run: x\nelastic: {{sizes: [1, 2, 4]}}{WITH_GPU}", overrides=Overrides(max_nodes=3))
     assert "elastic.sizes: cut to 1, 2 by the command line" in task.notes
 
 
@@ -108,7 +112,7 @@ def test_sizes_that_the_command_line_cuts_off_are_noted():
 )
 def test_what_contradicts_itself_is_refused(text, said):
     with pytest.raises(InputError) as caught:
-        parse_task(f"run: x\n{text}", "t.yaml")
+        parse_task(f"run: x\n{text}{WITH_GPU}", "t.yaml")
     assert str(caught.value.problems[0]).removeprefix("t.yaml:").startswith(said)
 
 
@@ -123,7 +127,7 @@ def test_what_contradicts_itself_is_refused(text, said):
     ],
 )
 def test_who_writes_elastic_is_taken_to_checkpoint_when_asked(text, checkpoint, interval_s):
-    elastic = parse_task(f"run: x\n{text}").elastic
+    elastic = parse_task(f"run: x\n{text}{WITH_GPU}").elastic
     assert (elastic.checkpoint, elastic.checkpoint_interval_s) == (checkpoint, interval_s)
 
 
@@ -169,12 +173,12 @@ def test_a_share_of_a_gpu_has_memory_and_compute():
     ],
 )
 def test_a_size_that_is_left_open_begins_with_the_smallest(text, given, sizes):
-    assert parse_task(f"run: x\n{text}", overrides=Overrides(**given)).auto_nodes
+    assert parse_task(f"run: x\n{text}{WITH_GPU}", overrides=Overrides(**given)).auto_nodes
     assert sizes_of(text, **given) == sizes
 
 
 def test_a_number_on_the_command_line_stands_in_for_auto():
-    task = parse_task("run: x\nnum_nodes: auto", overrides=Overrides(num_nodes="3"))
+    task = parse_task(f"run: x\nnum_nodes: auto{WITH_GPU}", overrides=Overrides(num_nodes="3"))
     assert (task.num_nodes, task.auto_nodes) == (3, False)
     assert task.elastic == Elastic(3, 3)
 
@@ -195,5 +199,50 @@ def test_a_number_on_the_command_line_stands_in_for_auto():
 )
 def test_a_size_that_is_neither_a_number_nor_open_is_refused(text, given, message):
     with pytest.raises(InputError) as refused:
-        parse_task(f"run: x\n{text}", overrides=Overrides(**given))
+        parse_task(f"run: x\n{text}{WITH_GPU}", overrides=Overrides(**given))
     assert message in str(refused.value)
+
+
+NOTE = "elastic: the job keeps its size until a checkpoint of it is seen"
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "restartable", "is_told"),
+    [
+        ("elastic: {max_nodes: 8}", {}, False, True),
+        ("elastic: {max_nodes: 8, restartable: true}", {}, True, False),
+        ("elastic: {max_nodes: 8, restartable: false}", {}, False, True),
+        ("elastic: {max_nodes: 8, restartable: false}", {"restartable": True}, True, False),
+        ("", {"max_nodes": 8}, False, True),
+        ("num_nodes: 4\nelastic: {}", {}, False, False),  # it has one size anyway
+        (
+            "elastic: {max_nodes: 8, kind: horovod-elastic}",
+            {},
+            True,
+            False,
+        ),  # it is resized without a restart
+    ],
+)
+def test_who_may_have_several_sizes_says_whether_a_restart_is_safe(text, overrides, restartable, is_told):
+    task = parse_task(f"run: x\n{text}", overrides=Overrides(**overrides))
+    assert any(note.startswith(NOTE) for note in task.notes) is is_told
+    assert task_to_job(task, "1", 0.0).restartable is restartable
+
+
+def test_restartable_is_true_or_false():
+    with pytest.raises(InputError) as caught:
+        parse_task("run: x\nelastic: {max_nodes: 2, restartable: maybe}")
+    assert "2:38: restartable cannot be 'maybe' (one of true, false)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["elastic: {max_nodes: 4}", "num_nodes: auto", "num_nodes: 2\nelastic: {min_nodes: 1}"],
+)
+def test_an_elastic_task_without_accelerators_has_one_gpu_on_each_node_and_is_told_so(text):
+    task = parse_task(f"run: x\n{text}", "t.yaml")
+    assert task.gpus_per_node == 1
+    assert task.notes[0] == "no accelerators, but several sizes: each node has one GPU of any type"
+    with pytest.raises(InputError) as told:
+        parse_task(f"run: x\n{text}", "t.yaml", Overrides(gpus="0"))
+    assert "a task without GPUs has one size" in told.value.problems[0].message

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.spec.overrides import Overrides, read_env
 from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
-from batuta.spec.task_env import fill_in, parse_env_file, parse_env_options
+from batuta.spec.task_env import Overrides, expand_variables, parse_env_file, parse_env_options, read_env
 
 
 def test_a_null_value_has_to_be_given():
@@ -117,7 +116,7 @@ def test_options_win_over_files_and_later_files_over_earlier(tmp_path):
     ],
 )
 def test_names_with_a_value_are_filled_in(text, filled):
-    assert fill_in(text, {"A": "a"}) == filled
+    assert expand_variables(text, {"A": "a"}) == filled
 
 
 @given(st.text(max_size=80))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
 from batuta.spec.task_job import task_to_job
-from batuta.spec.task_json import task_from_json, task_to_json
+from batuta.spec.task_serialization import task_from_json, task_to_json
 
 KEYS = re.split(
     r"\s+",

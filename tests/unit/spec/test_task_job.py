@@ -4,9 +4,9 @@ import pytest
 
 from batuta.core.cluster import Node
 from batuta.core.job import ANY_TYPE, JobKind, Share
-from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
-from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, find_kind, task_to_job
+from batuta.spec.task_elastic import find_kind
+from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, check_fits, task_to_job
 
 
 def job_of(text: str, **options):
@@ -27,7 +27,8 @@ def job_of(text: str, **options):
             (2, 6, 10),
             2,
         ),
-        ("num_nodes: 3", 3, 3, 3, None, 1),
+        ("num_nodes: 3\nresources: {accelerators: 1}", 3, 3, 3, None, 1),
+        ("num_nodes: 3", 3, 3, 3, None, 0),
     ],
 )
 def test_sizes_count_gpus_and_a_replica_is_a_nodes_worth(text, size, low, high, sizes, each):
@@ -44,12 +45,43 @@ def test_who_and_where_are_kept():
     assert (job.name, job.application, job.queue, job.priority) == ("j-1", "", "default", 0)
 
 
-def test_a_task_without_accelerators_is_one_gpu_of_any_type_or_refused():
-    job = job_of("")
-    assert (job.size, job.gpu_types, job.share) == (1, ANY_TYPE, None)
-    assert job_of("", default_gpus=2).size == 2
-    with pytest.raises(InputError, match="asks for no GPU"):
-        job_of("", default_gpus=0)
+@pytest.mark.parametrize(
+    ("text", "replicas", "cpus_milli", "memory_mib"),
+    [
+        ("", 1, 1000, 0),
+        ("num_nodes: 3\nresources: {cpus: 4+, memory: 8+}", 3, 4000, 8192),
+        ("resources: {cpus: 0.5, accelerators: 0}", 1, 500, 0),
+        ("resources: {accelerators: null, memory: 512MB}", 1, 1000, 512),
+    ],
+)
+def test_a_task_without_accelerators_is_cpu_only(text, replicas, cpus_milli, memory_mib):
+    job = job_of(text)
+    assert (job.cpu_only, job.gpus, job.replicas, job.gpu_types) == (True, 0, replicas, ANY_TYPE)
+    assert (job.cpus_milli_per_gpu, job.memory_mib_per_gpu) == (cpus_milli, memory_mib)
+    assert job.faults() == []
+
+
+def test_a_cpu_only_task_that_no_node_has_room_for_is_told_so():
+    nodes = [Node("a", 4, cpus_milli=8000, memory_mib=4096), Node("b", 0, cpus_milli=2000, memory_mib=65536)]
+    job = job_of("resources: {cpus: 16}", nodes=nodes)
+    assert [one.message for one in check_fits(job, nodes)] == [
+        "needs 16 CPUs on each node; the largest node has 8"
+    ]
+    both = job_of("resources: {cpus: 4, memory: 8}", nodes=nodes)
+    assert [one.message for one in check_fits(both, nodes)] == [
+        "no single node has all that one replica needs"
+    ]
+    many = job_of("num_nodes: 6\nresources: {cpus: 2}", nodes=nodes)
+    assert [one.message for one in check_fits(many, nodes)] == [
+        "needs room for 6 replicas; the cluster has room for 5"
+    ]
+    assert check_fits(job_of("num_nodes: 5\nresources: {cpus: 2}", nodes=nodes), nodes) == []
+
+
+def test_a_task_with_accelerators_does_not_fit_on_nodes_without():
+    nodes = [Node("b", 0, cpus_milli=2000)]
+    job = job_of("resources: {accelerators: 1}", nodes=nodes)
+    assert [one.message for one in check_fits(job, nodes)] == ["no node of the cluster has a GPU"]
 
 
 def test_cpus_and_memory_are_divided_among_the_gpus_of_a_node():
@@ -107,7 +139,11 @@ def test_two_halves_of_a_gpu_fit_on_one_however_large_it_is():
 
 @pytest.mark.parametrize(
     ("text", "interval_s"),
-    [("", NEVER_S), ("elastic: {max_nodes: 2}", None), ("elastic: {checkpoint_interval: 5m}", 300.0)],
+    [
+        ("", NEVER_S),
+        ("resources: {accelerators: 1}\nelastic: {max_nodes: 2}", None),
+        ("elastic: {checkpoint_interval: 5m}", 300.0),
+    ],
 )
 def test_what_a_stop_loses_follows_from_the_checkpoints(text, interval_s):
     assert job_of(text).checkpoint_interval_s == interval_s
@@ -116,7 +152,7 @@ def test_what_a_stop_loses_follows_from_the_checkpoints(text, interval_s):
 def test_speed_is_a_prior_until_it_is_measured():
     curve = job_of("resources: {accelerators: T4:2}\nelastic: {max_nodes: 4}").curve
     assert (len(curve.speeds), curve.at(8)) == (9, pytest.approx(8**0.9))
-    assert len(job_of("num_nodes: 100000").curve.speeds) == LONGEST_CURVE + 1
+    assert len(job_of("num_nodes: 100000\nresources: {accelerators: 1}").curve.speeds) == LONGEST_CURVE + 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task, parse_task
-from batuta.spec.task_json import SCHEMA, task_from_json, task_to_json
+from batuta.spec.task_serialization import SCHEMA, task_from_json, task_to_json
 
 TEXT = """\
 name: net
@@ -24,9 +24,12 @@ file_mounts: {/d: /x}
         Task(),
         parse_task(TEXT, check_paths=False),
         parse_task("run: x\nresources: {accelerators: T4:0.3}\ngpu: {compute: 5%, topology: require-rack}"),
-        parse_task("run: x\nelastic: {sizes: [1, 4], checkpoint_interval: 90s, kind: mpi}"),
-        parse_task("run: x\nelastic: {max_nodes: 7, step: 3, grace: 0}"),
-        parse_task("run: x\ntrial: {sizes: [2, 1], budget: 90s, priority: -5}"),
+        parse_task(
+            "run: x\nresources: {accelerators: 1}\n"
+            "elastic: {sizes: [1, 4], checkpoint_interval: 90s, kind: mpi}"
+        ),
+        parse_task("run: x\nresources: {accelerators: 1}\nelastic: {max_nodes: 7, step: 3, grace: 0}"),
+        parse_task("run: x\nresources: {accelerators: 1}\ntrial: {sizes: [2, 1], budget: 90s, priority: -5}"),
     ],
 )
 def test_a_task_comes_back_as_it_was(task):
@@ -50,6 +53,7 @@ def test_the_shape_of_a_stored_task_changes_with_its_schema_only():
             "any_of": [],
             "labels": [],
             "image_id": "",
+            "ports": [],
             "priority": 0,
             "queue": "",
             "priority_class": "",
@@ -70,6 +74,7 @@ def test_the_shape_of_a_stored_task_changes_with_its_schema_only():
                 "checkpoint_interval_s": None,
                 "grace_s": 60.0,
                 "kind": None,
+                "restartable": False,
             },
             "gpu": {
                 "memory_mib": 0,

@@ -7,7 +7,7 @@ import pytest
 
 from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
-from batuta.spec.task_paths import Found, Mount, PathRules
+from batuta.spec.task_paths import Mount, PathKind, PathRules
 
 
 @pytest.fixture
@@ -37,6 +37,35 @@ def test_a_workdir_is_relative_to_the_task_file_or_absolute(home, written):
     assert Path(task.workdir).is_absolute()
 
 
+def test_a_relative_path_starts_where_the_command_was_called_and_only_then_beside_the_file(tmp_path):
+    called, beside = tmp_path / "called", tmp_path / "beside"
+    for folder in ("called/both", "beside/both", "beside/only"):
+        (tmp_path / folder).mkdir(parents=True)
+
+    def read(text: str):
+        rules = PathRules(called, tmp_path, beside=beside)
+        return parse_task(f"run: x\n{text}", str(beside / "task.yaml"), paths=rules)
+
+    both = read("workdir: both")
+    assert both.workdir == str(called / "both")
+    assert any("from where the command was called" in note and "--workdir" in note for note in both.notes)
+    only = read("file_mounts: {data: only}")
+    assert only.file_mounts == (Mount("data", str(beside / "only")),)
+    assert any(f"{beside / 'only'} is used, beside the task file" in note for note in only.notes)
+    assert not any("called" in note for note in read(f"workdir: {called}").notes)
+    with pytest.raises(InputError, match=f"{called / 'nowhere'}' is not there"):
+        read("workdir: nowhere")
+
+
+def test_a_path_beside_the_file_is_as_little_a_way_out_as_any_other(tmp_path):
+    for folder in ("mine", "others/secret"):
+        (tmp_path / folder).mkdir(parents=True)
+    rules = PathRules(tmp_path / "mine", tmp_path, (tmp_path / "mine",), beside=tmp_path / "others")
+    with pytest.raises(InputError) as caught:
+        parse_task("run: x\nworkdir: secret", "t.yaml", paths=rules)
+    assert "others" not in str(caught.value)
+
+
 def test_without_rules_paths_start_at_the_folder_of_the_file(home, monkeypatch):
     assert parse_task("run: x\nworkdir: code", str(home / "task.yaml")).workdir == str(home / "code")
     monkeypatch.chdir(home)
@@ -53,10 +82,9 @@ def test_mounts_are_filled_in_on_both_sides(home):
     )
 
 
-def test_a_local_source_in_a_storage_is_mounted_and_the_rest_noted(home):
-    task = parse("file_mounts: {/data: {name: bucket, source: [data], mode: COPY}}", home)
+def test_a_local_source_may_be_written_as_a_mapping(home):
+    task = parse("file_mounts: {/data: {source: [data]}}", home)
     assert task.file_mounts == (Mount("/data", str(home / "data")),)
-    assert "file_mounts./data.mode is not used by Batuta" in task.notes
 
 
 @pytest.mark.parametrize(
@@ -75,6 +103,10 @@ def test_a_local_source_in_a_storage_is_mounted_and_the_rest_noted(home):
         (
             "file_mounts: {{/d: {{name: b}}}}",
             "file_mounts./d has no source: buckets and volumes cannot be made",
+        ),
+        (
+            "file_mounts: {{/d: {{name: b, source: data, mode: COPY}}}}",
+            "file_mounts./d asks for a bucket or a volume (name, mode), which cannot be made here",
         ),
         ("file_mounts: {{/d: {{source: [a, b]}}}}", "file_mounts./d has 2 sources"),
         (
@@ -106,7 +138,7 @@ def test_what_cannot_be_read_is_refused(home, monkeypatch):
 
 
 def test_what_cannot_be_read_is_refused_whoever_finds_out(home):
-    said = problems_of("workdir: data", home, probe=lambda path: (Found.UNREADABLE, path))
+    said = problems_of("workdir: data", home, probe=lambda path: (PathKind.UNREADABLE, path))
     assert said == [f"workdir '{home}/data' cannot be read"]
 
 
@@ -135,3 +167,36 @@ def test_relative_paths_and_home_can_be_refused():
 def test_paths_can_be_taken_on_trust():
     task = parse_task("run: x\nworkdir: /not/there\nfile_mounts: {/d: /nor/this}", check_paths=False)
     assert (task.workdir, task.file_mounts) == ("/not/there", (Mount("/d", "/nor/this"),))
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("file_mounts: {/data: data}", "/data"),
+        ("file_mounts: {~/data: data}", "~/data"),
+        ("setup: cd ~/sky_workdir", "~/sky_workdir"),
+    ],
+)
+def test_a_machine_without_private_mounts_refuses_targets_outside_of_the_workdir(home, text, target):
+    (found,) = problems_of(text, home, no_mounts=lambda: "unshare: Operation not permitted")
+    assert found.startswith(f"{target} cannot be mounted: this machine gives jobs no private mounts (unshare")
+    assert parse(text, home, no_mounts=lambda: "").run == "x"
+
+
+def test_targets_in_the_workdir_and_tasks_without_mounts_need_no_private_mounts(home):
+    def never() -> str:
+        raise AssertionError
+
+    assert parse("file_mounts: {in/data: data}", home, no_mounts=never).file_mounts
+    assert parse("workdir: code", home, no_mounts=never).workdir
+
+
+def test_a_whole_home_is_no_place_to_mount(home):
+    (found,) = problems_of("file_mounts: {~: data}", home)
+    assert "a whole home is no place to mount" in found
+
+
+def test_skyignore_is_noted_for_nothing_is_copied(home):
+    (home / "code" / ".skyignore").write_text("*.bin\n")
+    assert any(".skyignore is not used" in note for note in parse("workdir: code", home).notes)
+    assert not any(".skyignore" in note for note in parse("workdir: data", home).notes)

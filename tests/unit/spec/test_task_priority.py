@@ -3,10 +3,10 @@
 import pytest
 
 from batuta.core.quota import PriorityClass
-from batuta.spec.overrides import Overrides
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task, parse_task
-from batuta.spec.task_priority import is_without_class, with_class_priority
+from batuta.spec.task_env import Overrides
+from batuta.spec.task_resources import is_without_class, with_class_priority
 
 CLASSES = (PriorityClass("high", 10_000), PriorityClass("low", -5))
 LABEL = "run: x\nresources: {labels: {kueue.x-k8s.io/priority-class: high}}"

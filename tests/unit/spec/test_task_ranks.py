@@ -6,20 +6,20 @@ import pytest
 
 from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
-from batuta.spec.task_ranks import RankWishes, rank_wishes
+from batuta.spec.task_resources import RankSettings, rank_settings
 
 
-def wishes(*labels: str) -> RankWishes:
+def wishes(*labels: str) -> RankSettings:
     text = f"run: train\nresources: {{labels: {{{', '.join(labels)}}}}}\n"
-    return rank_wishes(dict(parse_task(text).labels))
+    return rank_settings(dict(parse_task(text).labels))
 
 
 def test_labels_are_understood():
-    assert wishes("batuta.dev/hang-after: 2h", "batuta.dev/stragglers: report") == RankWishes(
+    assert wishes("batuta.dev/hang-after: 2h", "batuta.dev/stragglers: report") == RankSettings(
         7200.0, "report"
     )
-    assert wishes("batuta.dev/hang-after: off", "batuta.dev/stragglers: off") == RankWishes(math.inf, "off")
-    assert wishes("other: thing") == RankWishes()
+    assert wishes("batuta.dev/hang-after: off", "batuta.dev/stragglers: off") == RankSettings(math.inf, "off")
+    assert wishes("other: thing") == RankSettings()
 
 
 def test_what_means_nothing_is_refused_with_its_place_and_the_fix():

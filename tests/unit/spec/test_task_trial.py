@@ -6,12 +6,12 @@ import pytest
 
 from batuta.core.quota import Quota
 from batuta.spec.kueue.change import merge
+from batuta.spec.kueue.export import quota_objects
 from batuta.spec.kueue.files import read_quota_objects, read_quota_texts
-from batuta.spec.kueue.writing import quota_objects
-from batuta.spec.overrides import Overrides
 from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
-from batuta.spec.task_trial import NO_TRIAL, TrialWishes
+from batuta.spec.task_elastic import NO_TRIAL, TrialSpec
+from batuta.spec.task_env import Overrides
 
 QUEUES = """
 apiVersion: kueue.x-k8s.io/v1beta2
@@ -35,22 +35,22 @@ spec: {{clusterQueue: team}}
     ("written", "wishes"),
     [
         ("", NO_TRIAL),
-        ("trial: true", TrialWishes(True)),
-        ("trial: false", TrialWishes(False)),
+        ("trial: true", TrialSpec(True)),
+        ("trial: false", TrialSpec(False)),
         (
             "trial: {sizes: [4, 1, 2], budget: 3m, each: 45s, priority: 500}",
-            TrialWishes(True, (1, 2, 4), 180.0, 45.0, 500),
+            TrialSpec(True, (1, 2, 4), 180.0, 45.0, 500),
         ),
     ],
 )
-def test_a_task_says_whether_and_how_it_is_tried_out(written: str, wishes: TrialWishes) -> None:
-    assert parse_task(f"run: x\n{written}").trial == wishes
+def test_a_task_says_whether_and_how_it_is_tried_out(written: str, wishes: TrialSpec) -> None:
+    assert parse_task(f"run: x\n{written}\nresources: {{accelerators: 1}}").trial == wishes
 
 
 def test_a_command_line_goes_before_the_file() -> None:
     said = Overrides(trial={"sizes": [2, 1], "budget_s": 60.0, "each_s": None, "only": True})
-    task = parse_task("run: x\ntrial: {sizes: [4], each: 20s}", overrides=said)
-    assert task.trial == TrialWishes(True, (1, 2), 60.0, 20.0, None, only=True)
+    task = parse_task("run: x\nresources: {accelerators: 1}\ntrial: {sizes: [4], each: 20s}", overrides=said)
+    assert task.trial == TrialSpec(True, (1, 2), 60.0, 20.0, None, only=True)
 
 
 def test_all_that_is_wrong_with_a_trial_is_told_at_once_with_its_place() -> None:
@@ -104,3 +104,8 @@ def test_a_queue_that_says_something_else_is_refused_with_the_place() -> None:
         read("{batuta.dev/trial: perhaps}", "{}")
     (problem,) = refused.value.problems
     assert (problem.line, problem.message) == (6, "batuta.dev/trial cannot be 'perhaps'")
+
+
+def test_a_task_that_says_it_needs_no_gpu_is_not_tried_out():
+    with pytest.raises(InputError, match="neither elastic nor tried out"):
+        parse_task("run: x\ntrial: true", overrides=Overrides(gpus="0"))

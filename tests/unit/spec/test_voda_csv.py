@@ -5,8 +5,7 @@ from datetime import timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.spec.progress import ProgressReport
-from batuta.spec.voda_csv import parse_voda_csv
+from batuta.spec.progress import ProgressReport, parse_voda_csv
 
 COLUMNS = "epoch accuracy epoch_time_sec batch_size loss start_time step_time_sec steps total_epochs workers"
 HEADER = COLUMNS.replace(" ", ",") + "\r\n"

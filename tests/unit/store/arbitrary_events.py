@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from batuta.core.curve import SpeedCurve
 from batuta.core.event import Event
-from batuta.core.outlook import Phases
+from batuta.core.phases import Phases
 from batuta.core.plan import Decisions
 from batuta.core.reason import Reason
 

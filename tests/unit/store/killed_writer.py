@@ -12,8 +12,8 @@ from random import Random
 
 from batuta.core.apply import apply
 from batuta.engine.ports import JournalUnavailable
-from batuta.engine.service import PatientJournal
-from batuta.store.address import open_store
+from batuta.engine.service import RetryingJournal
+from batuta.store.store import open_store
 from tests.support.stories import Story
 
 
@@ -26,7 +26,7 @@ def batches(seed: int, start: int) -> Iterator[int]:
 
 def main(address: str, seed: int) -> None:
     store = open_store(address)
-    journal = PatientJournal(store.journal)
+    journal = RetryingJournal(store.journal)
     found = store.recover()
     world, story = found.world, iter(Story(seed))
     for _ in islice(story, found.seq):

@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 
 from batuta.core import event as event_module
 from batuta.core.cluster import Placement, Span
-from batuta.core.command import Start
 from batuta.core.event import JobEnded, JobProgressed, JobStarted, JobSubmitted, Planned, TimePassed
 from batuta.core.job import Job, JobState
-from batuta.core.plan import Plan, no_decisions
+from batuta.core.plan import Plan, Start, no_decisions
 from batuta.core.reason import Reason
 from batuta.store import codec
+from batuta.store.codec import codec_of
 from batuta.store.errors import CodecError, UnknownEventError
-from batuta.store.values import form_of
 from tests.support.deep import deep
 from tests.support.walks import Walk
 from tests.unit.store.arbitrary_events import EVENT_TYPES, any_event, values_of
@@ -112,7 +111,7 @@ def test_a_new_field_with_a_default_needs_no_code():
         [("time_s", float), ("job", Job), ("task", str, ""), ("cause", str, "submit")],
         frozen=True,
     )
-    form = form_of(newer)
+    form = codec_of(newer)
     assert form.write is not None
     assert form.read is not None
     old = json.loads(codec.encode(JobSubmitted(1.0, Job("j", 1.0))))

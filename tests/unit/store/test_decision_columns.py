@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 
 from batuta.core.plan import Decisions, no_decisions
 from batuta.core.reason import Evidence, Reason
-from batuta.store.decision_columns import pack, pack_change, unpack
+from batuta.store.codec import (
+    pack_arrays,
+    pack_decision_change,
+    pack_decisions,
+    unpack_arrays,
+    unpack_decisions,
+)
 from batuta.store.errors import CodecError
-from batuta.store.parcel import unwrap, wrap
 from tests.support.deep import deep
 from tests.unit.store.arbitrary_events import decisions, texts
 
@@ -27,20 +32,20 @@ def neighbours(draw: st.DrawFn) -> tuple[Decisions, Decisions]:
 
 @given(decisions())
 def test_decisions_come_back(value):
-    assert deep(unpack(pack(value))) == deep(value)
+    assert deep(unpack_decisions(pack_decisions(value))) == deep(value)
 
 
 @given(neighbours())
 def test_a_change_makes_the_later_of_the_earlier(pair):
     before, after = pair
-    block = pack_change(before, after)
+    block = pack_decision_change(before, after)
     assert block is not None
-    assert deep(unpack(block, before)) == deep(after)
+    assert deep(unpack_decisions(block, before)) == deep(after)
 
 
 def test_rows_in_another_order_are_no_change():
     one, other = ((a, b) for a, b in (("a", "b"), ("b", "a")))
-    assert pack_change(make(one), make(other)) is None
+    assert pack_decision_change(make(one), make(other)) is None
 
 
 def make(ids: tuple[str, ...], special: int = 0, seed: int = 1) -> Decisions:
@@ -71,48 +76,51 @@ def test_ten_thousand_jobs_are_kilobytes_and_their_change_is_less():
         (3,),
         {},
     )
-    full, change = pack(before), pack_change(before, before)
+    full, change = pack_decisions(before), pack_decision_change(before, before)
     assert len(full) < 120_000
     assert change is not None
     assert len(change) < 12_000
-    assert deep(unpack(pack_change(before, later) or b"", before)) == deep(later)
+    assert deep(unpack_decisions(pack_decision_change(before, later) or b"", before)) == deep(later)
 
 
 def test_no_decisions():
-    assert deep(unpack(pack(no_decisions()))) == deep(no_decisions())
+    assert deep(unpack_decisions(pack_decisions(no_decisions()))) == deep(no_decisions())
 
 
 def test_integers_that_no_column_can_hold_are_floats():
     value = make(("a",))
     value.special[0] = (Reason.PREEMPTED, (("before", 2**70),))
-    assert unpack(pack(value)).special[0] == (Reason.PREEMPTED, (("before", float(2**70)),))
+    assert unpack_decisions(pack_decisions(value)).special[0] == (
+        Reason.PREEMPTED,
+        (("before", float(2**70)),),
+    )
 
 
 def test_damage_is_noticed():
-    block = pack(make(("a", "b"), special=1))
+    block = pack_decisions(make(("a", "b"), special=1))
     with pytest.raises(CodecError, match="damaged"):
-        unpack(block[:-3])
+        unpack_decisions(block[:-3])
     with pytest.raises(CodecError, match="damaged"):
-        unpack(b"nonsense")
-    change = pack_change(make(("a",)), make(("a",)))
+        unpack_decisions(b"nonsense")
+    change = pack_decision_change(make(("a",)), make(("a",)))
     assert change is not None
     with pytest.raises(CodecError, match="not there"):
-        unpack(change)
+        unpack_decisions(change)
     with pytest.raises(CodecError, match="damaged"):
-        unpack(pack_change(make(("a", "b", "c", "d")), make(("a",))) or b"", make(("a",)))
+        unpack_decisions(pack_decision_change(make(("a", "b", "c", "d")), make(("a",))) or b"", make(("a",)))
 
 
 def test_a_reason_of_a_newer_version_is_named():
-    header, arrays = unwrap(pack(make(("a",), special=1)))
+    header, arrays = unpack_arrays(pack_decisions(make(("a",), special=1)))
     header["special"][0][0] = "MOON_IS_FULL"
     with pytest.raises(CodecError, match=r"'MOON_IS_FULL'.*newer"):
-        unpack(wrap(header, arrays))
+        unpack_decisions(pack_arrays(header, arrays))
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), st.lists(st.floats(), max_size=5))
 def test_a_parcel_comes_back(whole, real):
     arrays = {"i": np.array(whole, dtype=np.int64), "f": np.array(real).reshape(1, -1), "b": np.array([True])}
-    header, back = unwrap(wrap({"k": [1, "ü"]}, arrays))
+    header, back = unpack_arrays(pack_arrays({"k": [1, "ü"]}, arrays))
     assert header == {"k": [1, "ü"]}
     assert deep(back) == deep(arrays)
     back["i"][:] = 0

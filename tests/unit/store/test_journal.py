@@ -5,20 +5,19 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from batuta.bootstrap import rules_for
 from batuta.core.apply import apply
-from batuta.core.command import Preempt
 from batuta.core.event import JobEnded, JobStarted, JobSubmitted, Planned, TimePassed
 from batuta.core.job import Job, JobState
-from batuta.core.plan import Decisions, Plan, no_decisions
+from batuta.core.plan import Decisions, Plan, Preempt, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
 from batuta.engine.journal import replay
 from batuta.engine.ports import Journal
-from batuta.store import journal_writer
+from batuta.engine.profile import profile_for
+from batuta.store import journal as journal_module
 from batuta.store.codec import decode, without_decisions
 from batuta.store.errors import CodecError, UnknownEventError
-from batuta.store.journal_writer import JournalWriter
+from batuta.store.journal import JournalWriter
 from tests.support.deep import deep
 from tests.support.stories import Story
 from tests.support.walks import Walk
@@ -74,13 +73,13 @@ def test_what_is_not_committed_is_forgotten(journal, reopen):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_walk_comes_back_and_every_plan_is_decided_again(journal, reopen, seed, monkeypatch):
-    monkeypatch.setattr(journal_writer, "_FEW", 0)
+    monkeypatch.setattr(journal_module, "_FEW", 0)
     walk = Walk(seed).go(200)
     write(journal, walk.events)
     with closing(reopen(journal)) as again:
         events = [entry.event for entry in again.all_after()]
         assert deep(events) == deep(walk.events)
-        assert deep(replay(events, rules_for("fifo"))) == deep(walk.world)
+        assert deep(replay(events, profile_for("fifo"))) == deep(walk.world)
 
 
 def test_pages(journal):
@@ -280,7 +279,7 @@ def test_nothing_is_pruned_that_a_start_may_need(journal):
 
 
 def test_pruning_by_time_in_small_steps(journal, monkeypatch):
-    monkeypatch.setattr(journal_writer, "_CHUNK", 7)
+    monkeypatch.setattr(journal_module, "_CHUNK", 7)
     events = write(journal, islice(Story(1), 1000), batch=200)
     snapshot_at(journal, events, 700, 900)
     wanted = sum(event.time_s < events[500].time_s for event in events)

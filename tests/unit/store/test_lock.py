@@ -10,12 +10,12 @@ import time
 import pytest
 
 from batuta.store.errors import AlreadyRunningError, StateDirError
-from batuta.store.lock import Holder, StateLock, holder_of
+from batuta.store.state_dir import LockHolder, StateLock, lock_holder
 
 SERVER = """
 import sys, time
 from pathlib import Path
-from batuta.store.lock import StateLock
+from batuta.store.state_dir import StateLock
 StateLock(Path(sys.argv[1])).acquire()
 print("up", flush=True)
 time.sleep(60)
@@ -45,7 +45,7 @@ def test_the_second_is_told_the_first_ones_pid(path, server):
     ) as found:
         StateLock(path).acquire()
     assert found.value.pid == server.pid
-    holder = holder_of(path)
+    holder = lock_holder(path)
     assert holder is not None
     assert holder.pid == server.pid
     assert abs(holder.started_s - time.time()) < 60
@@ -55,12 +55,12 @@ def test_the_lock_goes_with_its_holder(path, server):
     server.send_signal(signal.SIGKILL)
     server.wait()
     assert json.loads(path.read_text())["pid"] == server.pid, "the name is still there"
-    assert holder_of(path) is None
+    assert lock_holder(path) is None
     with StateLock(path):
-        holder = holder_of(path)
+        holder = lock_holder(path)
         assert holder is not None
         assert holder.pid == os.getpid()
-    assert holder_of(path) is None
+    assert lock_holder(path) is None
     assert path.read_text() == ""
 
 
@@ -69,7 +69,7 @@ def test_a_program_that_the_server_starts_does_not_keep_the_lock(path):
     lock.acquire()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
     lock.release()
-    assert holder_of(path) is None
+    assert lock_holder(path) is None
     with StateLock(path):
         pass
     child.kill()
@@ -93,7 +93,7 @@ def test_those_who_look_do_not_keep_a_server_from_starting(path):
 
     def look() -> None:
         while not done.is_set():
-            holder_of(path)
+            lock_holder(path)
 
     path.touch()
     thread = threading.Thread(target=look)
@@ -112,7 +112,7 @@ def test_a_holder_that_has_not_said_its_name(path):
         for text in ("", "{", "[]", '{"pid": "x", "started_s": 1}'):
             path.write_text(text)
             with pytest.raises(StateDirError, match="does not say"):
-                holder_of(path)
+                lock_holder(path)
         with pytest.raises(AlreadyRunningError, match="did not say which") as found:
             StateLock(path).acquire()
         assert found.value.pid is None
@@ -124,7 +124,7 @@ def test_only_its_owner_may_touch_it(path):
 
 
 def test_no_lock_no_holder(path):
-    assert holder_of(path) is None
+    assert lock_holder(path) is None
 
 
 def test_a_folder_that_is_not_there(tmp_path):
@@ -133,4 +133,4 @@ def test_a_folder_that_is_not_there(tmp_path):
 
 
 def test_a_holder_is_shown_with_its_time():
-    assert str(Holder(7, 0.0)).startswith("pid 7, since 19")
+    assert str(LockHolder(7, 0.0)).startswith("pid 7, since 19")

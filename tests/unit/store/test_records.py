@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from batuta.core.event import TimePassed
-from batuta.store.records import Claim, Role, hash_of
+from batuta.store.records import IdempotencyRecord, Role, hash_of
 
 
 @pytest.mark.parametrize("name", ["tasks", "results"])
@@ -70,24 +70,24 @@ def test_a_token_is_known_by_its_hash_only(store, place):
 
 def test_a_key_stands_for_the_job_that_it_made_first(store, place):
     assert store.idempotency.find("k") is None
-    assert store.idempotency.claim("k", "job-1", 10.0, "digest") == Claim("job-1", "digest", True)
-    assert store.idempotency.claim("k", "job-2", 11.0, "other") == Claim("job-1", "digest", False)
+    assert store.idempotency.claim("k", "job-1", 10.0, "digest") == IdempotencyRecord("job-1", "digest", True)
+    assert store.idempotency.claim("k", "job-2", 11.0, "other") == IdempotencyRecord("job-1", "digest", False)
     store.journal.commit()
-    assert store.idempotency.claim("k", "job-3", 12.0) == Claim("job-1", "digest", False)
+    assert store.idempotency.claim("k", "job-3", 12.0) == IdempotencyRecord("job-1", "digest", False)
     assert store.idempotency.claim("late", "job-4", 20.0).is_new
     store.close()
     with place.open() as again:
-        assert again.idempotency.find("k") == Claim("job-1", "digest", False)
+        assert again.idempotency.find("k") == IdempotencyRecord("job-1", "digest", False)
         assert again.idempotency.find("late") is None, "it was not committed"
         assert again.idempotency.claim("new", "job-5", 30.0).is_new
         again.journal.commit()
         assert again.idempotency.forget(before_s=20.0) == 1
         assert again.idempotency.find("k") is None
-        assert again.idempotency.find("new") == Claim("job-5", "", False)
+        assert again.idempotency.find("new") == IdempotencyRecord("job-5", "", False)
 
 
 def test_two_at_once_make_one_job(store):
-    claims: list[Claim] = []
+    claims: list[IdempotencyRecord] = []
     barrier = threading.Barrier(8)
 
     def submit(number: int) -> None:

@@ -13,10 +13,10 @@ from batuta.core.apply import apply
 from batuta.core.event import Planned
 from batuta.core.world import World
 from batuta.store.codec import encode
+from batuta.store.database import Migration, known_migrations, migrate, schema_version, split_statements
 from batuta.store.errors import SchemaError
-from batuta.store.schema import Migration, known_migrations, migrate, schema_version, statements
-from batuta.store.sqlite_database import SqliteDatabase
-from batuta.store.sqlite_store import SqliteStore
+from batuta.store.sqlite import SqliteDatabase
+from batuta.store.store import SqliteStore
 from tests.support.deep import deep
 
 DATA = Path(__file__).parent / "data"
@@ -124,7 +124,7 @@ def test_a_migration_that_is_killed_leaves_nothing_behind(tmp_path):
     path = tmp_path / "x.db"
     program = f"""
 import os, signal, sqlite3
-from batuta.store.schema import Migration, migrate
+from batuta.store.database import Migration, migrate
 connection = sqlite3.connect({str(path)!r}, isolation_level=None)
 connection.create_function("die", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
 connection.execute("PRAGMA journal_mode = WAL")
@@ -141,9 +141,9 @@ migrate(connection, "x", [Migration(1, "good", "CREATE TABLE whole (x);"), Migra
 
 def test_statements_of_a_script():
     script = "-- first;\nCREATE TABLE a (x); -- it's here\nINSERT INTO a\n  VALUES (';');\n-- the end\n"
-    assert [s.strip() for s in statements(script)] == [
+    assert [s.strip() for s in split_statements(script)] == [
         "-- first;\nCREATE TABLE a (x); -- it's here",
         "INSERT INTO a\n  VALUES (';');",
     ]
     with pytest.raises(SchemaError, match="no end"):
-        list(statements("CREATE TABLE a (x)"))
+        list(split_statements("CREATE TABLE a (x)"))

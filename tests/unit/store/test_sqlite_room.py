@@ -7,7 +7,7 @@ import pytest
 from batuta.core.apply import apply
 from batuta.core.event import JobProgressed
 from batuta.core.world import World
-from batuta.store.sqlite_store import SqliteStore
+from batuta.store.store import SqliteStore
 from tests.support.stories import Story
 
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from batuta.store.codec import codec_of, dumps, loads
 from batuta.store.errors import CodecError
-from batuta.store.values import dumps, form_of, loads
 
 
 class Colour(Enum):
@@ -36,7 +36,7 @@ class One:
 
 
 def through(hint: Any, value: Any) -> Any:
-    form = form_of(hint)
+    form = codec_of(hint)
     text = dumps(value if form.write is None else form.write(value))
     data = loads(text)
     return data if form.read is None else form.read(data)
@@ -73,22 +73,22 @@ def test_values_come_back(hint: Any, value: Any):
 
 
 def test_an_enum_is_its_name_for_its_value_may_change():
-    assert form_of(Colour).write is not None
-    assert dumps([form_of(Colour).write(Colour.RED)]) == '["RED"]'  # type: ignore[misc]
+    assert codec_of(Colour).write is not None
+    assert dumps([codec_of(Colour).write(Colour.RED)]) == '["RED"]'  # type: ignore[misc]
 
 
 def test_what_a_newer_version_appends_to_a_row_is_ignored():
-    assert form_of(Point).read([1, 2.0, "new"]) == Point(1, 2.0)  # type: ignore[misc]
-    assert form_of(Point).read([1]) == Point(1, 0.5)  # type: ignore[misc]
+    assert codec_of(Point).read([1, 2.0, "new"]) == Point(1, 2.0)  # type: ignore[misc]
+    assert codec_of(Point).read([1]) == Point(1, 0.5)  # type: ignore[misc]
 
 
 def test_a_type_without_a_form_is_named():
-    with pytest.raises(TypeError, match=r"Odd.when: no form for the type <class 'datetime.datetime'>"):
-        form_of(Odd)
-    with pytest.raises(TypeError, match="no form"):
-        form_of(set[int])
+    with pytest.raises(TypeError, match=r"Odd.when: no codec for the type <class 'datetime.datetime'>"):
+        codec_of(Odd)
+    with pytest.raises(TypeError, match="no codec"):
+        codec_of(set[int])
     with pytest.raises(TypeError, match="choice between"):
-        form_of(int | str)
+        codec_of(int | str)
 
 
 def test_no_nan_in_the_text():

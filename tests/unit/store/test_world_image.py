@@ -9,9 +9,9 @@ from batuta.core.layout import Layout
 from batuta.core.node_table import NodeTable
 from batuta.core.sizes import SizeSetPool
 from batuta.core.world import World
+from batuta.store.codec import pack_arrays, unpack_arrays
 from batuta.store.errors import CodecError
-from batuta.store.parcel import unwrap, wrap
-from batuta.store.world_image import draw, restore
+from batuta.store.snapshots import decode_world, encode_world
 from tests.support.deep import deep
 from tests.support.invariants import fingerprint
 from tests.support.stories import Story
@@ -21,10 +21,13 @@ from tests.support.worlds import make_job, make_nodes
 FOLLOWS, DRAWN = "follows from what is drawn", "is drawn"
 SLOTS = {
     World: {
+        **dict.fromkeys(("_effective", "_effective_from"), "is worked out again when somebody asks"),
         **dict.fromkeys(
             ("_open_capacity", "cordoned", "ill", "jobs", "layout", "lost", "nodes", "now_s"), DRAWN
         ),
-        **dict.fromkeys(("avoided", "idle", "loads", "others", "trials", "usage"), DRAWN),
+        **dict.fromkeys(
+            ("avoided", "demand_generation", "idle", "loads", "others", "trials", "usage"), DRAWN
+        ),
         **dict.fromkeys(("flavors", "policy", "progress", "quota", "reach", "version"), DRAWN),
         "past": "is kept by the snapshots, job by job",
         "most": "is worked out again when somebody asks",
@@ -34,8 +37,9 @@ SLOTS = {
         **dict.fromkeys(
             ("_f", "_i", "curves", "jobs", "outlooks", "placements", "queues", "size_sets"), DRAWN
         ),
+        "checkpoints": DRAWN,
         **dict.fromkeys(("broken", "crowd_s", "held_back", "irregular", "moving", "narrow", "picky"), DRAWN),
-        **dict.fromkeys(("_keys", "beside", "elastic", "ids", "key_of", "n"), FOLLOWS),
+        **dict.fromkeys(("_keys", "beside", "cpu_only", "elastic", "ids", "key_of", "n"), FOLLOWS),
         **dict.fromkeys(("short", "total_max", "unsaved"), FOLLOWS),
     },
     NodeTable: {
@@ -66,7 +70,7 @@ def test_a_world_comes_back_whatever_happened(seed, policy):
     walk = Walk(seed, policy)
     for _ in range(15):
         walk.go(12)
-        twin = restore(draw(walk.world))
+        twin = decode_world(encode_world(walk.world))
         twin.past, twin.forgotten = dict(walk.world.past), walk.world.forgotten
         assert fingerprint(twin) == fingerprint(walk.world)
         assert deep(twin) == deep(walk.world)
@@ -75,7 +79,7 @@ def test_a_world_comes_back_whatever_happened(seed, policy):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_world_that_came_back_goes_on_in_the_same_way(seed):
     walk = Walk(seed).go(80)
-    twin = restore(draw(walk.world))
+    twin = decode_world(encode_world(walk.world))
     twin.past, twin.forgotten = dict(walk.world.past), walk.world.forgotten
     known = len(walk.events)
     walk.go(80)
@@ -88,52 +92,52 @@ def test_a_world_that_came_back_goes_on_in_the_same_way(seed):
 
 def test_an_image_is_independent():
     walk = Walk(1).go(60)
-    before, twin = deep(walk.world), restore(draw(walk.world))
+    before, twin = deep(walk.world), decode_world(encode_world(walk.world))
     apply(twin, JobSubmitted(walk.now_s, make_job("new")))
-    twin.jobs.f("remaining_s")[:] = 7.0
+    twin.jobs.remaining_s[:] = 7.0
     assert deep(walk.world) == before
 
 
 def test_an_empty_world():
-    assert deep(restore(draw(World()))) == deep(World())
+    assert deep(decode_world(encode_world(World()))) == deep(World())
 
 
 def test_more_nodes_than_a_number_in_text_has_digits():
     """A set of 20,000 nodes is an integer of more decimal digits than Python is willing to write or read."""
     world = World()
     world.cordoned = world.lost = 1 << 20_000
-    assert restore(draw(world)).lost == world.lost
+    assert decode_world(encode_world(world)).lost == world.lost
 
 
 def test_what_a_later_version_adds_begins_as_for_a_new_job():
     world = World()
     apply(world, NodeAdded(0.0, make_nodes(4)[0]))
     apply(world, JobSubmitted(0.0, make_job("a", 2)))
-    header, arrays = unwrap(draw(world))
+    header, arrays = unpack_arrays(encode_world(world))
     del arrays["f.restart_s"], arrays["i.gpu_type"], header["counters"]["narrow"]
     arrays["i.mood"] = arrays["i.gpus"]
-    assert deep(restore(wrap(header, arrays))) == deep(world)
+    assert deep(decode_world(pack_arrays(header, arrays))) == deep(world)
 
 
 def test_an_image_of_another_format_is_refused():
-    header, arrays = unwrap(draw(World()))
+    header, arrays = unpack_arrays(encode_world(World()))
     with pytest.raises(CodecError, match="format 99"):
-        restore(wrap(header | {"v": 99}, arrays))
+        decode_world(pack_arrays(header | {"v": 99}, arrays))
 
 
 @pytest.mark.parametrize("key", ["jobs", "placements", "layout", "curves", "nodes", "version", "reach"])
 def test_a_damaged_image_is_refused(key):
-    header, arrays = unwrap(draw(Walk(1).go(60).world))
+    header, arrays = unpack_arrays(encode_world(Walk(1).go(60).world))
     with pytest.raises(CodecError, match="damaged"):
-        restore(wrap({name: own for name, own in header.items() if name != key}, arrays))
+        decode_world(pack_arrays({name: own for name, own in header.items() if name != key}, arrays))
     with pytest.raises(CodecError, match="placements"):
-        restore(wrap(header | {"placements": header["placements"][1:]}, arrays))
+        decode_world(pack_arrays(header | {"placements": header["placements"][1:]}, arrays))
 
 
 def test_a_story_of_many_jobs():
     world = World()
     for _, event in zip(range(3000), Story(3), strict=False):
         apply(world, event)
-    twin = restore(draw(world))
+    twin = decode_world(encode_world(world))
     twin.past = world.past
     assert deep(twin) == deep(world)

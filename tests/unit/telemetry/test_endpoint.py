@@ -6,7 +6,7 @@ from email.utils import formatdate
 import pytest
 
 from batuta.spec.problem import InputError
-from batuta.telemetry.endpoint import read_endpoint, read_headers
+from batuta.telemetry.otlp import parse_endpoint, parse_headers
 from tests.support.otlp_receiver import receiving, refusing_url
 
 
@@ -22,7 +22,7 @@ from tests.support.otlp_receiver import receiving, refusing_url
     ],
 )
 def test_a_url_as_people_write_it(url, meant):
-    assert str(read_endpoint(url)) == meant
+    assert str(parse_endpoint(url)) == meant
 
 
 @pytest.mark.parametrize(
@@ -39,35 +39,35 @@ def test_a_url_as_people_write_it(url, meant):
 )
 def test_what_is_no_url_is_refused_with_a_fix(url):
     with pytest.raises(InputError) as refused:
-        read_endpoint(url)
+        parse_endpoint(url)
     assert refused.value.problems[0].fix
 
 
 def test_a_password_in_a_url_is_not_repeated():
     with pytest.raises(InputError) as refused:
-        read_endpoint("http://me:hush@collector")
+        parse_endpoint("http://me:hush@collector")
     assert "hush" not in str(refused.value)
 
 
 def test_headers_come_from_the_environment():
-    assert read_headers("authorization=Bearer%20hush, x-scope-orgid=a") == {
+    assert parse_headers("authorization=Bearer%20hush, x-scope-orgid=a") == {
         "authorization": "Bearer hush",
         "x-scope-orgid": "a",
     }
-    assert read_headers("") == {}
+    assert parse_headers("") == {}
 
 
 @pytest.mark.parametrize("text", ["hush", "a b=c", "a=b%0d%0ax:y"])
 def test_a_header_that_is_none_is_refused(text):
     with pytest.raises(InputError, match="is no header"):
-        read_headers(text)
+        parse_headers(text)
 
 
 def test_headers_are_sent_along():
     with receiving() as receiver:
         environment = {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20hush"}
-        answer = read_endpoint(receiver.url, environment=environment).post(b"{}", 10.0)
-    assert answer.is_good
+        answer = parse_endpoint(receiver.url, environment=environment).post(b"{}", 10.0)
+    assert answer.is_success
     assert receiver.paths == ["/v1/traces"]
     assert receiver.headers[0]["authorization"] == "Bearer hush"
     assert receiver.headers[0]["content-type"] == "application/json"
@@ -78,15 +78,15 @@ def test_headers_are_sent_along():
 )
 def test_which_answers_are_worth_another_attempt(status, again):
     with receiving(statuses=[status]) as receiver:
-        answer = read_endpoint(receiver.url).post(b"{}", 10.0)
-    assert (answer.status, answer.is_good, answer.is_worth_another) == (status, False, again)
-    assert str(status) in answer.trouble
+        answer = parse_endpoint(receiver.url).post(b"{}", 10.0)
+    assert (answer.status, answer.is_success, answer.is_retryable) == (status, False, again)
+    assert str(status) in answer.error
 
 
 def test_nobody_there_is_worth_another_attempt():
-    answer = read_endpoint(refusing_url()).post(b"{}", 10.0)
-    assert (answer.status, answer.is_worth_another) == (0, True)
-    assert answer.trouble
+    answer = parse_endpoint(refusing_url()).post(b"{}", 10.0)
+    assert (answer.status, answer.is_retryable) == (0, True)
+    assert answer.error
 
 
 @pytest.mark.parametrize(("said", "after_s"), [("7", 7), ("soon", None), ("-1", None)])
@@ -103,4 +103,4 @@ def test_when_to_come_again_may_be_a_date():
 
 def _told_to_come_again(said: str) -> float | None:
     with receiving(statuses=[429], retry_after=said) as receiver:
-        return read_endpoint(receiver.url).post(b"{}", 10.0).retry_after_s
+        return parse_endpoint(receiver.url).post(b"{}", 10.0).retry_after_s

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from batuta.telemetry.endpoint import read_endpoint
 from batuta.telemetry.exporter import GIVEN_UP, QUEUE_FULL, REFUSED, SENT, ExportLimits, SpanExporter
-from batuta.telemetry.span import Span
+from batuta.telemetry.otlp import parse_endpoint
+from batuta.telemetry.traces import Span
 from tests.support.otlp_receiver import receiving, refusing_url
 
 QUICK = ExportLimits(every_s=0.01, first_pause_s=0.01, longest_pause_s=0.05, timeout_s=5.0, flush_s=5.0)
@@ -22,7 +22,7 @@ def spans(count: int) -> list[Span]:
 @contextmanager
 def exporting(url: str, limits: ExportLimits = QUICK) -> Iterator[tuple[SpanExporter, list[str]]]:
     told: list[str] = []
-    exporter = SpanExporter(read_endpoint(url), (), "0.1", limits, told.append)
+    exporter = SpanExporter(parse_endpoint(url), (), "0.1", limits, told.append)
     try:
         yield exporter, told
     finally:

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from batuta.api.cycle_watch import CycleWatch
-from batuta.backends.sim.machine import SimBackend
-from batuta.bootstrap import rules_for
-from batuta.bootstrap.server_log import log_to_stderr, open_log
+from batuta.backends.sim.backend import SimBackend
+from batuta.bootstrap.telemetry import log_to_stderr, open_log
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.world import World
-from batuta.engine.journal import MemoryJournal
+from batuta.engine.journal import JournaledWorld, MemoryJournal
 from batuta.engine.loop import Engine
-from batuta.telemetry.cycle_log import CycleLog
-from batuta.telemetry.log_behind import LogBehind
-from batuta.telemetry.log_format import LogFormat
+from batuta.engine.profile import profile_for
+from batuta.telemetry import LogFormat
+from batuta.telemetry.logs import BackgroundLogHandler, CycleLog
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes
 
@@ -41,8 +39,8 @@ def run_jobs(folder: Path, form: LogFormat = LogFormat.JSON) -> tuple[list[str],
     world, journal = World(), MemoryJournal()
     for event in backend.opening():
         apply(world, event)
-    watcher = CycleLog(CycleWatch(), world)
-    Engine(world, backend, rules_for("fifo"), journal, watcher, after_step=watcher.after_step).run()
+    watcher = CycleLog(world)
+    Engine(JournaledWorld(world, journal), backend, profile_for("fifo"), watcher).run()
     log.info("ending", keep_jobs=True)
     open_log(folder / "next.log")
     return path.read_text(encoding="utf-8").splitlines(), journal
@@ -115,7 +113,7 @@ class Stuck(logging.Handler):
 
 def test_a_disk_that_hangs_holds_up_nobody_and_what_is_lost_is_told():
     stuck = Stuck()
-    behind = LogBehind(stuck, most=3)
+    behind = BackgroundLogHandler(stuck, limit=3)
     logger = logging.Logger("test", logging.INFO)
     logger.addHandler(behind)
     logger.info("first")
@@ -132,7 +130,7 @@ def test_a_disk_that_hangs_holds_up_nobody_and_what_is_lost_is_told():
 
 def test_a_line_says_what_was_true_when_it_was_said():
     stuck, thing = Stuck(), ["before"]
-    behind = LogBehind(stuck)
+    behind = BackgroundLogHandler(stuck)
     logger = logging.Logger("test", logging.INFO)
     logger.addHandler(behind)
     logger.info("it is %s", thing)

@@ -5,8 +5,8 @@ import math
 
 import pytest
 
-from batuta.telemetry.otlp_json import encode, rejected_spans
-from batuta.telemetry.span import Ids, Span
+from batuta.telemetry.otlp import encode_spans, rejected_spans
+from batuta.telemetry.traces import IdGenerator, Span
 
 RESOURCE = (("service.name", "batuta"),)
 
@@ -18,7 +18,7 @@ def test_a_request_in_full():
         ),
         Span(0xAB, 0xEF, 0xCD, "start", 5, 7, (("job", "ü-1"), ("ok", True), ("x", 0.5)), error="no room"),
     ]
-    assert json.loads(encode(RESOURCE, "0.1", spans)) == {
+    assert json.loads(encode_spans(RESOURCE, "0.1", spans)) == {
         "resourceSpans": [
             {
                 "resource": {"attributes": [{"key": "service.name", "value": {"stringValue": "batuta"}}]},
@@ -62,13 +62,13 @@ def test_a_request_in_full():
     ("value", "word"), [(math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")]
 )
 def test_numbers_that_json_does_not_have_are_words(value, word):
-    request = json.loads(encode((("x", value),), "", []))
+    request = json.loads(encode_spans((("x", value),), "", []))
     (own,) = request["resourceSpans"][0]["resource"]["attributes"]
     assert own["value"] == {"doubleValue": word}
 
 
 def test_text_that_is_no_unicode_still_goes():
-    assert b"?" in encode((("path", "\udcff"),), "", [])
+    assert b"?" in encode_spans((("path", "\udcff"),), "", [])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_what_an_answer_says_was_not_taken(body, count):
 
 
 def test_ids_are_never_zero_and_never_the_same():
-    ids = Ids()
+    ids = IdGenerator()
     made = [ids.span() for _ in range(1000)] + [ids.trace() for _ in range(1000)]
     assert len(set(made)) == 2000
     assert 0 not in made

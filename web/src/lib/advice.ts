@@ -66,6 +66,15 @@ export function advise(job: Job, cluster: Cluster | null): Advice[] {
         },
         ...smaller(job, evidence(job, "most") ?? 0),
       ];
+    case "EXCEEDS_REST":
+    case "REST_EXHAUSTED":
+      return [
+        {
+          text: "It names no queue, and queues have quota for nearly all GPUs. Move it to a queue with quota, or an admin gives queue default some.",
+          action: { kind: "link", href: "#/queues", label: "See the queues" },
+        },
+        ...smaller(job, evidence(job, job.reason?.code === "EXCEEDS_REST" ? "most" : "quota_left") ?? 0),
+      ];
     case "BEHIND_ANOTHER":
     case "KEPT_FOR_ANOTHER":
       return [
@@ -123,6 +132,12 @@ export function advise(job: Job, cluster: Cluster | null): Advice[] {
       return [{ text: "It failed and will be tried again. The end of its log says why it failed." }];
     case "SHARES_WITH_OTHERS":
       return [{ text: "It grows when other jobs end. It asked for no more than it can use, so nothing needs to be done." }];
+    case "KEEPS_SIZE":
+      return [
+        {
+          text: "It may be resized as soon as its script saves: call batuta.sdk.checkpoint_requested and checkpointed in the training loop. If a restart loses nothing, say so in the task: elastic.restartable: true.",
+        },
+      ];
     case "CHANGE_DOES_NOT_PAY":
       return [{ text: "A change now would cost more than it gains. Faster checkpoints make changes cheaper." }];
     default:

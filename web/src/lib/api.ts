@@ -8,6 +8,7 @@ import type {
   Explanation,
   Job,
   JobPage,
+  LogSearch,
   NodesAnswer,
   Policies,
   Problem,
@@ -19,6 +20,7 @@ import type {
   SuggestedChange,
   Submitted,
   Timeline,
+  UsePoint,
 } from "./types.ts";
 
 export const BASE = "/api/v1";
@@ -92,6 +94,7 @@ const one = (id: string): string => `/jobs/${encodeURIComponent(id)}`;
 
 export interface JobQuery {
   active?: boolean;
+  user?: string;
   limit?: number;
   cursor?: string | null;
   order?: "newest";
@@ -129,7 +132,7 @@ export const reportHref = (from_s: number, to_s: number | null, format: "json" |
 
 /** What happened after a number, without what comes too often to be read. */
 export async function history(after: number): Promise<LiveEvent[]> {
-  const types = EVENT_TYPES.filter((type) => !["JobProgressed", "TimePassed", "TransitionTimed"].includes(type));
+  const types = EVENT_TYPES.filter((type) => !["JobProgressed", "JobCheckpointed", "TimePassed", "TransitionTimed", "GpusUsed"].includes(type));
   const response = await request(`/events${query({ after, follow: false, types: types.join(",") })}`);
   return parseEvents(await response.text());
 }
@@ -152,10 +155,26 @@ export function submit(yaml: string, key: string, dryrun: boolean): Promise<Subm
   });
 }
 
+/** The same task once more, as a new job of whoever asks. */
+export const runAgain = (id: string, overrides: Record<string, unknown>, key: string): Promise<Submitted> =>
+  json("/jobs", {
+    method: "POST",
+    body: JSON.stringify({ like: id, overrides }),
+    headers: { "Content-Type": "application/json", "Idempotency-Key": key },
+  });
+
+/** The task file of a job, without the values of secrets. */
+export const taskFile = async (id: string): Promise<string> => (await request(`${one(id)}/task`)).text();
+
+export const gpuUse = async (id: string): Promise<UsePoint[]> => (await json<{ points: UsePoint[] }>(`${one(id)}/gpu-use`)).points;
+
 export const logHref = (id: string, rank: number): string => `${BASE}${one(id)}/logs${query({ rank })}`;
 
 export const followLog = (id: string, rank: number, tail: number, follow: boolean, signal: AbortSignal): Promise<Response> =>
   request(`${one(id)}/logs${query({ rank, tail, follow: follow || null })}`, { signal });
+
+export const searchLog = (id: string, rank: number, text: string, signal: AbortSignal): Promise<LogSearch> =>
+  json(`${one(id)}/logs/search${query({ rank, text })}`, { signal });
 
 /** randomUUID exists on secure origins only; a server on another machine's address is none. */
 export function newKey(): string {

@@ -1,6 +1,6 @@
 // From points and segments to the columns that a chart wants.
 
-import type { ProgressPoint, Segment } from "./types.ts";
+import type { ProgressPoint, Segment, UsePoint } from "./types.ts";
 
 export type Columns = [x: number[], y: (number | null)[]];
 export type Axis = "step" | "time";
@@ -56,4 +56,40 @@ export function sizeCurve(segments: readonly Segment[], from_s: number, to_s: nu
   const last = segments.at(-1);
   put(to_s, last && (last.to_s == null || last.to_s >= to_s - 1) ? last.gpus : 0);
   return [xs, ys];
+}
+
+/** How busy its GPUs were, in percent, as steps: what was measured last holds until the next time, at most until the end. */
+export function useCurve(points: readonly UsePoint[], segments: readonly Segment[], end_s: number): Columns {
+  const xs = points.map((point) => point.time_s);
+  const ys: (number | null)[] = points.map((point) => Math.round(point.busy * 1000) / 10);
+  // Where it had no GPUs there is nothing to draw.
+  for (const gap of gaps(segments, end_s)) {
+    const at = xs.findIndex((x) => x >= gap);
+    const place = at < 0 ? xs.length : at;
+    if (place === 0 || xs[place] === gap) continue;
+    xs.splice(place, 0, gap);
+    ys.splice(place, 0, null);
+  }
+  const last = ys.at(-1);
+  if (last != null && end_s > xs.at(-1)!) {
+    xs.push(end_s);
+    ys.push(last);
+  }
+  return [xs, ys];
+}
+
+/** When a job lost all its GPUs. */
+function gaps(segments: readonly Segment[], end_s: number): number[] {
+  return segments.filter((one, at) => one.to_s != null && one.to_s < end_s - 1 && (segments[at + 1]?.from_s ?? Infinity) > one.to_s + 1e-6).map((one) => one.to_s!);
+}
+
+/** The mean over the time that was measured, 0…1; null where nothing was. */
+export function meanUse(points: readonly UsePoint[], end_s: number): number | null {
+  let [sum, time] = [0, 0];
+  points.forEach((point, at) => {
+    const span = Math.max(1, (points[at + 1]?.time_s ?? end_s) - point.time_s);
+    sum += span * point.busy;
+    time += span;
+  });
+  return time ? sum / time : null;
 }

@@ -31,9 +31,20 @@ export function tone(state: JobState): Tone {
   return state === "PENDING" || state === "PREEMPTED" ? "wait" : "busy";
 }
 
-/** "2 / 4": what it has of what it asked for; one number when they are the same. */
-export function size(job: Job): string {
-  return isOver(job.state) ? `${job.gpus.wanted}` : `${job.gpus.now} / ${job.gpus.wanted}`;
+/** How many GPUs it has; of a job that is over, how many it asked for. */
+export const size = (job: Job): number => (isOver(job.state) ? job.gpus.wanted : job.gpus.now);
+
+/** "asked for 2, may have 1 to 8": what a size is to be compared with; "" where there is nothing to add. */
+export function asked(job: Job): string {
+  const elastic = isElastic(job) ? `may have ${job.gpus.min} to ${job.gpus.max}` : "";
+  if (isOver(job.state)) return ["asked for", elastic && elastic.replace("may have", "might have had")].filter(Boolean).join(", ");
+  return [size(job) === job.gpus.wanted ? (elastic ? "as asked" : "") : `asked for ${job.gpus.wanted}`, elastic].filter(Boolean).join(", ");
+}
+
+/** The same where there is little room: "asked 2 · 1–8" */
+export function askedShort(job: Job): string {
+  const missing = isOver(job.state) || size(job) === job.gpus.wanted ? "" : `asked ${job.gpus.wanted}`;
+  return [missing, range(job)].filter(Boolean).join(" · ");
 }
 
 /** "1–8", or "" for a job that cannot change its size */
@@ -42,6 +53,14 @@ export function range(job: Job): string {
 }
 
 export const isElastic = (job: Job): boolean => job.gpus.min !== job.gpus.max;
+
+/** Whether a restart would keep its work, in a few words; "" for a job of one size */
+export function checkpointText(job: Job, ago: (time_s: number) => string): string {
+  const known = job.checkpoint;
+  if (!known) return "";
+  if (known.saved_s != null) return ago(known.saved_s);
+  return known.seen ? "when asked" : known.restartable ? "not needed" : "none seen";
+}
 
 /** Fractional GPUs and CPU-only jobs have no sizes to choose from. */
 export const perNode = (job: Job): number => Math.max(1, job.gpus.per_node);

@@ -58,6 +58,12 @@ export function sorted(jobs: readonly Job[], sort: Sort, left_s: Left = (job) =>
   });
 }
 
+/** What a list begins with where no column is chosen: jobs that wait, those that run, those that are over; the newest of each first. */
+export function waitingFirst(jobs: readonly Job[]): Job[] {
+  const rank = (job: Job): number => (isWaiting(job.state) ? 0 : isOver(job.state) ? 2 : 1);
+  return [...jobs].sort((a, b) => rank(a) - rank(b) || tie(a, b));
+}
+
 const tie = (a: Job, b: Job): number => compare(Number(b.id) || b.id, Number(a.id) || a.id);
 
 export function inScope(job: Job, scope: Scope): boolean {

@@ -47,3 +47,22 @@ export function clean(line: string): string {
   const bare = line.replace(TERMINAL_CODES, "").replace(/\r+$/, "");
   return bare.slice(bare.lastIndexOf("\r") + 1);
 }
+
+export interface Piece {
+  text: string;
+  hit: boolean;
+}
+
+/** A line cut at the places where a text stands, however its letters are written. */
+export function pieces(line: string, sought: string): Piece[] {
+  const found: Piece[] = [];
+  let at = 0;
+  const pattern = new RegExp(sought.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "gi");
+  for (const match of sought ? line.matchAll(pattern) : []) {
+    if (match.index > at) found.push({ text: line.slice(at, match.index), hit: false });
+    at = match.index + match[0].length;
+    found.push({ text: match[0], hit: true });
+  }
+  if (at < line.length) found.push({ text: line.slice(at), hit: false });
+  return found;
+}

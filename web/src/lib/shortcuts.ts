@@ -2,7 +2,7 @@
 
 import { ui } from "./ui.svelte.ts";
 
-const GO: Record<string, string> = { o: "#/", j: "#/jobs", n: "#/nodes", q: "#/queues", d: "#/decisions", h: "#/health", w: "#/waste", p: "#/policy", s: "#/submit" };
+const GO: Record<string, string> = { o: "#/", j: "#/jobs", n: "#/nodes", q: "#/queues", u: "#/users", d: "#/decisions", h: "#/health", w: "#/waste", p: "#/policy", s: "#/submit" };
 
 export const HELP: [keys: string[], text: string][] = [
   [["/"], "Filter"],
@@ -11,6 +11,7 @@ export const HELP: [keys: string[], text: string][] = [
   [["g", "j"], "Jobs"],
   [["g", "n"], "Nodes"],
   [["g", "q"], "Queues"],
+  [["g", "u"], "Users"],
   [["g", "d"], "Decisions"],
   [["g", "h"], "Health"],
   [["g", "w"], "Waste"],

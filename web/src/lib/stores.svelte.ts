@@ -15,7 +15,7 @@ export const cluster = new Resource<Cluster>(
     clock.setServerTime(value.now_s);
     return value;
   },
-  { seldom: ["JobProgressed", "TransitionTimed", "TimePassed"] },
+  { seldom: ["JobProgressed", "JobCheckpointed", "TransitionTimed", "TimePassed", "GpusUsed"] },
 );
 
 /** What the guard rail of health keeps in service though it is ill; kept with the nodes, which come with it. */
@@ -32,7 +32,7 @@ export const nodes = new Resource<ClusterNode[]>(
   },
   {
     on: ["JobStarted", "JobInterrupted", "JobEnded", "NodeAdded", "NodeLost", "NodeReturned", "NodeCordoned", "NodeUncordoned", "GpuFailed", "GpuRepaired", "HealthChanged", "Planned"],
-    seldom: ["JobProgressed"],
+    seldom: ["JobProgressed", "GpusUsed"],
   },
 );
 
@@ -67,7 +67,7 @@ export const active = new Resource<Active>(
   },
   {
     on: ["JobSubmitted", "JobStarted", "JobInterrupted", "JobEnded", "JobChanged", "JobWished", "Planned", "PolicySet"],
-    seldom: ["JobProgressed"],
+    seldom: ["JobProgressed", "JobCheckpointed"],
   },
 );
 

@@ -46,6 +46,16 @@ export interface Share {
   compute_percent: number;
 }
 
+/** Whether a restart keeps the work of an elastic job; without that, it keeps its size. */
+export interface CheckpointSeen {
+  seen: boolean;
+  /** null before the first one */
+  saved_s: number | null;
+  restartable: boolean;
+  /** What follows from it; empty when it may be resized. */
+  sentence: string;
+}
+
 export interface Job {
   id: string;
   name: string;
@@ -68,8 +78,12 @@ export interface Job {
   exit_code: number | null;
   detail: string;
   reason: Reason | null;
+  /** null for a job of one size, and for one that is over */
+  checkpoint?: CheckpointSeen | null;
   /** Only where one job is asked for, and it is not over. */
   quota_reserved?: QuotaReserved | null;
+  /** Only where one job is asked for: where its ports are reached while it runs. */
+  endpoints?: string[];
   task?: unknown;
 }
 
@@ -261,6 +275,7 @@ export interface Cluster {
 /** GPU-seconds of jobs; what they waited for is no part of the capacity. */
 export interface Spent {
   used_gpu_s: number;
+  unused_gpu_s: number;
   restarting_gpu_s: number;
   lost_gpu_s: number;
   waiting_gpu_s: number;
@@ -270,7 +285,12 @@ export interface QueueSpent extends Spent {
   queue: string;
 }
 
-/** All GPU time: used, restarting, lost, idle, fragmented and unavailable are the capacity. */
+export interface UserSpent extends Spent {
+  /** Empty for jobs that have none. */
+  user: string;
+}
+
+/** All GPU time: used, unused, restarting, lost, idle, fragmented and unavailable are the capacity. */
 export interface Account extends Spent {
   capacity_gpu_s: number;
   idle_gpu_s: number;
@@ -282,6 +302,7 @@ export interface DayAccount extends Account {
   /** UTC: "2026-11-16" */
   day: string;
   queues: QueueSpent[];
+  users: UserSpent[];
 }
 
 export interface Report {
@@ -289,6 +310,7 @@ export interface Report {
   to_s: number;
   total: Account;
   queues: QueueSpent[];
+  users: UserSpent[];
   days: DayAccount[];
   /** What is missing from it. */
   notes: string[];
@@ -352,6 +374,22 @@ export interface ProgressPoint {
   loss: number | null;
   samples_per_s: number | null;
   metrics?: Record<string, number> | null;
+}
+
+/** How busy the GPUs of a job were, 0…1, as measured up to a time. */
+export interface UsePoint {
+  time_s: number;
+  busy: number;
+  gpus: number;
+}
+
+/** Lines of a log in which a text stands. */
+export interface LogSearch {
+  matches: { line: number; text: string }[];
+  /** How many there are; `matches` has the last ones when there are too many. */
+  total: number;
+  /** How many lines were looked at. */
+  lines: number;
 }
 
 export interface Segment {

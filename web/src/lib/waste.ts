@@ -7,22 +7,23 @@ export const HOUR_S = 3600;
 export const DAY_S = 86_400;
 
 export interface Kind {
-  key: "used" | "restarting" | "lost" | "fragmented" | "idle" | "unavailable";
+  key: "used" | "unused" | "restarting" | "lost" | "fragmented" | "idle" | "unavailable";
   name: string;
   meaning: string;
 }
 
 /** The parts of the capacity, from what is good to what cannot be helped. */
 export const KINDS: readonly Kind[] = [
-  { key: "used", name: "Used", meaning: "jobs made progress and kept it" },
+  { key: "used", name: "Used", meaning: "jobs kept GPUs busy, and kept their progress" },
+  { key: "unused", name: "Not busy", meaning: "jobs held GPUs that were not busy, as measured" },
   { key: "restarting", name: "Restarts", meaning: "jobs held GPUs while they started or were resized" },
   { key: "lost", name: "Lost work", meaning: "progress after the last checkpoint, thrown away" },
   { key: "fragmented", name: "Fragmented", meaning: "free, but of no use to the smallest job that waited" },
   { key: "idle", name: "Idle", meaning: "free, and nobody waited for it" },
   { key: "unavailable", name: "Out of service", meaning: "ill, cordoned or used by others" },
 ];
-/** Those that a queue has a part in. */
-export const HELD = KINDS.slice(0, 3);
+/** Those that a queue or a user has a part in. */
+export const HELD = KINDS.slice(0, 4);
 
 export const amount = (account: Spent | Account, key: Kind["key"]): number => (account as unknown as Record<string, number>)[`${key}_gpu_s`] ?? 0;
 
@@ -87,8 +88,8 @@ export function queueDays(days: readonly DayAccount[], queue: string): DayAccoun
   return days.map((day) => {
     const own = day.queues.find((one) => one.queue === queue);
     const held = own ? HELD.reduce((sum, { key }) => sum + amount(own, key), 0) : 0;
-    const none = { used_gpu_s: 0, restarting_gpu_s: 0, lost_gpu_s: 0, waiting_gpu_s: 0 };
-    return { ...none, ...own, day: day.day, queues: [], capacity_gpu_s: held, idle_gpu_s: 0, fragmented_gpu_s: 0, unavailable_gpu_s: 0 };
+    const none = { used_gpu_s: 0, unused_gpu_s: 0, restarting_gpu_s: 0, lost_gpu_s: 0, waiting_gpu_s: 0 };
+    return { ...none, ...own, day: day.day, queues: [], users: [], capacity_gpu_s: held, idle_gpu_s: 0, fragmented_gpu_s: 0, unavailable_gpu_s: 0 };
   });
 }
 

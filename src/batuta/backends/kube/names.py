@@ -1,4 +1,4 @@
-"""Names that people and other programs meet in a cluster: API groups, labels, annotations, resources."""
+"""API groups, labels, annotations and resource names that Batuta uses, and the unit of GPU memory."""
 
 from __future__ import annotations
 
@@ -126,3 +126,13 @@ GPU_MEMORY_LABEL: Final = "nvidia.com/gpu.memory"
 RACK_LABELS: Final = ("topology.kubernetes.io/rack", "batuta.dev/rack")
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
+
+
+def units_of(memory_mib: int) -> int:
+    """How many units hold so much memory."""
+    return -(-memory_mib // SHARE_UNIT_MIB)
+
+
+def whole_units_mib(memory_mib: int) -> int:
+    """The memory that a request for so much really gets: it is rounded up to whole units."""
+    return units_of(memory_mib) * SHARE_UNIT_MIB

@@ -1,7 +1,7 @@
 """The objects of the API server, with the fields that Batuta reads and no others.
 
 Decoding into these is several times faster than into dictionaries, and takes a fraction of the memory: a
-cluster has tens of thousands of pods. What Batuta writes is built as plain dictionaries.
+cluster has tens of thousands of pods. Batuta builds the objects that it writes as plain dictionaries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operator's configuration file: what the chart writes into its ConfigMap and `batuta operator` reads."""
+"""The operator's configuration file: the chart writes it into a ConfigMap, `batuta operator` reads it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,63 @@ from typing import Annotated, TypeAlias
 from pydantic import Field, StringConstraints, model_validator
 
 from batuta.backends.kube import names
-from batuta.backends.kube.health_config import HealthConfig
-from batuta.backends.kube.settings import Settings, validated
-from batuta.backends.kube.telemetry_config import TelemetryConfig
-from batuta.backends.kube.yaml_source import YamlSource
+from batuta.backends.kube.settings import Settings, YamlSource, validated
+from batuta.telemetry import LogFormat
+
+
+class BurnIn(Settings):
+    """The pod that proves that a node or GPU works again."""
+
+    image: Annotated[str, StringConstraints(pattern=r"^\S*$", max_length=500)] = Field(
+        default="", description="the image of burn-ins; empty means the operator's own"
+    )
+    command: Annotated[list[str], Field(min_length=1)] = Field(
+        default=["python", "-m", "batuta.gpu.health.burn_in", "--gpu", "0"],
+        description="what tests the first GPU that it sees, and ends with 0 if that works",
+    )
+    runtime_class_name: Annotated[str, StringConstraints(pattern=r"^[-a-z0-9.]*$", max_length=253)] = Field(
+        default="nvidia", description="the RuntimeClass that brings NVIDIA's library; empty means none"
+    )
+    timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = Field(
+        default=1800, description="a burn-in that takes longer has failed"
+    )
+
+
+class HealthConfig(Settings):
+    """Detect, act, prove, return."""
+
+    enabled: bool = Field(
+        default=False,
+        description="take GPUs and nodes that are ill out of service, and back when they have proved "
+        "themselves; the operator may change nodes then",
+    )
+    rules: str = Field(
+        default="",
+        description="text of a file of rules, as `batuta health rules` prints it; empty means Batuta's own",
+    )
+    pool_label: Annotated[str, StringConstraints(pattern=r"^[-A-Za-z0-9_./]*$", max_length=316)] = Field(
+        default="",
+        description="the node label that tells pools apart, of which only a share is taken out of service; "
+        "empty means that nodes with the same GPUs are a pool",
+    )
+    burn_in: BurnIn = Field(default=BurnIn(), description="the pod that proves that something works again")
+
+
+class TelemetryConfig(Settings):
+    """Traces and logs."""
+
+    otlp_url: Annotated[str, StringConstraints(pattern=r"^(https?://[^/\s]+(/\S*)?)?$", max_length=2048)] = (
+        Field(
+            default="",
+            description="where traces go over OTLP/HTTP, as in http://collector:4318; empty means nowhere",
+        )
+    )
+    log_format: LogFormat = Field(
+        default=LogFormat.JSON,
+        strict=False,
+        description="json is one object per line, with the ids of cycle and job; text is for people",
+    )
+
 
 DnsLabel: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
@@ -110,6 +163,17 @@ class LeaderElection(Settings):
         return self
 
 
+class Retention(Settings):
+    """How long the operator keeps jobs in mind that are over; their objects stay as they are."""
+
+    jobs: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        default=1000, description="how many jobs that are over the operator keeps in mind"
+    )
+    days: Annotated[float, Field(gt=0, le=3650)] = Field(
+        default=7, description="how long it keeps them in mind"
+    )
+
+
 class Scheduling(Settings):
     """What an administrator chooses about decisions."""
 
@@ -144,6 +208,9 @@ class Scheduling(Settings):
         description="with admission batuta: queues that borrow more than their share give back to others",
     )
     kueue: Kueue = Field(default=Kueue(), description="what Batuta has to do with the objects of Kueue")
+    retention: Retention = Field(
+        default=Retention(), description="how long the operator keeps jobs in mind that are over"
+    )
     health: HealthConfig = Field(
         default=HealthConfig(), description="how the health of nodes and GPUs is looked after"
     )

@@ -1,1 +1,1 @@
-"""Real processes on this machine: replicas that outlive the server, their logs and their addresses."""
+"""Local mode: replicas as processes that outlive the server, their files, logs and addresses."""

@@ -1,7 +1,8 @@
-"""Runs jobs as real processes on this machine, and tells the engine what becomes of them.
+"""Runs jobs as processes on this machine, and reports to the engine what becomes of them.
 
-`execute` only notes what is wanted; `next_events` waits for news and drives each job towards it (job_run.py).
-Everything that must outlive the server is on disk before it matters, so `resume` finds it again.
+`execute` only records the desired placements; `next_events` waits for runner events and drives each job
+towards its placement (job_run.py). Everything that must outlive the server is on disk before it matters, so
+`resume` finds it again.
 """
 
 from __future__ import annotations
@@ -16,34 +17,38 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
-from batuta.backends.local.blanks import Blanks
-from batuta.backends.local.equipment import Equipment, PlainGpus
+from batuta.backends.local.addresses import PortReservations
+from batuta.backends.local.containers import ContainerRuntimes
+from batuta.backends.local.context import (
+    FailureAttribution,
+    GpuOccupancy,
+    JobContext,
+    Timing,
+    blame_job,
+    gpus_of,
+    ignore_straggler,
+)
+from batuta.backends.local.files import DirectoryPool, TrashCollector
+from batuta.backends.local.job_environment import inherited_env, sdk_folder
 from batuta.backends.local.job_files import JobFiles, jobs_with_runs
-from batuta.backends.local.job_run import JobRun
-from batuta.backends.local.job_voice import fault_of_ours
-from batuta.backends.local.passed_env import passed_env
-from batuta.backends.local.place_plan import Device, Machine
-from batuta.backends.local.ports import PortReservations
+from batuta.backends.local.job_manager import ExpectedJob, JobManager, clear_runs, recover
+from batuta.backends.local.job_run import JobRun, server_fault
+from batuta.backends.local.mounts import sweep_mount_points
 from batuta.backends.local.processes import RunningReplica
-from batuta.backends.local.recovery import Held, clear_runs, held_in, recover
-from batuta.backends.local.site import Excuse, Occupancy, Site, Timing, gpus_of, no_excuse, no_hold_up
-from batuta.backends.local.spec import DEFAULT_LOG_CAP_BYTES
-from batuta.backends.local.trash import Janitor
-from batuta.backends.local.watch import News, Watch
-from batuta.backends.local.yard import Yard
+from batuta.backends.local.replica_plan import Device, GpuInjector, HostGpus, Machine
+from batuta.backends.local.runner_protocol import DEFAULT_LOG_CAP_BYTES
+from batuta.backends.local.watch import RunnerEvent, Watch
 from batuta.core.cluster import Node, NodeName, Placement, Span
-from batuta.core.command import Command, Preempt, Stop
 from batuta.core.curve import power_curve
 from batuta.core.event import Event, JobEnded
 from batuta.core.job import Job, JobId, JobState
-from batuta.engine.clock import SteadyClock
-from batuta.engine.said import Said
+from batuta.core.plan import Command, Preempt, Stop
+from batuta.engine.event_buffer import EventBuffer, SteadyClock
+from batuta.engine.fence import Fence
 from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
 from batuta.spec.task_job import LONGEST_CURVE, PRIOR_EXPONENT, task_to_job
-
-__all__ = ["Held", "LocalBackend", "Timing", "held_in"]
 
 Known: TypeAlias = Task | tuple[Task, Job | str]
 """What is to be run; alone, with its job, or with its user. Its job is made from it where it is not given."""
@@ -61,7 +66,8 @@ class LocalBackend:
         tasks: Callable[[JobId], Known],
         *,
         devices: Mapping[NodeName, Sequence[Device]] | None = None,
-        equipment: Equipment | None = None,
+        gpu_injector: GpuInjector | None = None,
+        containers: ContainerRuntimes | None = None,
         on_result: Callable[[JobId, str], None] | None = None,
         inherited: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
@@ -69,52 +75,58 @@ class LocalBackend:
         timing: Timing = Timing(),  # noqa: B008  (frozen)
         log_cap_bytes: int = DEFAULT_LOG_CAP_BYTES,
         ranks: RankRules = RankRules(),  # noqa: B008  (frozen)
+        fence: Fence | None = None,
     ) -> None:
         """Files lie below `root`. `tasks` says what a job runs; it may raise KeyError or InputError.
 
         `devices` names each node's GPUs as CUDA knows them, numbers or UUIDs; without it they are numbered
-        within their node. `equipment` is what programs need beside that. `inherited` is passed on to jobs, by
-        default what is harmless of the server's own environment.
+        within their node. `gpu_injector` is what programs need beside that, `containers` runs tasks that have
+        an image. `inherited` is passed on to jobs, by default what is harmless of the server's environment.
         `on_result` gets a job's return value as JSON, before the job's end is told. `since_s` is the World's
         time: should the clock have been set back since, events go on from there. `ranks` says when ranks hold
-        a job up.
+        a job up. `fence` is around what jobs can do without: the measuring of their speed, say.
         """
         self.root = root.absolute()
         self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._nodes = tuple(nodes)
         self._tasks = tasks
         self._clock = SteadyClock(clock, since_s)
-        self._inbox: queue.SimpleQueue[News | None] = queue.SimpleQueue()
-        self._said = Said()
+        self._inbox: queue.SimpleQueue[RunnerEvent | None] = queue.SimpleQueue()
+        self._events = EventBuffer()
         self._later: list[Callable[[], None]] = []
-        self.excuse: Excuse = no_excuse
+        self.excuse: FailureAttribution = blame_job
         """Asked about every job that has failed."""
-        self.on_held_up: Callable[[HeldUp], None] = no_hold_up
+        self.on_held_up: Callable[[HeldUp], None] = ignore_straggler
         """Told of jobs that are held up by some of their ranks, in the engine's thread."""
         doorbell = self.root / "doorbell"
-        self._watch = Watch(self._inbox.put, doorbell)
-        self._janitor = Janitor(self.root)
-        occupancy = Occupancy()
-        equipment = equipment or PlainGpus()
-        self._yard = Yard(occupancy, timing, equipment.is_ready)
+        fence = fence or Fence()
+        self._watch = Watch(self._inbox.put, doorbell, fence=fence)
+        self._trash = TrashCollector(self.root, fence)
+        occupancy = GpuOccupancy()
+        gpu_injector = gpu_injector or HostGpus()
+        self._jobs = JobManager(occupancy, timing, gpu_injector.is_ready, fence)
         machine = Machine(
             {node.name: index for index, node in enumerate(self._nodes)},
             devices or {node.name: range(node.gpus) for node in self._nodes},
-            passed_env(os.environ) if inherited is None else inherited,
+            inherited_env(os.environ) if inherited is None else inherited,
             doorbell,
+            sdk_folder(self.root),
             log_cap_bytes,
-            equipment,
+            gpu_injector,
+            containers or ContainerRuntimes(),
         )
-        self._site = Site(
+        self.private_mounts = machine.mounts
+        """Whether jobs can have mounts that they alone see."""
+        self._context = JobContext(
             machine,
             PortReservations(),
             timing,
             occupancy,
-            say=self._said.append,
+            emit=self._events.append,
             watch=self._watch_replica,
             later=self._later.append,
             on_result=on_result,
-            blanks=Blanks(self.root, self._janitor.call),
+            directory_pool=DirectoryPool(self.root, self._trash.call),
             excuse=self._excuse,
             held_up=self._tell_held_up,
             ranks=ranks,
@@ -122,9 +134,10 @@ class LocalBackend:
 
     # ------------------------------------------------------------------------------- what the engine asks
 
-    def resume(self, living: Mapping[JobId, Held]) -> None:
+    def resume(self, living: Mapping[JobId, ExpectedJob]) -> None:
         """Takes up what a former server left, once, before anything else. What it finds is said as events."""
         now_s = self._clock()
+        sweep_mount_points()
         for job, files in jobs_with_runs(self.root):
             if job not in living:
                 clear_runs(files, files.run_numbers())
@@ -133,28 +146,28 @@ class LocalBackend:
             files = JobFiles(self.root, job)
             if held.is_idle and not files.run_numbers():
                 continue
-            machine = self._machine(job, now_s)
-            if machine is None:
+            job_run = self._job_run(job, now_s)
+            if job_run is None:
                 clear_runs(files, files.run_numbers())
             else:
-                recover(machine, files, held, now_s)
-                self._yard.touch(machine)
+                recover(job_run, files, held, now_s)
+                self._jobs.touch(job_run)
 
     def execute(self, commands: Sequence[Command], now_s: float) -> Sequence[Event]:
         """Notes what is wanted. It is begun with at the next call of `next_events`."""
         given: dict[JobId, Placement] = {}
         for command in commands:
-            machine = self._known_machine(command.job, now_s)
-            if machine is None:
+            job_run = self._known_job_run(command.job, now_s)
+            if job_run is None:
                 continue
             if isinstance(command, Stop):
-                machine.is_ending, machine.wanted = True, None
+                job_run.is_ending, job_run.wanted = True, None
             elif isinstance(command, Preempt):
-                machine.wanted = None
+                job_run.wanted = None
             else:
-                machine.wanted = given[command.job] = command.placement
-            self._yard.touch(machine)
-        self._yard.take_from_others(given)
+                job_run.wanted = given[command.job] = command.placement
+            self._jobs.touch(job_run)
+        self._jobs.take_from_others(given)
         return ()
 
     def next_events(self, until_s: float | None) -> Sequence[Event]:
@@ -162,29 +175,29 @@ class LocalBackend:
         woken = False
         while True:
             now_s = self._clock()
-            self._yard.drive(now_s)
-            if self._said:
-                return self._said.take(until_s)
+            self._jobs.drive(now_s)
+            if self._events:
+                return self._events.take(until_s)
             if until_s is not None and now_s >= until_s:
-                return self._said.nothing_until(until_s)
+                return self._events.nothing_until(until_s)
             if woken:
                 return []
-            next_s = self._yard.next_s()
+            next_s = self._jobs.next_s()
             woken = self._wait(next_s if until_s is None else min(next_s, until_s))
 
     def changed(self, job: Job) -> None:
         """The user has changed the request: speed is to be told up to its new largest size."""
-        machine = self._yard.machines.get(job.id)
-        if machine is not None:
-            machine.change(job)
+        job_run = self._jobs.runs.get(job.id)
+        if job_run is not None:
+            job_run.change(job)
 
     def lost(self, node: NodeName, gpu: int, placed: Collection[JobId]) -> None:
         """A GPU has failed. Jobs that are not `placed` elsewhere leave it; others are told where to go."""
-        for machine in self._yard.machines.values():
-            wanted = machine.wanted
-            if wanted is not None and machine.job.id not in placed and (node, gpu) in gpus_of(wanted):
-                machine.wanted = None
-                self._yard.touch(machine)
+        for job_run in self._jobs.runs.values():
+            wanted = job_run.wanted
+            if wanted is not None and job_run.job.id not in placed and (node, gpu) in gpus_of(wanted):
+                job_run.wanted = None
+                self._jobs.touch(job_run)
 
     def quiet(self) -> bool:
         return False
@@ -200,9 +213,9 @@ class LocalBackend:
         """
         self._do_later()
         if not keep_jobs:
-            self._yard.close(self._clock(), within_s, self._clock, self._wait)
+            self._jobs.close(self._clock(), within_s, self._clock, self._wait)
         self._watch.close()
-        self._janitor.close()
+        self._trash.close()
 
     # ----------------------------------------------------------------------------------------- for people
 
@@ -222,10 +235,10 @@ class LocalBackend:
 
     def forget(self, job: JobId) -> None:
         """Removes all files of a job that is over, its logs and checkpoints too."""
-        if job in self._yard.machines:
+        if job in self._jobs.runs:
             raise ValueError(f"job {job} is not over")
         JobFiles(self.root, job).remove()
-        self._janitor.call()
+        self._trash.call()
 
     # --------------------------------------------------------------------------------------- how it works
 
@@ -239,7 +252,7 @@ class LocalBackend:
                 if news is None:
                     woken = True
                 else:
-                    self._yard.hear(news)
+                    self._jobs.hear(news)
                 news = self._inbox.get_nowait()
         except queue.Empty:
             return woken
@@ -247,37 +260,37 @@ class LocalBackend:
     def _do_later(self) -> None:
         """What had to wait until all was durable: the engine asks for more only then."""
         for do in self._later:
-            self._janitor.call(do)
+            self._trash.call(do)
         self._later.clear()
 
-    def _known_machine(self, job: JobId, now_s: float) -> JobRun | None:
-        """The machine of a job, with all that it has reported. None when that is its end."""
-        is_new = job not in self._yard.machines
+    def _known_job_run(self, job: JobId, now_s: float) -> JobRun | None:
+        """The run state of a job, with all that it has reported. None when that is its end."""
+        is_new = job not in self._jobs.runs
         try:
-            machine = self._machine(job, now_s)
-            if is_new and machine is not None:
-                machine.remember(now_s)
+            job_run = self._job_run(job, now_s)
+            if is_new and job_run is not None:
+                job_run.remember(now_s)
         except Exception as error:
-            # What nobody thought of is the end of one job, and not of all.
+            # An unexpected error ends one job, and not all.
             _log.exception("job %s is given up before it has begun", job, extra={"job": job})
-            self._yard.machines.pop(job, None)
-            self._said.append(JobEnded(now_s, job, JobState.FAILED, detail=fault_of_ours(error)))
+            self._jobs.runs.pop(job, None)
+            self._events.append(JobEnded(now_s, job, JobState.FAILED, detail=server_fault(error)))
             return None
-        return machine
+        return job_run
 
-    def _machine(self, job: JobId, now_s: float) -> JobRun | None:
-        """The machine of a job. None when nobody knows what the job runs; then that is its end."""
-        machine = self._yard.machines.get(job)
-        if machine is None:
+    def _job_run(self, job: JobId, now_s: float) -> JobRun | None:
+        """The run state of a job. None when its task is not known; then that is its end."""
+        job_run = self._jobs.runs.get(job)
+        if job_run is None:
             try:
                 task, known = self._known(job)
             except (KeyError, InputError) as problem:
                 detail = f"what it runs is not known: {problem}"
-                self._said.append(JobEnded(now_s, job, JobState.FAILED, detail=detail))
+                self._events.append(JobEnded(now_s, job, JobState.FAILED, detail=detail))
                 return None
-            machine = JobRun(self._site, JobFiles(self.root, job), task, known)
-            self._yard.machines[job] = machine
-        return machine
+            job_run = JobRun(self._context, JobFiles(self.root, job), task, known)
+            self._jobs.runs[job] = job_run
+        return job_run
 
     def _known(self, job: JobId) -> tuple[Task, Job]:
         found = self._tasks(job)
@@ -295,5 +308,5 @@ class LocalBackend:
         self.on_held_up(found)
 
     def _watch_replica(self, replica: RunningReplica, job: JobId, rank: int) -> None:
-        self._yard.owners[replica.run_id] = (job, rank)
+        self._jobs.owners[replica.run_id] = (job, rank)
         self._watch.add(replica)

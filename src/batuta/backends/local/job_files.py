@@ -1,35 +1,46 @@
-"""Where a job's files lie.
+"""The files of a job: where they lie, and the records of its runs.
 
 jobs/<id>/
-  job.json            what is remembered of runs that are over (ledger.py)
-  runs/<n>/           the run that is, or was last
-    run.json          what a next server has to know of it (run_record.py)
+  job.json            the history of runs that are over (`RunHistory`); outlives the server and the runs
+  runs/<n>/           the current or the last run
+    run.json          what another server has to know of it (`RunRecord`)
     <rank>/           one replica (processes.py)
-    checkpoint-*      how a checkpoint is asked for and answered; beside it host lists, result.json
-  logs/rank-<r>.log   goes on through restarts
+    checkpoint-*      how a checkpoint is requested and acknowledged; beside it host lists, result.json
+  logs/rank-<r>.log   continues through restarts
   checkpoints/        $BATUTA_CHECKPOINT_DIR
   progress.jsonl      $BATUTA_PROGRESS
   result.json         the job's return value
-  setup-markers/      the nodes on which setup was done, for a task that has one
+  setup-markers/      the ranks that did their setup, for a task that has one
   work/               the working directory of a task that names none
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, unquote
 
-from batuta.backends.local.blanks import Blanks
-from batuta.backends.local.small_files import read_small
-from batuta.backends.local.trash import throw_away
+from batuta.backends.local.files import (
+    DirectoryPool,
+    move_to_trash,
+    read_json,
+    read_small,
+    write_json,
+    write_small,
+)
+from batuta.core.cluster import Placement, Span
 from batuta.core.job import JobId
+from batuta.prediction import Run
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
 _LOG = re.compile(r"rank-(\d+)\.log")
@@ -50,7 +61,7 @@ class JobFiles:
         self._runs: dict[int, Path] = {}
 
     @cached_property
-    def ledger(self) -> Path:
+    def history(self) -> Path:
         return self.folder / "job.json"
 
     @cached_property
@@ -97,12 +108,17 @@ class JobFiles:
     def log(self, rank: int) -> Path:
         return self.folder / f"logs/rank-{rank}.log"
 
-    def setup_marker(self, node: str) -> Path:
-        return self._setup_markers / quote(node, safe="")
+    def setup_marker(self, rank: int) -> Path:
+        """Made when a rank has done its setup. All nodes are this machine: a resize does it not again."""
+        return self._setup_markers / str(rank)
 
-    def prepare(self, number: int, blanks: Blanks | None = None) -> None:
+    def setup_lock(self, node: str) -> Path:
+        """Held by the replica whose setup runs: on one node they run one after another."""
+        return self._setup_markers / f"{quote(node, safe='')}.lock"
+
+    def prepare(self, number: int, pool: DirectoryPool | None = None) -> None:
         """Makes the folder of a run. OSError when that is not possible."""
-        if number == 0 and blanks is not None and blanks.become(self.folder):
+        if number == 0 and pool is not None and pool.take(self.folder):
             return
         run = str(self.run(number))
         try:
@@ -110,13 +126,13 @@ class JobFiles:
         except FileExistsError:
             return
         except FileNotFoundError:
-            # It is the first one. Nobody else may look into any of them.
+            # It is the first run. Only the owner may look into these folders.
             self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             for folder in (self.folder, self.runs, run):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(folder, 0o700)
 
-    def premises(self, *, with_setup: bool) -> list[Path]:
+    def replica_folders(self, *, with_setup: bool) -> list[Path]:
         """The folders that replicas find; each makes those that are not there yet."""
         return [self._logs, self.checkpoints, self.work, *([self._setup_markers] if with_setup else [])]
 
@@ -154,17 +170,17 @@ class JobFiles:
 
     def discard_run(self, number: int) -> None:
         """Forgets a run of which no process is left. A run is there as a whole or not at all."""
-        throw_away(self._root, self.run(number))
+        move_to_trash(self._root, self.run(number))
 
     def tidy(self) -> None:
         """Keeps of a job that is over what people want: logs, progress, result and checkpoints."""
         for folder in (self.runs, self._setup_markers):
-            throw_away(self._root, folder)
+            move_to_trash(self._root, folder)
         with contextlib.suppress(OSError):
             self.work.rmdir()  # only when nothing is in it
 
     def remove(self) -> None:
-        throw_away(self._root, self.folder)
+        move_to_trash(self._root, self.folder)
 
 
 def jobs_with_runs(root: Path) -> Iterator[tuple[JobId, JobFiles]]:
@@ -177,3 +193,197 @@ def jobs_with_runs(root: Path) -> Iterator[tuple[JobId, JobFiles]]:
         if (root / "jobs" / name / "runs").is_dir():
             job = unquote(name)
             yield job, JobFiles(root, job)
+
+
+_UNFIT = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One start of a job, all replicas together. Written before any of them is started."""
+
+    job: JobId
+    number: int
+    """How often the job was started before: BATUTA_RESTART."""
+    placement: Placement
+    ranks: int
+    """Replicas that are started; fewer than there are places for where one starts the others."""
+    port: int
+    started_s: float
+    key: str = field(default_factory=lambda: secrets.token_hex(6))
+    """Makes its replicas' run ids unique on this machine, for all time."""
+    asked_s: float | None = None
+    """When a checkpoint was asked for, because it is to stop."""
+    leaving: bool = False
+    """It was told to stop, because it is wanted elsewhere or not at all: how it ends then is no failure."""
+    interrupted: bool = False
+    """It was told to stop because the server shut down, not by a decision of the scheduler."""
+    trailing: bool = False
+    """Rank 0 had ended well, and the others were told to stop because they did not follow."""
+    started_on: Placement | None = None
+    """Where it was started, when it has changed its place without a restart since."""
+
+    @property
+    def first(self) -> Placement:
+        return self.started_on or self.placement
+
+    def run_id(self, rank: int) -> str:
+        return f"b-{_UNFIT.sub('-', self.job)[:80]}-{self.number}-{rank}-{self.key}"
+
+    def at_port(self, port: int) -> RunRecord:
+        return replace(self, port=port)
+
+    def moved_to(self, placement: Placement) -> RunRecord:
+        return replace(self, placement=placement, started_on=self.first)
+
+    def asked(self, now_s: float) -> RunRecord:
+        return replace(self, asked_s=now_s)
+
+    def left(self, *, interrupted: bool = False) -> RunRecord:
+        return replace(self, leaving=True, interrupted=interrupted)
+
+    def trailed(self) -> RunRecord:
+        return replace(self, trailing=True)
+
+
+def write_record(files: JobFiles, record: RunRecord) -> None:
+    """Writes a new version of the record. OSError when that is not possible."""
+    write_json(_path(files, record.number), _content(record))
+
+
+def write_first_record(files: JobFiles, record: RunRecord) -> None:
+    """Writes the record before anything is started: one that is half-written is as good as none."""
+    write_small(_path(files, record.number), json.dumps(_content(record)).encode())
+
+
+def _content(record: RunRecord) -> dict[str, Any]:
+    return {
+        "job": record.job,
+        "number": record.number,
+        "placement": _to_json(record.placement),
+        "started_on": None if record.started_on is None else _to_json(record.started_on),
+        "size": record.placement.units,
+        "ranks": record.ranks,
+        "port": record.port,
+        "started_s": record.started_s,
+        "key": record.key,
+        "asked_s": record.asked_s,
+        "leaving": record.leaving,
+        "interrupted": record.interrupted,
+        "trailing": record.trailing,
+    }
+
+
+def read_record(files: JobFiles, number: int) -> RunRecord | None:
+    """The record of a run; None when it was never written, so that nothing was ever started."""
+    try:
+        return _record(read_json(_path(files, number)))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _path(files: JobFiles, number: int) -> Path:
+    return files.run(number) / "run.json"
+
+
+def _record(content: Any) -> RunRecord:
+    return RunRecord(
+        str(content["job"]),
+        int(content["number"]),
+        _placement(content["placement"]),
+        int(content["ranks"]),
+        int(content["port"]),
+        float(content["started_s"]),
+        str(content["key"]),
+        content["asked_s"],
+        bool(content["leaving"]),
+        bool(content["interrupted"]),
+        bool(content.get("trailing", False)),
+        None if content["started_on"] is None else _placement(content["started_on"]),
+    )
+
+
+def _to_json(placement: Placement) -> list[Any]:
+    return [[span.node, list(span.gpus)] for span in placement.spans]
+
+
+def _placement(spans: Any) -> Placement:
+    return Placement(tuple(Span(node, tuple(gpus)) for node, gpus in spans))
+
+
+_MOST_PAST = 64
+STABLE_RUN_S = 300.0
+"""A run this long was no crash at the start: the back-off begins anew."""
+
+
+@dataclass(slots=True)
+class RunHistory:
+    """Kept by one server at a time. To note an end is not to keep it: a job that is over needs no file."""
+
+    path: Path
+    counted: int = -1
+    """The last run whose end is in here. To hear of an end twice must not count it twice."""
+    failures: int = 0
+    """Those that count towards the limit."""
+    streak: int = 0
+    """Consecutive ends that were not planned: the exponent of the back-off."""
+    ran_s: float = 0.0
+    """How long all runs together have run, for the time limit."""
+    past: list[Run] = field(default_factory=list)
+    """The last runs, for the meter."""
+
+    def note(self, number: int, run: Run | None, ran_s: float, *, failed: bool, unwanted: bool) -> None:
+        """Takes down the end of a run, once."""
+        if number <= self.counted:
+            return
+        self.counted = number
+        self.failures += failed
+        if unwanted:
+            self.streak = 1 if ran_s >= STABLE_RUN_S else self.streak + 1
+        self.ran_s += ran_s
+        if run is not None:
+            self.past = [*self.past[1 - _MOST_PAST :], run]
+
+    def keep(self) -> None:
+        """Writes it down; what cannot be written now is written with the next end."""
+        content = {
+            "counted": self.counted,
+            "failures": self.failures,
+            "streak": self.streak,
+            "ran_s": self.ran_s,
+            "past": [dataclasses.asdict(run) for run in self.past],
+        }
+        with contextlib.suppress(OSError):
+            write_json(self.path, content)
+
+
+def past_run(record: RunRecord, checkpointed_s: float | None = None, stopped_s: float | None = None) -> Run:
+    """A run as the meter wants to know it."""
+    return Run(
+        record.started_s,
+        record.placement.size or 1,  # a CPU-only job has one speed
+        len(record.placement.nodes),
+        asked_s=record.asked_s,
+        checkpointed_s=checkpointed_s,
+        stopped_s=stopped_s,
+    )
+
+
+def read_run_history(path: Path) -> RunHistory:
+    """The ledger at a path; an empty one where there is none."""
+    content = read_json(path)
+    try:
+        return _run_history(path, content) if content is not None else RunHistory(path)
+    except (KeyError, TypeError, ValueError):
+        return RunHistory(path)
+
+
+def _run_history(path: Path, content: Any) -> RunHistory:
+    return RunHistory(
+        path,
+        int(content["counted"]),
+        int(content["failures"]),
+        int(content["streak"]),
+        float(content["ran_s"]),
+        [Run(**run) for run in content["past"]],
+    )

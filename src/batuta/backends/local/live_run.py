@@ -1,27 +1,193 @@
-"""One run of a job as it lives: all its replicas together."""
+"""One run of a job: starts, observes and stops its replicas as a gang, and assesses its outcome."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from batuta.backends.local import processes
-from batuta.backends.local.job_files import JobFiles
+from batuta.backends.local.files import read_small
+from batuta.backends.local.job_files import JobFiles, RunRecord, write_first_record, write_record
 from batuta.backends.local.logs import ReplicaLog
-from batuta.backends.local.outcome import Outcome, has_failed, has_succeeded, judge
 from batuta.backends.local.processes import ReplicaSpec, RunningReplica
-from batuta.backends.local.run_record import RunRecord, write_first_record, write_record
-from batuta.backends.local.small_files import read_small
-from batuta.backends.local.state import Phase, ReplicaState
-from batuta.backends.local.supervisor import tree
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaState
+from batuta.backends.local.supervisor import process_tree
+from batuta.core.job import JobState
 
-_OVER = frozenset((Phase.EXITED, Phase.ABSENT))
+_LONGEST_LINE = 300
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]")
+"""Colours, titles and whatever else a terminal would act on."""
+_TROUBLES = ("EAGAIN", "EDQUOT", "EIO", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EROFS", "ETXTBSY")
+_MACHINE_TROUBLE = tuple(os.strerror(getattr(errno, name)) for name in _TROUBLES if hasattr(errno, name))
+"""What a command cannot be blamed for."""
 
 
-class Going(Enum):
+class RunEnd(Enum):
+    """How a run has ended."""
+
+    SUCCEEDED = auto()
+    STOPPED = auto()
+    """Because it was told to."""
+    FAILED = auto()
+    """By its own fault; it may be started again."""
+    FAILED_SETUP = auto()
+    TIME_LIMIT = auto()
+    CANNOT_START = auto()
+    """To try again would not help."""
+    LOST = auto()
+    """By no fault of its own: its runner was killed, the machine went down or has no room."""
+
+
+_FINAL = {
+    RunEnd.SUCCEEDED: JobState.SUCCEEDED,
+    RunEnd.FAILED_SETUP: JobState.FAILED_SETUP,
+    RunEnd.TIME_LIMIT: JobState.FAILED,
+    RunEnd.CANNOT_START: JobState.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run has ended, as a code and as a sentence."""
+
+    end: RunEnd
+    exit_code: int | None = None
+    """As a shell would say it: 128 and the signal's number for one that was killed."""
+    detail: str = ""
+
+    @property
+    def final_state(self) -> JobState | None:
+        """What the job is after it; None when it may be started again."""
+        return _FINAL.get(self.end)
+
+
+def judge(
+    states: Sequence[ReplicaState],
+    *,
+    leaving: bool,
+    shut_down: bool,
+    trailing: bool = False,
+    trouble: str,
+    last_line: Callable[[int], str],
+) -> Outcome:
+    """What became of a run whose replicas are all over.
+
+    `leaving`: it was told to stop, so that only success counts as the job's own end; `shut_down`: the same,
+    but only because the server went down; `trailing`: the others were told to stop when rank 0 had ended well
+    and they did not follow. `trouble`: why not all replicas could be started. `last_line` gives
+    the last line of a rank's log.
+    """
+    if states and all(has_succeeded(state) for state in states):
+        return Outcome(RunEnd.SUCCEEDED, 0)
+    if trailing and has_succeeded(states[0]):
+        late = ", ".join(str(rank) for rank, state in enumerate(states) if not has_succeeded(state))
+        return Outcome(RunEnd.SUCCEEDED, 0, f"rank {late} did not end after rank 0 had, and was stopped")
+    if leaving:
+        return Outcome(RunEnd.STOPPED)
+    if shut_down:
+        return Outcome(RunEnd.LOST, detail="the server was shut down")
+    if trouble:
+        return Outcome(RunEnd.LOST, detail=trouble)
+    return _judge_unasked(states, last_line)
+
+
+def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], str]) -> Outcome:
+    """Attributes the end of a run that was not told to stop."""
+    ranks = range(len(states))
+    for why, verdict in (
+        (ExitReason.SETUP_FAILED, RunEnd.FAILED_SETUP),
+        (ExitReason.TIME_LIMIT, RunEnd.TIME_LIMIT),
+    ):
+        for rank in ranks:
+            if states[rank].why is why:
+                return _told(verdict, states, rank, last_line)
+    for rank in ranks:
+        if states[rank].why is ExitReason.CANNOT_START:
+            end = RunEnd.LOST if states[rank].error.endswith(_MACHINE_TROUBLE) else RunEnd.CANNOT_START
+            return Outcome(end, detail=f"{_who(states, rank)} cannot start: {_plain(states[rank].error)}")
+    # When one is gone, the others soon fail because of that.
+    for rank in ranks:
+        if states[rank].why is ExitReason.KILLED or states[rank].phase is ReplicaPhase.ABSENT:
+            error = f": {states[rank].error}" if states[rank].error else ""
+            detail = f"{_who(states, rank)} was lost: its runner was killed or the machine went down{error}"
+            return Outcome(RunEnd.LOST, detail=detail)
+    failed = [
+        rank for rank in ranks if states[rank].why is ExitReason.EXITED and not has_succeeded(states[rank])
+    ]
+    if failed:
+        # The others often fail because of the first.
+        first = min(failed, key=lambda rank: (states[rank].ended_s or 0.0, rank))
+        return _told(RunEnd.FAILED, states, first, last_line)
+    return Outcome(RunEnd.LOST, detail="it was stopped from outside")
+
+
+def has_failed(state: ReplicaState) -> bool:
+    """Whether a replica has ended in a way that is the end of the whole run."""
+    over = state.phase in {ReplicaPhase.EXITED, ReplicaPhase.ABSENT}
+    return over and not has_succeeded(state)
+
+
+def survivors_in(states: Sequence[ReplicaState]) -> tuple[int, ...]:
+    """Processes that not even SIGKILL could end."""
+    return tuple(pid for state in states for pid in state.survivors)
+
+
+def has_succeeded(state: ReplicaState) -> bool:
+    return state.why is ExitReason.EXITED and state.exit_code == 0
+
+
+def _told(end: RunEnd, states: Sequence[ReplicaState], rank: int, last_line: Callable[[int], str]) -> Outcome:
+    state = states[rank]
+    who = _who(states, rank)
+    how = _how(state)
+    if end is RunEnd.TIME_LIMIT:
+        return Outcome(end, _code(state), f"it reached its time limit ({who} {how})")
+    what = f"setup of {who} failed: it {how}" if end is RunEnd.FAILED_SETUP else f"{who} {how}"
+    line = _plain(last_line(rank))
+    if len(line) > _LONGEST_LINE:
+        line = line[:_LONGEST_LINE] + "…"
+    return Outcome(end, _code(state), f"{what}; its last line: {line}" if line else what)
+
+
+def _plain(line: str) -> str:
+    """What one would read of it. Others see it in their tables: it must not command their terminals."""
+    _, _, shown = _ESCAPES.sub("", line).strip().rpartition("\r")  # a bar is drawn over itself
+    return "".join(one if one.isprintable() else " " for one in shown).strip()
+
+
+def _who(states: Sequence[ReplicaState], rank: int) -> str:
+    return f"rank {rank}" if len(states) > 1 else "the job"
+
+
+def _how(state: ReplicaState) -> str:
+    if state.signal is not None:
+        return f"was ended by signal {state.signal} ({_signal_name(state.signal)})"
+    if state.exit_code is not None:
+        return f"exited with code {state.exit_code}"
+    return "ended"
+
+
+def _code(state: ReplicaState) -> int | None:
+    return 128 + state.signal if state.signal is not None else state.exit_code
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
+
+
+_OVER = frozenset((ReplicaPhase.EXITED, ReplicaPhase.ABSENT))
+
+
+class StopProgress(Enum):
     """How far a run is on its way out."""
 
     NO = auto()
@@ -37,7 +203,7 @@ class LiveRun:
 
     def __init__(self, files: JobFiles, record: RunRecord) -> None:
         self.record = record
-        self.going = Going.NO
+        self.going = StopProgress.NO
         self.trouble = ""
         """Why not all replicas could be started."""
         self.is_partial = False
@@ -50,7 +216,7 @@ class LiveRun:
         self._files = files
         self._folders = [files.replica(record.number, rank) for rank in range(record.ranks)]
         self._replicas: list[RunningReplica | None] = [None] * record.ranks
-        self.states: list[ReplicaState] = [ReplicaState(Phase.ABSENT)] * record.ranks
+        self.states: list[ReplicaState] = [ReplicaState(ReplicaPhase.ABSENT)] * record.ranks
 
     @classmethod
     def start(cls, files: JobFiles, record: RunRecord, specs: Sequence[ReplicaSpec]) -> LiveRun:
@@ -63,7 +229,7 @@ class LiveRun:
         for rank, spec in enumerate(specs):
             try:
                 run._replicas[rank] = processes.launch(run._folders[rank], spec)
-                run.states[rank] = ReplicaState(Phase.STARTING)
+                run.states[rank] = ReplicaState(ReplicaPhase.STARTING)
             except (OSError, processes.RunExists) as problem:
                 run.trouble = f"rank {rank} could not be started: {problem}"
                 run.kill()
@@ -78,7 +244,7 @@ class LiveRun:
             run._replicas[rank] = processes.adopt(run._folders[rank])
             run.look(rank)
         run.request = run.states[0].checkpoint_request if run.states else 0
-        run.is_partial = any(state.phase is Phase.ABSENT for state in run.states)
+        run.is_partial = any(state.phase is ReplicaPhase.ABSENT for state in run.states)
         if (record.leaving or record.trailing) and not run.is_over:
             run.stop()
         return run
@@ -101,7 +267,8 @@ class LiveRun:
     def all_run(self) -> bool:
         """Whether all replicas are past their setup, and none has failed."""
         return all(
-            state.phase is Phase.RUNNING or (state.phase is Phase.EXITED and state.run_begun_s is not None)
+            state.phase is ReplicaPhase.RUNNING
+            or (state.phase is ReplicaPhase.EXITED and state.run_begun_s is not None)
             for state in self.states
         )
 
@@ -146,9 +313,9 @@ class LiveRun:
         """Learns how a replica is now. Of one whose runner was killed, nothing is left afterwards."""
         folder = self._folders[rank]
         state = processes.observe(folder)
-        if not (state.phase.is_alive or state.phase is Phase.EXITED) and self._seems_alive(rank):
+        if not (state.phase.is_alive or state.phase is ReplicaPhase.EXITED) and self._seems_alive(rank):
             return  # it cannot be looked at: no descriptors are left, say
-        self.states[rank] = processes.bury(folder) if state.phase is Phase.LOST else state
+        self.states[rank] = processes.clean_up(folder) if state.phase is ReplicaPhase.LOST else state
 
     def look_at_all(self) -> None:
         for rank, state in enumerate(self.states):
@@ -173,13 +340,13 @@ class LiveRun:
         self.look(0)
         self.request = self.states[0].checkpoint_request + 1
         self.checkpointed_s = None
-        self.going = Going.ASKED
+        self.going = StopProgress.ASKED
         for _, replica in self.replicas:
             processes.request_checkpoint(replica)
 
     def stay(self) -> None:
         """Takes back that it shall go, which is possible as long as it was not told to stop."""
-        self.going = Going.NO
+        self.going = StopProgress.NO
         self.is_announced = False
 
     def move(self, record: RunRecord) -> None:
@@ -194,7 +361,7 @@ class LiveRun:
 
     def stop(self, now_s: float | None = None) -> None:
         """Tells all replicas to end; each kills what is left of it after its grace."""
-        self.going = Going.STOPPING
+        self.going = StopProgress.STOPPING
         self.stop_sent_s = now_s
         for _, replica in self.replicas:
             processes.stop(replica)
@@ -208,19 +375,19 @@ class LiveRun:
         """Ends all of it now, runners too, and waits until it is gone; seconds if need be."""
         self.kill_runners()
         for folder in self._folders:
-            processes.bury(folder)
+            processes.clean_up(folder)
 
     def kill(self) -> None:
         """Ends all replicas without grace."""
-        self.going = Going.KILLED
+        self.going = StopProgress.KILLED
         for _, replica in self.replicas:
             processes.kill(replica)
 
     def kill_runners(self) -> None:
-        """Ends runners that do not answer; what they leave behind is buried at the next look."""
+        """Ends runners that do not answer; what they leave behind is cleaned up at the next look."""
         for _, replica in self.replicas:
             if replica.start is not None:
-                tree.send((replica.pid, replica.start), signal.SIGKILL)
+                process_tree.send((replica.pid, replica.start), signal.SIGKILL)
             elif replica.is_running:
                 with contextlib.suppress(OSError):
                     os.kill(replica.pid, signal.SIGKILL)
@@ -237,7 +404,7 @@ class LiveRun:
             os.kill(replica.pid, 0)
         except OSError:
             return False
-        return tree.start_of(replica.pid) in {None, replica.start}
+        return process_tree.start_of(replica.pid) in {None, replica.start}
 
     def _note(self, record: RunRecord) -> None:
         self.record = record

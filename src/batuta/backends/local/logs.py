@@ -1,7 +1,7 @@
 """A replica's log, read while it is written and rotated.
 
 An offset counts bytes from the first one that was ever logged. It stays valid across rotations: what is no
-longer there is skipped, and a piece says where it really begins. How the files lie: supervisor/capped_log.py.
+longer there is skipped, and a piece says where it really begins. How the files lie: supervisor/output_log.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from batuta.backends.local.small_files import read_small
+from batuta.backends.local.files import read_small
 
 _PIECE_BYTES = 256 * 1024
 _TAIL_BYTES = 8 * 1024 * 1024

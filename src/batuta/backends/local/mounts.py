@@ -1,26 +1,99 @@
-"""`file_mounts` where all nodes are this machine: a link at the target to what lies at the source.
+"""`file_mounts` and `~/sky_workdir` where all nodes are this machine: seen by the job's processes alone.
 
-A target below `~` is in the server's home, a relative one in the working directory. Links stay when the job
-is over: another job may use them by then. What is there already is never replaced.
+Each replica gets a mount namespace of its own (supervisor/mount_namespace.py), in which what a task wants
+mounted is bound to where it wants it. Nothing is left at the targets, and what is there already is not
+touched: it is only not seen by the job. A target below `~` is in the job's home, a relative one in the
+working directory.
+
+`~/sky_workdir` is the working directory, as scripts written for SkyPilot expect it. It is part of every view,
+and of every replica of a server that runs as root; for others a view takes a user namespace, in which `sudo`
+does not work, so it is made for tasks that need it.
+
+Where the machine gives no views, tasks that need one are refused; relative targets are links there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from batuta.spec.task_paths import Mount
+from batuta.backends.local import runner
+from batuta.backends.local.runner_protocol import BindMount
+from batuta.backends.local.supervisor.mount_namespace import sweep
+from batuta.spec.task import Task
+from batuta.spec.task_paths import Mount, is_relative_target
+
+_PROBE_S = 20.0
 
 
 class CannotMount(Exception):
     """A mount cannot be had, and a second try would not help."""
 
 
-def link_mounts(mounts: Iterable[Mount], workdir: Path, home: Path) -> None:
-    """Makes what a task wants mounted be seen where it wants it."""
+class PrivateMounts:
+    """Whether this machine gives jobs private views, found out when it is first asked. For any thread."""
+
+    def __init__(self) -> None:
+        self._asking = threading.Lock()
+        self._why_not: str | None = None
+
+    def why_not(self) -> str:
+        """Why it does not; empty when it does."""
+        with self._asking:
+            if self._why_not is None:
+                self._why_not = _probe()
+            return self._why_not
+
+
+def view_of(task: Task, workdir: Path, home: str, mounts: PrivateMounts) -> list[BindMount]:
+    """What a replica sees beside what is there. CannotMount where it needs a view that cannot be had."""
+    needed = [mount for mount in task.file_mounts if not is_relative_target(mount.target)]
+    sky = task.mentions_sky_workdir
+    is_root = os.geteuid() == 0
+    if not (task.file_mounts or sky or is_root) or sys.platform != "linux":
+        return []
+    if why := mounts.why_not():
+        if needed or sky:
+            target = needed[0].target if needed else "~/sky_workdir"
+            raise CannotMount(
+                f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})"
+            )
+        return []
+    own = f"{home}/sky_workdir"
+    # A working directory inside of it would not be found any more.
+    is_inside = os.path.realpath(workdir).startswith(os.path.realpath(own) + "/")
+    return [
+        BindMount(str(workdir), own, optional=not sky or is_inside),
+        *(BindMount(mount.source, _place(mount.target, workdir, home)) for mount in task.file_mounts),
+    ]
+
+
+def lock_folder() -> Path:
+    """Where the mount points that are in use are known to all servers of this user."""
+    folder = Path(tempfile.gettempdir()) / f"batuta-mount-points-{os.geteuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not folder.is_dir() or folder.is_symlink() or found.st_uid != os.geteuid():
+        raise CannotMount(f"{folder} belongs to somebody else: mount points cannot be noted there")
+    return folder
+
+
+def sweep_mount_points() -> None:
+    """Removes the mount points of replicas whose runners were killed; those in use stay."""
+    with contextlib.suppress(CannotMount, OSError):
+        sweep(str(lock_folder()))
+
+
+def link_mounts(mounts: Iterable[Mount], workdir: Path) -> None:
+    """Makes relative targets be seen where there are no views: by links in the working directory."""
     for mount in mounts:
-        target = _place(mount.target.rstrip("/"), workdir, home)
+        target = workdir / mount.target.rstrip("/")
         try:
             if not _is_linked(mount, target):
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -29,10 +102,10 @@ def link_mounts(mounts: Iterable[Mount], workdir: Path, home: Path) -> None:
             raise CannotMount(f"file_mounts: {target} cannot be made: {problem.strerror}") from problem
 
 
-def _place(target: str, workdir: Path, home: Path) -> Path:
+def _place(target: str, workdir: Path, home: str) -> str:
     if target == "~" or target.startswith("~/"):
-        return home / target[2:]
-    return workdir / target  # an absolute one stays as it is
+        return os.path.normpath(f"{home}/{target[2:]}")
+    return os.path.normpath(workdir / target)  # an absolute one stays as it is
 
 
 def _link(mount: Mount, target: Path) -> None:
@@ -49,3 +122,14 @@ def _is_linked(mount: Mount, target: Path) -> bool:
     if os.path.realpath(target) == os.path.realpath(mount.source):
         return True
     raise CannotMount(f"file_mounts: something else than {mount.source} is at {target} already")
+
+
+def _probe() -> str:
+    if sys.platform != "linux":
+        return "this is not Linux"
+    words: Sequence[str] = [sys.executable, "-I", "-S", runner.__file__, runner.CAN_MOUNT]
+    try:
+        done = subprocess.run(words, capture_output=True, timeout=_PROBE_S, check=False, text=True)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return str(problem)[:200]
+    return "" if done.returncode == 0 else (done.stdout.strip() or done.stderr.strip())[-200:] or "it fails"

@@ -2,31 +2,90 @@
 
 A replica has a directory for each of its runs, used once:
 
-    spec.json     what to run (spec.py); locked as long as its runner lives
+    spec.json     what to run (runner_protocol.py); locked as long as its runner lives
     state.json    how it goes, written by the runner (supervisor/report.py); never half-written
     setup.sh, run.sh, runner.err
 
 The server starts a runner and may then be killed at any instant: the lock passes from the server to the
-runner with no moment in between at which nobody holds it. So `spec.json` without `state.json` is either a
-replica that is just starting (locked) or one that nobody will ever start (not locked); a new server cannot
+runner with no moment in between at which it is free. So `spec.json` without `state.json` is either a
+replica that is just starting (locked) or one that will never start (not locked); a new server cannot
 take one for the other.
+
+When a runner is gone, the processes of its run are found and killed. The kernel ends the main process with
+its runner; what the main process has forked loses its ancestors and lives on. It is found by `BATUTA_RUN` in
+its environment, by the session of the main process, and by descent from these. (A program that sets its title
+writes over its environment; one that leaves the session keeps the environment.)
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.backends.local import runner
-from batuta.backends.local.leftovers import find_leftovers, kill_leftovers
-from batuta.backends.local.spec import ReplicaSpec, write_spec
-from batuta.backends.local.state import Phase, ReplicaState, read_state, write_state
-from batuta.backends.local.supervisor import tree
+from batuta.backends.local.runner_protocol import (
+    ReplicaPhase,
+    ReplicaSpec,
+    ReplicaState,
+    read_state,
+    write_spec,
+    write_state,
+)
+from batuta.backends.local.supervisor import process_tree
+from batuta.backends.local.supervisor.process_tree import Entry
+
+_WITHIN_S = 10.0
+
+
+def kill_leftovers(run_id: str, session: process_tree.Process | None = None) -> int:
+    """Kills what is left of a run, and waits until it is gone, at most ten seconds; how many processes.
+
+    Only for a run whose runner is gone: a living runner's processes would be found too.
+    """
+    killed: set[process_tree.Process] = set()
+    give_up = time.monotonic() + _WITHIN_S
+    while left := find_leftovers(run_id, session):
+        for entry in left:
+            if process_tree.send(entry.process, signal.SIGKILL):
+                killed.add(entry.process)
+        if time.monotonic() > give_up:
+            break
+        time.sleep(0.002)
+    return len(killed)
+
+
+def find_leftovers(run_id: str, session: process_tree.Process | None = None) -> list[Entry]:
+    """The living processes of a run, wherever they hang now; never this process, nor a runner."""
+    mark = f"BATUTA_RUN={run_id}".encode()
+    own = {os.getpid(), os.getppid()}
+    roots = [
+        entry
+        for entry in process_tree.all_entries()
+        if entry.pid not in own and (_is_member(entry, session) or process_tree.is_marked(entry.pid, mark))
+    ]
+    below = process_tree.descendants({entry.pid for entry in roots}) if roots else []
+    return [entry for entry in (*roots, *below) if entry.pid not in own and not entry.dead]
+
+
+def _is_member(entry: Entry, session: process_tree.Process | None) -> bool:
+    """Whether it is in the session that the main process led.
+
+    A session keeps its number from being used again. If its leader's pid belongs to another process now, the
+    session is over, and the number means another one.
+    """
+    if session is None or entry.session != session[0] or entry.start < session[1]:
+        return False
+    leader = process_tree.look_up(session[0])
+    return leader is None or leader.start == session[1]
+
 
 __all__ = [
     "ReplicaSpec",
@@ -34,7 +93,7 @@ __all__ = [
     "RunExists",
     "RunningReplica",
     "adopt",
-    "bury",
+    "clean_up",
     "find_leftovers",
     "kill",
     "kill_leftovers",
@@ -46,6 +105,7 @@ __all__ = [
 
 _LOCK_FILE = 3
 _STARTS_WITHIN_S = 10.0
+_REMOVES_WITHIN_S = 30.0
 _LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")  # an interpreter may need them to start
 
 
@@ -66,7 +126,7 @@ class RunningReplica:
     def is_running(self) -> bool:
         if self.start is None:  # no /proc here
             return _is_locked(self.run_dir)
-        return tree.is_running((self.pid, self.start))
+        return process_tree.is_running((self.pid, self.start))
 
 
 def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
@@ -85,7 +145,7 @@ def launch(run_dir: Path, spec: ReplicaSpec) -> RunningReplica:
         pid = _spawn(run_dir, spec.run_id, lock)
     finally:
         os.close(lock)  # the runner has it as well, so it stays locked
-    return RunningReplica(spec.run_id, run_dir, pid, tree.start_of(pid))
+    return RunningReplica(spec.run_id, run_dir, pid, process_tree.start_of(pid))
 
 
 def observe(run_dir: Path) -> ReplicaState:
@@ -93,21 +153,21 @@ def observe(run_dir: Path) -> ReplicaState:
     state = read_state(run_dir)
     if state is None:
         if _is_locked(run_dir):
-            return ReplicaState(phase=Phase.STARTING)
+            return ReplicaState(phase=ReplicaPhase.STARTING)
         state = read_state(run_dir)  # it may have run and ended since
         if state is None:
-            return ReplicaState(phase=Phase.ABSENT, error=_complaint(run_dir))
-    if state.phase is Phase.EXITED or _runs(run_dir, state):
+            return ReplicaState(phase=ReplicaPhase.ABSENT, error=_complaint(run_dir))
+    if state.phase is ReplicaPhase.EXITED or _runs(run_dir, state):
         return state
     last = read_state(run_dir) or state
-    return last if last.phase is Phase.EXITED else last.lost(_complaint(run_dir))
+    return last if last.phase is ReplicaPhase.EXITED else last.lost(_complaint(run_dir))
 
 
 def adopt(run_dir: Path, within_s: float = _STARTS_WITHIN_S) -> RunningReplica | None:
     """The replica that a former server started here, if it still runs; waits for one that just starts."""
     give_up = time.monotonic() + within_s
     state = observe(run_dir)
-    while state.phase is Phase.STARTING and state.runner_pid is None and time.monotonic() < give_up:
+    while state.phase is ReplicaPhase.STARTING and state.runner_pid is None and time.monotonic() < give_up:
         time.sleep(0.005)
         state = observe(run_dir)
     if not state.phase.is_alive or state.runner_pid is None:
@@ -115,19 +175,33 @@ def adopt(run_dir: Path, within_s: float = _STARTS_WITHIN_S) -> RunningReplica |
     return RunningReplica(state.run_id, run_dir, state.runner_pid, state.runner_start)
 
 
-def bury(run_dir: Path) -> ReplicaState:
+def clean_up(run_dir: Path) -> ReplicaState:
     """The final state of a replica whose runner is gone. Of one that was killed, no process is left behind.
 
     Nothing else may be started in its place before this returns.
     """
     state = observe(run_dir)
-    if state.phase is not Phase.LOST:
+    if state.phase is not ReplicaPhase.LOST:
         return state
     kill_leftovers(state.run_id, session=state.session)
+    _remove_container(run_dir)
     left = find_leftovers(state.run_id, session=state.session)
     final = state.killed(time.time(), survivors=tuple(entry.pid for entry in left))
     write_state(run_dir, final)  # on a full disk the next one comes to the same conclusion
     return final
+
+
+def _remove_container(run_dir: Path) -> None:
+    """Does what the runner was to do last, where its run had a container."""
+    try:
+        spec = json.loads((run_dir / "spec.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if argv := spec.get("cleanup"):
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                argv, env=spec["env"], cwd="/", capture_output=True, timeout=_REMOVES_WITHIN_S, check=False
+            )
 
 
 def request_checkpoint(replica: RunningReplica) -> bool:
@@ -144,7 +218,7 @@ def stop(replica: RunningReplica) -> bool:
 
     To ask again changes nothing: a server that was started again cannot know whether the last one did.
     """
-    if observe(replica.run_dir).phase is Phase.STOPPING:
+    if observe(replica.run_dir).phase is ReplicaPhase.STOPPING:
         return replica.is_running
     return _tell(replica, signal.SIGTERM)
 
@@ -157,7 +231,7 @@ def kill(replica: RunningReplica) -> bool:
 
 def _tell(replica: RunningReplica, number: signal.Signals) -> bool:
     if replica.start is not None:
-        return tree.send((replica.pid, replica.start), number)
+        return process_tree.send((replica.pid, replica.start), number)
     if not _is_locked(replica.run_dir):
         return False
     try:
@@ -173,7 +247,9 @@ def _runs(run_dir: Path, state: ReplicaState) -> bool:
         return False
     if state.runner_start is None:
         return _is_locked(run_dir)
-    return state.boot_id == tree.boot_id() and tree.is_running((state.runner_pid, state.runner_start))
+    return state.boot_id == process_tree.boot_id() and process_tree.is_running(
+        (state.runner_pid, state.runner_start)
+    )
 
 
 def _complaint(run_dir: Path) -> str:

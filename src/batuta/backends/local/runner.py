@@ -14,10 +14,23 @@ _LOCK = 3
 """The descriptor at which the server hands over its lock on `spec.json`: held as long as the runner lives."""
 
 
+CAN_MOUNT = "--can-mount"
+"""In place of RUN_DIR: says why replicas cannot have a private view of the file system, or ends with 0."""
+
+
+def _can_mount() -> int:
+    _find_supervisor()
+    from batuta.backends.local.supervisor.mount_namespace import why_not
+
+    found = why_not()
+    os.write(1, found.encode())
+    return 1 if found else 0
+
+
 def _run(run_dir: str) -> int:
     _find_supervisor()
     _detach()
-    from batuta.backends.local.supervisor.light import PR_SET_NAME, parse, prctl
+    from batuta.backends.local.supervisor.lean_stdlib import PR_SET_NAME, parse, prctl
     from batuta.backends.local.supervisor.loop import Supervisor
     from batuta.backends.local.supervisor.report import Report
 
@@ -71,6 +84,8 @@ def _own(spec_path: str) -> bool:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == CAN_MOUNT:
+        os._exit(_can_mount())
     try:
         where = os.path.abspath(sys.argv[1])
         code = _run(where)

@@ -19,12 +19,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from batuta.backends.local.processes import RunningReplica
+from batuta.engine.fence import Fence
 
 _NO_PIDFD = -1
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class RunnerEvent:
     """Something has happened to a run: its runner is gone, or its state.json has changed."""
 
     run_id: str
@@ -40,7 +41,11 @@ class Watch:
     """
 
     def __init__(
-        self, deliver: Callable[[News], None], doorbell: Path | None = None, poll_s: float = 0.25
+        self,
+        deliver: Callable[[RunnerEvent], None],
+        doorbell: Path | None = None,
+        poll_s: float = 0.25,
+        fence: Fence | None = None,
     ) -> None:
         self._deliver = deliver
         self._poll_s = poll_s
@@ -59,8 +64,7 @@ class Watch:
         self._bell = -1 if doorbell is None else _open_doorbell(doorbell)
         if self._bell >= 0:
             self._epoll.register(self._bell, select.POLLIN)
-        self._thread = threading.Thread(target=self._run, name="batuta-watch", daemon=True)
-        self._thread.start()
+        self._thread = (fence or Fence()).start("watch over processes", self._run)
 
     def add(self, replica: RunningReplica) -> None:
         """Begins to watch a runner. Of one that has ended already, the end is delivered too."""
@@ -134,7 +138,7 @@ class Watch:
             return
         *lines, self._rest = text.split(b"\n")
         for line in dict.fromkeys(lines):
-            self._deliver(News(line.decode(errors="replace"), ended=False))
+            self._deliver(RunnerEvent(line.decode(errors="replace"), ended=False))
 
     def _end_of_pidfd(self, pidfd: int) -> None:
         with self._mutex:
@@ -145,7 +149,7 @@ class Watch:
             with contextlib.suppress(ChildProcessError):  # a former server's
                 os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
             self._remove(replica.run_id)
-        self._deliver(News(replica.run_id, ended=True))
+        self._deliver(RunnerEvent(replica.run_id, ended=True))
 
     def _look_at_polled(self) -> None:
         with self._mutex:
@@ -155,7 +159,7 @@ class Watch:
                     os.waitpid(replica.pid, os.WNOHANG)
                 self._remove(replica.run_id)
         for replica in over:
-            self._deliver(News(replica.run_id, ended=True))
+            self._deliver(RunnerEvent(replica.run_id, ended=True))
 
     def _remove(self, run_id: str) -> None:
         pidfd = self._pidfds.pop(run_id, _NO_PIDFD)

@@ -1,10 +1,10 @@
-"""What goes wrong in a simulated cluster: drawn with a seed, or written down in a script.
+"""Failures of a simulated cluster: drawn with a seed, or read from a script.
 
 Drawn: `mtbf=30d,mttr=2h` (mean time between failures of a node, mean time to repair), `gpu-mtbf`, `gpu-mttr`
 (of one GPU), `slow-mtbf`, `slow-mttr` (a node that runs slowly for a while), `slow-factor=0.5` (its speed
 then).
 
-Written: YAML (a list) or JSON lines, one record each, in any order:
+Script: YAML (a list) or JSON lines, one record each, in any order:
 
     - {time_s: 3600, kind: node-lost, node: t4-003}
     - {time_s: 7200, kind: node-returned, node: t4-003}
@@ -25,10 +25,9 @@ from typing import Any
 import numpy as np
 
 from batuta.core.cluster import Node, NodeName
-from batuta.spec.duration import parse_duration_s
-from batuta.spec.problem import InputError, Problem, did_you_mean
-from batuta.spec.text_file import read_text
-from batuta.spec.yaml_nodes import YamlNode, YamlReader
+from batuta.spec.problem import InputError, Problem, did_you_mean, read_text
+from batuta.spec.quantity import parse_duration_s
+from batuta.spec.yaml_reader import YamlNode, YamlReader
 
 
 class FailureKind(StrEnum):
@@ -44,7 +43,7 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
-    """One thing that happens at one moment."""
+    """One failure, repair or change of speed."""
 
     time_s: float
     kind: FailureKind
@@ -63,7 +62,7 @@ class FailureOptions:
     """
 
     until_s: float
-    """Nothing begins after this; what has begun is always ended, so that no job waits for ever."""
+    """No failure begins after this time; each is always repaired, so that no job waits forever."""
     seed: int = 0
     node_mtbf_s: float | None = None
     """Mean time between failures of one node."""
@@ -123,7 +122,9 @@ def parse_failure_options(text: str) -> FailureOptions:
     options = FailureOptions(until_s=1.0, **values)
     problems += options.problems()
     if (options.node_mtbf_s, options.gpu_mtbf_s, options.straggler_mtbf_s) == (None, None, None):
-        problems = problems or [Problem(f"failures: {text!r} says not how often anything fails", fix=_FIX)]
+        problems = problems or [
+            Problem(f"failures: {text!r} does not say how often anything fails", fix=_FIX)
+        ]
     if problems:
         raise InputError(problems)
     return options
@@ -159,19 +160,21 @@ def _failures_of(index: int, node: Node, options: FailureOptions) -> Iterator[Fa
     kind = FailureKind
     if options.node_mtbf_s is not None:
         draws = _draws(options.seed, index, 0)
-        for begin, end in _spells(draws, options.node_mtbf_s, options.node_mttr_s, options.until_s):
+        for begin, end in _periods(draws, options.node_mtbf_s, options.node_mttr_s, options.until_s):
             yield FailureRecord(begin, kind.NODE_LOST, node.name)
             yield FailureRecord(end, kind.NODE_RETURNED, node.name)
     if options.straggler_mtbf_s is not None:
         draws = _draws(options.seed, index, 1)
         low, high = options.straggler_factors
-        for begin, end in _spells(draws, options.straggler_mtbf_s, options.straggler_mttr_s, options.until_s):
+        for begin, end in _periods(
+            draws, options.straggler_mtbf_s, options.straggler_mttr_s, options.until_s
+        ):
             factor = low + (high - low) * next(draws)
             yield FailureRecord(begin, kind.SLOW, node.name, factor=factor)
             yield FailureRecord(end, kind.NORMAL, node.name)
     for gpu in range(node.gpus if options.gpu_mtbf_s is not None else 0):
         draws = _draws(options.seed, index, 2 + gpu)
-        for begin, end in _spells(draws, options.gpu_mtbf_s or 0.0, options.gpu_mttr_s, options.until_s):
+        for begin, end in _periods(draws, options.gpu_mtbf_s or 0.0, options.gpu_mttr_s, options.until_s):
             yield FailureRecord(begin, kind.GPU_FAILED, node.name, gpu)
             yield FailureRecord(end, kind.GPU_REPAIRED, node.name, gpu)
 
@@ -183,10 +186,10 @@ def _draws(seed: int, node: int, process: int) -> Iterator[float]:
         yield generator.random()
 
 
-def _spells(
+def _periods(
     draws: Iterator[float], mtbf_s: float, mttr_s: float, until_s: float
 ) -> Iterator[tuple[float, float]]:
-    """When it begins and ends, again and again."""
+    """The beginnings and ends of failures, one after another."""
     end = 0.0
     while True:
         begin = end - mtbf_s * math.log(1.0 - next(draws))

@@ -1,27 +1,28 @@
-"""Watches a simulation and keeps what reports need."""
+"""What is recorded while a simulation runs: segments, timeline, job results, the decisions on one job."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from batuta.backends.sim.result import JobResult, Segment, Timeline
 from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Placement
-from batuta.core.command import Migrate, Preempt, Stop
 from batuta.core.event import Event, GpuFailed, JobEnded, JobInterrupted, NodeLost, Planned
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.layout import Layout
-from batuta.core.plan import Plan
+from batuta.core.plan import Decision, Migrate, Plan, Preempt, Stop
+from batuta.core.reason import Reason
 from batuta.core.world import World
 
 _NAN = float("nan")
 
 
 class Recorder:
-    """A watcher of the engine. Segments of placements are kept only when asked: a big trace has millions."""
+    """A watcher of the engine. Segments of placements are optional: a big trace has millions."""
 
     def __init__(self, keep_segments: bool = True) -> None:
         self.events = 0
@@ -72,6 +73,8 @@ class Recorder:
         opened = self._open.pop(job, None)
         if opened is not None and time_s > opened[0]:
             begun_s, placement = opened
+            if not placement.size:
+                return  # segments are of GPUs, and a CPU-only job holds none
             self.segments.append(Segment(job, begun_s, time_s, placement.size, placement.nodes))
 
     def look(self, world: World, time_s: float) -> None:
@@ -80,7 +83,7 @@ class Recorder:
         if times and times[-1] == time_s:
             del times[-1:], self._ints[-5:]
         times.append(time_s)
-        running = int(np.count_nonzero(world.jobs.i("gpus")))
+        running = int(np.count_nonzero(world.jobs.held))
         self._ints.extend((sum(world.capacity()), running, world.jobs.n, *free_and_fragmented(world.layout)))
 
     def timeline(self) -> Timeline:
@@ -111,7 +114,7 @@ def job_results(
     lost_gpu_s: dict[JobId, float],
     alone_s: Callable[[JobId, float], float],
 ) -> tuple[JobResult, ...]:
-    """The lives of all jobs, those that are not over included, in submit order."""
+    """The results of all jobs, also of those that have not ended, in submit order."""
     past = world.past
     living = {job.id: row for row, job in enumerate(world.jobs.jobs)}
     everyone: list[Job] = [*(p.job for p in past.values()), *world.jobs.jobs]
@@ -126,8 +129,8 @@ def job_results(
             gpu_s, restarts = over.attained_gpu_s, over.restarts
         else:
             row = living[job.id]
-            state, first_s = world.state_of(row), float(world.jobs.f("first_start_s")[row])
-            gpu_s, restarts = _attained_gpu_s(world, row), int(world.jobs.i("restarts")[row])
+            state, first_s = world.state_of(row), float(world.jobs.first_start_s[row])
+            gpu_s, restarts = attained_gpu_s(world, row, world.now_s), int(world.jobs.restarts[row])
         fairness = _NAN
         if state is JobState.SUCCEEDED:
             fair_s = alone_s(job.id, share)
@@ -139,7 +142,7 @@ def job_results(
                 user=job.user,
                 queue=job.queue,
                 state=state,
-                size=job.size,
+                size=job.gpus,
                 submit_s=job.submit_s,
                 first_start_s=first_s,
                 end_s=end_s,
@@ -154,15 +157,15 @@ def job_results(
     return tuple(found)
 
 
-def _attained_gpu_s(world: World, row: int) -> float:
-    """GPU-seconds of a job that is not over, up to now."""
+def attained_gpu_s(world: World, row: int, now_s: float) -> float:
+    """GPU-seconds that a living job has held up to this time."""
     jobs = world.jobs
-    since_s = max(world.now_s - float(jobs.f("anchor_s")[row]), 0.0)
-    return float(jobs.f("attained_gpu_s")[row]) + int(jobs.i("gpus")[row]) * since_s
+    since_s = max(now_s - float(jobs.anchor_s[row]), 0.0)
+    return float(jobs.attained_gpu_s[row]) + int(jobs.gpus()[row]) * since_s
 
 
 class Contention:
-    """How many GPUs a fair share of the cluster was, on average over a job's life."""
+    """The average fair share of the cluster in GPUs over a job's life."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._time_s = timeline.time_s
@@ -172,7 +175,7 @@ class Contention:
         self._gpu_s = np.concatenate([[0.0], np.cumsum(timeline.capacity_gpus[:-1] * lengths)])
 
     def shares(self, from_s: FloatArray, to_s: FloatArray) -> FloatArray:
-        """For each job GPUs per job alive; 1 GPU where nothing is known. All at once: traces are long."""
+        """GPUs per living job, for each job; 1 where nothing is known. As arrays: traces are long."""
         shares = np.ones(len(from_s))
         if len(self._time_s) < 2:
             return shares
@@ -181,3 +184,34 @@ class Contention:
         known = (to_s > from_s) & (gpus > 0)
         shares[known] = gpus[known] / np.maximum(jobs, to_s - from_s)[known]
         return shares
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionChange:
+    """From this time on, this was the decision."""
+
+    time_s: float
+    decision: Decision
+    command: str
+    """What was done to the job at that moment; empty when nothing was."""
+
+
+@dataclass(slots=True)
+class DecisionHistory:
+    """Records every change of the decision on one job while a simulation runs."""
+
+    job: JobId
+    changes: list[DecisionChange] = field(default_factory=list)
+
+    def watch(self, world: World, plan: Plan) -> None:
+        decision = plan.decisions.of(self.job)
+        if decision is None:
+            return
+        if decision.reason is Reason.IN_TRANSITION:
+            return  # The command that began it is recorded already.
+        done = next((c for c in plan.commands if c.job == self.job), None)
+        done_text = f"{type(done).__name__.lower()}: {done.reason.sentence(done.evidence)}" if done else ""
+        last = self.changes[-1].decision if self.changes else None
+        if done is None and last is not None and (last.reason, last.gpus) == (decision.reason, decision.gpus):
+            return
+        self.changes.append(DecisionChange(plan.time_s, decision, done_text))

@@ -1,4 +1,4 @@
-"""What a simulation found: per job, over time, and in sum."""
+"""The result of a simulation: per job, over time, and in sum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batuta.core.job import JobId, JobState
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The life of one job. Times are NaN for what did not happen."""
+    """The result of one job. Times are NaN for what did not happen."""
 
     id: JobId
     application: str
@@ -45,7 +45,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A stretch of time in which a job had the same GPUs."""
+    """A period in which a job had the same GPUs."""
 
     job: JobId
     start_s: float

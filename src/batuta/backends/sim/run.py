@@ -1,4 +1,4 @@
-"""One simulation from beginning to end: the engine on simulated machines, watched by a recorder."""
+"""One simulation from beginning to end: the engine on a simulated backend, with a recorder."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ import numpy as np
 
 from batuta.backends.sim.recorder import Recorder, job_results
 from batuta.backends.sim.result import RunResult
-from batuta.core.apply import apply
 from batuta.core.arrays import FloatArray
 from batuta.core.cluster import Node
-from batuta.core.decide import STEPS, Rules
+from batuta.core.decide import STEPS, SchedulerProfile
 from batuta.core.event import Event, QuotaSet
 from batuta.core.job import JobId
 from batuta.core.plan import Plan
-from batuta.core.quota import Quota
+from batuta.core.quota import DEFAULT_QUEUE, Quota, rest_of, tell_rest
 from batuta.core.world import World
-from batuta.engine.journal import NoJournal
+from batuta.engine.journal import JournaledWorld, NoJournal
 from batuta.engine.loop import Cadence, Engine
+from batuta.engine.observers import Observer
 from batuta.engine.ports import Backend, Journal
 
 
 class SimulatedBackend(Backend, Protocol):
-    """A backend that also knows the truth that reports need."""
+    """A simulated backend, which also knows the truth that reports need."""
 
     nodes: Sequence[Node]
     lost_gpu_s: dict[JobId, float]
@@ -35,7 +35,7 @@ class SimulatedBackend(Backend, Protocol):
     def opening(self) -> list[Event]: ...
 
     def alone_s(self, job: JobId, gpus: float) -> float:
-        """Run time of a job alone on so many GPUs (a fraction means: that share of the time)."""
+        """Run time of a job alone on this many GPUs (a fraction: that share of the time)."""
         ...
 
     def waiting(self) -> int: ...
@@ -46,8 +46,8 @@ class SimulatedBackend(Backend, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What a run is called in its result, and how much of it is kept."""
+class RunOptions:
+    """The names of a run in its result, its quota, and how much is recorded."""
 
     workload: str
     cluster: str
@@ -55,11 +55,11 @@ class Setting:
     keep_segments: bool = True
     notes: tuple[str, ...] = ()
     quota: Quota = field(default_factory=Quota)
-    """Who may use how much, from the beginning on."""
+    """The quota from the beginning on."""
 
 
 _WIDTH = len(STEPS) + 1
-"""Marks of one cycle."""
+"""Time stamps of one cycle."""
 
 
 @dataclass(slots=True)
@@ -75,28 +75,33 @@ class StepTimes:
 
     def after_step(self, step: str) -> None:
         if step == STEPS[0]:
-            # Where quota is given out anew, what came before counts to this step.
+            # A cycle that admits again restarts its steps: what came before counts to this step.
             del self._marks[len(self._marks) - len(self._marks) % _WIDTH :]
             self._marks.append(self._begun)
         self._marks.append(time.perf_counter())
 
     def by_step_ms(self) -> FloatArray:
-        """A row for each cycle, a column for each step. A cycle that was broken off is left out."""
+        """A row for each cycle, a column for each step. A cycle that was interrupted is left out."""
         cycles = len(self._marks) // _WIDTH
         return np.diff(np.array(self._marks[: cycles * _WIDTH]).reshape(cycles, _WIDTH)) * 1e3
 
 
-class _Progress:
-    """Watches for the recorder, and tells how far the run is."""
+class _Observer(Observer):
+    """Passes what the engine does to the recorder and the callbacks."""
 
     def __init__(
-        self, recorder: Recorder, times: StepTimes, tell: Callable[[float, int], None] | None
+        self,
+        recorder: Recorder,
+        times: StepTimes,
+        tell: Callable[[float, int], None] | None,
+        watch: Callable[[World, Plan], None] | None,
     ) -> None:
         self._recorder = recorder
-        # Straight through: these two are called for every event and every cycle.
-        self.saw = recorder.saw
-        self.deciding = times.begin
-        self._tell = tell
+        # Bound directly: the engine calls these for every event and every cycle.
+        self.saw = recorder.saw  # type: ignore[method-assign]
+        self.deciding = times.begin  # type: ignore[method-assign]
+        self.step_done = times.after_step  # type: ignore[method-assign]
+        self._tell, self._watch = tell, watch
         self._cycles = 0
 
     def postponed(self, world: World) -> None:
@@ -107,12 +112,14 @@ class _Progress:
         self._cycles += 1
         if self._tell is not None and self._cycles % 256 == 0:
             self._tell(plan.time_s, len(world.past))
+        if self._watch is not None:
+            self._watch(world, plan)
 
 
 def simulate(
     backend: SimulatedBackend,
-    rules: Rules,
-    setting: Setting,
+    rules: SchedulerProfile,
+    setting: RunOptions,
     cadence: Cadence = Cadence(),  # noqa: B008  (frozen)
     journal: Journal | None = None,
     tell: Callable[[float, int], None] | None = None,
@@ -121,23 +128,19 @@ def simulate(
 ) -> RunResult:
     """Runs a workload to its end, or until interrupted: then the result says that it is not complete.
 
-    Plans say why each job has what it has if `explains` is set; None: if a journal or `watch` sees them.
+    `tell` hears of the progress now and then, `watch` sees every plan. Plans explain each decision if
+    `explains` is set; None: if a journal or `watch` sees them.
     """
     if explains is None:
         explains = journal is not None or watch is not None
     rules = replace(rules, explains=explains)
     world, recorder, times = World(), Recorder(setting.keep_segments), StepTimes()
-    journal = journal or NoJournal()
     opening = backend.opening()
     if setting.quota:
         opening.append(QuotaSet(0.0, setting.quota))
-    for event in opening:
-        journal.append(event)
-        apply(world, event)
-    watcher = _Progress(recorder, times, tell)
-    if watch is not None:
-        watcher = _Watched(recorder, times, tell, watch)
-    engine = Engine(world, backend, rules, journal, watcher, cadence, times.after_step)
+    state = JournaledWorld(world, journal or NoJournal())
+    state.record_all(opening)
+    engine = Engine(state, backend, rules, _Observer(recorder, times, tell, watch), cadence)
     begun_cpu_s = time.process_time()
     complete = True
     try:
@@ -152,6 +155,8 @@ def simulate(
     notes = list(setting.notes)
     if complete and backend.waiting():
         notes.append(f"{backend.waiting()} jobs were never started")
+        if rest_of(world.effective_quota) and any(job.queue == DEFAULT_QUEUE for job in world.jobs.jobs):
+            notes.append(tell_rest(world.effective_quota))
     return RunResult(
         policy=rules.policy.name,
         workload=setting.workload,
@@ -168,21 +173,3 @@ def simulate(
         complete=complete,
         notes=tuple(notes),
     )
-
-
-class _Watched(_Progress):
-    """Also shows every plan to somebody, for the story of one job."""
-
-    def __init__(
-        self,
-        recorder: Recorder,
-        times: StepTimes,
-        tell: Callable[[float, int], None] | None,
-        watch: Callable[[World, Plan], None],
-    ) -> None:
-        super().__init__(recorder, times, tell)
-        self._watch = watch
-
-    def decided(self, world: World, plan: Plan) -> None:
-        super().decided(world, plan)
-        self._watch(world, plan)

@@ -1,1 +1,1 @@
-"""A Kubernetes cluster as the verbs see one: UnifiedJobs read and written with the user's own rights."""
+"""The client of a Kubernetes cluster: reads and writes UnifiedJobs with the rights of the user."""

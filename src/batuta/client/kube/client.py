@@ -1,4 +1,4 @@
-"""A cluster as the verbs talk to one: no server of ours in between, and no rights but the user's own."""
+"""`KubeClient`: a Kubernetes cluster as a `Connection`, with the rights of the user and no server between."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self, TypeAlias
 
+from batuta.apitypes import resources as a
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Forbidden
-from batuta.backends.kube.operator.watched import UNIFIED_JOB
+from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.unified_job.from_task import TaskManifests
 from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.client import answers as a
 from batuta.client.errors import ClientError, WaitTimeoutError
-from batuta.client.kube import reading, tending, trying, writing
-from batuta.client.kube.events import KubeEvent, event_view, story_of, wanted
-from batuta.client.kube.job_view import job_view, result_of
-from batuta.client.kube.launching import Sender, manifests_of
-from batuta.client.kube.log import follow_log, read_log
+from batuta.client.kube import reading, writing
+from batuta.client.kube.logs import follow_log, follow_logs, read_log, read_logs
+from batuta.client.kube.reading import KubeEvent, event_view, matches, story_of
 from batuta.client.kube.session import Session
+from batuta.client.kube.views import job_view, result_of
+from batuta.client.kube.writing import SubmitContext, manifests_of
 from batuta.client.submission import Submission
 
-AskedJob: TypeAlias = a.Job | str
+JobRef: TypeAlias = a.Job | str
 
 
 class KubeClient:
     """A connection to a cluster. Opens nothing before it is used.
 
-    Wherever a job is asked for, its name, `namespace/name` or a Job will do.
+    A job is given by its name, `namespace/name`, or a Job.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class KubeClient:
     # ------------------------------------------------------------------------------------------------- submit
 
     def send_submission(self, submission: Submission, *, dry_run: bool = False) -> a.Submitted:
-        """Writes it. With `dry_run` the API server checks it, and forgets it."""
+        """Creates the job. With `dry_run` the API server only checks it."""
         found = self._manifests(submission)
         made = self._session.run(lambda api: writing.submit(api, found, dry_run=dry_run))
         return a.Submitted(job_view(made, time.time()), found.notes)
@@ -78,37 +78,37 @@ class KubeClient:
         return self._manifests(submission).job
 
     def _manifests(self, submission: Submission) -> TaskManifests:
-        sender = Sender(
-            namespace=self._session.run(self._home),
-            user=lambda: self._session.run(writing.own_name),
-            products=lambda: self._session.run(reading.products),
+        context = SubmitContext(
+            namespace=self._session.run(self._own_namespace),
+            user=lambda: self._session.run(writing.own_user_name),
+            products=lambda: self._session.run(reading.gpu_products),
         )
-        return manifests_of(submission, sender)
+        return manifests_of(submission, context)
 
     # --------------------------------------------------------------------------------------------------- try
 
     def try_out(self, submission: Submission) -> tuple[str, tuple[str, ...]]:
-        """Writes a TrialRun of it; its name, and what is to be known about it."""
-        found = trying.trial_manifests(submission, self._manifests)
-        made = self._session.run(lambda api: trying.create(api, found))
+        """Creates a TrialRun; returns its name, and notes."""
+        found = writing.trial_manifests(submission, self._manifests)
+        made = self._session.run(lambda api: writing.create_trial(api, found))
         return made.metadata.name, found.notes
 
     def trial(self, name: str) -> tuple[str, a.Trial]:
-        """The state of a TrialRun, and what it has shown so far."""
+        """The state of a TrialRun, and its results so far."""
         namespace = self.namespace
-        run = self._session.run(lambda api: trying.find(api, name, namespace))
-        return run.status.state, trying.trial_view(run)
+        run = self._session.run(lambda api: writing.find_trial(api, name, namespace))
+        return run.status.state, writing.trial_view(run)
 
     @property
     def namespace(self) -> str:
-        """Where new jobs come into."""
-        return self._session.run(self._home)
+        """The namespace of new jobs."""
+        return self._session.run(self._own_namespace)
 
     # --------------------------------------------------------------------------------------------------- look
 
-    def job(self, job: AskedJob) -> a.Job:
+    def job(self, job: JobRef) -> a.Job:
         async def ask(api: Api) -> a.Job:
-            return await reading.in_full(api, await self._find(api, job))
+            return await reading.read_job(api, await self._find(api, job))
 
         return self._session.run(ask)
 
@@ -125,16 +125,16 @@ class KubeClient:
         limit: int | None = None,
     ) -> tuple[a.Job, ...]:
         """All jobs of the namespace that match."""
-        choice = reading.Choice(states, active, user, queue, name, since_s)
+        choice = reading.JobFilter(states, active, user, queue, name, since_s)
 
         async def ask(api: Api) -> list[a.Job]:
-            return await reading.list_jobs(api, await self._place(api), choice)
+            return await reading.list_jobs(api, await self._scope(api), choice)
 
         found = self._session.run(ask)
         return tuple(found[::-1] if newest_first else found)[:limit]
 
-    def explain(self, job: AskedJob) -> a.Explanation:
-        """What its status says, how many of its queue came before it, and what happened to it so far."""
+    def explain(self, job: JobRef) -> a.Explanation:
+        """The reason in its status, how many jobs of its queue wait longer, and its history."""
 
         async def ask(api: Api) -> a.Explanation:
             uj = await self._find(api, job)
@@ -147,13 +147,21 @@ class KubeClient:
             if reason is not None and seen.state in ("PENDING", "PREEMPTED"):
                 reason = replace(reason, evidence=await self._ahead(api, uj))
             story = story_of(uj, events)
-            trial = await trying.trial_of(api, uj.metadata.name, uj.metadata.namespace)
-            return a.Explanation(uj.id, seen.state, reason, story, size_choice=seen.size_choice, trial=trial)
+            trial = await writing.trial_of(api, uj.metadata.name, uj.metadata.namespace)
+            return a.Explanation(
+                uj.id,
+                seen.state,
+                reason,
+                story,
+                size_choice=seen.size_choice,
+                endpoints=seen.endpoints,
+                trial=trial,
+            )
 
         return self._session.run(ask)
 
-    def suggestions(self, job: AskedJob) -> tuple[a.Suggestion, ...]:
-        """None: only the operator has the whole cluster in mind, and it is asked as a server is."""
+    def suggestions(self, job: JobRef) -> tuple[a.SuggestedChange, ...]:
+        """None: only the operator sees the whole cluster; its API has suggestions."""
         return ()
 
     async def _ahead(self, api: Api, uj: UnifiedJob) -> dict[str, Any]:
@@ -168,14 +176,14 @@ class KubeClient:
         ahead = sum(1 for one in waiting if (one.metadata.creation_timestamp, one.id) < mine)
         return {"waiting longer in its queue": ahead, "waiting in its queue": len(waiting)}
 
-    def result(self, job: AskedJob) -> Any:
+    def result(self, job: JobRef) -> Any:
         """What the script gave to `batuta.sdk.result`. Raises ApiError (404) when it gave nothing."""
         uj = self._session.run(lambda api: self._find(api, job))
         return result_of(uj)
 
     def wait(
         self,
-        job: AskedJob,
+        job: JobRef,
         until: Literal["running", "ended"] = "ended",
         timeout_s: float | None = None,
         tell: Callable[[a.Job], None] | None = None,
@@ -187,7 +195,7 @@ class KubeClient:
 
     def wait_until(
         self,
-        job: AskedJob,
+        job: JobRef,
         done: Callable[[a.Job], bool],
         timeout_s: float | None = None,
         tell: Callable[[a.Job], None] | None = None,
@@ -209,7 +217,7 @@ class KubeClient:
 
     def log_bytes(
         self,
-        job: AskedJob,
+        job: JobRef,
         *,
         follow: bool = False,
         rank: int = 0,
@@ -222,26 +230,40 @@ class KubeClient:
         since = "" if since_s is None else datetime.fromtimestamp(since_s, UTC).isoformat(timespec="seconds")
         return self._session.stream(lambda api: read(api, uj, rank, tail, since))
 
+    def rank_logs(
+        self,
+        job: JobRef,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        since_s: float | None = None,
+    ) -> Iterator[tuple[int, bytes]]:
+        """What all replicas printed, as pairs of a rank and some bytes."""
+        uj = self._session.run(lambda api: self._find(api, job))
+        read = follow_logs if follow else read_logs
+        since = "" if since_s is None else datetime.fromtimestamp(since_s, UTC).isoformat(timespec="seconds")
+        return self._session.stream(lambda api: read(api, uj, tail, since))
+
     def namespace_of(self, job: str) -> str:
         """Where a job of this name would be, if it is there or not; empty when it could be anywhere."""
-        return job.rpartition("/")[0] or self._session.run(self._place)
+        return job.rpartition("/")[0] or self._session.run(self._scope)
 
     # ------------------------------------------------------------------------------------------------- change
 
-    def cancel(self, job: AskedJob) -> a.Job:
+    def cancel(self, job: JobRef) -> a.Job:
         """Ends it for good. It is over when its state says so: `wait` for that."""
         return self._change(job, writing.cancel)
 
-    def park(self, job: AskedJob) -> a.Job:
+    def park(self, job: JobRef) -> a.Job:
         """Takes its GPUs away until `resume`."""
         return self._change(job, writing.park)
 
-    def resume(self, job: AskedJob) -> a.Job:
+    def resume(self, job: JobRef) -> a.Job:
         return self._change(job, writing.resume)
 
     def resize(
         self,
-        job: AskedJob,
+        job: JobRef,
         nodes: int | None = None,
         *,
         min_nodes: int | None = None,
@@ -250,15 +272,15 @@ class KubeClient:
         """Pins its size, or changes the range within which the scheduler chooses."""
         return self._change(job, lambda api, uj: writing.resize(api, uj, nodes, min_nodes, max_nodes))
 
-    def unpin(self, job: AskedJob) -> a.Job:
+    def unpin(self, job: JobRef) -> a.Job:
         return self._change(job, writing.unpin)
 
-    def _change(self, job: AskedJob, change: Callable[[Api, UnifiedJob], Awaitable[UnifiedJob]]) -> a.Job:
+    def _change(self, job: JobRef, change: Callable[[Api, UnifiedJob], Awaitable[UnifiedJob]]) -> a.Job:
         """A job that is over stays as it is."""
 
         async def ask(api: Api) -> a.Job:
             uj = await self._find(api, job)
-            if uj.status.state not in a.OVER:
+            if uj.status.state not in a.FINAL_STATES:
                 uj = await change(api, uj)
             return job_view(uj, time.time())
 
@@ -270,31 +292,29 @@ class KubeClient:
         """GPUs and jobs at a glance."""
 
         async def ask(api: Api) -> a.Cluster:
-            return await reading.at_a_glance(api, await self._place(api), self._version)
+            return await reading.read_cluster(api, await self._scope(api), self._version)
 
         return self._session.run(ask)
 
     def nodes(self) -> tuple[a.Node, ...]:
-        return self._session.run(reading.nodes)
+        return self._session.run(reading.list_nodes)
 
     def cordon(self, node: str) -> a.Node:
         """Nothing new starts there; what runs stays."""
-        return self._tend(node, lambda api: tending.cordon(api, node))
+        return self._node_action(node, lambda api: writing.cordon(api, node))
 
     def uncordon(self, node: str) -> a.Node:
-        return self._tend(node, lambda api: tending.uncordon(api, node))
+        return self._node_action(node, lambda api: writing.uncordon(api, node))
 
     def mended(self, node: str, gpu: int | None = None) -> a.Node:
-        return self._tend(node, lambda api: tending.mended(api, node, gpu))
+        return self._node_action(node, lambda api: writing.mark_repaired(api, node, gpu))
 
-    def _tend(self, node: str, do: Callable[[Api], Awaitable[None]]) -> a.Node:
+    def _node_action(self, node: str, do: Callable[[Api], Awaitable[None]]) -> a.Node:
         self._session.run(do)
         return next(one for one in (*self.nodes(), a.Node(node)) if one.name == node)
 
     def drain(self, node: str) -> NoReturn:
-        raise ClientError(
-            f"draining evicts pods of everybody, also those that are not ours: kubectl drain {node} does it"
-        )
+        raise ClientError(f"draining evicts all pods, not only those of Batuta: kubectl drain {node} does it")
 
     def queues(self) -> NoReturn:
         self._cannot("tell its queues here: kubectl get clusterqueues and the operator's dashboard do")
@@ -330,7 +350,7 @@ class KubeClient:
 
     def last_event(self) -> int:
         async def ask(api: Api) -> int:
-            return (await reading.past_events(api, await self._place(api)))[1]
+            return (await reading.past_events(api, await self._scope(api)))[1]
 
         return self._session.run(ask)
 
@@ -340,32 +360,32 @@ class KubeClient:
         """The last that the cluster still remembers (an hour's worth, as a rule), the oldest first."""
 
         async def ask(api: Api) -> list[KubeEvent]:
-            return (await reading.past_events(api, await self._place(api)))[0]
+            return (await reading.past_events(api, await self._scope(api)))[0]
 
-        found = [one for one in self._session.run(ask) if wanted(one, types, job) and one.reason not in skip]
+        found = [one for one in self._session.run(ask) if matches(one, types, job) and one.reason not in skip]
         return tuple(event_view(one) for one in found[-count:]) if count else ()
 
     def events(
         self, after: int | None = None, types: Sequence[str] = (), job: str | None = None
     ) -> Iterator[a.Event]:
         """Events as they happen, for ever."""
-        place = self._session.run(self._place)
-        for one in self._session.stream(lambda api: reading.coming_events(api, place, after)):
-            if wanted(one, types, job):
+        scope = self._session.run(self._scope)
+        for one in self._session.stream(lambda api: reading.watch_events(api, scope, after)):
+            if matches(one, types, job):
                 yield event_view(one)
 
     # ------------------------------------------------------------------------------------------------ details
 
-    async def _home(self, api: Api) -> str:
-        """The namespace that new jobs come into."""
+    async def _own_namespace(self, api: Api) -> str:
+        """Return the namespace of new jobs."""
         self._where = f"{api.access.server}"
         return self._namespace or api.access.namespace or "default"
 
-    async def _place(self, api: Api) -> str:
-        """The namespace that is looked at; empty for all."""
-        own = await self._home(api)
+    async def _scope(self, api: Api) -> str:
+        """Return the namespace that is read; empty for all."""
+        own = await self._own_namespace(api)
         self._where += ", all namespaces" if self._all else f", namespace {own}"
         return "" if self._all else own
 
-    async def _find(self, api: Api, job: AskedJob) -> UnifiedJob:
-        return await reading.find(api, await self._place(api), job.id if isinstance(job, a.Job) else job)
+    async def _find(self, api: Api, job: JobRef) -> UnifiedJob:
+        return await reading.find_job(api, await self._scope(api), job.id if isinstance(job, a.Job) else job)

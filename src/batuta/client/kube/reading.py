@@ -1,36 +1,152 @@
-"""What is read of a cluster: jobs, nodes and events, as the verbs show them."""
+"""Reads jobs, nodes and events from the Kubernetes API server."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Final
 
-from batuta.backends.kube import objects
+import msgspec
+
+from batuta.apitypes import resources as a
+from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Forbidden, NotFound
-from batuta.backends.kube.client.informer import Informer
-from batuta.backends.kube.client.kinds import NODE, POD, PRIORITY_CLASS
+from batuta.backends.kube.client.informer import Change, Informer
+from batuta.backends.kube.client.kinds import NODE, POD, PRIORITY_CLASS, Kind
 from batuta.backends.kube.names import GPU_PRODUCT_LABELS
-from batuta.backends.kube.operator.watched import UNIFIED_JOB
-from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.client import answers as a
+from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
+from batuta.backends.kube.unified_job.model import Condition, UnifiedJob
 from batuta.client.errors import AmbiguousJobError, UnknownJobError
-from batuta.client.kube.events import EVENT, KubeEvent
-from batuta.client.kube.job_view import job_view, seconds
-from batuta.client.kube.log import labels_of
-from batuta.client.kube.node_view import node_views
+from batuta.client.kube.logs import labels_of
+from batuta.client.kube.views import job_view, node_views, seconds
+
+
+class InvolvedObject(msgspec.Struct, rename="camel", frozen=True):
+    """The object that an event is about."""
+
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+
+
+class KubeEvent(msgspec.Struct, rename="camel", kw_only=True):
+    """An event of the core API, which every viewer of a namespace may read."""
+
+    metadata: objects.Meta = msgspec.field(default_factory=objects.Meta)
+    involved_object: InvolvedObject = InvolvedObject()
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    event_time: str | None = None
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    count: int | None = None
+
+    @property
+    def time_s(self) -> float:
+        meta = self.metadata
+        moments = (self.last_timestamp, self.event_time, self.first_timestamp, meta.creation_timestamp)
+        return next((found for one in moments if (found := seconds(one)) is not None), 0.0)
+
+
+EVENT: Final = Kind("", "v1", "events", "Event", KubeEvent)
+KINDS: Final = (names.KIND, "Pod")
+"""Kinds of objects whose events are shown: jobs and their pods."""
+_TRUE: Final = {
+    "QuotaReserved": "its queue has room for it",
+    "Admitted": "it is admitted",
+    "PodsReady": "all its pods are ready",
+    "Complete": "it is complete",
+}
+_FALSE: Final = {"PodsReady": "its pods are not ready", "Admitted": "it has no GPUs"}
+
+
+def event_view(event: KubeEvent) -> a.Event:
+    """An event with its number: versions of one cluster only grow."""
+    about = event.involved_object
+    namespace = about.namespace or event.metadata.namespace
+    version = event.metadata.resource_version
+    data = {
+        "time_s": event.time_s,
+        "object": f"{about.kind} {namespace}/{about.name}",
+        "severity": event.type,
+        "sentence": sentence_of(event),
+    }
+    if about.kind == names.KIND:
+        data["job"] = f"{namespace}/{about.name}"
+    return a.Event(int(version) if version.isdecimal() else 0, event.reason, data)
+
+
+def sentence_of(event: KubeEvent) -> str:
+    about = event.involved_object
+    what = "job" if about.kind == names.KIND else about.kind.lower()
+    namespace = about.namespace or event.metadata.namespace
+    name = f"{namespace}/{about.name}" if about.kind == names.KIND else about.name
+    return f"{what} {name}: {_message(event)}"
+
+
+def _message(event: KubeEvent) -> str:
+    times = f" ({event.count} times)" if event.count and event.count > 1 else ""
+    return f"{event.message or event.reason}{times}"
+
+
+def concerns(event: KubeEvent, job: str) -> bool:
+    """Whether an event is about a job, or about a pod of it: they have its name before a dash."""
+    namespace, _, name = job.rpartition("/")
+    about = event.involved_object
+    if namespace and (about.namespace or event.metadata.namespace) != namespace:
+        return False
+    if about.kind == names.KIND:
+        return about.name == name
+    return about.kind == "Pod" and about.name.startswith(f"{name}-")
+
+
+def matches(event: KubeEvent, types: Sequence[str], job: str | None) -> bool:
+    if event.involved_object.kind not in KINDS or (types and event.reason not in types):
+        return False
+    return job is None or concerns(event, job)
+
+
+def story_of(uj: UnifiedJob, events: Iterable[KubeEvent]) -> tuple[a.Sentence, ...]:
+    """Return the history of a job from its conditions and events, the oldest first."""
+    submitted_s = seconds(uj.metadata.creation_timestamp) or 0.0
+    chapters = [a.Sentence(submitted_s, "it was submitted")]
+    chapters += [chapter for one in uj.status.conditions if (chapter := _condition_sentence(one, uj))]
+    chapters += [
+        # Of the job itself everything here speaks; its pods are named.
+        a.Sentence(one.time_s, _message(one) if one.involved_object.kind == names.KIND else sentence_of(one))
+        for one in events
+        if concerns(one, uj.id)
+    ]
+    return tuple(sorted(dict.fromkeys(chapters), key=lambda chapter: chapter.time_s))
+
+
+def _condition_sentence(condition: Condition, uj: UnifiedJob) -> a.Sentence | None:
+    """Return the last change of a condition; None where it was never true, or no longer matters."""
+    time_s, started_s = seconds(condition.last_transition_time), seconds(uj.status.start_time)
+    if time_s is None:
+        return None
+    if condition.status == "True":
+        failed = condition.message or "it failed"
+        sentence = failed if condition.type == "Failed" else _TRUE.get(condition.type)
+    else:
+        has_lost_it = started_s is not None and time_s > started_s and uj.status.state not in a.FINAL_STATES
+        sentence = _FALSE.get(condition.type) if has_lost_it else None
+    return a.Sentence(time_s, sentence) if sentence else None
+
 
 PAGE = 500
 UNSEEN_S = 30.0
-"""A job that no operator has looked at for so long has none."""
+"""A job without a status for so long has no operator."""
 
 
-async def find(api: Api, namespace: str, name: str) -> UnifiedJob:
+async def find_job(api: Api, namespace: str, name: str) -> UnifiedJob:
     """A job by its name, or by `namespace/name`. In all namespaces (``""``) the name must be the only one."""
     within, slash, own = name.rpartition("/")
     place = within if slash else namespace
@@ -57,8 +173,8 @@ def _unknown(name: str, namespace: str, known: Sequence[UnifiedJob]) -> str:
     return f"there is no job {name}{where}: {fix}"
 
 
-async def in_full(api: Api, uj: UnifiedJob) -> a.Job:
-    """One job with all that can be known of it: which GPUs, and the number of its priority."""
+async def read_job(api: Api, uj: UnifiedJob) -> a.Job:
+    """Return a job in full, with its GPUs and the value of its priority class."""
     pods: Sequence[objects.Pod] = ()
     priority = 0
     with suppress(Forbidden):  # the nodes stand in its status too
@@ -72,8 +188,8 @@ async def in_full(api: Api, uj: UnifiedJob) -> a.Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Which jobs are asked for; None for whatever."""
+class JobFilter:
+    """Which jobs to list; None for no restriction."""
 
     states: Sequence[str] = ()
     active: bool | None = None
@@ -93,22 +209,22 @@ class Choice:
         )
 
 
-async def list_jobs(api: Api, namespace: str, choice: Choice) -> list[a.Job]:
+async def list_jobs(api: Api, namespace: str, choice: JobFilter) -> list[a.Job]:
     """The jobs of a namespace (empty: of all), in the order in which they were submitted."""
     listed, now_s = await api.list(UNIFIED_JOB, namespace, page=PAGE), time.time()
     found = [job for one in listed.items if choice.fits(job := job_view(one, now_s))]
     return sorted(found, key=lambda job: (job.submitted_s or 0.0, job.id))
 
 
-async def nodes(api: Api) -> tuple[a.Node, ...]:
+async def list_nodes(api: Api) -> tuple[a.Node, ...]:
     """Nodes with GPUs, and who has them."""
     found = await api.list(NODE, page=PAGE)
     pods = await api.list(POD, fields="spec.nodeName!=", page=PAGE)
     return node_views(found.items, pods.items)
 
 
-async def products(api: Api) -> tuple[str, ...]:
-    """The GPUs of the cluster, as its nodes are labelled; nothing for who may not see nodes."""
+async def gpu_products(api: Api) -> tuple[str, ...]:
+    """Return the GPU product labels of the nodes; none if the user may not list nodes."""
     try:
         found = await api.list(NODE, page=PAGE)
     except Forbidden:
@@ -117,11 +233,11 @@ async def products(api: Api) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one[key] for one in labels for key in GPU_PRODUCT_LABELS if one.get(key)))
 
 
-async def at_a_glance(api: Api, namespace: str, version: str) -> a.Cluster:
-    """GPUs where the user may see nodes, jobs of the namespace, and whether anybody looks after them."""
+async def read_cluster(api: Api, namespace: str, version: str) -> a.Cluster:
+    """Return the GPUs (if the user may list nodes), the jobs of the namespace, and a missing operator."""
     jobs = (await api.list(UNIFIED_JOB, namespace, page=PAGE)).items
     try:
-        seen = await nodes(api)
+        seen = await list_nodes(api)
     except Forbidden:
         seen = ()
     gpus = [(gpu, node) for node in seen for gpu in node.gpus]
@@ -137,7 +253,7 @@ async def at_a_glance(api: Api, namespace: str, version: str) -> a.Cluster:
 
 
 def trouble_of(jobs: Sequence[UnifiedJob], now_s: float) -> str | None:
-    """Whether jobs lie there unseen."""
+    """Return a sentence if no operator reconciles the jobs."""
     unseen = [
         job
         for job in jobs
@@ -152,7 +268,7 @@ def trouble_of(jobs: Sequence[UnifiedJob], now_s: float) -> str | None:
 async def wait_for(
     api: Api, uj: UnifiedJob, done: Callable[[a.Job], bool], tell: Callable[[a.Job], None] | None
 ) -> a.Job:
-    """Looks at a job whenever it changes, until it is done."""
+    """Return the job when `done`; it is read again whenever it changes."""
     meta, news = uj.metadata, asyncio.Event()
     informer = Informer(
         api,
@@ -180,24 +296,23 @@ async def wait_for(
 
 
 async def past_events(api: Api, namespace: str) -> tuple[list[KubeEvent], int]:
-    """What the cluster still remembers, the oldest first, and the number of that moment."""
+    """Return the events that the cluster still has, the oldest first, and the version of the list."""
     listed = await api.list(EVENT, namespace, page=PAGE)
     version = listed.resource_version
     ordered = sorted(listed.items, key=lambda event: event.time_s)
     return ordered, int(version) if version.isdecimal() else 0
 
 
-async def coming_events(api: Api, namespace: str, after: int | None) -> AsyncIterator[KubeEvent]:
-    """Events as they happen, for ever."""
+async def watch_events(api: Api, namespace: str, after: int | None) -> AsyncIterator[KubeEvent]:
+    """Yield events as they happen, for ever."""
     queue: asyncio.Queue[KubeEvent] = asyncio.Queue()
 
-    def take(changes: Sequence[object]) -> None:
+    def take(changes: Sequence[Change[KubeEvent]]) -> None:
         for change in changes:
-            event = getattr(change, "object", None)
-            if isinstance(event, KubeEvent) and _number(event) > (after or 0):
-                queue.put_nowait(event)
+            if _number(change.object) > (after or 0):
+                queue.put_nowait(change.object)
 
-    _, now = await past_events(api, namespace)  # who may not see events is told so here
+    _, now = await past_events(api, namespace)  # raises Forbidden here, not in the watch
     after = now if after is None else after
     watching = asyncio.create_task(Informer(api, EVENT, take, namespace=namespace).run())
     try:

@@ -1,17 +1,19 @@
-"""An API server for ordinary code: an event loop that turns while somebody waits for an answer."""
+"""A connection to the Kubernetes API server for synchronous code, with its errors translated."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from batuta.backends.kube.client import errors as kube
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.client.find import find_access
 from batuta.backends.kube.client.transport import Limits
-from batuta.client.kube.faults import said_plainly
+from batuta.client.errors import ApiError, ClientError, NoServerError
+from batuta.spec.problem import Problem
 
 T = TypeVar("T")
 
@@ -42,7 +44,7 @@ class Session:
         async def asked() -> T:
             return await ask(await self._open())
 
-        with said_plainly():
+        with translated_errors():
             return self._runner.run(asked())
 
     def stream(self, pieces: Callable[[Api], AsyncIterator[T]]) -> Iterator[T]:
@@ -94,3 +96,49 @@ async def _next(arrived: asyncio.Queue[T], fetching: asyncio.Task[None]) -> list
 async def _ended(fetching: asyncio.Task[None]) -> None:
     with suppress(asyncio.CancelledError, Exception):
         await fetching
+
+
+NO_DEFINITION = "this cluster does not know UnifiedJobs: `batuta install --apply` installs Batuta there"
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Raise errors of the Kubernetes client as the errors that the command line shows."""
+    try:
+        yield
+    except kube.AccessError as error:
+        raise NoServerError(str(error)) from error
+    except kube.Unavailable as error:
+        raise NoServerError(error.message) from error
+    except kube.Forbidden as error:
+        raise ApiError(403, "forbidden", _forbidden(error)) from error
+    except kube.NotFound as error:
+        raise ClientError(_missing(error)) from error
+    except kube.Invalid as error:
+        raise ApiError(422, "refused", error.message, _problems(error)) from error
+    except kube.Conflict as error:
+        raise ClientError(f"it was changed meanwhile, try again: {error.message}") from error
+    except kube.ApiError as error:
+        raise ClientError(error.message) from error
+
+
+def _forbidden(error: kube.Forbidden) -> str:
+    """The server's sentence names the user, the verb and the place; the way out is ours."""
+    where = "-n NAMESPACE names one where you may, or " if "cluster scope" in error.message else ""
+    return f"{error.message} ({where}ask for the role batuta-view or batuta-edit)"
+
+
+def _missing(error: kube.NotFound) -> str:
+    if not error.details.kind:
+        return NO_DEFINITION  # no such path at all
+    if error.details.kind == "namespaces":
+        return f"there is no namespace {error.details.name}"
+    return error.message
+
+
+def _problems(error: kube.Invalid) -> list[Problem]:
+    return [
+        Problem(f"{cause.field}: {cause.message}" if cause.field else cause.message)
+        for cause in error.causes
+        if cause.message
+    ]

@@ -1,26 +1,27 @@
-"""What the engine has to be told so that the World is as the book of health wants it."""
+"""The events that bring the World in line with the health of GPUs and nodes, and what is shown of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from batuta.core import event as ev
-from batuta.core.bitsets import bits
+from batuta.core.arrays import bits
 from batuta.core.cluster import NodeName
-from batuta.core.health import HealthBook
-from batuta.core.health_record import BY_HEALTH, WHOLE_NODE, Alert, RestartJob, Target
-from batuta.core.job import JobId
+from batuta.core.health import HealthStateMachine
+from batuta.core.health_record import BY_HEALTH, WHOLE_NODE, Alert, Cordon, Record, RestartJob, Target
+from batuta.core.health_rules import Action, Source
+from batuta.core.job import DesiredState, JobId
 from batuta.core.job_table import Phase
-from batuta.core.wish import Wish
 from batuta.core.world import World
 
 GpuPlace: TypeAlias = tuple[NodeName, int]
 
 
-def gpus_out(book: HealthBook) -> dict[GpuPlace, str]:
+def gpus_out(book: HealthStateMachine) -> dict[GpuPlace, str]:
     """All GPUs that jobs may not have, and why: those of a node that is out as a whole too."""
     found: dict[GpuPlace, str] = {}
     for target, reason in sorted(book.out.items(), reverse=True):
@@ -59,11 +60,11 @@ def restarts(world: World, orders: Iterable[tuple[RestartJob, float]], now_s: fl
         if order.job in done or order.job not in jobs:
             continue
         row = jobs.row(order.job)
-        runs = jobs.phase_of(row) is Phase.RUNNING and jobs.wish_of(row) is Wish.RUN
-        begun_s = np.fmax(jobs.f("last_start_s")[row], jobs.f("last_resize_s")[row])
+        runs = jobs.phase_of(row) is Phase.RUNNING and jobs.wish_of(row) is DesiredState.RUN
+        begun_s = np.fmax(jobs.last_start_s[row], jobs.last_resize_s[row])
         if runs and begun_s < found_s:
             done.add(order.job)
-            yield ev.JobWished(now_s, order.job, Wish.EVICT, cause=BY_HEALTH)
+            yield ev.JobWished(now_s, order.job, DesiredState.EVICT, cause=BY_HEALTH)
 
 
 def jobs_on(world: World, node: NodeName, gpu: int | None) -> tuple[JobId, ...]:
@@ -84,7 +85,7 @@ def idle_gpus(world: World) -> set[Target]:
     }
 
 
-def told_of(book: HealthBook) -> dict[Target, tuple[str, str]]:
+def told_of(book: HealthStateMachine) -> dict[Target, tuple[str, str]]:
     """State and reason of all that people are told of when it changes."""
     alerts = {order.target: order.reason for order in book.standing() if isinstance(order, Alert)}
     return {
@@ -103,3 +104,49 @@ def news(
         for target, (state, reason) in sorted(now.items())
         if before.get(target) != (state, reason)
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSeen:
+    """How things are at one moment. Records are copies."""
+
+    records: Mapping[Target, Record] = field(default_factory=dict)
+    cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
+    """Nodes that humans have cordoned."""
+    alerts: Sequence[Alert] = ()
+    found: Mapping[tuple[Source, Action], int] = field(default_factory=dict)
+    """Findings since the start, by what was to be done about them."""
+
+
+class NodeHealth(Protocol):
+    """Who looks after the health of nodes. May be used from any thread."""
+
+    def seen(self) -> HealthSeen: ...
+
+    def mended(self, node: NodeName, gpu: int | None, who: str) -> None:
+        """What was to be done is done. A ValueError says why there is nothing to be said."""
+        ...
+
+    def cordoned(self, node: NodeName, who: str) -> None:
+        """A human has cordoned a node."""
+        ...
+
+    def uncordoned(self, node: NodeName, who: str) -> None:
+        """A human has uncordoned a node: where no cordon was, that overrules health."""
+        ...
+
+
+class NoNodeHealth:
+    """Knows of no illness."""
+
+    def seen(self) -> HealthSeen:
+        return HealthSeen()
+
+    def mended(self, node: NodeName, gpu: int | None, who: str) -> None:
+        raise ValueError("nobody looks after the health of nodes here")
+
+    def cordoned(self, node: NodeName, who: str) -> None:
+        pass
+
+    def uncordoned(self, node: NodeName, who: str) -> None:
+        pass

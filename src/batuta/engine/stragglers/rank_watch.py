@@ -15,11 +15,10 @@ import numpy as np
 
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId
-from batuta.prediction.hang import HangMeter, HangRules, Silence
-from batuta.prediction.straggler import Straggle, StragglerDetector, StragglerRules
-from batuta.prediction.straggler_rounds import RankRounds
+from batuta.prediction.hang import HangMeter, HangReport, HangRules
+from batuta.prediction.straggler import RankRounds, StragglerDetector, StragglerReport, StragglerRules
 from batuta.spec.progress import ProgressReport
-from batuta.spec.task_ranks import RankWishes
+from batuta.spec.task_resources import RankSettings
 
 
 class StragglerAction(StrEnum):
@@ -39,7 +38,7 @@ class RankRules:
     straggler: StragglerRules = field(default_factory=StragglerRules)
     hang: HangRules = field(default_factory=HangRules)
 
-    def for_job(self, wishes: RankWishes) -> RankRules:
+    def for_job(self, wishes: RankSettings) -> RankRules:
         """The same with what a job wants for itself."""
         hang_s = self.hang.after_s if wishes.hang_after_s is None else wishes.hang_after_s
         action = StragglerAction(wishes.stragglers) if wishes.stragglers else self.action
@@ -51,7 +50,7 @@ class HeldUp:
     """A job is held up."""
 
     job: JobId
-    found: Straggle | Silence
+    found: StragglerReport | HangReport
     nodes: tuple[NodeName, ...]
     """Where the ranks are that are to blame; empty when nobody can be blamed."""
     gang: frozenset[NodeName]
@@ -77,7 +76,7 @@ class RankWatch:
         self._places, self._gang, self._run = tuple(places), frozenset(gang), run
         self._rounds, self._stragglers = RankRounds(), StragglerDetector(self._rules.straggler)
         self._replicas: dict[int, int] = {}
-        self._slow: list[Straggle] = []
+        self._slow: list[StragglerReport] = []
         self._hang.began()
 
     def judge_by(self, rules: RankRules) -> None:
@@ -127,7 +126,7 @@ class RankWatch:
         """When to look again even if nothing is heard, for who does not look all the time."""
         return math.inf if self.is_hung else self._hang.next_look_s(now_s)
 
-    def _held_up(self, found: Straggle | Silence, ranks: Iterable[int], may_move: bool) -> HeldUp:
+    def _held_up(self, found: StragglerReport | HangReport, ranks: Iterable[int], may_move: bool) -> HeldUp:
         replicas = {self._replicas.get(rank, rank) for rank in ranks}
         known = all(replica < len(self._places) for replica in replicas)
         nodes = sorted({self._places[replica] for replica in replicas}) if known else []

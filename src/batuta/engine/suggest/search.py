@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from batuta.core.decide import Rules
+from batuta.core.decide import SchedulerProfile
 from batuta.core.event import JobWished
-from batuta.core.job import JobId
-from batuta.core.wish import Wish
+from batuta.core.job import DesiredState, JobId
 from batuta.core.world import World
-from batuta.engine.suggest.cluster_changes import jobs_that_end, more_nodes, nodes_back
-from batuta.engine.suggest.quota_changes import more_quota, other_queues, queue_released
-from batuta.engine.suggest.request_changes import fewer_gpus, other_types, without_wishes
-from batuta.engine.suggest.suggestion import Remedy, Suggestion
-from batuta.engine.suggest.trials import Trials
+from batuta.engine.suggest.changes import (
+    fewer_gpus,
+    jobs_that_end,
+    more_nodes,
+    more_quota,
+    nodes_back,
+    other_queues,
+    other_types,
+    queue_released,
+    without_wishes,
+)
+from batuta.engine.suggest.suggestion import Remedy, Suggestion, Trials
 
 MOST_TRIALS = 80
 """A trial is a whole decision: in a cluster with ten thousand jobs it takes a good part of a second."""
@@ -22,7 +28,11 @@ _FEW_TRIALS = 30
 
 
 def suggest(
-    world: World, now_s: float, job: JobId, rules_of: Callable[[], Rules], most_trials: int | None = None
+    world: World,
+    now_s: float,
+    job: JobId,
+    rules_of: Callable[[], SchedulerProfile],
+    most_trials: int | None = None,
 ) -> tuple[Suggestion, ...]:
     """Changes of which each alone starts a waiting job; what its user can do comes first.
 
@@ -61,8 +71,13 @@ def _started_again(trials: Trials) -> Suggestion | None:
     """For a job that is parked, is tried out first, or waits after a failure."""
     jobs = trials.world.jobs
     row = jobs.row(trials.job.id)
-    if jobs.wish_of(row) not in (Wish.PARK, Wish.TRY) and jobs.f("not_before_s")[row] <= trials.now_s:
+    if (
+        jobs.wish_of(row) not in (DesiredState.PARK, DesiredState.TRY)
+        and jobs.not_before_s[row] <= trials.now_s
+    ):
         return None
     return trials.suggestion(
-        Remedy.STARTED_AGAIN, (), [JobWished(trials.now_s, trials.job.id, Wish.RUN, cause="suggestion")]
+        Remedy.STARTED_AGAIN,
+        (),
+        [JobWished(trials.now_s, trials.job.id, DesiredState.RUN, cause="suggestion")],
     )

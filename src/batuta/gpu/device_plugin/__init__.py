@@ -1,1 +1,1 @@
-"""Shares of GPUs for the containers of a Kubernetes node, as the kubelet's device plugins give them out."""
+"""The device plugin that allocates shares of GPUs to containers of a Kubernetes node."""

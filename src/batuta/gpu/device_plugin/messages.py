@@ -1,4 +1,4 @@
-"""What the kubelet and a device plugin say to each other: the messages of `v1beta1`."""
+"""The messages between the kubelet and a device plugin, version `v1beta1`, with the names of its API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from batuta.gpu.wire import count, flag, message, messages, text, text_map, texts
+from batuta.gpu.protobuf import count, flag, message, messages, text, text_map, texts
 
 VERSION: Final = "v1beta1"
 REGISTER: Final = f"/{VERSION}.Registration/Register"
@@ -17,26 +17,26 @@ UNHEALTHY: Final = "Unhealthy"
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """Nothing to say."""
+    """A message without fields."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the kubelet should ask of a plugin besides Allocate."""
+class DevicePluginOptions:
+    """The optional calls that the kubelet should make."""
 
     pre_start_required: bool = flag(1)
     preferred_allocation: bool = flag(2)
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
-    """A plugin's first word."""
+class RegisterRequest:
+    """The registration of a plugin with the kubelet."""
 
     version: str = text(1)
     endpoint: str = text(2)
     """Name of its socket, in the kubelet's folder."""
     resource: str = text(3)
-    options: Options | None = message(4, Options)  # noqa: RUF009 - it makes a field
+    options: DevicePluginOptions | None = message(4, DevicePluginOptions)  # noqa: RUF009 - it makes a field
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceList:
-    """All units there are, and how each is."""
+class ListAndWatchResponse:
+    """All units with their health."""
 
     devices: tuple[Device, ...] = messages(1, Device)
 
 
 @dataclass(frozen=True, slots=True)
-class Preference:
-    """Which units would be best for one container?"""
+class ContainerPreferredAllocationRequest:
+    """The units that one container may get, and how many it needs."""
 
     available: tuple[str, ...] = texts(1)
     included: tuple[str, ...] = texts(2)
@@ -65,28 +65,32 @@ class Preference:
 
 
 @dataclass(frozen=True, slots=True)
-class PreferredRequest:
-    """The same for several containers; the kubelet asks for one at a time."""
+class PreferredAllocationRequest:
+    """The same for several containers; the kubelet sends one at a time."""
 
-    containers: tuple[Preference, ...] = messages(1, Preference)
+    containers: tuple[ContainerPreferredAllocationRequest, ...] = messages(
+        1, ContainerPreferredAllocationRequest
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Preferred:
-    """The units that would be best for one container."""
+class ContainerPreferredAllocationResponse:
+    """The preferred units of one container."""
 
     ids: tuple[str, ...] = texts(1)
 
 
 @dataclass(frozen=True, slots=True)
-class PreferredResponse:
+class PreferredAllocationResponse:
     """The same for several containers."""
 
-    containers: tuple[Preferred, ...] = messages(1, Preferred)
+    containers: tuple[ContainerPreferredAllocationResponse, ...] = messages(
+        1, ContainerPreferredAllocationResponse
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ContainerAllocateRequest:
     """The units that the kubelet has chosen for one container."""
 
     ids: tuple[str, ...] = texts(1)
@@ -94,9 +98,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class AllocateRequest:
-    """The same for several containers; the kubelet asks for one at a time."""
+    """The same for several containers; the kubelet sends one at a time."""
 
-    containers: tuple[Wanted, ...] = messages(1, Wanted)
+    containers: tuple[ContainerAllocateRequest, ...] = messages(1, ContainerAllocateRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceSpec:
     """A device file of the node in a container."""
 
     container_path: str = text(1)
@@ -118,12 +122,12 @@ class DeviceNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocated:
+class ContainerAllocateResponse:
     """What a container gets with its units."""
 
     envs: Mapping[str, str] = text_map(1)
     mounts: tuple[Mount, ...] = messages(2, Mount)
-    devices: tuple[DeviceNode, ...] = messages(3, DeviceNode)
+    devices: tuple[DeviceSpec, ...] = messages(3, DeviceSpec)
     annotations: Mapping[str, str] = text_map(4)
 
 
@@ -131,4 +135,4 @@ class Allocated:
 class AllocateResponse:
     """The same for several containers."""
 
-    containers: tuple[Allocated, ...] = messages(1, Allocated)
+    containers: tuple[ContainerAllocateResponse, ...] = messages(1, ContainerAllocateResponse)

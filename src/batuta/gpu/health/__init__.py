@@ -1,1 +1,1 @@
-"""Where findings about the health of a node come from, and the rules to judge them by."""
+"""The health of GPUs on a node: where findings come from, the rules, the watch of local mode, and repair."""

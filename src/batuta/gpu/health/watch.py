@@ -1,8 +1,8 @@
-"""Looks after the health of GPUs: what is found goes into the book, and what the book orders is done.
+"""Watch the health of GPUs: put findings into the health state machine and carry out its orders.
 
-The book decides (core/health.py); here are the threads that bring it news, keep it, and obey. Whatever
-changes the book is durable before anything is done about it, and all that is done but restarts of jobs is
-done from the book as it is: so this may be killed at any instant.
+The state machine (core/health.py) decides; the threads here bring it findings, store it, and act. A change of
+its state is durable before anything is done about it, and everything but job restarts is derived from the
+state as it is: so the watch may be killed at any instant.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Span
@@ -22,30 +22,33 @@ from batuta.core.health_record import WHOLE_NODE, Alert, State, Target
 from batuta.core.health_rules import Finding, HealthRules, Source
 from batuta.core.job import JobId
 from batuta.core.world import World
+from batuta.engine.fence import Fence, FencedThread
 from batuta.engine.health import events as health_events
-from batuta.engine.health.seen import HealthSeen
-from batuta.engine.requests import EngineStopped, Make
-from batuta.gpu.health.asks import Asks
-from batuta.gpu.health.care import Care
-from batuta.gpu.health.jury import Jury
-from batuta.gpu.health.memory import HealthMemory, Texts, recall
-from batuta.gpu.health.sources import Sources
+from batuta.engine.health.events import HealthSeen
+from batuta.engine.requests import RequestFn
+from batuta.gpu.health.findings import FindingSources
+from batuta.gpu.health.repair import RepairWorker
+from batuta.gpu.health.state import EngineRequests, FailureAttribution, HealthState, SettingStore, load_state
 
 STEP_S = 1.0
+FINDINGS, REPAIRS = "GPU health", "care of GPUs"
+"""The two parts that may fail on their own: to collect and store findings; to read metrics and to repair."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
-    """The ways to the engine."""
+class EngineAccess:
+    """How the health watch reads and changes the engine."""
 
-    ask: Callable[[Make], Future[Sequence[ev.Event]]]
+    ask: Callable[[RequestFn], Future[Sequence[ev.Event]]]
     reading: Callable[[], AbstractContextManager[tuple[World, object]]]
-    """The World, and whatever comes with it, as long as the block lasts."""
+    """Gives the World, and what comes with it, as long as the block lasts."""
+    fence: Fence = field(default_factory=Fence)
+    """Contains errors of the watch: no job ends because a GPU could not be read."""
 
 
 class HealthWatch:
-    """The one owner of the book. What is public may be called from any thread.
+    """The one owner of the health state. Public methods may be called from any thread.
 
     Its lock is taken before the engine's guard and never after it.
     """
@@ -54,224 +57,204 @@ class HealthWatch:
         self,
         rules: HealthRules,
         nodes: Sequence[Node],
-        texts: Texts,
-        doors: Doors,
-        sources: Sources,
-        care: Care,
+        store: SettingStore,
+        engine: EngineAccess,
+        sources: FindingSources,
+        repair: RepairWorker,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._memory: HealthMemory = recall(texts, rules, nodes)
-        self._texts, self._doors, self._sources, self._care = texts, doors, sources, care
+        self._state: HealthState = load_state(store, rules, nodes)
+        self._store, self._engine, self._sources, self._repair = store, engine, sources, repair
         self._clock = clock
         self._lock = threading.RLock()
         self._suspicions: queue.SimpleQueue[Finding] = queue.SimpleQueue()
-        self._jury = Jury()
-        self._told = health_events.told_of(self._memory.book)
-        self._levelled: dict[health_events.GpuPlace, str] | None = None
-        """What the engine was last told to have out of service; None: nothing yet."""
-        self._trouble: dict[str, str] = {}
-        """By what was tried: why that did not work lately."""
-        self._asks = Asks(doors.ask)
-        self._obeying = threading.Lock()
-        """Around what is asked of the engine: the last word has to be the last."""
+        self._attribution = FailureAttribution()
+        self._reported = health_events.told_of(self._state.machine)
+        self._applied: dict[health_events.GpuPlace, str] | None = None
+        """The GPUs that the engine was last asked to take out of service; None: nothing yet."""
+        self._requests = EngineRequests(engine.ask)
+        self._acting = threading.Lock()
+        """Around requests to the engine: the newest state has to arrive last."""
         self._wake, self._stop = threading.Event(), threading.Event()
-        self._threads = (
-            threading.Thread(target=self._listen_on, name="batuta-health", daemon=True),
-            threading.Thread(target=self._tend_on, name="batuta-health-care", daemon=True),
-        )
+        self._fence = engine.fence
+        self._threads: tuple[FencedThread, ...] = ()
 
     def start(self) -> None:
         self._match_cordons()
-        for thread in self._threads:
-            thread.start()
+        self._threads = (
+            self._fence.start(FINDINGS, self._collect_loop),
+            self._fence.start(REPAIRS, self._repair_loop),
+        )
 
     def close(self) -> None:
         self._stop.set()
         self._wake.set()
         for thread in self._threads:
-            if thread.is_alive():
-                thread.join(timeout=10.0)
-        with self._lock, self._told_of_trouble("saving"):
-            # Figures that were only looked at: so that what comes meanwhile is new, and nothing else.
-            self._memory.save(self._texts)
-        self._care.close()
+            thread.join(10.0)
+        with self._lock, self._fence.around(FINDINGS):
+            # With the latest metrics: after the next start only a change from them is new.
+            self._state.save(self._store)
+        self._repair.close()
         self._sources.close()
 
     # ------------------------------------------------------------------------------------- for other threads
 
     def seen(self) -> HealthSeen:
-        """How things are now."""
+        """Return the health of all GPUs and nodes now."""
         with self._lock:
-            book = self._memory.book
-            alerts = tuple(order for order in book.standing() if isinstance(order, Alert))
-            records = {target: book.look(target) for target in book.records}
-            return HealthSeen(records, dict(book.cordons), alerts, dict(self._memory.found))
+            machine = self._state.machine
+            alerts = tuple(order for order in machine.standing() if isinstance(order, Alert))
+            records = {target: machine.look(target) for target in machine.records}
+            return HealthSeen(records, dict(machine.cordons), alerts, dict(self._state.found))
 
     def suspect(self, node: NodeName, job: JobId, why: str, gpu: int | None = None) -> None:
-        """Somebody who watches a job thinks that a node, or a GPU of it, holds the job up.
+        """Note the suspicion that a node, or a GPU of it, slows a job down.
 
-        It takes no lock, so that the engine may say so in the middle of an event.
+        It takes no lock, so that the engine may call it in the middle of an event.
         """
         self._suspicions.put(Finding(self._clock(), node, Source.BEHAVIOUR, text=why, gpu=gpu, jobs=(job,)))
         self._wake.set()
 
     def mended(self, node: NodeName, gpu: int | None, who: str) -> None:
-        """What was to be done is done: it has to prove itself now. A ValueError where nothing was to be."""
+        """Note that a repair is done: a burn-in follows. Raise ValueError if none was due."""
         figures = self._sources.look(at_once=True)
         with self._lock:
-            book, target = self._memory.book, Target(node, WHOLE_NODE if gpu is None else gpu)
-            record = book.records.get(target)
+            machine, target = self._state.machine, Target(node, WHOLE_NODE if gpu is None else gpu)
+            record = machine.records.get(target)
             if record is None or record.state is not State.ILL:
-                ill = [str(one) for one in sorted(book.records) if book.records[one].state is State.ILL]
+                ill = [str(one) for one in sorted(machine.records) if machine.records[one].state is State.ILL]
                 raise ValueError(f"{target} is not ill{'; what is: ' + ', '.join(ill) if ill else ''}")
-            # What is still wrong with it is for the burn-in to say: it is no new illness that comes after it.
-            self._take(self._sources.figures(self._memory, figures, self._clock()))
-            book.mended(target, self._clock(), who)
-            self._keep()
+            # Faults that are still there are for the burn-in to find: they do not count as new ones.
+            self._add(self._sources.figures(self._state, figures, self._clock()))
+            machine.mended(target, self._clock(), who)
+            self._save()
 
     def cordoned(self, node: NodeName, who: str) -> None:
-        """A human has cordoned a node."""
+        """Note that a user has cordoned a node."""
         with self._lock:
-            self._memory.book.cordoned(node, who, self._clock())
-            self._keep()
+            self._state.machine.cordoned(node, who, self._clock())
+            self._save()
 
     def uncordoned(self, node: NodeName, who: str) -> None:
-        """A human has uncordoned a node; where there was no cordon, the node is well by their word."""
+        """Note that a user has uncordoned a node; without a cordon, the user declares the node healthy."""
         with self._lock:
-            self._memory.book.uncordoned(node, who, self._clock())
-            self._keep()
+            self._state.machine.uncordoned(node, who, self._clock())
+            self._save()
 
     def excuse(self, job: JobId, workers: Sequence[Span], since_s: float) -> str:
-        """Why a job that has just failed is not to blame, or shall have another try; empty: it has failed.
+        """Return why a job that has just failed may run again, or an empty text if the failure is its own.
 
-        For the engine's thread, which knows of the end of a job before anybody has read what the driver said
-        of it. `workers`: where its ranks ran, `since_s`: since when.
+        For the engine's thread, which sees the end of a job before the driver's messages about it are read.
+        `workers`: where its ranks ran; `since_s`: since when.
         """
-        memory, sources = self._memory, self._sources
+        state, sources = self._state, self._sources
         with self._lock:
-            with self._told_of_trouble("excusing"):
-                self._take(
-                    [*sources.kernel_log(memory), *sources.job_log(memory, job, workers, self._clock())]
-                )
-            return self._jury.excuse(job, since_s)
+            with self._fence.around(FINDINGS):
+                self._add([*sources.kernel_log(state), *sources.job_log(state, job, workers, self._clock())])
+            return self._attribution.excuse(job, since_s)
 
     # -------------------------------------------------------------------------------------------- its threads
 
-    def _listen_on(self) -> None:
-        with suppress(EngineStopped):
-            while not self._stop.is_set():
-                with self._told_of_trouble("listening"):
-                    self.listen()
-                self._wake.wait(STEP_S)
-                self._wake.clear()
+    def _collect_loop(self) -> None:
+        while not self._stop.is_set():
+            with self._fence.around(FINDINGS):
+                self.listen()
+            self._wake.wait(STEP_S)
+            self._wake.clear()
 
-    def _tend_on(self) -> None:
-        with suppress(EngineStopped):
-            while not self._stop.wait(STEP_S):
-                with self._told_of_trouble("tending"):
-                    self.tend()
-
-    @contextmanager
-    def _told_of_trouble(self, what: str) -> Iterator[None]:
-        """Nobody's job ends because a GPU could not be looked at. The same trouble is told once."""
-        try:
-            yield
-            self._trouble.pop(what, None)
-        except EngineStopped:
-            raise
-        except Exception as error:
-            if self._trouble.get(what) != repr(error):
-                self._trouble[what] = repr(error)
-                _log.exception("the health of GPUs cannot be looked after")
+    def _repair_loop(self) -> None:
+        while not self._stop.wait(STEP_S):
+            with self._fence.around(REPAIRS):
+                self.tend()
 
     def listen(self) -> None:
-        """Takes in what the log and others say, and has done what follows."""
-        memory, sources = self._memory, self._sources
+        """Add the findings of the kernel log and the suspicions, and act on them."""
+        state, sources = self._state, self._sources
         with self._lock:
             now_s = self._clock()
-            said = [self._suspicions.get_nowait() for _ in range(self._suspicions.qsize())]
-            self._take([*sources.kernel_log(memory), *said])
-            memory.book.passes(now_s, self._idle())
-            self._keep_news()
-            # Whatever was in the ledger up to here is in the book, and that is kept.
-            sources.done(memory.last_note)
-        self._obey()
+            suspicions = [self._suspicions.get_nowait() for _ in range(self._suspicions.qsize())]
+            self._add([*sources.kernel_log(state), *suspicions])
+            state.machine.passes(now_s, self._idle())
+            self._save_changes()
+            # The queued lines up to here are in the state, and that is stored.
+            sources.done(state.last_note)
+        self._act()
 
     def tend(self) -> None:
-        """Looks at the GPUs themselves, and treats those that are ill.
+        """Read the metrics of the GPUs, and repair those that are out of service.
 
-        A driver may think for minutes about a GPU that is lost. So it is asked without the lock, by a thread
-        that nobody waits for: what the log says, and jobs that fail, come first.
+        A driver may take minutes to answer for a GPU that is lost. So it is asked without the lock, in a
+        thread that no other waits for: the kernel log and failed jobs come first.
         """
-        memory, figures = self._memory, self._sources.look()
+        state, figures = self._state, self._sources.look()
         with self._lock:
-            orders = memory.book.standing()
-        done = self._care.give(orders)
+            orders = state.machine.standing()
+        results = self._repair.work(orders)
         with self._lock:
             now_s = self._clock()
-            for one in done:
-                one.tell(memory.book, now_s)
-            self._take(self._sources.figures(memory, figures, now_s))
-            self._keep_news()
-        self._obey()
+            for result in results:
+                result.apply(state.machine, now_s)
+            self._add(self._sources.figures(state, figures, now_s))
+            self._save_changes()
+        self._act()
 
     def _match_cordons(self) -> None:
-        """A server may have died between a cordon and the book's hearing of it."""
+        """Take over the World's cordons: the server may have died before they were noted."""
         with self._lock:
-            with self._doors.reading() as (world, _):
+            with self._engine.reading() as (world, _):
                 closed = {node.name for i, node in enumerate(world.nodes.nodes) if world.cordoned >> i & 1}
-            cordons = self._memory.book.cordons
+            cordons = self._state.machine.cordons
             for node in [node for node in cordons if node not in closed]:
                 del cordons[node]
             for node in closed - cordons.keys():
-                self._memory.book.cordoned(node, "", self._clock())
+                self._state.machine.cordoned(node, "", self._clock())
 
-    def _take(self, findings: Sequence[Finding]) -> None:
-        """Puts findings into the book, and keeps it. With the lock."""
+    def _add(self, findings: Sequence[Finding]) -> None:
+        """Add findings to the state, and store it. With the lock."""
         for finding in findings:
-            self._jury.judge(self._memory, self._with_jobs(finding))
+            self._attribution.record(self._state, self._with_jobs(finding))
         if findings:
-            self._keep()
+            self._save()
 
     def _with_jobs(self, finding: Finding) -> Finding:
-        """Whose work was hit: where nobody knows, that of all who are there."""
+        """Return a finding with the jobs that it hit: all jobs on the GPU where none is named."""
         if finding.jobs:
             return finding
-        with self._doors.reading() as (world, _):
+        with self._engine.reading() as (world, _):
             return replace(finding, jobs=health_events.jobs_on(world, finding.node, finding.gpu))
 
     def _idle(self) -> set[Target]:
-        """GPUs without a job, if anything waits for one to be so."""
-        records = self._memory.book.records.values()
+        """Return the GPUs without a job, if an order waits for a GPU to be idle."""
+        records = self._state.machine.records.values()
         if not any(one.state is State.SUSPECT and one.remedy.takes_out for one in records):
             return set()
-        with self._doors.reading() as (world, _):
+        with self._engine.reading() as (world, _):
             return health_events.idle_gpus(world)
 
-    def _keep_news(self) -> None:
-        """Makes the book durable if there is anything in it that nobody was told of."""
-        if health_events.told_of(self._memory.book) != self._told:
-            self._keep()
+    def _save_changes(self) -> None:
+        """Store the state if it differs from what was reported to the engine."""
+        if health_events.told_of(self._state.machine) != self._reported:
+            self._save()
 
-    def _keep(self) -> None:
-        """Makes the book durable. What follows from it is done afterwards, and soon."""
-        self._memory.save(self._texts)
+    def _save(self) -> None:
+        """Store the state, and wake the thread that acts on it."""
+        self._state.save(self._store)
         self._wake.set()
 
-    def _obey(self) -> None:
-        """Has the engine bring the World to what the book says, and tells what has changed."""
-        with self._obeying:
+    def _act(self) -> None:
+        """Ask the engine to bring the World to the health state, and report what has changed."""
+        with self._acting:
             self._ask()
 
     def _ask(self) -> None:
         with self._lock:
-            now_s, book = self._clock(), self._memory.book
-            out, told = health_events.gpus_out(book), health_events.told_of(book)
-            news = health_events.news(self._told, told, now_s)
-            has_failed, ordered = self._asks.settle(self._memory), self._asks.unasked(self._memory)
-            if out == self._levelled and not (news or ordered or has_failed):
+            now_s, machine = self._clock(), self._state.machine
+            out, current = health_events.gpus_out(machine), health_events.told_of(machine)
+            news = health_events.news(self._reported, current, now_s)
+            has_failed, ordered = self._requests.settle(self._state), self._requests.unsent(self._state)
+            if out == self._applied and not (news or ordered or has_failed):
                 return
-            self._told, self._levelled = told, dict(out)
+            self._reported, self._applied = current, dict(out)
         for event in news:
             target = Target(event.node, WHOLE_NODE if event.gpu is None else event.gpu)
             _log.warning("%s: %s%s", target, event.state, f" ({event.reason})" if event.reason else "")
@@ -284,4 +267,4 @@ class HealthWatch:
                 *health_events.restarts(world, ordered, at_s),
             ]
 
-        self._asks.ask(make, ordered)
+        self._requests.ask(make, ordered)

@@ -1,1 +1,1 @@
-"""What the GPUs of a node do, and for whom: samples, figures, behaviour."""
+"""Measure how the GPUs of a node are used, and by which jobs."""

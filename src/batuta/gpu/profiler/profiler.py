@@ -1,36 +1,205 @@
-"""Looks at the GPUs of one node again and again, and tells how they are used and by whom."""
+"""Sample the GPUs of one node at each interval, and report how they are used and by which jobs."""
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
 
-from batuta.gpu.attribution.owner import Nobody, Owner, Owners
-from batuta.gpu.attribution.processes import ProcessWork, read_work
-from batuta.gpu.profiler.behaviour import behaviour
-from batuta.gpu.profiler.figures import Floats, figures, mean_of, memory_plateau_mib
-from batuta.gpu.profiler.fine import FINE_KEPT_S, FINE_S, FineSignal
-from batuta.gpu.profiler.period import iteration_period_s
-from batuta.gpu.profiler.progress import StepReport, lost_share, progress_of, slowdown
-from batuta.gpu.profiler.sample import GpuSample, NodeSample, Source
-from batuta.gpu.profiler.tracks import Census, Scene, Share
-from batuta.gpu.profiler.usage import GpuUsage, JobUsage, NodeUsage, PodUsage
-from batuta.gpu.profiler.window import Moment, Signals, Window, together
+from batuta.gpu.owners import NoOwners, Owner, Owners, ProcessWork, read_work
+from batuta.gpu.profiler.behaviour import behaviour, iteration_period_s
+from batuta.gpu.profiler.signals import (
+    BUSY,
+    FINE_KEPT_S,
+    FINE_S,
+    FineSignal,
+    Floats,
+    SampleRow,
+    Signals,
+    Window,
+    mean_of,
+    memory_plateau_mib,
+    merge_signals,
+    sample_stats,
+)
+from batuta.gpu.profiler.sources import GpuSample, NodeSample, ProcessSample, SampleSource
+from batuta.gpu.profiler.usage import (
+    GpuUsage,
+    JobUsage,
+    NodeUsage,
+    PodUsage,
+    StepReport,
+    lost_share,
+    progress_of,
+    slowdown,
+)
 
+_MIB = 1 << 20
 FORGET_AFTER_S: Final = 3.0
-"""A pod whose processes are gone for so long has ended; a shorter gap is a restart or a look that failed."""
-_MOST_REPORTS: Final = 256
+"""A pod whose processes are gone for so long has ended; a shorter gap is a restart or a failed sample."""
+_MAX_REPORTS: Final = 256
+_log = logging.getLogger("batuta.agent")
+
+
+@dataclass(slots=True)
+class OwnerShare:
+    """What an owner has of the GPUs in one sample."""
+
+    gpus: dict[int, float] = field(default_factory=dict)
+    """Share of the time, by GPU; NaN where it is unknown."""
+    memory_mib: float = 0.0
+    pids: set[int] = field(default_factory=set)
+
+    def add(self, gpu: int, utilisation: float | None, memory_mib: float | None) -> None:
+        both = (self.gpus.get(gpu), utilisation)
+        known = [value for value in both if value is not None and not math.isnan(value)]
+        self.gpus[gpu] = min(sum(known), 1.0) if known else math.nan
+        self.memory_mib += memory_mib or 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFrame:
+    """One sample of the whole node."""
+
+    time_s: float
+    since_s: float
+    """Since the sample before; 0 for the first."""
+    gpus: Mapping[int, GpuSample]
+    busy_owners: Mapping[int, Set[Owner]]
+    """The owners that worked on each GPU."""
+
+    @classmethod
+    def of(cls, sample: NodeSample, since_s: float, shares: Mapping[Owner, OwnerShare]) -> NodeFrame:
+        found = {gpu.index: gpu for gpu in sample.gpus}
+        busy_owners = {
+            index: {
+                owner
+                for owner, share in shares.items()
+                # An owner that only holds memory disturbs no other; one without measurements might.
+                if index in share.gpus and not share.gpus[index] <= BUSY
+            }
+            for index in found
+        }
+        return cls(sample.time_s, since_s, found, busy_owners)
+
+
+class ProcessAttribution:
+    """Attributes the work of processes to their owners, from one sample to the next."""
+
+    def __init__(self, owners: Owners, read_work: Callable[[int], ProcessWork | None]) -> None:
+        self._owners = owners
+        self._read_work = read_work
+        self._known: dict[tuple[int, int], Owner] = {}
+        self._work: dict[int, ProcessWork] = {}
+        self._before: dict[int, ProcessWork] = {}
+
+    def shares(self, gpus: Iterable[GpuSample]) -> dict[Owner, OwnerShare]:
+        """Return what each owner has of these GPUs."""
+        self._before, self._work = self._work, {}
+        assigned = self._owners.by_gpu()
+        shares: dict[Owner, OwnerShare] = {}
+        for gpu in gpus:
+            owned = [
+                (owner, process)
+                for process in gpu.processes
+                if (owner := self._owner(process.pid)) is not None
+            ]
+            if owned:
+                _divide(gpu, owned, shares)
+            elif gpu.uuid in assigned:
+                # Its processes cannot be seen from here, but the whole GPU is assigned to one pod.
+                share = shares.setdefault(assigned[gpu.uuid], OwnerShare())
+                share.add(gpu.index, gpu.utilisation, gpu.memory_used_mib)
+        self._known = {key: owner for key, owner in self._known.items() if key[0] in self._work}
+        return shares
+
+    def row(self, owner: Owner, share: OwnerShare, frame: NodeFrame) -> SampleRow:
+        """Return one sample of an owner."""
+        own = [frame.gpus[index] for index in share.gpus]
+        known = [value for value in share.gpus.values() if not math.isnan(value)]
+        neighbours = {other for index in share.gpus for other in frame.busy_owners[index]} - {owner}
+        work = [self._since(pid, frame.since_s) for pid in share.pids]
+        return SampleRow(
+            time_s=frame.time_s,
+            utilisation=sum(known) / len(known) if known else math.nan,
+            memory_mib=share.memory_mib,
+            sm_activity=_mean(gpu.sm_activity for gpu in own),
+            # The traffic of neighbours cannot be separated.
+            pcie_mib_s=math.nan if neighbours else _total(gpu.pcie_mib_s for gpu in own),
+            nvlink_mib_s=math.nan if neighbours else _total(gpu.nvlink_mib_s for gpu in own),
+            power_w=_total(gpu.power_w for gpu in own),
+            temperature_c=_most(gpu.temperature_c for gpu in own),
+            busiest_cores=_most(cores for cores, _, _ in work),
+            read_mib_s=_total(read for _, read, _ in work),
+            written_mib_s=_total(written for _, _, written in work),
+            gpus=len(share.gpus),
+            neighbours=len(neighbours),
+        )
+
+    def _owner(self, pid: int) -> Owner | None:
+        work = self._work.get(pid) or self._read_work(pid)
+        if work is None:
+            return None
+        self._work[pid] = work
+        key = (pid, work.start_ticks)
+        if key not in self._known and (found := self._owners.of(pid)) is not None:
+            self._known[key] = found
+        return self._known.get(key)
+
+    def _since(self, pid: int, since_s: float) -> tuple[float | None, float | None, float | None]:
+        """Return cores used, MiB read and MiB written per second, since the sample before."""
+        now, before = self._work[pid], self._before.get(pid)
+        if before is None or before.start_ticks != now.start_ticks or since_s <= 0:
+            return None, None, None
+        return (
+            (now.cpu_s - before.cpu_s) / since_s,
+            _rate(now.read_bytes, before.read_bytes, since_s),
+            _rate(now.written_bytes, before.written_bytes, since_s),
+        )
+
+
+def _divide(
+    gpu: GpuSample, owned: list[tuple[Owner, ProcessSample]], shares: dict[Owner, OwnerShare]
+) -> None:
+    """Divide a GPU among its processes. Those without a measured share divide the rest evenly."""
+    unmeasured = sum(1 for process in gpu.processes if process.utilisation is None)
+    measured = sum(process.utilisation or 0.0 for process in gpu.processes)
+    rest = None if gpu.utilisation is None else max(gpu.utilisation - measured, 0.0) / max(unmeasured, 1)
+    for owner, process in owned:
+        share = shares.setdefault(owner, OwnerShare())
+        share.pids.add(process.pid)
+        share.add(gpu.index, rest if process.utilisation is None else process.utilisation, process.memory_mib)
+
+
+def _rate(now: int | None, before: int | None, since_s: float) -> float | None:
+    return None if now is None or before is None else max(now - before, 0) / since_s / _MIB
+
+
+def _total(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else math.nan
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _most(values: Iterable[float | None]) -> float:
+    return max((value for value in values if value is not None), default=math.nan)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How often the profiler looks, and how far back."""
+    """How often the profiler samples, and how much it keeps."""
 
     interval_s: float = 1.0
     recent_s: float = 30.0
@@ -44,19 +213,19 @@ class _Track:
     """One owner: its samples, and where it is now."""
 
     window: Window
-    share: Share = field(default_factory=Share)
+    share: OwnerShare = field(default_factory=OwnerShare)
     seen_s: float = 0.0
 
 
 class Profiler:
-    """One node's profiler. `sample` at each interval, `usage` whenever somebody wants to know.
+    """One node's profiler. `sample` at each interval, `usage` at any time.
 
-    Not for several threads at once: who samples in one thread and asks in another holds a lock around both.
+    It is not thread-safe: see `ProfilerThread`.
     """
 
     def __init__(
         self,
-        source: Source,
+        source: SampleSource,
         owners: Owners | None = None,
         *,
         node: str = "",
@@ -66,7 +235,7 @@ class Profiler:
         self.node = node
         self.timing = timing or Timing()
         self._source = source
-        self._census = Census(owners or Nobody(), read_work)
+        self._attribution = ProcessAttribution(owners or NoOwners(), read_work)
         self._last: NodeSample | None = None
         self._gpus: dict[int, Window] = {}
         self._fine: dict[int, FineSignal] = {}
@@ -74,7 +243,7 @@ class Profiler:
         self._reports: dict[tuple[str, str], deque[StepReport]] = {}
 
     def sample(self) -> NodeSample:
-        """One look at all GPUs."""
+        """Sample all GPUs once."""
         found = self._source()
         since_s = 0.0 if self._last is None else found.time_s - self._last.time_s
         self._last = found
@@ -86,12 +255,12 @@ class Profiler:
         self._follow(found, since_s)
         return found
 
-    def told(self, job: str, report: StepReport, namespace: str = "") -> None:
-        """Takes in what a job says of its progress."""
-        self._reports.setdefault((namespace, job), deque(maxlen=_MOST_REPORTS)).append(report)
+    def report_step(self, job: str, report: StepReport, namespace: str = "") -> None:
+        """Add a job's own report of its progress."""
+        self._reports.setdefault((namespace, job), deque(maxlen=_MAX_REPORTS)).append(report)
 
     def usage(self) -> NodeUsage:
-        """How the GPUs were used lately, and what the jobs on them are doing."""
+        """Return how the GPUs were used lately, and what the jobs on them are doing."""
         if self._last is None:
             return NodeUsage(self.node, 0.0, (), ())
         on: dict[int, list[Owner]] = defaultdict(list)
@@ -110,18 +279,18 @@ class Profiler:
     # ------------------------------------------------------------------------------------------------ owners
 
     def _follow(self, found: NodeSample, since_s: float) -> None:
-        shares = self._census.count(found.gpus)
-        scene = Scene.of(found, since_s, shares)
+        shares = self._attribution.shares(found.gpus)
+        frame = NodeFrame.of(found, since_s, shares)
         for owner, share in shares.items():
             track = self._tracks.get(owner)
             if track is None:
                 track = self._tracks[owner] = _Track(Window(self._samples(self.timing.window_s)))
             track.share, track.seen_s = share, found.time_s
-            track.window.add(self._census.moment(owner, share, scene))
+            track.window.add(self._attribution.row(owner, share, frame))
         self._forget(found.time_s)
 
     def _forget(self, now_s: float) -> None:
-        """Drops pods whose processes have ended, and with its last pod a job."""
+        """Drop pods whose processes have ended, and with its last pod a job."""
         longest_s = max(FORGET_AFTER_S, 3 * self.timing.interval_s)
         for owner in [one for one, track in self._tracks.items() if now_s - track.seen_s > longest_s]:
             del self._tracks[owner]
@@ -131,7 +300,7 @@ class Profiler:
 
     def _job(self, namespace: str, job: str, owners: Sequence[Owner]) -> JobUsage:
         parts = {owner: self._tracks[owner].window.signals() for owner in owners}
-        signals = together(list(parts.values()))
+        signals = merge_signals(list(parts.values()))
         reports = list(self._reports.get((namespace, job), ()))
         progress = progress_of(reports)
         gpus = sorted({index for owner in owners for index in self._tracks[owner].share.gpus})
@@ -142,7 +311,7 @@ class Profiler:
             namespace,
             tuple(self._pod(owner, part) for owner, part in parts.items()),
             tuple(gpus),
-            utilisation=figures(signals.utilisation),
+            utilisation=sample_stats(signals.utilisation),
             memory_mib=_last(memory),
             memory_peak_mib=None if np.isnan(memory).all() else float(np.nanmax(memory)),
             memory_plateau_mib=memory_plateau_mib(memory),
@@ -153,7 +322,7 @@ class Profiler:
         )
 
     def _period_s(self, signals: Signals, gpus: Iterable[int]) -> float | None:
-        """Short ones from the driver's own samples, which do not tell processes apart; else long ones."""
+        """Return a short period from the driver's samples if there were no neighbours, else a long one."""
         minute = signals.neighbours[-self._samples(FINE_KEPT_S) :]
         if not (minute > 0).any():
             time_s = len(minute) * self.timing.interval_s
@@ -168,7 +337,7 @@ class Profiler:
         return PodUsage(
             owner,
             tuple(sorted(self._tracks[owner].share.gpus)),
-            figures(signals.utilisation),
+            sample_stats(signals.utilisation),
             _last(signals.memory_mib),
         )
 
@@ -176,9 +345,9 @@ class Profiler:
         return max(2, round(time_s / self.timing.interval_s))
 
 
-def _whole(gpu: GpuSample, time_s: float) -> Moment:
-    """One sample of a GPU, whoever uses it."""
-    return Moment(
+def _whole(gpu: GpuSample, time_s: float) -> SampleRow:
+    """Return one sample of a whole GPU."""
+    return SampleRow(
         time_s=time_s,
         utilisation=_nan(gpu.utilisation),
         memory_mib=_nan(gpu.memory_used_mib),
@@ -191,14 +360,14 @@ def _whole(gpu: GpuSample, time_s: float) -> Moment:
 
 
 def _gpu_usage(gpu: GpuSample, signals: Signals, owners: Iterable[Owner]) -> GpuUsage:
-    found = figures(signals.utilisation)
+    found = sample_stats(signals.utilisation)
     return GpuUsage(
         gpu.index,
         gpu.uuid,
         gpu.model,
         gpu.memory_mib,
         memory_used_mib=gpu.memory_used_mib,
-        # A GPU that tells nothing now is not known by what it told before.
+        # A GPU that does not answer now has no utilisation, whatever it answered before.
         utilisation=None if found is None or gpu.utilisation is None else found.mean,
         utilisation_peak=None if found is None or gpu.utilisation is None else found.peak,
         sm_activity=mean_of(signals.sm_activity),
@@ -211,7 +380,7 @@ def _gpu_usage(gpu: GpuSample, signals: Signals, owners: Iterable[Owner]) -> Gpu
 
 
 def _slowdown(signals: Signals, reports: Sequence[StepReport]) -> float | None:
-    """By its own steps where it tells of them, else by what it gets of the GPU's time."""
+    """Return the slowdown by reported steps, else by the share of the GPU's time."""
     neighbours, time_s = signals.neighbours, signals.time_s
     pairs = [(one, other) for one, other in pairwise(reports) if other.step > one.step]
     if pairs and len(time_s):
@@ -232,3 +401,62 @@ def _nan(value: float | None) -> float:
 
 def _last(values: Floats) -> float | None:
     return None if not len(values) or math.isnan(values[-1]) else float(values[-1])
+
+
+class ProfilerThread:
+    """Runs a profiler in a thread for as long as the `with` lasts. Thread-safe."""
+
+    def __init__(self, profiler: Profiler, after_sample: Callable[[], None] | None = None) -> None:
+        """`after_sample` is called after every successful sample, in the thread."""
+        self._profiler = profiler
+        self._after_sample = after_sample
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="batuta-profiler", daemon=True)
+        self.samples = 0
+        self.failures = 0
+
+    def __enter__(self) -> ProfilerThread:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def usage(self) -> NodeUsage:
+        """Return the usage of the node now."""
+        with self._lock:
+            return self._profiler.usage()
+
+    def report_step(self, job: str, report: StepReport, namespace: str = "") -> None:
+        """Add a job's own report of its progress."""
+        with self._lock:
+            self._profiler.report_step(job, report, namespace)
+
+    def _run(self) -> None:
+        interval_s = self._profiler.timing.interval_s
+        next_s = time.monotonic()
+        while not self._stop.is_set():
+            self._sample()
+            next_s += interval_s
+            # After a long pause (a machine that slept) missed samples are not made up for.
+            next_s = max(next_s, time.monotonic())
+            self._stop.wait(next_s - time.monotonic())
+
+    def _sample(self) -> None:
+        try:
+            with self._lock:
+                self._profiler.sample()
+            self.samples += 1
+            if self._after_sample is not None:
+                self._after_sample()
+        except Exception:
+            # A driver that is being replaced fails for a while: the agent has to outlive that.
+            self.failures += 1
+            if self.failures == 1 or self.failures % 600 == 0:
+                _log.exception("cannot sample the GPUs (%d times)", self.failures)

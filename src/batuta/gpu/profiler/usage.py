@@ -1,18 +1,95 @@
-"""What the profiler reports: how GPUs were used, by whom, and what jobs make of them. Plain values."""
+"""What the profiler reports, as values: how GPUs are used, by which jobs, and how far the jobs are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
-from batuta.gpu.attribution.owner import Owner
+import numpy as np
+
+from batuta.gpu.owners import Owner
 from batuta.gpu.profiler.behaviour import Behaviour
-from batuta.gpu.profiler.figures import Figures
-from batuta.gpu.profiler.progress import Progress
+from batuta.gpu.profiler.signals import Floats, SampleStats
+
+_RECENT: Final = 32
+"""Reports that say how fast a job is now."""
+_FEWEST_STEPS: Final = 3
+_FEWEST_SAMPLES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One report of `batuta.sdk`."""
+
+    time_s: float
+    step: float
+    total_steps: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a job is, how fast, and when it will be done."""
+
+    step: float
+    step_time_s: float | None = None
+    finish_s: float | None = None
+    """Seconds since 1970; None where the job does not say how many steps it has."""
+
+
+def progress_of(reports: Sequence[StepReport]) -> Progress | None:
+    """Return the progress by a job's reports, in the order of time; None without any."""
+    if not reports:
+        return None
+    recent = _since_restart(reports)[-_RECENT:]
+    last = recent[-1]
+    pace_s = _pace_s(recent)
+    finish_s = None
+    if pace_s is not None and last.total_steps is not None:
+        finish_s = last.time_s + max(last.total_steps - last.step, 0.0) * pace_s
+    return Progress(last.step, pace_s, finish_s)
+
+
+def slowdown(step_times_s: Floats, shared: Floats) -> float | None:
+    """Return how many times longer a step takes with neighbours on its GPU; None if unknown.
+
+    `shared`: the number of neighbours during each step.
+    """
+    alone, crowded = step_times_s[shared == 0], step_times_s[shared > 0]
+    if min(len(alone), len(crowded)) < _FEWEST_STEPS:
+        return None
+    return max(1.0, float(np.median(crowded)) / max(float(np.median(alone)), 1e-9))
+
+
+def lost_share(alone: Floats, crowded: Floats) -> float | None:
+    """Return the same without steps: the share of the GPU's time alone, divided by that with others."""
+    if min(len(alone), len(crowded)) < _FEWEST_SAMPLES:
+        return None
+    has = float(np.mean(crowded))
+    return max(1.0, float(np.mean(alone)) / has) if has > 0.01 else None
+
+
+def _since_restart(reports: Sequence[StepReport]) -> Sequence[StepReport]:
+    """Return the reports since the steps last began again: a resumed job goes back to its checkpoint."""
+    for place in range(len(reports) - 1, 0, -1):
+        if reports[place].step < reports[place - 1].step:
+            return reports[place:]
+    return reports
+
+
+def _pace_s(reports: Sequence[StepReport]) -> float | None:
+    paces = [
+        (after.time_s - before.time_s) / (after.step - before.step)
+        for before, after in pairwise(reports)
+        if after.step > before.step and after.time_s > before.time_s
+    ]
+    return float(np.median(paces)) if paces else None
 
 
 @dataclass(frozen=True, slots=True)
 class GpuUsage:
-    """One GPU over the last report's time. None: it cannot tell."""
+    """One GPU over the time of the last report. None: not measured."""
 
     index: int
     uuid: str
@@ -28,7 +105,7 @@ class GpuUsage:
     power_w: float | None
     temperature_c: float | None
     owners: tuple[Owner, ...] = ()
-    """Who has processes on it now."""
+    """Owners with processes on it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +114,7 @@ class PodUsage:
 
     owner: Owner
     gpus: tuple[int, ...]
-    utilisation: Figures | None
+    utilisation: SampleStats | None
     memory_mib: float | None
 
 
@@ -49,7 +126,7 @@ class JobUsage:
     namespace: str
     pods: tuple[PodUsage, ...]
     gpus: tuple[int, ...]
-    utilisation: Figures | None
+    utilisation: SampleStats | None
     memory_mib: float | None
     """Now, of all its GPUs together."""
     memory_peak_mib: float | None
@@ -64,21 +141,17 @@ class JobUsage:
 
     @property
     def step_time_s(self) -> float | None:
-        """By its own reports, else as seen."""
-        told = None if self.progress is None else self.progress.step_time_s
-        return self.period_s if told is None else told
+        """By the job's own reports, else by the use of its GPUs."""
+        reported_s = None if self.progress is None else self.progress.step_time_s
+        return self.period_s if reported_s is None else reported_s
 
 
 @dataclass(frozen=True, slots=True)
 class NodeUsage:
-    """Everything that the profiler of one node knows."""
+    """What the profiler of one node reports."""
 
     node: str
     time_s: float
     """Of the last sample, in seconds since 1970."""
     gpus: tuple[GpuUsage, ...]
     jobs: tuple[JobUsage, ...]
-
-    def is_stale(self, now_s: float, after_s: float = 90.0) -> bool:
-        """Whether it is too old to count; what comes from the future is of a wrong clock, and as bad."""
-        return abs(now_s - self.time_s) > after_s

@@ -1,1 +1,1 @@
-"""Sharing a GPU: limits on memory and compute of a container, held to by the library `native/share`."""
+"""Sharing a GPU: limits on the memory and compute of a container, and how they are enforced."""

@@ -1,6 +1,7 @@
-"""The file that says how much of each GPU a container may have; `native/share` reads it, Batuta writes it.
+"""Write and read how much of each GPU a container may have, and get the share library into its processes.
 
-A line is a word and its value. The first names the format: a library of another version refuses the file.
+`native/share` reads the file. A line is a word and its value. The first names the format: a library of
+another version refuses the file.
 
     batuta-share 1
     container train-7
@@ -24,20 +25,24 @@ LIMITS_PATH = Path("/etc/batuta/share/limits")
 LIMITS_VARIABLE = "BATUTA_SHARE_LIMITS"
 """Names the file for jobs of a user who is not root, on machines that have none at `LIMITS_PATH`."""
 
-FORMAT = "batuta-share 1"
-MOST_DEVICES = 16
-_MOST_MIB = 1 << 30
-_MOST_WEIGHT = 10_000
+LIMITS_FORMAT = "batuta-share 1"
+MAX_DEVICES = 16
+_MAX_MIB = 1 << 30
+_MAX_WEIGHT = 10_000
 _LONGEST_NAME, _LONGEST_PATH, _LONGEST_UUID = 63, 1023, 47
 """What the library has room for."""
 _NUMBERS = ("memory_mib", "compute_percent", "soft_compute_percent", "weight")
+PRELOAD_VARIABLE = "LD_PRELOAD"
+PRELOAD_PATH = Path("/etc/ld.so.preload")
+LIBRARY_PATH = Path("/usr/local/lib/batuta/libbatuta-share.so")
+"""Where the library is inside a container."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimit:
     """What a container may have of one GPU.
 
-    Memory is always a hard limit: nobody can take it back. Compute is device time, in percent of the card.
+    Memory is always a hard limit: it cannot be taken back. Compute is device time, in percent of the card.
     """
 
     uuid: str
@@ -46,12 +51,12 @@ class DeviceLimit:
     compute_percent: int | None = None
     """Hard: never more than this, however idle the card is. None: no fixed limit."""
     soft_compute_percent: int | None = None
-    """Always to be had; more while the card is idle, up to `compute_percent`."""
+    """Guaranteed; more while the card is idle, up to `compute_percent`."""
     weight: int = 100
-    """How what is left of a card is divided among containers that want it."""
+    """How the rest of a card is divided among containers that want it."""
 
     def problems(self) -> Iterator[Problem]:
-        """All that is wrong with it."""
+        """Yield all that is wrong with it."""
         soft, hard = self.soft_compute_percent, self.compute_percent
         checks = (
             (
@@ -59,8 +64,8 @@ class DeviceLimit:
                 f"{self.uuid!r} is no UUID of a GPU",
             ),
             (
-                self.memory_mib is None or 0 <= self.memory_mib <= _MOST_MIB,
-                f"memory_mib: from 0 to {_MOST_MIB}, not {self.memory_mib}",
+                self.memory_mib is None or 0 <= self.memory_mib <= _MAX_MIB,
+                f"memory_mib: from 0 to {_MAX_MIB}, not {self.memory_mib}",
             ),
             (hard is None or 1 <= hard <= 100, f"compute_percent: from 1 to 100, not {hard}"),
             (soft is None or 1 <= soft <= 100, f"soft_compute_percent: from 1 to 100, not {soft}"),
@@ -68,7 +73,7 @@ class DeviceLimit:
                 soft is None or hard is None or soft <= hard,
                 f"soft_compute_percent: at most the hard limit of {hard}, not {soft}",
             ),
-            (1 <= self.weight <= _MOST_WEIGHT, f"weight: from 1 to {_MOST_WEIGHT}, not {self.weight}"),
+            (1 <= self.weight <= _MAX_WEIGHT, f"weight: from 1 to {_MAX_WEIGHT}, not {self.weight}"),
         )
         return (Problem(message) for holds, message in checks if not holds)
 
@@ -86,7 +91,7 @@ class ShareLimits:
     """A folder that all containers of the node share: soft limits and weights need it."""
 
     def problems(self) -> list[Problem]:
-        """All that is wrong with them."""
+        """Return all that is wrong with them."""
         found = [problem for device in self.devices for problem in device.problems()]
         if not 0 < len(self.container) <= _LONGEST_NAME or set(self.container) & set(" \t\r\n"):
             found.append(
@@ -99,8 +104,8 @@ class ShareLimits:
         found += [
             Problem(f"device {uuid} is named twice") for uuid in {u for u in uuids if uuids.count(u) > 1}
         ]
-        if len(self.devices) > MOST_DEVICES:
-            found.append(Problem(f"{len(self.devices)} devices, and there is room for {MOST_DEVICES}"))
+        if len(self.devices) > MAX_DEVICES:
+            found.append(Problem(f"{len(self.devices)} devices, and there is room for {MAX_DEVICES}"))
         if self.cards is None:
             found += [
                 Problem(
@@ -113,7 +118,7 @@ class ShareLimits:
 
 
 def write_limits(path: Path, limits: ShareLimits) -> None:
-    """Writes the file whole or not at all. Processes that run already heed it within a second."""
+    """Write the file whole or not at all. Running processes follow it within a second."""
     if problems := limits.problems():
         raise InputError(problems)
     try:
@@ -133,8 +138,8 @@ def write_limits(path: Path, limits: ShareLimits) -> None:
 
 
 def to_text(limits: ShareLimits) -> str:
-    """The file's contents."""
-    lines = [FORMAT, f"container {limits.container}", f"region {limits.region}"]
+    """Return the file's contents."""
+    lines = [LIMITS_FORMAT, f"container {limits.container}", f"region {limits.region}"]
     if limits.cards is not None:
         lines.append(f"cards {limits.cards}")
     for device in limits.devices:
@@ -145,7 +150,7 @@ def to_text(limits: ShareLimits) -> str:
 
 
 def read_limits(path: Path) -> ShareLimits:
-    """What the file says; all that is wrong with it at once."""
+    """Return the limits of a file, or raise InputError with all its problems."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -154,13 +159,13 @@ def read_limits(path: Path) -> ShareLimits:
 
 
 def from_text(text: str, file: str = "") -> ShareLimits:
-    """Limits out of the contents of a file."""
+    """Return the limits in the contents of a file, or raise InputError."""
     problems: list[Problem] = []
     values: dict[str, str] = {}
     devices: list[DeviceLimit] = []
     first, *rest = text.splitlines() or [""]
-    if first != FORMAT:
-        raise InputError.of(f"the first line is not {FORMAT!r}", file=file, line=1)
+    if first != LIMITS_FORMAT:
+        raise InputError.of(f"the first line is not {LIMITS_FORMAT!r}", file=file, line=1)
     for number, line in enumerate(rest, start=2):
         word, _, value = line.partition(" ")
         if word == "device":
@@ -194,17 +199,7 @@ def _device(text: str, file: str, line: int, problems: list[Problem]) -> DeviceL
             problems.append(Problem(f"{name}: a whole number, not {value!r}", file, line))
         else:
             numbers[name] = int(value)
-    return _limit(uuid, numbers)
-
-
-def _limit(uuid: str, numbers: Mapping[str, int]) -> DeviceLimit:
-    return DeviceLimit(
-        uuid,
-        numbers.get("memory_mib"),
-        numbers.get("compute_percent"),
-        numbers.get("soft_compute_percent"),
-        numbers.get("weight", DeviceLimit("").weight),
-    )
+    return DeviceLimit(uuid, **numbers)
 
 
 def _unknown(word: str, file: str, line: int) -> Problem:
@@ -217,3 +212,51 @@ def _unknown(word: str, file: str, line: int) -> Problem:
 def _is_usable(path: Path) -> bool:
     text = str(path)
     return path.is_absolute() and len(text) <= _LONGEST_PATH and text == text.strip() and "\n" not in text
+
+
+def share_environment(
+    limits_path: Path, library: Path, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return the variables that limit a process, and all that it starts, by the file.
+
+    `base` is the environment that they are added to: what it preloads stays preloaded, after the library.
+    """
+    before = (base or {}).get(PRELOAD_VARIABLE, "")
+    words = [word for word in before.replace(":", " ").split() if word != str(library)]
+    return {
+        PRELOAD_VARIABLE: ":".join((str(library), *words)),
+        LIMITS_VARIABLE: str(limits_path.absolute()),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the node inside a container."""
+
+    host_path: Path
+    container_path: Path
+    read_only: bool = True
+
+
+def preload_text() -> str:
+    """Return a container's /etc/ld.so.preload: every program in it loads the library."""
+    return f"{LIBRARY_PATH}\n"
+
+
+def container_mounts(
+    library: Path, preload: Path, limits_path: Path, limits: ShareLimits
+) -> tuple[Mount, ...]:
+    """Return the mounts that enforce the limits of a container; no variable of its environment can undo them.
+
+    The folder of the limits is mounted, not the file: one that is replaced would keep its old contents.
+    Region and cards have the same path inside and outside, as the limits name them.
+    """
+    mounts = [
+        Mount(library, LIBRARY_PATH),
+        Mount(preload, PRELOAD_PATH),
+        Mount(limits_path.parent, LIMITS_PATH.parent),
+        Mount(limits.region.parent, limits.region.parent, read_only=False),
+    ]
+    if limits.cards is not None:
+        mounts.append(Mount(limits.cards, limits.cards, read_only=False))
+    return tuple(mounts)

@@ -1,47 +1,78 @@
-"""Harming virtual GPUs: Xid errors, heat, memory errors, links that fail; and healing them."""
+"""Inject faults into virtual GPUs: Xid errors, heat, memory errors, failed links; and clear them."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
-from batuta.gpu.vgpu.device_file import opened
-from batuta.gpu.vgpu.kernel_log import write_xid
-from batuta.gpu.vgpu.layout import Device, DeviceFile
+from batuta.gpu.vgpu.device_file import Device, DeviceFile, open_device_file
 from batuta.gpu.vgpu.snapshot import is_alive
 from batuta.spec.problem import InputError, Problem
 
+_XID_TEXTS: Final = {
+    31: "Ch 00000008, intr 00000000. MMU Fault: ENGINE GRAPHICS faulted",
+    48: "DBE (double bit error) ECC Error",
+    79: "GPU has fallen off the bus.",
+    95: "Uncontained ECC error",
+}
 _SINGLE_BIT, _DOUBLE_BIT, _XID = 0x1, 0x2, 0x8
-
 OFF_THE_BUS = 79
 UNCORRECTABLE = frozenset({48, 95})
 """Xids after which every context on the device has to end. Others are reported, and nothing else happens."""
 
 
+def write_xid(log: Path, host: str, pci_bus_id: str, xid: int, process: tuple[int, str] | None) -> None:
+    """Add the driver's line about an Xid to the log of a daemon that collects the logs of several hosts.
+
+    `process`: pid and name that the driver blames; None where it does not know.
+    """
+    pid, name = (f"{process[0]}", process[1]) if process is not None else ("'<unknown>'", "<unknown>")
+    text = f"pid={pid}, name={name}, {_XID_TEXTS.get(xid, 'injected')}"
+    address = pci_bus_id.lower()[-12:].rpartition(".")[0]
+    line = f"{_now()} {host} kernel: NVRM: Xid (PCI:{address}): {xid}, {text}\n"
+    try:
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # In one piece, whatever else writes.
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise InputError.of(f"cannot write to {log}: {error.strerror}") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
 @dataclass(frozen=True, slots=True)
-class Harm:
-    """What is to be done to one GPU. What is None or 0 stays as it is."""
+class FaultSpec:
+    """The faults to inject into one GPU. A value of None or 0 changes nothing."""
 
     xid: int | None = None
     temperature_c: int | None = None
-    """From now on, whatever the load; 0: as the load says."""
+    """From now on, independent of the load; 0: by the load."""
     corrected: int = 0
     uncorrected: int = 0
     remapped_rows: int = 0
     remap_failed: bool = False
     link_down: int | None = None
     heal: bool = False
-    """First, all is well again; counters that outlive a restart stay."""
+    """Clear all faults first; counters that outlive a restart stay."""
 
     def problems(self) -> list[Problem]:
-        """All that is wrong with it."""
+        """Return all that is wrong with it."""
         temperature_c = self.temperature_c or 0
         counts = {"ecc-corrected": self.corrected, "ecc-uncorrected": self.uncorrected}
         counts["remapped-rows"] = self.remapped_rows
         problems = [
             Problem(f"--{name}: how many more, not {count}") for name, count in counts.items() if count < 0
         ]
-        if self == Harm():
+        if self == FaultSpec():
             problems.append(Problem("inject what?", fix="as in --xid 79, --temperature 95 or --heal"))
         if self.xid is not None and not 1 <= self.xid <= 999:
             problems.append(Problem(f"--xid: from 1 to 999, not {self.xid}"))
@@ -50,43 +81,43 @@ class Harm:
         return problems
 
 
-def inject(path: Path, gpu: int, harm: Harm, log: Path | None = None) -> None:
-    """Does it; programs that wait for NVML's events are told.
+def inject(path: Path, gpu: int, fault: FaultSpec, log: Path | None = None) -> None:
+    """Inject faults; programs that wait for NVML's events get one.
 
-    `log`: where the driver's line about an Xid is added, as of a host that is called as the file.
+    `log`: the file to which the driver's line about an Xid is added, as of a host named like the device file.
     """
-    problems = harm.problems()
-    with opened(path) as file:
+    problems = fault.problems()
+    with open_device_file(path) as file:
         if not 0 <= gpu < file.devices_count:
             problems.append(Problem(f"there is no GPU {gpu}", fix=f"0 to {file.devices_count - 1}"))
-        elif harm.link_down is not None and not 0 <= harm.link_down < file.devices[gpu].links:
+        elif fault.link_down is not None and not 0 <= fault.link_down < file.devices[gpu].links:
             problems.append(
-                Problem(f"GPU {gpu} has {file.devices[gpu].links} links, and no {harm.link_down}")
+                Problem(f"GPU {gpu} has {file.devices[gpu].links} links, and no {fault.link_down}")
             )
-        elif (harm.remapped_rows or harm.remap_failed) and not file.devices[gpu].row_remap:
+        elif (fault.remapped_rows or fault.remap_failed) and not file.devices[gpu].row_remap:
             problems.append(Problem(f"GPU {gpu} is of a model that remaps no rows"))
         if problems:
             raise InputError(problems)
-        if log is not None and harm.xid is not None:
-            # Before anything happens: programs may fail at once, and whoever asks why has to find it.
+        if log is not None and fault.xid is not None:
+            # Before the fault: programs may fail at once, and the reason has to be there.
             device = file.devices[gpu]
-            blamed = None if harm.xid == OFF_THE_BUS else _process_on(file, gpu)
-            write_xid(log, path.stem, device.pci_bus_id.decode(), harm.xid, blamed)
-        _do(file.devices[gpu], harm)
+            blamed = None if fault.xid == OFF_THE_BUS else _process_on(file, gpu)
+            write_xid(log, path.stem, device.pci_bus_id.decode(), fault.xid, blamed)
+        _apply(file.devices[gpu], fault)
 
 
 def reset(path: Path, gpu: int) -> None:
-    """What a reset of a real GPU mends: contexts that an error ended, counters since the driver was loaded,
-    rows that wait. One that is off the bus, has no spare row or a broken link stays so.
+    """Clear what a reset of a real GPU clears: ended contexts, counters since the driver was loaded, and rows
+    that wait. A GPU that is off the bus, has no spare row or a broken link stays so.
     """
-    with opened(path) as file:
+    with open_device_file(path) as file:
         device = file.devices[gpu]
         device.uncorrectable = device.remap_pending = 0
         device.ecc_volatile[0] = device.ecc_volatile[1] = 0
 
 
 def _process_on(file: DeviceFile, gpu: int) -> tuple[int, str] | None:
-    """Whom a driver would blame for an error: the first who computes there; pid and name."""
+    """Return the process that a driver would blame for an error, the first that computes there: pid, name."""
     for slot in file.processes:
         if slot.taken and slot.use[gpu].contexts and is_alive(slot.pid, slot.start_ticks):
             return slot.pid, _name_of(slot.pid)
@@ -100,25 +131,25 @@ def _name_of(pid: int) -> str:
         return "<unknown>"
 
 
-def _do(device: Device, harm: Harm) -> None:
-    if harm.heal:
+def _apply(device: Device, fault: FaultSpec) -> None:
+    if fault.heal:
         _heal(device)
-    if harm.temperature_c is not None:
-        device.fixed_celsius = harm.temperature_c
-    for place, count in enumerate((harm.corrected, harm.uncorrected)):
+    if fault.temperature_c is not None:
+        device.fixed_celsius = fault.temperature_c
+    for place, count in enumerate((fault.corrected, fault.uncorrected)):
         device.ecc_volatile[place] += count
         device.ecc_aggregate[place] += count
         if count:
             _report(device, (_SINGLE_BIT, _DOUBLE_BIT)[place], 0)
-    device.remapped_uncorrectable += harm.remapped_rows
-    device.remap_pending |= harm.remapped_rows > 0
-    device.remap_failed |= harm.remap_failed
-    if harm.link_down is not None:
-        device.links_down |= 1 << harm.link_down
-    if harm.xid is not None:
-        device.lost |= harm.xid == OFF_THE_BUS
-        device.uncorrectable |= harm.xid in UNCORRECTABLE
-        _report(device, _XID, harm.xid)
+    device.remapped_uncorrectable += fault.remapped_rows
+    device.remap_pending |= fault.remapped_rows > 0
+    device.remap_failed |= fault.remap_failed
+    if fault.link_down is not None:
+        device.links_down |= 1 << fault.link_down
+    if fault.xid is not None:
+        device.lost |= fault.xid == OFF_THE_BUS
+        device.uncorrectable |= fault.xid in UNCORRECTABLE
+        _report(device, _XID, fault.xid)
 
 
 def _heal(device: Device) -> None:

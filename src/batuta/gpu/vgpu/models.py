@@ -1,4 +1,4 @@
-"""GPU models that a virtual GPU can pretend to be, with the figures of their data sheets."""
+"""The GPU models that a virtual GPU can have, with the values of their data sheets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a GPU of this kind is like. Temperatures and idle figures are typical, not measured."""
+    """The properties of a GPU model. Temperatures and idle values are typical, not measured."""
 
     name: str
-    """As NVML says it."""
+    """As NVML reports it."""
     memory_bytes: int
     compute: tuple[int, int]
     multiprocessors: int
@@ -77,7 +77,7 @@ MODELS = {
 
 
 def find_model(name: str) -> Model:
-    """The model that task files call so, in any case."""
+    """Return the model with a name as in task files, in upper or lower case."""
     for known, model in MODELS.items():
         if known.lower() == name.lower():
             return model

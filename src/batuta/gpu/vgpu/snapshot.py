@@ -1,4 +1,4 @@
-"""What the virtual GPUs are doing, as values: the same figures that NVML gives."""
+"""Read what the virtual GPUs are doing, with the values that NVML would give."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta.gpu.vgpu.device_file import opened
-from batuta.gpu.vgpu.layout import BUCKET_NS, WINDOW_BUCKETS, Device, Process
+from batuta.gpu.vgpu.device_file import BUCKET_NS, WINDOW_BUCKETS, Device, Process, open_device_file
 
-_Stretch = tuple[int, int, int]
-"""Whose slot, from when, until when."""
+_Interval = tuple[int, int, int]
+"""Slot of the process, start and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class ProcessUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class VirtualGpu:
     """One virtual GPU."""
 
     index: int
@@ -55,9 +54,9 @@ class Gpu:
     processes: tuple[ProcessUse, ...]
 
 
-def read(path: Path) -> tuple[Gpu, ...]:
-    """All GPUs of the file, as they are now. Processes that are gone do not count, reaped or not."""
-    with opened(path) as file:
+def read_gpus(path: Path) -> tuple[VirtualGpu, ...]:
+    """Return all GPUs of the file, as they are now. Processes that have ended do not count, reaped or not."""
+    with open_device_file(path) as file:
         living = {
             place: slot
             for place, slot in enumerate(file.processes)
@@ -66,13 +65,13 @@ def read(path: Path) -> tuple[Gpu, ...]:
         return tuple(_gpu(file.devices[index], index, living) for index in range(file.devices_count))
 
 
-def _gpu(device: Device, index: int, living: Mapping[int, Process]) -> Gpu:
+def _gpu(device: Device, index: int, living: Mapping[int, Process]) -> VirtualGpu:
     now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     unsettled = _unsettled(device, now_ns, living)
     busy = _utilization(device, now_ns, unsettled)
     span_w = (device.limit_mw - device.idle_mw) / 1000
     span_c = device.busy_celsius - device.idle_celsius
-    return Gpu(
+    return VirtualGpu(
         index=index,
         name=device.name.decode(),
         uuid=device.uuid.decode(),
@@ -100,13 +99,13 @@ def _gpu(device: Device, index: int, living: Mapping[int, Process]) -> Gpu:
     )
 
 
-def _process(place: int, slot: Process, index: int, unsettled: Sequence[_Stretch]) -> ProcessUse:
+def _process(place: int, slot: Process, index: int, unsettled: Sequence[_Interval]) -> ProcessUse:
     use = slot.use[index]
     own_ns = sum(until_ns - from_ns for process, from_ns, until_ns in unsettled if process == place)
     return ProcessUse(slot.pid, use.used_bytes, use.peak_bytes, use.launches, use.busy_ns + own_ns)
 
 
-def _utilization(device: Device, now_ns: int, unsettled: Sequence[_Stretch]) -> float:
+def _utilization(device: Device, now_ns: int, unsettled: Sequence[_Interval]) -> float:
     first = now_ns // BUCKET_NS - WINDOW_BUCKETS
     window_ns = WINDOW_BUCKETS * BUCKET_NS + now_ns % BUCKET_NS
     busy_ns: int = sum(bucket.busy_ns for bucket in device.buckets if bucket.number >= first)
@@ -114,19 +113,19 @@ def _utilization(device: Device, now_ns: int, unsettled: Sequence[_Stretch]) -> 
     return round(min(1.0, busy_ns / window_ns), 3)
 
 
-def _unsettled(device: Device, now_ns: int, living: Mapping[int, Process]) -> list[_Stretch]:
-    """What ran since the C side last settled its accounts; reading settles nothing."""
+def _unsettled(device: Device, now_ns: int, living: Mapping[int, Process]) -> list[_Interval]:
+    """Return what ran since the C side last settled its accounts; reading settles nothing."""
     runs = (device.runs[number % len(device.runs)] for number in range(device.first_run, device.next_run))
-    stretches = (
+    intervals = (
         (run.process, max(run.start_ns, device.settled_ns), min(run.end_ns, now_ns))
         for run in runs
         if run.process in living
     )
-    return [stretch for stretch in stretches if stretch[1] < stretch[2]]
+    return [interval for interval in intervals if interval[1] < interval[2]]
 
 
 def is_alive(pid: int, start_ticks: int) -> bool:
-    """Whether this very process runs: not another with its pid, and not one that only waits to be buried."""
+    """Return whether this very process runs: not another with its pid, and not a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:

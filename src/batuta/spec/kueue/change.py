@@ -1,4 +1,4 @@
-"""What files say about quota, and what becomes of the quota that there is."""
+"""Changes to quota objects: merge them into the present quota, or remove objects from it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from batuta.core.quota import Quota
-from batuta.spec.kueue.objects import KINDS, Key, Value, Written
+from batuta.core.quota import LocalQueue, Quota
+from batuta.spec.kueue.objects import KINDS, Manifest, ObjectKey, QuotaObject
 from batuta.spec.problem import InputError, Problem, did_you_mean
 
 _FIELDS: Final = {
@@ -21,15 +21,15 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class QuotaChange:
-    """Objects that shall hold from now on; those that are not named stay as they are."""
+    """Objects to create or replace; all others stay unchanged."""
 
-    objects: tuple[Written, ...] = ()
+    objects: tuple[Manifest, ...] = ()
     fair_sharing: bool | None = None
     """None when nothing is said about it."""
     notes: tuple[str, ...] = ()
     """What was accepted and is not used, as sentences."""
 
-    def place(self, key: Key) -> Problem:
+    def place(self, key: ObjectKey) -> Problem:
         """Where an object was written; nowhere for one that was not."""
         return next((one.place for one in self.objects if one.key == key), Problem(""))
 
@@ -51,7 +51,7 @@ def merge(quota: Quota, change: QuotaChange) -> Quota:
     return merged
 
 
-def remove(quota: Quota, keys: Iterable[Key]) -> Quota:
+def remove(quota: Quota, keys: Iterable[ObjectKey]) -> Quota:
     """The quota without these objects. Raises InputError when one is not there, or is still needed."""
     gone, problems = set(keys), list[Problem]()
     known = {kind: {key_of(kind, value): value for value in _values(quota, kind)} for kind in KINDS}
@@ -69,20 +69,20 @@ def remove(quota: Quota, keys: Iterable[Key]) -> Quota:
     problems += [
         Problem(f"ResourceFlavor {flavor} is used by {user}", fix=f"take it out of {user} first")
         for user, flavor in flavor_uses(left)
-        if Key("ResourceFlavor", flavor) in gone
+        if ObjectKey("ResourceFlavor", flavor) in gone
     ]
     if problems:
         raise InputError(problems)
     return left
 
 
-def loose_ends(quota: Quota) -> tuple[str, ...]:
-    """Names that lead nowhere, as sentences: allowed, but jobs wait for what they mean."""
+def dangling_references(quota: Quota) -> tuple[str, ...]:
+    """Return the references to missing objects, as sentences: allowed, but jobs wait for the objects."""
     flavors = {flavor.name for flavor in quota.flavors}
     queues = {queue.name for queue in quota.cluster_queues}
     missing = [
         f"{user} names flavor {flavor}, which is not there: "
-        + ("its jobs wait" if user.startswith("ClusterQueue") else "nobody can use that quota")
+        + ("its jobs wait" if user.startswith("ClusterQueue") else "no queue can use that quota")
         for user, flavor in flavor_uses(quota)
         if flavor not in flavors
     ]
@@ -98,7 +98,7 @@ def loose_ends(quota: Quota) -> tuple[str, ...]:
 
 
 def flavor_uses(quota: Quota) -> list[tuple[str, str]]:
-    """Who names which flavor: `("ClusterQueue a", "h100")`."""
+    """Return which object names which flavor: `("ClusterQueue a", "h100")`."""
     users = (("ClusterQueue", quota.cluster_queues), ("Cohort", quota.cohorts))
     return [
         (f"{kind} {user.name}", flavor.flavor)
@@ -109,37 +109,37 @@ def flavor_uses(quota: Quota) -> list[tuple[str, str]]:
     ]
 
 
-def find_object(quota: Quota, key: Key) -> Value | None:
+def find_object(quota: Quota, key: ObjectKey) -> QuotaObject | None:
     """The object of a key, if it is there."""
     return next((value for value in _values(quota, key.kind) if key_of(key.kind, value) == key), None)
 
 
-def key_of(kind: str, value: Value) -> Key:
-    return Key(kind, value.name, getattr(value, "namespace", ""))
+def key_of(kind: str, value: QuotaObject) -> ObjectKey:
+    return ObjectKey(kind, value.name, value.namespace if isinstance(value, LocalQueue) else "")
 
 
-def _values(quota: Quota, kind: str) -> Sequence[Value]:
-    values: Sequence[Value] = getattr(quota, _FIELDS[kind])
+def _values(quota: Quota, kind: str) -> Sequence[QuotaObject]:
+    values: Sequence[QuotaObject] = getattr(quota, _FIELDS[kind])
     return values
 
 
-def _replaced(quota: Quota, kind: str, change: QuotaChange) -> Iterable[Value]:
+def _replaced(quota: Quota, kind: str, change: QuotaChange) -> Iterable[QuotaObject]:
     """Old objects keep their place in line; new ones come last."""
     by_key = {key_of(kind, value): value for value in _values(quota, kind)}
     return (by_key | {one.key: one.value for one in change.objects if one.key.kind == kind}).values()
 
 
 def _cycles(quota: Quota, change: QuotaChange) -> list[Problem]:
-    """Cohorts that are above themselves, told once for each circle."""
+    """Return a problem for each cycle of cohorts."""
     parent_of = {cohort.name: cohort.parent for cohort in quota.cohorts}
     problems, done = [], set[str]()
     for start in parent_of:
-        path = _way_up(parent_of, start)
+        path = _ancestors(parent_of, start)
         at = parent_of.get(path[-1], "")
         circle = path[path.index(at) :] if at in path else []
         if circle and not done.intersection(circle):
             done.update(circle)
-            written = [change.place(Key("Cohort", name)) for name in circle]
+            written = [change.place(ObjectKey("Cohort", name)) for name in circle]
             place = max(written, key=lambda one: (bool(one.file or one.line), one.line))
             way = " → ".join((*circle, circle[0]))
             problems.append(
@@ -148,7 +148,7 @@ def _cycles(quota: Quota, change: QuotaChange) -> list[Problem]:
     return problems
 
 
-def _way_up(parent_of: Mapping[str, str], start: str) -> list[str]:
+def _ancestors(parent_of: Mapping[str, str], start: str) -> list[str]:
     """The cohorts from one upwards, each once."""
     path = [start]
     while (above := parent_of.get(path[-1], "")) and above not in path:

@@ -1,19 +1,196 @@
-"""Reading quota: from files, from texts of files, from plain objects. All problems come at once."""
+"""Reads quota from files, from texts or from plain objects: Kueue's objects or the short form.
+
+    queues:
+      - name: team-a
+        quota: {H100: 8, "*": 16}   # GPUs by type, * for all together; default: no limit
+        cohort: research            # queues of one cohort lend to each other
+        weight: 2                   # default 1
+        held: false                 # nothing new starts while it is held
+        max_priority: 100           # the highest priority that users may ask for; default: the server's
+
+Each queue of the short form becomes a ClusterQueue and a LocalQueue of its name, and each GPU type a
+flavor. A type that is not named has no limit: it belongs to the flavor `other-types`. The limit on all
+types is a resource of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from batuta.spec.kueue.change import QuotaChange
-from batuta.spec.kueue.objects import Key, Written, each_object, read_object
-from batuta.spec.kueue.part import Item, ObjectReader
-from batuta.spec.kueue.plain import object_node
-from batuta.spec.kueue.short_form import is_short_form, read_short_form
-from batuta.spec.problem import InputError, Problem, in_order
-from batuta.spec.text_file import read_text
+import yaml
+
+from batuta.core.node_table import TYPE_LABEL
+from batuta.core.quota import (
+    ALL_GPUS,
+    MILLI,
+    NO_LIMIT,
+    ClusterQueue,
+    Flavor,
+    FlavorQuota,
+    Limits,
+    LocalQueue,
+    Preemption,
+    Reclaim,
+    ResourceGroup,
+    StopPolicy,
+    Within,
+)
+from batuta.spec.kueue.change import QuotaChange, key_of
+from batuta.spec.kueue.object_reader import Item, ObjectReader
+from batuta.spec.kueue.objects import (
+    MOST_PRIORITY,
+    Manifest,
+    ObjectKey,
+    QuotaObject,
+    each_object,
+    position_of,
+    read_object,
+)
+from batuta.spec.problem import InputError, Problem, read_text, sorted_problems
+from batuta.spec.yaml_reader import YamlNode, object_node
+
+GPU = "nvidia.com/gpu"
+ALL_TYPES = "*"
+ANY = Flavor("any")
+OTHER_TYPES = Flavor("other-types", ((TYPE_LABEL, ALL_TYPES),))
+"""The nodes of every type that no other flavor of the queue names."""
+MOST_GPUS = NO_LIMIT // MILLI
+_KEYS = ("name", "quota", "cohort", "weight", "held", "max_priority")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_NAME_FIX = "letters, digits, dots, dashes and underscores"
+_TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_RULES = Preemption(Within.LOWER_PRIORITY, Reclaim.ANY)
+_KIND_OF = {Flavor: "ResourceFlavor", ClusterQueue: "ClusterQueue", LocalQueue: "LocalQueue"}
+
+
+def queue_values(
+    name: str,
+    quota: Mapping[str, int],
+    cohort: str = "",
+    weight: float = 1.0,
+    *,
+    held: bool = False,
+    max_priority: int | None = None,
+) -> tuple[QuotaObject, ...]:
+    """The objects that a queue in short form stands for: its flavors, its ClusterQueue, its LocalQueue."""
+    groups, flavors = list[ResourceGroup](), list[Flavor]()
+    types = [kind for kind in quota if kind != ALL_TYPES]
+    if types:
+        flavors += [flavor_of_type(kind) for kind in types]
+        limits = [FlavorQuota(flavor_of_type(kind).name, _gpus(quota[kind])) for kind in types]
+        rest = FlavorQuota(OTHER_TYPES.name, _no_limit(cohort))
+        groups.append(ResourceGroup((GPU,), (*limits, rest)))
+        flavors.append(OTHER_TYPES)
+    if ALL_TYPES in quota or not types:
+        flavors.append(ANY)
+        total = _gpus(quota[ALL_TYPES]) if ALL_TYPES in quota else _no_limit(cohort)
+        groups.append(ResourceGroup((ALL_GPUS,), (FlavorQuota(ANY.name, total),)))
+    stop = StopPolicy.HOLD if held else StopPolicy.NONE
+    queue = ClusterQueue(
+        name, cohort, tuple(groups), preemption=_RULES, weight=weight, stop=stop, max_priority=max_priority
+    )
+    return (*flavors, queue, LocalQueue(name, name))
+
+
+def _no_limit(cohort: str) -> tuple[Limits, ...]:
+    """More than there is. It is not lent: a queue with a limit keeps it, whatever else is in its cohort."""
+    return (Limits(NO_LIMIT, lending=0 if cohort else None),)
+
+
+def queue_change(
+    name: str,
+    quota: Mapping[str, int],
+    cohort: str = "",
+    weight: float = 1.0,
+    *,
+    held: bool = False,
+    max_priority: int | None = None,
+) -> QuotaChange:
+    """A queue in short form as a change of the quota that there is."""
+    values = queue_values(name, quota, cohort, weight, held=held, max_priority=max_priority)
+    return QuotaChange(tuple(_written(value, Problem("")) for value in values))
+
+
+def flavor_of_type(gpu_type: str) -> Flavor:
+    """The nodes with GPUs of one type. Kubernetes wants lower-case names; the label keeps the type's own."""
+    return Flavor(re.sub(r"[^a-z0-9]+", "-", gpu_type.lower()).strip("-"), ((TYPE_LABEL, gpu_type),))
+
+
+def is_short_form(root: YamlNode) -> bool:
+    """Whether a document is a list of queues and not an object."""
+    if not isinstance(root, yaml.MappingNode):
+        return False
+    keys = {key.value for key, _ in root.value if isinstance(key, yaml.ScalarNode)}
+    return "queues" in keys and not keys & {"apiVersion", "kind"}
+
+
+def read_short_form(reader: ObjectReader, root: YamlNode) -> Iterator[Manifest]:
+    """The objects of all queues of a document; what is wrong is noted."""
+    top = reader.mapping(root, "the file", ("queues",)) or {}
+    for node in reader.sequence(top["queues"], "queues") if "queues" in top else ():
+        before, place = len(reader.problems), position_of(reader, node)
+        values = _read_queue(reader, node)
+        if len(reader.problems) == before:
+            yield from (_written(value, place) for value in values)
+
+
+def _read_queue(reader: ObjectReader, node: YamlNode) -> tuple[QuotaObject, ...]:
+    values = reader.mapping(node, "a queue", _KEYS)
+    if values is None:
+        return ()
+    if "name" not in values:
+        reader.fault(node, "a queue needs a name")
+        return ()
+    name = reader.text(values["name"], "name") or ""
+    if name and not _NAME.fullmatch(name):
+        reader.fault(values["name"], f"a queue cannot have the name {name!r}", _NAME_FIX)
+    cohort = (reader.text(values["cohort"], "cohort") or "") if "cohort" in values else ""
+    weight = reader.number(values["weight"], "weight", 0, 1e6) if "weight" in values else 1.0
+    if weight == 0:
+        reader.fault(values["weight"], "weight must be larger than 0")
+    quota = _read_quota(reader, values.get("quota"))
+    most = None
+    if "max_priority" in values:
+        most = reader.whole(values["max_priority"], "max_priority", -MOST_PRIORITY, MOST_PRIORITY)
+    return queue_values(name, quota, cohort, weight or 1.0, held=_held(reader, values), max_priority=most)
+
+
+def _read_quota(reader: ObjectReader, node: YamlNode | None) -> dict[str, int]:
+    if node is None:
+        return {}
+    found: dict[str, int] = {}
+    names: dict[str, str] = {}
+    for kind, value in (reader.mapping(node, "quota") or {}).items():
+        count = reader.whole(value, f"quota.{kind}", 0, MOST_GPUS)
+        flavor = flavor_of_type(kind).name
+        if kind != ALL_TYPES and not flavor:
+            reader.fault(value, f"quota: {kind!r} is not the name of a GPU type", "as in H100")
+        elif kind != ALL_TYPES and names.setdefault(flavor, kind) != kind:
+            reader.fault(value, f"quota: {names[flavor]} and {kind} are the same type", "keep one of them")
+        elif count is not None:
+            found[kind] = count
+    return found
+
+
+def _held(reader: ObjectReader, values: dict[str, YamlNode]) -> bool:
+    if "held" not in values:
+        return False
+    text = (reader.text(values["held"], "held") or "").lower()
+    if text and text not in _TRUTH:
+        reader.fault(values["held"], f"held must be true or false, found {text!r}")
+    return _TRUTH.get(text, False)
+
+
+def _written(value: QuotaObject, place: Problem) -> Manifest:
+    return Manifest(key_of(_KIND_OF[type(value)], value), value, place)
+
+
+def _gpus(count: int) -> tuple[Limits]:
+    return (Limits(count * MILLI),)
 
 
 def read_quota_files(paths: Sequence[Path]) -> QuotaChange:
@@ -65,7 +242,7 @@ class Collected:
     """Objects from one or more readers, each named once."""
 
     def __init__(self) -> None:
-        self._objects: dict[Key, Written] = {}
+        self._objects: dict[ObjectKey, Manifest] = {}
         self._fair_sharing: bool | None = None
         self._problems: list[Problem] = []
         self._notes: list[str] = []
@@ -78,14 +255,14 @@ class Collected:
             elif found is not None:
                 self._add(found)
 
-    def add_short(self, objects: Iterable[Written]) -> None:
+    def add_short(self, objects: Iterable[Manifest]) -> None:
         """Flavors of the short form follow from the names of types: each queue may bring them along again."""
         for one in objects:
             known = self._objects.get(one.key)
             if known is None or one.key.kind != "ResourceFlavor" or known.value != one.value:
                 self._add(one)
 
-    def _add(self, one: Written) -> None:
+    def _add(self, one: Manifest) -> None:
         earlier = self._objects.setdefault(one.key, one)
         if earlier is not one:
             first = str(earlier.place).removesuffix(": ")
@@ -100,7 +277,7 @@ class Collected:
     def change(self) -> QuotaChange:
         """All of it, or all that is wrong."""
         if self._problems:
-            raise InputError(in_order(self._problems))
+            raise InputError(sorted_problems(self._problems))
         return QuotaChange(
             tuple(self._objects.values()), self._fair_sharing, tuple(dict.fromkeys(self._notes))
         )

@@ -1,28 +1,36 @@
-"""Which object a document is, and what it says."""
+"""Finds the Kueue objects of a document and reads each, with Batuta's own annotations on queues."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import yaml
 
-from batuta.core.quota import ClusterQueue, Cohort, Flavor, LocalQueue, PriorityClass
-from batuta.spec.kueue.cluster_queue import read_cluster_queue
-from batuta.spec.kueue.idle_annotations import read_idle
-from batuta.spec.kueue.part import Item, ObjectReader, Part, part_of
-from batuta.spec.kueue.resource_flavor import read_flavor
-from batuta.spec.kueue.small_kinds import (
+from batuta.core.quota import ClusterQueue, Cohort, Flavor, IdleAction, IdleWish, LocalQueue, PriorityClass
+from batuta.spec.kueue.kinds import (
+    read_cluster_queue,
     read_cohort,
     read_fair_sharing,
+    read_flavor,
     read_local_queue,
     read_priority_class,
 )
-from batuta.spec.kueue.trial_annotation import read_trial_wish
-from batuta.spec.problem import Problem, did_you_mean
-from batuta.spec.yaml_nodes import YamlNode
+from batuta.spec.kueue.object_reader import Item, ObjectReader, Section, read_text_value, section_of
+from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.spec.quantity import parse_duration_s
+from batuta.spec.yaml_reader import ObjectMark, YamlNode
 
+IDLE_ACTION_ANNOTATION = "batuta.dev/idle-action"
+IDLE_AFTER_ANNOTATION = "batuta.dev/idle-after"
+_MOST_ANNOTATIONS = 1000
+TRIAL_ANNOTATION = "batuta.dev/trial"
+MAX_PRIORITY_ANNOTATION = "batuta.dev/max-priority"
+MOST_PRIORITY = 2_000_000_000
+"""What Kubernetes lets a PriorityClass have, up or down."""
+_WORDS = {"true": True, "false": False}
 GROUP, CONFIG_GROUP = "kueue.x-k8s.io", "config.kueue.x-k8s.io"
 KINDS = ("ResourceFlavor", "ClusterQueue", "LocalQueue", "Cohort", "WorkloadPriorityClass")
 CONFIGURATION = "Configuration"
@@ -49,11 +57,82 @@ _METADATA = (
     ),
     *("managedFields", "selfLink"),
 )
+QuotaObject: TypeAlias = Flavor | ClusterQueue | LocalQueue | Cohort | PriorityClass
 
-Value: TypeAlias = Flavor | ClusterQueue | LocalQueue | Cohort | PriorityClass
+
+def read_idle_policy(metadata: Section) -> IdleWish:
+    """Return the policy for idle jobs from a queue's annotations."""
+    action, after_s = None, None
+    for name, item in metadata.entries("annotations", _MOST_ANNOTATIONS):
+        if name == IDLE_ACTION_ANNOTATION:
+            word = read_text_value(metadata.reader, item)
+            action = next((one for one in IdleAction if one.value == word), None)
+            if action is None:
+                words = ", ".join(one.value for one in IdleAction)
+                metadata.reader.fault(
+                    item.node, f"{IDLE_ACTION_ANNOTATION} cannot be {word[:60]!r}", f"one of {words}"
+                )
+        elif name == IDLE_AFTER_ANNOTATION:
+            after_s = _seconds(metadata, read_text_value(metadata.reader, item))
+    return IdleWish(action, after_s)
 
 
-class Key(NamedTuple):
+def _seconds(metadata: Section, text: str) -> float | None:
+    try:
+        found = parse_duration_s(text, IDLE_AFTER_ANNOTATION)
+    except InputError as error:
+        metadata.fault("annotations", error.problems[0].message, "as in 15m")
+        return None
+    if not found > 0:
+        metadata.fault("annotations", f"{IDLE_AFTER_ANNOTATION} must be more than 0", "as in 15m")
+        return None
+    return found
+
+
+def idle_annotations(wish: IdleWish) -> dict[str, str]:
+    """The annotations that say so."""
+    said = {IDLE_ACTION_ANNOTATION: wish.action.value} if wish.action is not None else {}
+    return said | ({IDLE_AFTER_ANNOTATION: f"{wish.after_s:g}s"} if wish.after_s is not None else {})
+
+
+def read_trial(metadata: Section) -> bool | None:
+    """Whether jobs are tried out before they wait; None where it is not said, or not understood."""
+    item = _annotation(metadata, TRIAL_ANNOTATION)
+    if item is None:
+        return None
+    word = read_text_value(metadata.reader, item)
+    if word not in _WORDS:
+        metadata.reader.fault(item.node, f"{TRIAL_ANNOTATION} cannot be {word[:60]!r}", '"true" or "false"')
+    return _WORDS.get(word)
+
+
+def read_max_priority(metadata: Section) -> int | None:
+    """The highest priority that users may give jobs of the queue; None where it is not said."""
+    item = _annotation(metadata, MAX_PRIORITY_ANNOTATION)
+    if item is None:
+        return None
+    word = read_text_value(metadata.reader, item)
+    if not re.fullmatch(r"[-+]?[0-9]{1,10}", word) or abs(int(word)) > MOST_PRIORITY:
+        metadata.reader.fault(
+            item.node, f"{MAX_PRIORITY_ANNOTATION} cannot be {word[:60]!r}", 'a whole number, as in "100"'
+        )
+        return None
+    return int(word)
+
+
+def queue_annotations(trial: bool | None, max_priority: int | None) -> dict[str, str]:
+    """The annotations that say so."""
+    said = {} if trial is None else {TRIAL_ANNOTATION: "true" if trial else "false"}
+    return said if max_priority is None else said | {MAX_PRIORITY_ANNOTATION: str(max_priority)}
+
+
+def _annotation(metadata: Section, name: str) -> Item | None:
+    return next(
+        (item for key, item in metadata.entries("annotations", _MOST_ANNOTATIONS) if key == name), None
+    )
+
+
+class ObjectKey(NamedTuple):
     """What an object is known by. Only local queues have a namespace."""
 
     kind: str
@@ -64,13 +143,13 @@ class Key(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
-class Written(NamedTuple):
-    """An object as somebody wrote it, and where."""
+class Manifest(NamedTuple):
+    """An object of a file and its position."""
 
-    key: Key
-    value: Value
+    key: ObjectKey
+    value: QuotaObject
     place: Problem
-    """Without a message: only where it stands."""
+    """A problem without a message: only the position."""
 
 
 def each_object(reader: ObjectReader, root: YamlNode, path: str = "") -> Iterator[Item]:
@@ -79,12 +158,12 @@ def each_object(reader: ObjectReader, root: YamlNode, path: str = "") -> Iterato
     if kind is None or kind not in _LISTS:
         yield Item(root, path)
         return
-    top = Part(reader, root, path or kind, ("apiVersion", "kind", "metadata", "items"), {})
+    top = Section(reader, root, path or kind, ("apiVersion", "kind", "metadata", "items"), {})
     for item in top.items("items", 100_000):
         yield from each_object(reader, item.node, item.path if path else "")
 
 
-def read_object(reader: ObjectReader, item: Item) -> Written | bool | None:
+def read_object(reader: ObjectReader, item: Item) -> Manifest | bool | None:
     """An object of quota, or whether fair sharing is on, or None for what is neither or wrong."""
     before = len(reader.problems)
     kind, version = _kind(reader, item)
@@ -92,28 +171,34 @@ def read_object(reader: ObjectReader, item: Item) -> Written | bool | None:
         return _read_configuration(reader, item)
     if not kind:
         return None
-    top = part_of(reader, item, _CLASS_TOP if kind == "WorkloadPriorityClass" else _TOP)
-    metadata = top.part("metadata", _METADATA)
+    top = section_of(reader, item, _CLASS_TOP if kind == "WorkloadPriorityClass" else _TOP)
+    metadata = top.section("metadata", _METADATA)
     name = metadata.name("name")
     if "name" not in metadata:
         (metadata if metadata.node is not None else top).fault("metadata", f"a {kind} needs metadata.name")
     namespace = metadata.name("namespace") if kind == "LocalQueue" else ""
-    key = Key(kind, name, namespace)
+    key = ObjectKey(kind, name, namespace)
     value = _read_value(top, key, version)
     if isinstance(value, ClusterQueue | LocalQueue):
-        value = replace(value, idle=read_idle(metadata), trial=read_trial_wish(metadata))
+        value = replace(
+            value,
+            idle=read_idle_policy(metadata),
+            trial=read_trial(metadata),
+            max_priority=read_max_priority(metadata),
+        )
     reader.notes += [f"{key}: {note}" for note in top.unused]
-    return Written(key, value, place_of(reader, item.node)) if len(reader.problems) == before else None
+    return Manifest(key, value, position_of(reader, item.node)) if len(reader.problems) == before else None
 
 
-def place_of(reader: ObjectReader, node: YamlNode) -> Problem:
-    """Where a node stands."""
+def position_of(reader: ObjectReader, node: YamlNode) -> Problem:
+    """Return the position of a node, as a problem without a message."""
     mark = node.start_mark
-    line = getattr(mark, "line", None)
-    return Problem("", reader.file) if line is None else Problem("", reader.file, line + 1, mark.column + 1)
+    if isinstance(mark, ObjectMark):
+        return Problem("", reader.file)
+    return Problem("", reader.file, mark.line + 1, mark.column + 1)
 
 
-def _read_value(top: Part, key: Key, version: str) -> Value:
+def _read_value(top: Section, key: ObjectKey, version: str) -> QuotaObject:
     match key.kind:
         case "ResourceFlavor":
             return read_flavor(top, key.name)
@@ -131,7 +216,7 @@ def _read_configuration(reader: ObjectReader, item: Item) -> bool:
     others = [key for key in known if key not in ("apiVersion", "kind", "metadata", "fairSharing")]
     if others:
         reader.notes.append(f"{CONFIGURATION}: only fairSharing is read, not {', '.join(others)}")
-    return read_fair_sharing(Part(reader, item.node, item.path, tuple(known), {}))
+    return read_fair_sharing(Section(reader, item.node, item.path, tuple(known), {}))
 
 
 def _kind(reader: ObjectReader, item: Item) -> tuple[str, str]:

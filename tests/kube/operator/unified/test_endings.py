@@ -64,7 +64,8 @@ def test_a_job_that_runs_too_long_fails(jobs, add_nodes):
     """Given a deadline, the job fails when it has run so long, and its pods are gone."""
     add_nodes(1, NodeShape(gpus=1))
     job = jobs.submit("train", activeDeadlineSeconds=2)
-    assert "activeDeadlineSeconds" in job.reaches("FAILED")["message"]
+    ended = job.reaches("FAILED")
+    assert ("activeDeadlineSeconds" in ended["message"], ended["reason"]) == (True, "DeadlineExceeded")
     wait_until(lambda: not job.workers(), "its pods to be gone")
 
 

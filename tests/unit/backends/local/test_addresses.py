@@ -7,16 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.local import hosts, ports
-from batuta.backends.local.hosts import node_address, node_addresses
-from batuta.backends.local.mpi import (
+from batuta.backends.local import addresses
+from batuta.backends.local.addresses import (
+    NoPortFree,
+    PortReservations,
+    default_ports,
+    is_free,
+    node_address,
+    node_addresses,
+)
+from batuta.backends.local.replica_plan import (
     HostfileStyle,
     local_hosts,
     update_discovery,
     write_discovery_script,
     write_hostfile,
 )
-from batuta.backends.local.ports import NoPortFree, PortReservations, default_ports, is_free
 
 
 def test_no_port_is_given_twice():
@@ -48,7 +54,7 @@ def test_port_in_use_is_not_given():
 
 
 def test_released_and_claimed_ports(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ports, "is_free", lambda _: True)
+    monkeypatch.setattr(addresses, "is_free", lambda _: True)
     reservations = PortReservations(range(30_000, 30_003), seed=1)
     reservations.claim("old", [30_001])
     assert sorted(reservations.reserve("new", 2)) == [30_000, 30_002]
@@ -80,15 +86,15 @@ def test_ports_lie_outside_of_the_range_of_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: range
 ):
     (tmp_path / "range").write_text(text)
-    monkeypatch.setattr(ports, "_EPHEMERAL", tmp_path / "range")
+    monkeypatch.setattr(addresses, "_EPHEMERAL", tmp_path / "range")
     assert default_ports() == expected
 
 
 def test_nodes_have_addresses_of_their_own(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(hosts, "_has_many_loopbacks", lambda: True)
+    monkeypatch.setattr(addresses, "_has_many_loopbacks", lambda: True)
     assert node_addresses([0, 1, 253, 254]) == ["127.66.0.1", "127.66.0.2", "127.66.0.254", "127.66.1.1"]
     assert len(set(node_addresses(range(2000)))) == 2000
-    monkeypatch.setattr(hosts, "_has_many_loopbacks", lambda: False)
+    monkeypatch.setattr(addresses, "_has_many_loopbacks", lambda: False)
     assert node_addresses([0, 1]) == ["127.0.0.1", "127.0.0.1"]
     with pytest.raises(ValueError, match="node index"):
         node_address(-1)

@@ -4,15 +4,23 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.local.in_place import can_change_in_place
-from batuta.backends.local.job_files import JobFiles, folder_name, jobs_with_runs
-from batuta.backends.local.ledger import CALM_S, Ledger, read_ledger
-from batuta.backends.local.place_plan import Machine
-from batuta.backends.local.run_record import RunRecord, read_record, write_record
-from batuta.backends.local.site import Occupancy, Timing
-from batuta.backends.local.small_files import write_json
+from batuta.backends.local.context import GpuOccupancy, Timing
+from batuta.backends.local.files import write_json
+from batuta.backends.local.job_files import (
+    STABLE_RUN_S,
+    JobFiles,
+    RunHistory,
+    RunRecord,
+    folder_name,
+    jobs_with_runs,
+    read_record,
+    read_run_history,
+    write_record,
+)
+from batuta.backends.local.job_run import can_resize_in_place
+from batuta.backends.local.replica_plan import Machine
 from batuta.core.job import JobKind
-from batuta.engine.clock import SteadyClock
+from batuta.engine.event_buffer import SteadyClock
 from batuta.prediction import Run
 from tests.support.worlds import at, make_job
 
@@ -61,26 +69,26 @@ def test_run_ids_are_unique_and_tame():
 
 
 def test_ledger_counts_an_end_once_and_is_read_again(tmp_path: Path):
-    ledger = read_ledger(tmp_path / "job.json")
+    ledger = read_run_history(tmp_path / "job.json")
     for _ in range(2):
         ledger.note(0, Run(1.0, 2), 5.0, failed=True, unwanted=True)
     ledger.note(1, None, 0.0, failed=False, unwanted=True)
     assert (ledger.counted, ledger.failures, ledger.streak, ledger.ran_s) == (1, 1, 2, 5.0)
     ledger.keep()
-    assert read_ledger(tmp_path / "job.json") == ledger
+    assert read_run_history(tmp_path / "job.json") == ledger
 
 
 def test_back_off_begins_anew_after_a_long_run(tmp_path: Path):
-    ledger = Ledger(tmp_path / "job.json")
+    ledger = RunHistory(tmp_path / "job.json")
     for number in range(5):
         ledger.note(number, None, 1.0, failed=True, unwanted=True)
     assert ledger.streak == 5
-    ledger.note(5, None, CALM_S, failed=True, unwanted=True)
+    ledger.note(5, None, STABLE_RUN_S, failed=True, unwanted=True)
     assert (ledger.streak, ledger.failures) == (1, 6)
 
 
 def test_ledger_remembers_a_limited_number_of_runs(tmp_path: Path):
-    ledger = Ledger(tmp_path / "job.json")
+    ledger = RunHistory(tmp_path / "job.json")
     for number in range(200):
         ledger.note(number, Run(float(number), 1), 1.0, failed=False, unwanted=False)
     assert len(ledger.past) == 64
@@ -90,7 +98,7 @@ def test_ledger_remembers_a_limited_number_of_runs(tmp_path: Path):
 @pytest.mark.parametrize("content", [None, [], {"counted": 1}, {"counted": "x"}])
 def test_ledger_that_makes_no_sense_is_a_new_one(tmp_path: Path, content: object):
     write_json(tmp_path / "job.json", content)
-    assert read_ledger(tmp_path / "job.json").counted == -1
+    assert read_run_history(tmp_path / "job.json").counted == -1
 
 
 # ------------------------------------------------------------------------------------------------- the others
@@ -114,7 +122,7 @@ def test_back_off_doubles_up_to_a_limit():
 
 
 def test_gpu_is_taken_until_it_is_released():
-    occupancy = Occupancy()
+    occupancy = GpuOccupancy()
     occupancy.take("a", at("n0:01"))
     occupancy.take("b", at("n0:12"))
     assert occupancy.on(at("n0:1")) == {"a", "b"}
@@ -130,9 +138,9 @@ def test_gpu_is_taken_until_it_is_released():
     [("n0:0", True), ("n0:01", True), ("n0:01 n1:0", True), ("n0:1", False), ("n0:01 n1:01", False)],
 )
 def test_place_that_horovod_can_change_to_by_itself(wanted: str, can: bool):
-    machine = Machine({"n0": 0, "n1": 1}, {"n0": range(4), "n1": range(4)}, {}, Path("bell"), 1)
+    machine = Machine({"n0": 0, "n1": 1}, {"n0": range(4), "n1": range(4)}, {}, Path("bell"), Path("sdk"), 1)
     record = RunRecord("a", 0, at("n0:01 n1:0"), 1, 20000, 0.0)
     horovod = make_job("a", max=4, kind=JobKind.HOROVOD_ELASTIC)
-    assert can_change_in_place(machine, horovod, record, at(wanted)) is can
-    assert can_change_in_place(machine, horovod, record.moved_to(at("n0:0")), at(wanted)) is can
-    assert not can_change_in_place(machine, make_job("a", max=4), record, at(wanted))
+    assert can_resize_in_place(machine, horovod, record, at(wanted)) is can
+    assert can_resize_in_place(machine, horovod, record.moved_to(at("n0:0")), at(wanted)) is can
+    assert not can_resize_in_place(machine, make_job("a", max=4), record, at(wanted))

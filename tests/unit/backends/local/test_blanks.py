@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from batuta.backends.local.blanks import Blanks
+from batuta.backends.local.files import DirectoryPool
 from batuta.backends.local.job_files import JobFiles
 
 
@@ -20,14 +20,14 @@ class Later:
 
 def test_a_job_gets_a_folder_that_was_ready_and_another_one_is_made(tmp_path: Path) -> None:
     later = Later()
-    blanks = Blanks(tmp_path, later.tasks.append)
+    blanks = DirectoryPool(tmp_path, later.tasks.append)
     later.do()
     ready = len(list((tmp_path / "blank").iterdir()))
     (tmp_path / "jobs").mkdir()
     files = JobFiles(tmp_path, "7")
     files.prepare(0, blanks)
     assert files.replica(0, 0).is_dir()
-    assert all(folder.is_dir() for folder in files.premises(with_setup=False))
+    assert all(folder.is_dir() for folder in files.replica_folders(with_setup=False))
     assert oct(files.folder.stat().st_mode)[-3:] == "700"
     later.do()
     assert len(list((tmp_path / "blank").iterdir())) == ready
@@ -35,13 +35,13 @@ def test_a_job_gets_a_folder_that_was_ready_and_another_one_is_made(tmp_path: Pa
 
 def test_where_none_is_ready_a_start_makes_its_own(tmp_path: Path) -> None:
     files = JobFiles(tmp_path, "7")
-    files.prepare(0, Blanks(tmp_path, Later().tasks.append))
+    files.prepare(0, DirectoryPool(tmp_path, Later().tasks.append))
     assert files.run(0).is_dir()
 
 
 def test_what_a_job_has_is_never_replaced(tmp_path: Path) -> None:
     later = Later()
-    blanks = Blanks(tmp_path, later.tasks.append)
+    blanks = DirectoryPool(tmp_path, later.tasks.append)
     later.do()
     files = JobFiles(tmp_path, "7")
     files.prepare(0)
@@ -55,6 +55,6 @@ def test_what_a_job_has_is_never_replaced(tmp_path: Path) -> None:
 def test_those_of_a_former_server_are_thrown_away(tmp_path: Path) -> None:
     (tmp_path / "blank" / "half-made").mkdir(parents=True)
     later = Later()
-    Blanks(tmp_path, later.tasks.append)
+    DirectoryPool(tmp_path, later.tasks.append)
     later.do()
     assert "half-made" not in {path.name for path in (tmp_path / "blank").iterdir()}

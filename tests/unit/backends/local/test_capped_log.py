@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batuta.backends.local.logs import Piece, ReplicaLog
-from batuta.backends.local.supervisor.capped_log import CappedLog
+from batuta.backends.local.supervisor.output_log import CappedLog
 
 CAP = 32 * 1024  # the least there is
 

@@ -4,21 +4,21 @@ import signal
 
 import pytest
 
-from batuta.backends.local.outcome import End, Outcome, judge
-from batuta.backends.local.state import Phase, ReplicaState, Why
+from batuta.backends.local.live_run import Outcome, RunEnd, judge
+from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaState
 
 
 def exited(code: int = 0, ended_s: float = 1.0) -> ReplicaState:
-    return ReplicaState(Phase.EXITED, why=Why.EXITED, exit_code=code, ended_s=ended_s)
+    return ReplicaState(ReplicaPhase.EXITED, why=ExitReason.EXITED, exit_code=code, ended_s=ended_s)
 
 
-def over(why: Why, **more) -> ReplicaState:
-    return ReplicaState(Phase.EXITED, why=why, **more)
+def over(why: ExitReason, **more) -> ReplicaState:
+    return ReplicaState(ReplicaPhase.EXITED, why=why, **more)
 
 
-KILLED = over(Why.KILLED)
-STOPPED = over(Why.STOPPED, signal=signal.SIGTERM)
-ABSENT = ReplicaState(Phase.ABSENT)
+KILLED = over(ExitReason.KILLED)
+STOPPED = over(ExitReason.STOPPED, signal=signal.SIGTERM)
+ABSENT = ReplicaState(ReplicaPhase.ABSENT)
 
 
 def judged(
@@ -36,20 +36,23 @@ def judged(
 @pytest.mark.parametrize(
     ("states", "end"),
     [
-        ((exited(), exited()), End.SUCCEEDED),
-        ((exited(), exited(1)), End.FAILED),
-        ((exited(1), STOPPED), End.FAILED),
-        ((KILLED, exited(1)), End.LOST),
-        ((KILLED, exited()), End.LOST),
-        ((ABSENT, exited()), End.LOST),
-        ((STOPPED, STOPPED), End.LOST),
-        ((over(Why.SETUP_FAILED, exit_code=2), STOPPED), End.FAILED_SETUP),
-        ((over(Why.TIME_LIMIT, exit_code=0), STOPPED), End.TIME_LIMIT),
-        ((over(Why.CANNOT_START, error="/x: No such file or directory"), STOPPED), End.CANNOT_START),
-        ((over(Why.CANNOT_START, error="runner: No space left on device"), STOPPED), End.LOST),
+        ((exited(), exited()), RunEnd.SUCCEEDED),
+        ((exited(), exited(1)), RunEnd.FAILED),
+        ((exited(1), STOPPED), RunEnd.FAILED),
+        ((KILLED, exited(1)), RunEnd.LOST),
+        ((KILLED, exited()), RunEnd.LOST),
+        ((ABSENT, exited()), RunEnd.LOST),
+        ((STOPPED, STOPPED), RunEnd.LOST),
+        ((over(ExitReason.SETUP_FAILED, exit_code=2), STOPPED), RunEnd.FAILED_SETUP),
+        ((over(ExitReason.TIME_LIMIT, exit_code=0), STOPPED), RunEnd.TIME_LIMIT),
+        (
+            (over(ExitReason.CANNOT_START, error="/x: No such file or directory"), STOPPED),
+            RunEnd.CANNOT_START,
+        ),
+        ((over(ExitReason.CANNOT_START, error="runner: No space left on device"), STOPPED), RunEnd.LOST),
     ],
 )
-def test_end_that_nobody_asked_for(states: tuple[ReplicaState, ...], end: End):
+def test_end_that_nobody_asked_for(states: tuple[ReplicaState, ...], end: RunEnd):
     assert judged(*states).end is end
 
 
@@ -57,30 +60,30 @@ def test_end_that_nobody_asked_for(states: tuple[ReplicaState, ...], end: End):
     "states", [(STOPPED, STOPPED), (STOPPED, exited(1)), (exited(), STOPPED), (KILLED, ABSENT)]
 )
 def test_end_that_was_asked_for_is_no_failure(states: tuple[ReplicaState, ...]):
-    assert judged(*states, leaving=True).end is End.STOPPED
+    assert judged(*states, leaving=True).end is RunEnd.STOPPED
 
 
 def test_success_is_success_even_while_being_stopped():
-    assert judged(exited(), exited(), leaving=True).end is End.SUCCEEDED
-    assert judged(exited(), shut_down=True).end is End.SUCCEEDED
+    assert judged(exited(), exited(), leaving=True).end is RunEnd.SUCCEEDED
+    assert judged(exited(), shut_down=True).end is RunEnd.SUCCEEDED
 
 
 def test_shutdown_of_the_server_and_trouble_at_the_start_are_not_the_jobs_fault():
-    assert judged(exited(1), shut_down=True) == Outcome(End.LOST, detail="the server was shut down")
-    assert judged(STOPPED, ABSENT, trouble="no room") == Outcome(End.LOST, detail="no room")
+    assert judged(exited(1), shut_down=True) == Outcome(RunEnd.LOST, detail="the server was shut down")
+    assert judged(STOPPED, ABSENT, trouble="no room") == Outcome(RunEnd.LOST, detail="no room")
 
 
 def test_first_to_fail_is_the_one_to_blame():
     found = judged(exited(1, ended_s=7.0), exited(2, ended_s=5.0), exited(3, ended_s=6.0))
-    assert found == Outcome(End.FAILED, 2, "rank 1 exited with code 2; its last line: line of 1")
+    assert found == Outcome(RunEnd.FAILED, 2, "rank 1 exited with code 2; its last line: line of 1")
 
 
 def test_signal_is_said_as_a_shell_would():
-    found = judged(over(Why.EXITED, signal=9))
+    found = judged(over(ExitReason.EXITED, signal=9))
     assert found == Outcome(
-        End.FAILED, 137, "the job was ended by signal 9 (SIGKILL); its last line: line of 0"
+        RunEnd.FAILED, 137, "the job was ended by signal 9 (SIGKILL); its last line: line of 0"
     )
-    assert "(unknown)" in judged(over(Why.EXITED, signal=250)).detail
+    assert "(unknown)" in judged(over(ExitReason.EXITED, signal=250)).detail
 
 
 def test_long_last_line_is_cut():

@@ -1,6 +1,6 @@
 """Jobs inherit what programs need, and no secrets of whoever started the server."""
 
-from batuta.backends.local.passed_env import passed_env
+from batuta.backends.local.job_environment import inherited_env
 
 
 def test_what_programs_need_is_passed_on() -> None:
@@ -13,7 +13,7 @@ def test_what_programs_need_is_passed_on() -> None:
         "https_proxy": "http://proxy:3128",
         "NO_PROXY": "localhost",
     }
-    assert passed_env(needed) == needed
+    assert inherited_env(needed) == needed
 
 
 def test_all_else_stays_unless_it_is_named() -> None:
@@ -24,5 +24,5 @@ def test_all_else_stays_unless_it_is_named() -> None:
         "HF_TOKEN": "h",
         "PATHS": "x",
     }
-    assert passed_env(environ) == {"PATH": "/bin"}
-    assert passed_env(environ, ["HF_TOKEN", "ABSENT"]) == {"PATH": "/bin", "HF_TOKEN": "h"}
+    assert inherited_env(environ) == {"PATH": "/bin"}
+    assert inherited_env(environ, ["HF_TOKEN", "ABSENT"]) == {"PATH": "/bin", "HF_TOKEN": "h"}

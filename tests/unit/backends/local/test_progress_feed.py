@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from batuta.backends.local.job_files import JobFiles
-from batuta.backends.local.progress_feed import ProgressFeed
+from batuta.backends.local.progress import ProgressFeed
 from batuta.core.event import JobProgressed
 from batuta.prediction import Run
 from batuta.spec.task import parse_task

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.local.progress_tail import ProgressTail
+from batuta.backends.local.progress import ProgressTail
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.local.small_files import read_json, read_small, write_json, write_small
+from batuta.backends.local.files import read_json, read_small, write_json, write_small
 
 
 def test_what_was_written_is_read_and_only_by_its_owner(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.backends.local import runner
-from batuta.backends.local.supervisor import light
-from batuta.backends.local.supervisor.status_file import StatusFile
+from batuta.backends.local.supervisor import lean_stdlib
+from batuta.backends.local.supervisor.report import StatusFile
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -23,15 +23,15 @@ VALUES = st.recursive(
 
 @given(VALUES)
 def test_json_is_that_of_everybody_else(value: object):
-    assert json.loads(light.dump(value)) == value
-    assert light.parse(json.dumps(value)) == value
-    assert light.parse(json.dumps(value, ensure_ascii=False)) == value
+    assert json.loads(lean_stdlib.dump(value)) == value
+    assert lean_stdlib.parse(json.dumps(value)) == value
+    assert lean_stdlib.parse(json.dumps(value, ensure_ascii=False)) == value
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": ', "nul", "[1,"])
 def test_bad_json_is_a_value_error(text: str):
     with pytest.raises(ValueError):  # noqa: PT011 (what it says differs between interpreters)
-        light.parse(text)
+        lean_stdlib.parse(text)
 
 
 def test_status_is_replaced_as_a_whole(tmp_path: Path):
@@ -68,7 +68,7 @@ with open({runner.__file__!r}) as file:
     exec(compile(file.read(), {runner.__file__!r}, "exec"), globals_)
 globals_["_find_supervisor"]()
 import batuta.backends.local.supervisor.loop, batuta.backends.local.supervisor.report
-from batuta.backends.local.supervisor.light import dump, parse, prctl
+from batuta.backends.local.supervisor.lean_stdlib import dump, parse, prctl
 parse(dump({{}})), prctl(15, b"test")
 print(*sorted(sys.modules))
 """

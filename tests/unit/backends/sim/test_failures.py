@@ -84,7 +84,7 @@ def test_options_are_parsed_from_a_short_text():
         ("mtbf", "is not a duration"),
         ("mtbf=soon", "is not a duration"),
         ("mtbf=0s", "finite number > 0"),
-        ("mttr=2h", "says not how often anything fails"),
+        ("mttr=2h", "does not say how often anything fails"),
         ("slow-mtbf=1d,slow-factor=2", "within 0 < low ≤ high ≤ 1"),
         ("slow-mtbf=1d,slow-factor=half", "must be a number in (0, 1]"),
     ],

@@ -7,24 +7,23 @@ from collections.abc import Sequence
 
 import pytest
 
-from batuta.backends.sim.experiment import first_jobs, resample
+from batuta.backends.sim.backend import SimBackend
 from batuta.backends.sim.failures import FailureKind, FailureRecord
-from batuta.backends.sim.machine import SimBackend
+from batuta.backends.sim.recorder import DecisionHistory
 from batuta.backends.sim.result import RunResult, Segment, summarise
-from batuta.backends.sim.run import Setting, simulate
-from batuta.backends.sim.story import Story
-from batuta.backends.sim.workload import SimJob, Workload
-from batuta.bootstrap import rules_for
+from batuta.backends.sim.run import RunOptions, simulate
+from batuta.backends.sim.workload import SimJob, Workload, first_jobs, resample
 from batuta.core.cluster import Node
 from batuta.core.job import JobState
 from batuta.core.plan import Plan
 from batuta.core.reason import Reason
 from batuta.core.world import World
 from batuta.engine.loop import Cadence
+from batuta.engine.profile import profile_for
 from tests.support.sims import eventful_night, sim_job
 from tests.support.worlds import make_nodes
 
-SETTING = Setting("by hand", "small")
+SETTING = RunOptions("by hand", "small")
 
 
 def run_of(
@@ -34,7 +33,7 @@ def run_of(
     failures: Sequence[FailureRecord] = (),
     cadence: Cadence = Cadence(),  # noqa: B008  (frozen)
 ) -> RunResult:
-    return simulate(SimBackend(jobs, nodes, failures=failures), rules_for(policy), SETTING, cadence)
+    return simulate(SimBackend(jobs, nodes, failures=failures), profile_for(policy), SETTING, cadence)
 
 
 # ---------------------------------------------------------------------------------------------- lives of jobs
@@ -145,7 +144,7 @@ def test_segments_say_who_had_which_gpus() -> None:
 @pytest.mark.parametrize("cadence", [Cadence(), Cadence(round_s=90)])
 @pytest.mark.parametrize("policy", ["elastic-fifo", "elastic-srjf", "afs-l", "tiresias-replay"])
 def test_segments_sum_to_the_gpu_seconds_that_were_held(policy: str, cadence: Cadence) -> None:
-    run = simulate(eventful_night(4), rules_for(policy), SETTING, cadence)
+    run = simulate(eventful_night(4), profile_for(policy), SETTING, cadence)
     held: dict[str, float] = defaultdict(float)
     for segment in run.segments:
         held[segment.job] += (segment.end_s - segment.start_s) * segment.gpus
@@ -163,7 +162,7 @@ def test_a_job_that_loses_a_gpu_holds_the_others_until_the_next_decision() -> No
 
 
 def test_segments_of_a_job_do_not_overlap() -> None:
-    run = simulate(eventful_night(5), rules_for("elastic-srjf"), SETTING)
+    run = simulate(eventful_night(5), profile_for("elastic-srjf"), SETTING)
     last_s: dict[str, float] = {}
     for segment in sorted(run.segments, key=lambda s: (s.job, s.start_s)):
         assert last_s.get(segment.job, 0.0) <= segment.start_s < segment.end_s
@@ -171,9 +170,9 @@ def test_segments_of_a_job_do_not_overlap() -> None:
 
 
 def test_segments_are_kept_only_when_asked_and_nothing_else_changes() -> None:
-    with_segments = simulate(eventful_night(6), rules_for("elastic-srjf"), SETTING)
+    with_segments = simulate(eventful_night(6), profile_for("elastic-srjf"), SETTING)
     without = simulate(
-        eventful_night(6), rules_for("elastic-srjf"), Setting("by hand", "small", keep_segments=False)
+        eventful_night(6), profile_for("elastic-srjf"), RunOptions("by hand", "small", keep_segments=False)
     )
     assert with_segments.segments
     assert not without.segments
@@ -225,7 +224,7 @@ def test_an_interrupted_run_says_so_and_keeps_what_was_done() -> None:
             raise KeyboardInterrupt
 
     jobs = [sim_job("a"), sim_job("b", 2, submit_s=20, work_s=600), sim_job("c", submit_s=500)]
-    run = simulate(SimBackend(jobs, make_nodes(3)), rules_for("fifo"), SETTING, watch=watch)
+    run = simulate(SimBackend(jobs, make_nodes(3)), profile_for("fifo"), SETTING, watch=watch)
     assert not run.complete
     assert run.notes == ()
     assert [(job.id, job.state) for job in run.jobs] == [("a", JobState.SUCCEEDED), ("b", JobState.RUNNING)]
@@ -280,10 +279,10 @@ def test_only_the_first_jobs_when_asked() -> None:
 
 
 def test_the_story_of_a_job_has_a_chapter_for_every_change() -> None:
-    story = Story("b")
+    story = DecisionHistory("b")
     jobs = [sim_job("a", work_s=300), sim_job("b", work_s=500, max=2), sim_job("c", submit_s=50, work_s=10)]
-    simulate(SimBackend(jobs, make_nodes(1)), rules_for("srjf"), SETTING, watch=story.watch)
-    chapters = [(c.time_s, c.decision.gpus, c.decision.reason, c.command) for c in story.chapters]
+    simulate(SimBackend(jobs, make_nodes(1)), profile_for("srjf"), SETTING, watch=story.watch)
+    chapters = [(c.time_s, c.decision.gpus, c.decision.reason, c.command) for c in story.changes]
     assert chapters == [
         (0, 0, Reason.WAITING_FOR_GPUS, ""),
         (310, 1, Reason.AT_ASKED_SIZE, "start: starts with 1 GPU"),
@@ -291,10 +290,10 @@ def test_the_story_of_a_job_has_a_chapter_for_every_change() -> None:
 
 
 def test_the_story_tells_of_growing_and_of_being_preempted() -> None:
-    story = Story("a")
+    story = DecisionHistory("a")
     jobs = [sim_job("a", work_s=1000, max=2), sim_job("b", 2, submit_s=100, work_s=20)]
-    simulate(SimBackend(jobs, make_nodes(2)), rules_for("elastic-srjf"), SETTING, watch=story.watch)
-    assert [(c.time_s, c.decision.gpus, c.command.partition(":")[0]) for c in story.chapters] == [
+    simulate(SimBackend(jobs, make_nodes(2)), profile_for("elastic-srjf"), SETTING, watch=story.watch)
+    assert [(c.time_s, c.decision.gpus, c.command.partition(":")[0]) for c in story.changes] == [
         (0, 2, "start"),
         (100, 0, "preempt"),
         (110, 2, "start"),
@@ -302,6 +301,6 @@ def test_the_story_tells_of_growing_and_of_being_preempted() -> None:
 
 
 def test_the_story_of_a_stranger_is_empty() -> None:
-    story = Story("nobody")
-    simulate(SimBackend([sim_job("a")], make_nodes(1)), rules_for("fifo"), SETTING, watch=story.watch)
-    assert not story.chapters
+    story = DecisionHistory("nobody")
+    simulate(SimBackend([sim_job("a")], make_nodes(1)), profile_for("fifo"), SETTING, watch=story.watch)
+    assert not story.changes

@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
+from batuta.apitypes.resources import Cpu, Share
 from batuta.backends.kube import names
 from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.client.answers import Share
-from batuta.client.kube.job_view import UNSEEN, job_view, seconds
 from batuta.client.kube.reading import trouble_of
+from batuta.client.kube.views import UNSEEN, job_view, seconds
 from tests.support.kube.unified import manifest
 
 NOON = "2026-01-01T12:00:00Z"
@@ -39,6 +39,13 @@ def test_sizes_are_told_in_gpus_and_a_pin_is_the_only_size():
     chosen = job(annotations={names.TARGET: "3"}, replicas=(1, 8), gpus=2, replica_spec={"targetReplicas": 3})
     gpus = job_view(chosen, NOON_S).gpus
     assert (gpus.wanted, gpus.min, gpus.max) == (2, 2, 16)
+
+
+def test_a_job_without_gpus_tells_its_replicas_and_what_each_asks_for():
+    seen = job_view(job({"placement": {"c": 2}}, replicas=3, gpus=0), NOON_S)
+    assert seen.cpu == Cpu(replicas=3, now=2, cpus=1.0)
+    assert (seen.gpus.wanted, seen.gpus.max, seen.gpus.per_node) == (0, 0, 0)
+    assert job_view(job(), NOON_S).cpu is None
 
 
 def test_a_job_that_is_over_tells_how_long_it_took_and_why_it_ended():
@@ -78,3 +85,13 @@ def test_jobs_that_lie_there_unseen_are_trouble_after_a_while():
     assert trouble_of([job()], NOON_S + 5) is None
     assert trouble_of([job({"state": "PENDING"})], NOON_S + 500) is None
     assert "team-a/train" in str(trouble_of([job()], NOON_S + 500))
+
+
+def test_ports_are_told_where_they_are_reached_within_the_cluster():
+    with_ports = job()
+    container = with_ports.spec.replica_spec.template["spec"]["containers"][0]
+    container["ports"] = [{"containerPort": port} for port in (9001, 8080, 9000)]
+    assert job_view(with_ports, NOON_S).endpoints == (
+        "train-0.train.team-a.svc:8080",
+        "train-0.train.team-a.svc:9000-9001",
+    )

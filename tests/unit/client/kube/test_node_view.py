@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
+from batuta.apitypes.resources import HealthShown, Share
 from batuta.backends.kube import names, objects
-from batuta.client.answers import Health, Share
-from batuta.client.kube.node_view import node_views
+from batuta.client.kube.views import node_views
 
 GPU = "nvidia.com/gpu"
 
@@ -83,9 +83,9 @@ def test_a_node_that_is_ill_says_why_since_when_and_by_whose_word():
     }
     (seen,) = node_views([found], [])
     assert (seen.state, seen.cordoned_by) == ("unhealthy", "")
-    assert seen.health == Health("ill", "Xid 79: gone", 5.0, "health", "reboot")
+    assert seen.health == HealthShown("ill", "Xid 79: gone", 5.0, "health", "reboot")
     assert [gpu.healthy for gpu in seen.gpus] == [True, True, False, True]
-    assert seen.gpus[2].health == Health("probation", "Xid 48: memory", 6.0, "health", until_s=9.0)
+    assert seen.gpus[2].health == HealthShown("probation", "Xid 48: memory", 6.0, "health", until_s=9.0)
     found.spec.unschedulable = True
     (seen,) = node_views([found], [])
     assert (seen.state, seen.cordoned_by, seen.cordoned_s) == ("cordoned", "kubectl cordon", None)

@@ -8,17 +8,17 @@ import pytest
 
 from batuta.core import event as ev
 from batuta.core.apply import apply
-from batuta.core.command import Start
+from batuta.core.job import DesiredState
+from batuta.core.plan import Start
 from batuta.core.reason import Reason
-from batuta.core.wish import Wish
-from batuta.engine.requests import EngineStopped, Make
-from batuta.engine.stragglers.desk import AVOID_S, TELL_AGAIN_S, StragglerDesk
+from batuta.engine.requests import EngineStopped, RequestFn
+from batuta.engine.stragglers.controller import AVOID_S, TELL_AGAIN_S, StragglerController
 from batuta.engine.stragglers.rank_watch import HeldUp
-from batuta.prediction.hang import Silence
-from batuta.prediction.straggler import Straggle
+from batuta.prediction.hang import HangReport
+from batuta.prediction.straggler import StragglerReport
 from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world
 
-SLOW = Straggle((1,), 4, 0.4, 0.2, 12)
+SLOW = StragglerReport((1,), 4, 0.4, 0.2, 12)
 GANG = frozenset(("n0", "n1", "n2", "n3"))
 EVERYWHERE = "n0:0 n1:0 n2:0 n3:0"
 
@@ -32,9 +32,9 @@ class Given:
         self.world = make_world(make_nodes(*[1] * nodes), {"j": EVERYWHERE}, [make_job("j", 4, **changes)])
         self.suspects: queue.Queue[tuple[str, str, str]] = queue.Queue()
         self.said: list[ev.Event] = []
-        self.desk = StragglerDesk(self._ask, self._suspect, lambda: self.now_s)
+        self.desk = StragglerController(self._ask, self._suspect, lambda: self.now_s)
 
-    def _ask(self, make: Make) -> Future[Sequence[ev.Event]]:
+    def _ask(self, make: RequestFn) -> Future[Sequence[ev.Event]]:
         for event in make(self.world):
             apply(self.world, event)
             self.said.append(event)
@@ -43,7 +43,9 @@ class Given:
     def _suspect(self, node: str, job: str, why: str) -> None:
         self.suspects.put((node, job, why))
 
-    def finds(self, found: Straggle | Silence, *nodes: str, may_move: bool = True) -> list[ev.Event]:
+    def finds(
+        self, found: StragglerReport | HangReport, *nodes: str, may_move: bool = True
+    ) -> list[ev.Event]:
         self.said.clear()
         self.desk.found(HeldUp("j", found, nodes, GANG, may_move))
         return list(self.said)
@@ -55,7 +57,7 @@ def told(events: list[ev.Event]) -> ev.JobHeldUp:
 
 
 def has_to_go(events: list[ev.Event]) -> bool:
-    return any(isinstance(event, ev.JobWished) and event.wish is Wish.EVICT for event in events)
+    return any(isinstance(event, ev.JobWished) and event.wish is DesiredState.EVICT for event in events)
 
 
 def test_a_job_leaves_the_node_of_a_straggler_when_that_pays_and_there_is_another():
@@ -78,7 +80,7 @@ def test_a_job_leaves_the_node_of_a_straggler_when_that_pays_and_there_is_anothe
         ({"restart_s": 1e5}, SLOW, ("n1",), {}),
         ({"checkpoint_interval_s": float("inf")}, SLOW, ("n1",), {}),
         ({}, SLOW, ("n1",), {"may_move": False}),
-        ({}, Straggle((1, 2), 4, 0.4, 0.2, 12), (), {}),
+        ({}, StragglerReport((1, 2), 4, 0.4, 0.2, 12), (), {}),
     ],
     ids=["no other place", "nearly done", "dear to restart", "never saves", "told only", "nobody to blame"],
 )
@@ -107,7 +109,7 @@ def test_a_rank_that_is_slow_elsewhere_too_has_more_work_and_no_node_is_blamed_a
     given.desk.found(HeldUp("j", SLOW, (nodes[1],), frozenset(nodes)))
     assert (told(given.said).nodes, told(given.said).avoid) == ((), ())
     assert not has_to_go(given.said)
-    other = Straggle((3,), 4, 0.4, 0.2, 12)
+    other = StragglerReport((3,), 4, 0.4, 0.2, 12)
     given.desk.found(HeldUp("j", other, (nodes[3],), frozenset(nodes)))
     assert has_to_go(given.said), "another rank is another matter"
 
@@ -122,7 +124,7 @@ def test_a_place_that_becomes_free_later_is_taken_then():
 
 def test_a_job_that_hangs_is_restarted_without_the_node_that_is_to_blame():
     given = Given()
-    events = given.finds(Silence(1800.0, 1.0, (3,), 4), "n3")
+    events = given.finds(HangReport(1800.0, 1.0, (3,), 4), "n3")
     event = told(events)
     assert (event.reason, event.ranks, event.nodes, event.avoid) == (Reason.HANG, (3,), ("n3",), ("n3",))
     assert has_to_go(events)
@@ -130,25 +132,25 @@ def test_a_job_that_hangs_is_restarted_without_the_node_that_is_to_blame():
 
 
 def test_or_with_it_where_it_cannot_do_without():
-    events = Given(nodes=4).finds(Silence(1800.0, 1.0, (3,), 4), "n3")
+    events = Given(nodes=4).finds(HangReport(1800.0, 1.0, (3,), 4), "n3")
     assert (told(events).nodes, told(events).avoid) == (("n3",), ())
     assert has_to_go(events)
 
 
 def test_smaller_rather_than_with_it():
     given = Given(nodes=4, min=2)
-    assert told(given.finds(Silence(1800.0, 1.0, (3,), 4), "n3")).avoid == ("n3",)
+    assert told(given.finds(HangReport(1800.0, 1.0, (3,), 4), "n3")).avoid == ("n3",)
 
 
 def test_when_nobody_can_be_blamed_half_of_the_nodes_are_done_without_if_there_are_others():
-    assert len(told(Given(nodes=8).finds(Silence(1800.0, 1.0, (), 4))).avoid) == 2
-    few = told(Given(nodes=5).finds(Silence(1800.0, 1.0, (), 4)))
+    assert len(told(Given(nodes=8).finds(HangReport(1800.0, 1.0, (), 4))).avoid) == 2
+    few = told(Given(nodes=5).finds(HangReport(1800.0, 1.0, (), 4)))
     assert (few.nodes, few.avoid) == ((), ())
 
 
 def test_a_job_that_goes_on_after_that_tells_who_was_to_blame():
     given = Given(nodes=6, min=3)
-    given.finds(Silence(1800.0, 1.0, (), 4))
+    given.finds(HangReport(1800.0, 1.0, (), 4))
     again = given.world
     apply(again, ev.JobFound(NOW_S, "j", at("n0:0 n1:0 n2:0")))
     given.said.clear()
@@ -168,7 +170,7 @@ def test_a_job_gets_away_from_a_node_that_nobody_can_see_to_be_ill(guilty):
         restarts += 1
         given.said.clear()
         given.now_s += 3000.0
-        given.desk.found(HeldUp("j", Silence(1800.0, 1.0, (), 4), (), frozenset(nodes)))
+        given.desk.found(HeldUp("j", HangReport(1800.0, 1.0, (), 4), (), frozenset(nodes)))
         assert has_to_go(given.said)
         assert set(told(given.said).nodes) <= {guilty}, "nobody else is blamed"
         nodes = start_elsewhere(given)
@@ -194,13 +196,13 @@ def test_nothing_is_done_about_a_job_that_is_elsewhere_by_now_or_over():
     given = Given()
     given.desk.found(HeldUp("j", SLOW, ("n1",), frozenset(("n0", "n4"))))
     given.desk.found(HeldUp("gone", SLOW, ("n1",), GANG))
-    apply(given.world, ev.JobWished(NOW_S, "j", Wish.PARK))
+    apply(given.world, ev.JobWished(NOW_S, "j", DesiredState.PARK))
     given.finds(SLOW, "n1")
     assert given.said == []
 
 
 def test_an_engine_that_has_stopped_is_not_asked_any_more():
-    def stopped(make: Make) -> Future[Sequence[ev.Event]]:
+    def stopped(make: RequestFn) -> Future[Sequence[ev.Event]]:
         raise EngineStopped
 
-    StragglerDesk(stopped, lambda *args: None).found(HeldUp("j", SLOW, ("n1",), GANG))
+    StragglerController(stopped, lambda *args: None).found(HeldUp("j", SLOW, ("n1",), GANG))

@@ -3,7 +3,7 @@
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.job import JobState
-from batuta.engine.stragglers.hang_search import HangSearch
+from batuta.engine.stragglers.controller import HangSearch
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world
 
 NODES = frozenset(f"n{k}" for k in range(8))
@@ -31,7 +31,7 @@ def test_hangs_that_have_one_node_in_common_are_its_fault():
 
 def test_a_run_that_goes_on_long_enough_clears_its_nodes_once():
     world, search = running_on("n0", "n1", "n2"), HangSearch()
-    began_s = float(world.jobs.f("last_start_s")[0])
+    began_s = float(world.jobs.last_start_s[0])
     search.hung("j", frozenset(("n0", "n1", "n2", "n3")), 100.0)
     assert search.survivors(world, began_s + 199.0) == {}
     lead = search.survivors(world, began_s + 201.0)["j"]

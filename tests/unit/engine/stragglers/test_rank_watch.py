@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from batuta.cli.rank_options import Stragglers
+from batuta.cli.server import Stragglers
 from batuta.engine.stragglers.rank_watch import RankRules, RankWatch, StragglerAction
-from batuta.prediction.hang import HangRules, Silence
-from batuta.prediction.straggler import Straggle
+from batuta.prediction.hang import HangReport, HangRules
+from batuta.prediction.straggler import StragglerReport
 from batuta.spec.progress import ProgressReport
-from batuta.spec.task_ranks import STRAGGLER_WORDS, RankWishes
+from batuta.spec.task_resources import STRAGGLER_WORDS, RankSettings
 
 PLACES = ("a", "b", "c", "d")
 RULES = RankRules(hang=HangRules(after_s=60.0))
@@ -34,7 +34,7 @@ def test_a_slow_rank_is_told_with_its_node():
     watch = watching()
     steps(watch, 20, slow_rank=2)
     (told,) = watch.look(20.0)
-    assert isinstance(told.found, Straggle)
+    assert isinstance(told.found, StragglerReport)
     assert (told.job, told.nodes, told.gang, told.may_move) == ("7", ("c",), frozenset(PLACES), True)
     assert watch.look(20.5) == [], "each finding is told once"
 
@@ -56,7 +56,7 @@ def test_rank_0_may_speak_for_all():
         watch.hear(ProgressReport(rank=0, replica=0, step=step, own_s=own_s, own_steps=2), float(step))
     told = watch.look(60.0)
     assert told[0].nodes == ("d",)
-    assert isinstance(told[0].found, Straggle)
+    assert isinstance(told[0].found, StragglerReport)
     assert told[0].found.usual_s == pytest.approx(0.1)
 
 
@@ -83,14 +83,14 @@ def test_a_new_run_is_compared_anew():
 
 @pytest.mark.parametrize(("action", "told"), [("report", [False]), ("off", [])])
 def test_a_job_may_be_left_where_it_is_or_not_be_looked_at(action, told):
-    watch = watching(RULES.for_job(RankWishes(stragglers=action)))
+    watch = watching(RULES.for_job(RankSettings(stragglers=action)))
     steps(watch, 20, slow_rank=2)
     assert [one.may_move for one in watch.look(20.0)] == told
 
 
-def hangs(watch: RankWatch, until_s: int) -> list[tuple[int, Silence]]:
+def hangs(watch: RankWatch, until_s: int) -> list[tuple[int, HangReport]]:
     found = [(now_s, one.found) for now_s in range(20, until_s) for one in watch.look(float(now_s))]
-    return [(now_s, one) for now_s, one in found if isinstance(one, Silence)]
+    return [(now_s, one) for now_s, one in found if isinstance(one, HangReport)]
 
 
 def test_a_hang_is_told_once_with_the_rank_that_does_not_wait():
@@ -113,7 +113,7 @@ def test_a_job_that_has_done_all_its_steps_may_take_its_time():
 
 
 def test_never_is_what_a_job_may_want():
-    watch = watching(RULES.for_job(RankWishes(hang_after_s=math.inf)))
+    watch = watching(RULES.for_job(RankSettings(hang_after_s=math.inf)))
     steps(watch, 20)
     assert hangs(watch, 5000) == []
 
@@ -125,6 +125,6 @@ def test_all_who_speak_of_it_have_the_same_words():
 
 def test_what_a_job_wants_stands_before_what_the_server_has():
     rules = RankRules(StragglerAction.REPORT, hang=HangRules(after_s=5.0))
-    assert rules.for_job(RankWishes()) == rules
-    own = rules.for_job(RankWishes(60.0, "move"))
+    assert rules.for_job(RankSettings()) == rules
+    own = rules.for_job(RankSettings(60.0, "move"))
     assert (own.hang.after_s, own.action) == (60.0, StragglerAction.MOVE)

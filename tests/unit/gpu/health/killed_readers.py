@@ -13,9 +13,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from batuta.gpu.health.kernel_line import parse_line
-from batuta.gpu.health.ledger import Ledger
-from batuta.gpu.health.log_file import LogFile
+from batuta.gpu.health.kernel_log import LogFile, parse_line
+from batuta.gpu.health.log_queue import KernelLogQueue
 
 CODE = ("/batuta/gpu/health/", "/killed_readers.py", "/pathlib.py", "/json/")
 
@@ -64,7 +63,7 @@ class Daemon:
 def read_on(log: Path, folder: Path, steps: int) -> None:
     """What an agent does: notes lines, counts them, and remembers how far it has counted."""
     counted = folder / "counted.json"
-    with Ledger(folder / "ledger.json", LogFile(log, from_start=True), time.time) as ledger:
+    with KernelLogQueue(folder / "ledger.json", LogFile(log, from_start=True), time.time) as ledger:
         for _ in range(steps):
             ledger.collect()
             known: dict[str, Any] = {"last": 0, "pids": []}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core.health_rules import Source
-from batuta.gpu.health.kernel_line import KernelError, parse_line, short_address, stamp_s
+from batuta.gpu.health.kernel_log import KernelError, normalize_pci_address, parse_line, timestamp_s
 
 FALLEN = "NVRM: Xid (PCI:0000:3B:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 REST = "pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -68,12 +68,12 @@ def test_other_lines_tell_nothing(line):
 @given(st.text(max_size=300))
 def test_no_line_is_too_strange(text):
     assert parse_line(text) is None or "id" in text
-    stamp_s(text)
+    timestamp_s(text)
 
 
 @pytest.mark.parametrize("spelling", ["0000:3b:00", "00000000:3B:00.0", "0000:3b:00.0", "3B:00"])
 def test_an_address_has_one_spelling(spelling):
-    assert short_address(spelling) == "0000:3b:00"
+    assert normalize_pci_address(spelling) == "0000:3b:00"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_an_address_has_one_spelling(spelling):
     ],
 )
 def test_times_of_one_log_can_be_compared(earlier, later, seconds):
-    first, second = stamp_s(earlier), stamp_s(later)
+    first, second = timestamp_s(earlier), timestamp_s(later)
     assert first is not None
     assert second is not None
     assert second - first == pytest.approx(seconds)
@@ -96,4 +96,4 @@ def test_times_of_one_log_can_be_compared(earlier, later, seconds):
     "line", ["no time", "Foo 12 10:00:00 x", "Feb 31 10:00:00 x", "2026-13-01T10:00:00Z x"]
 )
 def test_a_line_without_a_time_has_none(line):
-    assert stamp_s(line) is None
+    assert timestamp_s(line) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.health.kmsg import KmsgLog
+from batuta.gpu.health.kernel_log import KmsgLog
 
 
 class Device:

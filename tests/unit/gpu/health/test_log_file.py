@@ -4,8 +4,7 @@ import random
 import threading
 from pathlib import Path
 
-from batuta.gpu.health.kernel_log import Cursor
-from batuta.gpu.health.log_file import LogFile
+from batuta.gpu.health.kernel_log import Cursor, LogFile
 from tests.unit.gpu.health.killed_readers import Daemon
 
 

@@ -12,17 +12,16 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Span
-from batuta.core.health_figures import Figures
 from batuta.core.health_record import State, Target
 from batuta.core.health_rules import Finding, HealthRules, Source
-from batuta.core.job import JobId
-from batuta.core.wish import Wish
+from batuta.core.health_signals import Figures
+from batuta.core.job import DesiredState, JobId
 from batuta.core.world import World
-from batuta.engine.requests import Make
-from batuta.gpu.health.care import Care
-from batuta.gpu.health.memory import SETTING, HealthMemory
-from batuta.gpu.health.rules_file import read_rules
-from batuta.gpu.health.watch import Doors, HealthWatch
+from batuta.engine.requests import RequestFn
+from batuta.gpu.health.repair import RepairWorker
+from batuta.gpu.health.rules import read_rules
+from batuta.gpu.health.state import SETTING, HealthState
+from batuta.gpu.health.watch import EngineAccess, HealthWatch
 from tests.support.worlds import make_job, make_nodes, make_world
 
 NOW_S = 1_000_000.0
@@ -41,7 +40,7 @@ class Told:
     driver: threading.Event | None = None
     """While it is not set, the driver does not answer."""
 
-    def kernel_log(self, memory: HealthMemory) -> list[Finding]:
+    def kernel_log(self, memory: HealthState) -> list[Finding]:
         found, self.log = self.log, []
         return found
 
@@ -50,11 +49,11 @@ class Told:
             self.driver.wait(20.0)
         return {}
 
-    def figures(self, memory: HealthMemory, found: Figures, now_s: float) -> list[Finding]:
+    def figures(self, memory: HealthState, found: Figures, now_s: float) -> list[Finding]:
         return []
 
     def job_log(
-        self, memory: HealthMemory, job: JobId, workers: Sequence[Span], now_s: float
+        self, memory: HealthState, job: JobId, workers: Sequence[Span], now_s: float
     ) -> list[Finding]:
         found, self.printed = self.printed, []
         return found
@@ -101,19 +100,19 @@ class Rig:
 
     def begin(self) -> HealthWatch:
         """A new watch, as after a restart."""
-        doors = Doors(self.ask, self.reading)
+        doors = EngineAccess(self.ask, self.reading)
         self.watch = HealthWatch(
             self.rules,
             self.world.nodes.nodes,
             self.texts,
             doors,
             self.told,  # type: ignore[arg-type]
-            Care(self.told),  # type: ignore[arg-type]
+            RepairWorker(self.told),  # type: ignore[arg-type]
             lambda: self.now_s,
         )
         return self.watch
 
-    def ask(self, make: Make) -> "Future[Sequence[ev.Event]]":
+    def ask(self, make: RequestFn) -> "Future[Sequence[ev.Event]]":
         answer: Future[Sequence[ev.Event]] = Future()
         if self.deaf:
             return answer
@@ -214,9 +213,9 @@ def test_a_job_is_restarted_for_its_own_errors_only_so_often():
         rig.now_s += 600.0
         rig.finds(31, "a")
         rig.steps()
-        apply(rig.world, ev.JobWished(rig.now_s, "a", Wish.RUN))
+        apply(rig.world, ev.JobWished(rig.now_s, "a", DesiredState.RUN))
     wished = [event for event in rig.heard(ev.JobWished) if isinstance(event, ev.JobWished)]
-    assert [event.wish for event in wished] == [Wish.EVICT] * 3
+    assert [event.wish for event in wished] == [DesiredState.EVICT] * 3
     assert {event.cause for event in wished} == {"health"}
     assert rig.ill == []
 
@@ -307,13 +306,14 @@ def test_what_the_guard_rail_holds_is_an_alert():
 def test_a_log_that_cannot_be_read_ends_nobodys_job_and_is_told_once(
     rig: Rig, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    def broken(memory: HealthMemory) -> list[Finding]:
+    def broken(memory: HealthState) -> list[Finding]:
         raise PermissionError("the log may not be read")
 
     monkeypatch.setattr(rig.told, "kernel_log", broken)
     for _ in range(3):
         assert rig.watch.excuse("a", (), 0.0) == ""
-    assert [record.getMessage() for record in caplog.records] == ["the health of GPUs cannot be looked after"]
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told.startswith("GPU health failed (failure 1): PermissionError: the log may not be read")
 
 
 def test_a_driver_that_does_not_answer_holds_up_neither_the_log_nor_the_engine(rig: Rig):

@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from batuta.gpu.attribution.owner import Owner
-from batuta.gpu.attribution.processes import ProcessWork
+from batuta.gpu.owners import Owner, ProcessWork
 from batuta.gpu.profiler.profiler import Profiler, Timing
-from batuta.gpu.profiler.sample import GpuSample, NodeSample, ProcessSample
+from batuta.gpu.profiler.sources import GpuSample, NodeSample, ProcessSample
 
 A, B = Owner("a", "a-0", "team"), Owner("b", "b-0", "team")
 

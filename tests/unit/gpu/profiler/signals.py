@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from batuta.gpu.profiler.figures import Floats
-from batuta.gpu.profiler.window import Moment, Signals, Window
+from batuta.gpu.profiler.signals import Floats, SampleRow, Signals, Window
 
 
 def steps(
@@ -45,7 +44,7 @@ def signals(**columns: Floats | float) -> Signals:
     window = Window(length)
     for k in range(length):
         window.add(
-            Moment(
+            SampleRow(
                 **{
                     name: float(column if isinstance(column, float | int) else column[k])
                     for name, column in columns.items()

@@ -10,9 +10,9 @@ from batuta.gpu.profiler.behaviour import (
     activity_of,
     behaviour,
     bottleneck_of,
+    iteration_period_s,
     stage_of,
 )
-from batuta.gpu.profiler.period import iteration_period_s
 from tests.unit.gpu.profiler.signals import signals, steps
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from batuta.gpu.profiler.dcgm import NoDcgm, enriched, fetch, parse
-from batuta.gpu.profiler.sample import NodeSample
+from batuta.gpu.profiler.sources import DcgmUnavailable, NodeSample, add_dcgm, fetch_dcgm, parse_dcgm
 from tests.unit.gpu.profiler.scenes import gpu
 
 PAGE = """\
@@ -20,7 +19,7 @@ up 1
 
 
 def test_its_series_complete_a_sample():
-    sample = enriched(NodeSample(1010.0, (gpu(0, 0.9), gpu(1, 0.9))), parse(PAGE, 1000.0))
+    sample = add_dcgm(NodeSample(1010.0, (gpu(0, 0.9), gpu(1, 0.9))), parse_dcgm(PAGE, 1000.0))
     first, second = sample.gpus
     assert (first.sm_activity, first.nvlink_mib_s, first.pcie_mib_s) == (0.731, 3.0, None)
     assert second.sm_activity is None  # a part of a GPU is not the GPU
@@ -29,12 +28,12 @@ def test_its_series_complete_a_sample():
 @pytest.mark.parametrize("age_s", [61.0, -1.0])
 def test_old_series_are_not_used(age_s: float):
     sample = NodeSample(1000.0 + age_s, (gpu(0, 0.9),))
-    assert enriched(sample, parse(PAGE, 1000.0)) is sample
-    assert enriched(sample, None) is sample
+    assert add_dcgm(sample, parse_dcgm(PAGE, 1000.0)) is sample
+    assert add_dcgm(sample, None) is sample
 
 
 def test_an_exporter_that_is_not_there_is_said_so():
-    with pytest.raises(NoDcgm, match="no DCGM exporter at http://127"):
-        fetch("http://127.0.0.1:9/metrics", 0.0, within_s=1.0)
-    with pytest.raises(NoDcgm):
-        fetch("nonsense", 0.0)
+    with pytest.raises(DcgmUnavailable, match="no DCGM exporter at http://127"):
+        fetch_dcgm("http://127.0.0.1:9/metrics", 0.0, within_s=1.0)
+    with pytest.raises(DcgmUnavailable):
+        fetch_dcgm("nonsense", 0.0)

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from batuta.gpu.profiler.figures import Floats
-from batuta.gpu.profiler.period import iteration_period_s
+from batuta.gpu.profiler.behaviour import iteration_period_s
+from batuta.gpu.profiler.signals import Floats
 from tests.unit.gpu.profiler.signals import red_noise, steps
 
 RUNS = 200

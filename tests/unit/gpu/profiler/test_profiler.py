@@ -3,13 +3,11 @@
 import numpy as np
 import pytest
 
-from batuta.gpu.attribution.owner import Owner
-from batuta.gpu.attribution.processes import ProcessWork
+from batuta.gpu.owners import Owner, ProcessWork
 from batuta.gpu.profiler.behaviour import Activity, Bottleneck, Stage
 from batuta.gpu.profiler.profiler import Profiler, Timing
-from batuta.gpu.profiler.progress import StepReport
-from batuta.gpu.profiler.sample import NodeSample
-from batuta.gpu.profiler.usage import JobUsage
+from batuta.gpu.profiler.sources import NodeSample
+from batuta.gpu.profiler.usage import JobUsage, StepReport
 from tests.unit.gpu.profiler.scenes import A, B, Node, gpu, process
 from tests.unit.gpu.profiler.signals import steps
 
@@ -88,7 +86,7 @@ class TestEnds:
     def test_what_it_reported_ends_with_it(self):
         node = Node({1: A})
         profiler = node.profiler()
-        profiler.told("a", StepReport(1000, 10), "team")
+        profiler.report_step("a", StepReport(1000, 10), "team")
         node.run(profiler, 5, gpu(0, 0.9, process(1)))
         assert only_job(profiler).progress is not None
         node.run(profiler, 5, gpu(0, 0.0))
@@ -130,19 +128,7 @@ class TestGpus:
 
     def test_before_the_first_look_there_is_nothing(self):
         usage = Profiler(lambda: NodeSample(0.0, ()), node="n").usage()
-        assert (usage.gpus, usage.jobs, usage.is_stale(1000.0)) == ((), (), True)
-
-    def test_old_reports_and_those_from_the_future_are_stale(self):
-        node = Node()
-        profiler = node.profiler()
-        node.run(profiler, 1, gpu())
-        usage = profiler.usage()
-        assert [usage.is_stale(usage.time_s + late_s) for late_s in (0, 89, 91, -91)] == [
-            False,
-            False,
-            True,
-            True,
-        ]
+        assert (usage.gpus, usage.jobs, usage.time_s) == ((), (), 0.0)
 
 
 class TestBehaviour:
@@ -195,7 +181,7 @@ class TestBehaviour:
         profiler = node.profiler()
         node.run(profiler, 30, gpu(0, 0.9, process(1)))
         for k in range(5):
-            profiler.told("a", StepReport(1000 + 2 * k, 100 * k, 1000), "team")
+            profiler.report_step("a", StepReport(1000 + 2 * k, 100 * k, 1000), "team")
         progress = only_job(profiler).progress
         assert progress is not None
         assert (progress.step, progress.step_time_s) == pytest.approx((400, 0.02))

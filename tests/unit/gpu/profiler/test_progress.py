@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from batuta.gpu.profiler.progress import Progress, StepReport, lost_share, progress_of, slowdown
+from batuta.gpu.profiler.usage import Progress, StepReport, lost_share, progress_of, slowdown
 
 
 def reports(*steps: float, every_s: float = 2.0, total: float | None = 100) -> list[StepReport]:

@@ -3,9 +3,9 @@
 import pytest
 
 from batuta.core.quota import ClusterQueue, Cohort, Flavor, LocalQueue, Quota, StopPolicy
-from batuta.spec.kueue.change import loose_ends, merge, remove
+from batuta.spec.kueue.change import dangling_references, merge, remove
 from batuta.spec.kueue.files import read_quota_texts
-from batuta.spec.kueue.objects import Key
+from batuta.spec.kueue.objects import ObjectKey
 from batuta.spec.problem import InputError
 from tests.support.quotas import gpus, quota_of
 
@@ -72,16 +72,16 @@ def test_names_that_lead_nowhere_are_allowed_and_told():
         cohorts=(Cohort("c", groups=gpus(4, flavor="gone")),),
         local_queues=(LocalQueue("q", "nobody", "team"), LocalQueue("a", "a")),
     )
-    assert loose_ends(quota) == (
+    assert dangling_references(quota) == (
         "ClusterQueue a names flavor gone, which is not there: its jobs wait",
-        "Cohort c names flavor gone, which is not there: nobody can use that quota",
+        "Cohort c names flavor gone, which is not there: no queue can use that quota",
         "LocalQueue team/q leads to ClusterQueue nobody, which is not there: its jobs wait",
     )
 
 
 def test_removing_takes_out_just_that():
     quota = quota_of(ClusterQueue("a", groups=gpus(4)), ClusterQueue("b", groups=gpus(4)))
-    left = remove(quota, [Key("ClusterQueue", "a"), Key("LocalQueue", "a")])
+    left = remove(quota, [ObjectKey("ClusterQueue", "a"), ObjectKey("LocalQueue", "a")])
     assert [queue.name for queue in left.cluster_queues] == ["b"]
     assert [queue.name for queue in left.local_queues] == ["b"]
     assert left.flavors == quota.flavors
@@ -90,14 +90,21 @@ def test_removing_takes_out_just_that():
 def test_a_flavor_goes_only_together_with_all_that_name_it():
     quota = quota_of(ClusterQueue("a", groups=gpus(4, flavor="x")))
     with pytest.raises(InputError, match="ResourceFlavor x is used by ClusterQueue a"):
-        remove(quota, [Key("ResourceFlavor", "x")])
-    assert not remove(quota, [Key("ResourceFlavor", "x"), Key("ClusterQueue", "a")]).flavors
+        remove(quota, [ObjectKey("ResourceFlavor", "x")])
+    assert not remove(quota, [ObjectKey("ResourceFlavor", "x"), ObjectKey("ClusterQueue", "a")]).flavors
 
 
 def test_what_is_not_there_cannot_be_removed():
     quota = quota_of(ClusterQueue("team-a"))
     with pytest.raises(InputError) as caught:
-        remove(quota, [Key("ClusterQueue", "team-b"), Key("Quue", "x"), Key("LocalQueue", "team-a", "other")])
+        remove(
+            quota,
+            [
+                ObjectKey("ClusterQueue", "team-b"),
+                ObjectKey("Quue", "x"),
+                ObjectKey("LocalQueue", "team-a", "other"),
+            ],
+        )
     assert [str(problem) for problem in caught.value.problems] == [
         "there is no ClusterQueue team-b (did you mean team-a?)",
         "there is no LocalQueue other/team-a (did you mean team-a?)",

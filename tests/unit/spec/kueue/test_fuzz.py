@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core.quota import Quota
-from batuta.spec.kueue.change import loose_ends, merge
+from batuta.spec.kueue.change import dangling_references, merge
+from batuta.spec.kueue.export import quota_objects
 from batuta.spec.kueue.files import read_quota_objects, read_quota_texts
 from batuta.spec.kueue.objects import KINDS
-from batuta.spec.kueue.writing import quota_objects
 from batuta.spec.problem import InputError
-from batuta.spec.quota_case_file import parse_cases
+from batuta.spec.quota_case_reader import parse_cases
 
 KEYS = (
     *(
@@ -81,7 +81,7 @@ asked = st.dictionaries(
 def test_any_objects(found):
     with contextlib.suppress(InputError):
         quota = merge(Quota(), read_quota_objects(found))
-        loose_ends(quota)
+        dangling_references(quota)
         assert merge(Quota(), read_quota_objects(quota_objects(quota))) == quota
 
 

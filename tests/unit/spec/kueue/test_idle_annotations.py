@@ -4,11 +4,10 @@ import textwrap
 
 import pytest
 
-from batuta.core.idle_wish import NO_WISH, IdleAction, IdleWish
-from batuta.core.quota import Quota
+from batuta.core.quota import NO_WISH, IdleAction, IdleWish, Quota
 from batuta.spec.kueue.change import merge
+from batuta.spec.kueue.export import quota_objects
 from batuta.spec.kueue.files import read_quota_objects, read_quota_texts
-from batuta.spec.kueue.writing import quota_objects
 from batuta.spec.problem import InputError
 
 QUEUES = """

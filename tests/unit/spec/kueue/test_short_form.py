@@ -17,8 +17,7 @@ from batuta.core.quota import (
     Within,
 )
 from batuta.spec.kueue.change import merge
-from batuta.spec.kueue.files import read_quota_texts
-from batuta.spec.kueue.short_form import queue_change
+from batuta.spec.kueue.files import queue_change, read_quota_texts
 from batuta.spec.problem import InputError
 
 RULES = Preemption(Within.LOWER_PRIORITY, Reclaim.ANY)

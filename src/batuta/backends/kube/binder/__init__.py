@@ -4,11 +4,10 @@ A `Cluster` is told of nodes and pods as they come and go; a `Binder` places gro
 """
 
 from batuta.backends.kube.binder.binder import Binder
-from batuta.backends.kube.binder.cluster import Cluster, Held
+from batuta.backends.kube.binder.cluster import Cluster, Held, pod_key
 from batuta.backends.kube.binder.group import Binding, Group, Member, Outcome, Refusal, Why, Within
 from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
 from batuta.backends.kube.binder.profile import BadProfile, Level, Profile, default_profile, profile_of
-from batuta.backends.kube.binder.tenant import pod_key
 
 __all__ = [
     "BadProfile",

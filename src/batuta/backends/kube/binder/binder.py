@@ -1,18 +1,174 @@
-"""One cycle of the binder: which pods go to which nodes, and why the others have to wait."""
+"""One cycle of the binder: which pods go to which nodes, and why the others have to wait.
+
+The members of a group are reserved one after another; all are released if one of them fits nowhere.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
+from typing import Final
 
-from batuta.backends.kube.binder.attempt import Attempt
+from batuta.backends.kube import names
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.binder.group import Binding, Group, Outcome, Refusal, Why
-from batuta.backends.kube.binder.plugins import gang
-from batuta.backends.kube.binder.plugins.gpu_share import GpuShare
+from batuta.backends.kube.binder.group import (
+    Binding,
+    Group,
+    Member,
+    Outcome,
+    Refusal,
+    Why,
+    may_try,
+    queue_order,
+    unknown_node,
+)
+from batuta.backends.kube.binder.node_scores import NodeScoresCache
+from batuta.backends.kube.binder.node_table import Rows
+from batuta.backends.kube.binder.plugin import Need, No
+from batuta.backends.kube.binder.plugins import topology
+from batuta.backends.kube.binder.plugins.gpus import GpuShare
 from batuta.backends.kube.binder.plugins.topology import Tree
 from batuta.backends.kube.binder.profile import Profile, default_profile
-from batuta.backends.kube.binder.views import Views
+
+_CANDIDATES: Final = 8
+"""How many domains of a level are tried for what is only a wish."""
+
+
+class PlacementAttempt:
+    """One group's way through Filter, Score and Reserve."""
+
+    def __init__(
+        self, group: Group, cluster: Cluster, views: NodeScoresCache, share: GpuShare, deadline_s: float
+    ) -> None:
+        self._group = group
+        self._cluster = cluster
+        self._views = views
+        self._share = share
+        self._deadline_s = deadline_s
+        self._reserved: dict[str, Binding] = {}
+
+    @property
+    def bindings(self) -> list[Binding]:
+        """In the order of the members."""
+        return [self._reserved[member.key] for member in self._group.members]
+
+    def place(self, tree: topology.Tree) -> Refusal | None:
+        """Reserves a place for every member, or says why not and holds nothing."""
+        refusal = self._place_decided() or self._place_open(tree)
+        if refusal is not None:
+            self._undo(set(self._reserved))
+        return refusal
+
+    def _place_decided(self) -> Refusal | None:
+        """Members whose node was decided on elsewhere: each is checked against that one node only."""
+        unfit: dict[str, No] = {}
+        for member in self._group.members:
+            if not member.node:
+                continue
+            row = self._cluster.nodes.row.get(member.node)
+            need = self._views.need(member.pod, self._group)
+            no = unknown_node() if row is None else self._views.of(need).check(row, member.gpus)
+            if no is not None or row is None:
+                unfit.setdefault(member.node, no or unknown_node())
+            else:
+                self._reserve(member, need, row)
+        if not unfit:
+            return None
+        reasons = tuple(Why(no, count) for no, count in Counter(unfit.values()).most_common())
+        return self._refusal(reasons=reasons, by_node=unfit)
+
+    def _place_open(self, tree: topology.Tree) -> Refusal | None:
+        """Members that may go anywhere, or anywhere within one domain of the topology."""
+        members = [member for member in self._group.members if not member.node]
+        within = self._group.within
+        if within is None or not members:
+            return self._place_among(members, None)
+        if within.level not in tree.level_names:
+            return self._refusal(reasons=(Why(topology.unknown_level(within.level, tree), 0),))
+        required = within.mode == "Required"
+        for level in topology.outwards(tree, within.level, required):
+            for rows in islice(self._domains(tree, level, members), None if required else _CANDIDATES):
+                refusal = self._place_among(members, rows)
+                if refusal is None:
+                    return None
+                self._undo({member.key for member in members})
+        if not required:
+            return self._place_among(members, None)
+        return self._place_nowhere(tree, within.level, members)
+
+    def _place_among(self, members: Sequence[Member], rows: Rows | None) -> Refusal | None:
+        for member in members:
+            need = self._views.need(member.pod, self._group)
+            view = self._views.of(need)
+            view.refresh()
+            row = view.best(rows)
+            if row < 0:
+                return self._refusal(
+                    pod=member.key,
+                    placed=len(self._reserved),
+                    reasons=tuple(Why(no, count) for no, count in _by_count(view.reasons())),
+                )
+            self._reserve(member, need, row)
+        return None
+
+    def _domains(self, tree: topology.Tree, level: str, members: Sequence[Member]) -> Iterator[Rows]:
+        wanted = Counter(self._views.need(member.pod, self._group) for member in members)
+        views = [self._views.of(need) for need in wanted]
+        for view in views:
+            view.refresh()
+        return topology.domains(tree, level, self._cluster, wanted, views)
+
+    def _place_nowhere(self, tree: topology.Tree, level: str, members: Sequence[Member]) -> Refusal:
+        view = self._views.of(self._views.need(members[0].pod, self._group))
+        view.refresh()
+        most = topology.most_room(tree, level, self._cluster, view)
+        no = topology.no_domain(level, len(members), most)
+        reasons = (Why(no, 0), *(Why(other, count) for other, count in _by_count(view.reasons())))
+        return self._refusal(reasons=reasons)
+
+    def _reserve(self, member: Member, need: Need, row: int) -> None:
+        gpus = member.gpus or self._pick_gpus(need, row)
+        node, load = self._cluster.nodes.name[row], self._group.load
+        self._cluster.assume(member.pod, node, gpus, self._deadline_s, load)
+        annotations = {names.GPUS: ",".join(map(str, gpus))} if gpus else {}
+        if need.cls.share is not None and load is not None:
+            annotations[names.EXPECTED_UTILISATION] = f"{load:g}"
+        self._reserved[member.key] = Binding(member.pod, node, gpus, annotations, self._group.key)
+
+    def _pick_gpus(self, need: Need, row: int) -> tuple[int, ...]:
+        if need.cls.gpus:
+            return self._cluster.gpu_table.calmest(row, need.cls.gpus)
+        if need.cls.share is not None:
+            return (self._share.pick(need, self._cluster, row),)
+        return ()
+
+    def _undo(self, keys: set[str]) -> None:
+        for key in [key for key in self._reserved if key in keys]:
+            self._cluster.forget(key)
+            del self._reserved[key]
+
+    def _refusal(
+        self,
+        pod: str = "",
+        placed: int = 0,
+        reasons: tuple[Why, ...] = (),
+        by_node: dict[str, No] | None = None,
+    ) -> Refusal:
+        return Refusal(
+            group=self._group.key,
+            pod=pod,
+            nodes=len(self._cluster.nodes),
+            placed=placed,
+            members=len(self._group.members),
+            reasons=reasons,
+            by_node=by_node or {},
+        )
+
+
+def _by_count(found: Counter[No]) -> list[tuple[No, int]]:
+    return sorted(found.items(), key=lambda item: (-item[1], str(item[0])))
 
 
 class Binder:
@@ -22,7 +178,7 @@ class Binder:
         self.cluster = cluster
         self.profile = profile or default_profile()
         self._tree = Tree(cluster, self.profile.levels)
-        self._views = Views(cluster, self.profile)
+        self._views = NodeScoresCache(cluster, self.profile)
         plugins = [one.plugin for one in self.profile.plugins]
         self._share = next((one for one in plugins if isinstance(one, GpuShare)), GpuShare())
 
@@ -36,8 +192,8 @@ class Binder:
         bindings: list[Binding] = []
         refusals: list[Refusal] = []
         refused: dict[Hashable, Refusal] = {}
-        for group in sorted(groups, key=gang.queue_order):
-            waits = gang.may_try(group, self.cluster)
+        for group in sorted(groups, key=queue_order):
+            waits = may_try(group, self.cluster)
             if waits is not None:
                 reasons = (Why(waits, 0),)
                 refusals.append(Refusal(group.key, members=len(group.members), reasons=reasons))
@@ -46,7 +202,9 @@ class Binder:
             if alike is not None and alike in refused:
                 refusals.append(_same(refused[alike], group))
                 continue
-            attempt = Attempt(group, self.cluster, self._views, self._share, now_s + self.profile.assume_s)
+            attempt = PlacementAttempt(
+                group, self.cluster, self._views, self._share, now_s + self.profile.assume_s
+            )
             refusal = attempt.place(self._tree)
             if refusal is None:
                 bindings.extend(attempt.bindings)
@@ -62,7 +220,7 @@ class Binder:
         None where that is not sure: members that differ, decided places, or pods that look at other pods.
         """
         need = self._views.need(group.members[0].pod, group)
-        if need.cls.is_social or need.foes:
+        if need.cls.has_affinity or need.foes:
             return None
         for member in group.members:
             if member.node or self.cluster.class_of(member.pod) is not need.cls:

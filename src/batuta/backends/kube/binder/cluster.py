@@ -1,24 +1,127 @@
-"""The binder's picture of the cluster: nodes as columns, and what the pods on them hold."""
+"""The binder's state of the cluster: nodes as columns, and what the pods assigned to them hold.
+
+Change logs tell each reader which rows have changed since it last read them.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.cards import NO_GPUS, Cards
-from batuta.backends.kube.binder.change_log import ChangeLog
-from batuta.backends.kube.binder.node_table import NodeTable
+from batuta.backends.kube.binder.affinity import AffinityCounts, CountedPod, Identity
+from batuta.backends.kube.binder.gpu_table import NO_GPUS, GpuHolding, GpuTable, gpu_indices
+from batuta.backends.kube.binder.gpu_usage import GpuUsage
+from batuta.backends.kube.binder.node_table import NodeTable, PortTable
 from batuta.backends.kube.binder.numa_table import NumaTable
 from batuta.backends.kube.binder.pod_class import PodClass, PodClasses
-from batuta.backends.kube.binder.pod_terms import Identity
-from batuta.backends.kube.binder.port_table import PortTable
-from batuta.backends.kube.binder.social import Resident, Society
-from batuta.backends.kube.binder.tenant import Tenant, holding_of, is_over, pod_key, tenant_of
-from batuta.backends.kube.binder.usage import Usage
+from batuta.backends.kube.binder.requests import Needs, is_resized, pod_requests
+
+LONGEST: Final = 65_536
+
+
+class ChangeLog:
+    """Rows in the order of their changes. A reader keeps `end`, and later asks what came after it."""
+
+    __slots__ = ("_first", "_rows")
+
+    def __init__(self) -> None:
+        self._rows: list[int] = []
+        self._first = 0
+
+    @property
+    def end(self) -> int:
+        return self._first + len(self._rows)
+
+    def note(self, row: int) -> None:
+        if len(self._rows) >= LONGEST:
+            self._first += len(self._rows)
+            self._rows.clear()
+        self._rows.append(row)
+
+    def since(self, seen: int) -> list[int] | None:
+        """Rows that changed after `seen`, each once; None where that is no longer known: read all again."""
+        if seen < self._first:
+            return None
+        count = self._first + len(self._rows) - seen
+        if count <= 1:
+            return self._rows[-1:] if count else []
+        return list(dict.fromkeys(self._rows[seen - self._first :]))
+
+
+_OVER: Final = frozenset({"Succeeded", "Failed"})
+_BEGUN: Final = _OVER | {"Running"}
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedPod:
+    """What a pod holds. Two that hold the same are equal, so that an update without news costs nothing."""
+
+    key: str
+    uid: str
+    node: str
+    cls: PodClass
+    requests: Needs
+    holding: GpuHolding
+    namespace: str
+    labels: Mapping[str, str]
+    terminating: bool = False
+    running: bool = False
+    """Whether the kubelet has let it in, so that what it holds shows in the kubelet's reports."""
+
+
+def pod_key(pod: objects.Pod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+def is_over(pod: objects.Pod) -> bool:
+    """A pod that has ended holds nothing."""
+    return pod.status.phase in _OVER
+
+
+def has_begun(pod: objects.Pod) -> bool:
+    """A pod whose processes run, or did."""
+    return pod.status.phase in _BEGUN
+
+
+def assigned_pod(pod: objects.Pod, cls: PodClass) -> AssignedPod:
+    """What a pod that is bound holds of its node."""
+    meta = pod.metadata
+    requests = tuple(pod_requests(pod).items()) if is_resized(pod) else cls.requests
+    return AssignedPod(
+        key=pod_key(pod),
+        uid=meta.uid,
+        node=pod.spec.node_name,
+        cls=cls,
+        requests=requests,
+        holding=holding_of(cls, gpu_indices(meta.annotations), expected_load(meta.annotations)),
+        namespace=meta.namespace,
+        labels=meta.labels,
+        terminating=bool(meta.deletion_timestamp),
+        running=pod.status.phase == "Running",
+    )
+
+
+def holding_of(cls: PodClass, gpus: tuple[int, ...], load: float | None) -> GpuHolding:
+    """What a pod of a class holds of the GPUs that it was given."""
+    if cls.gpus:
+        return GpuHolding(cls.gpus, gpus[: cls.gpus])
+    if cls.share is not None:
+        return GpuHolding(1, gpus[:1], cls.share, load or 0.0)
+    return NO_GPUS
+
+
+def expected_load(annotations: Mapping[str, str]) -> float | None:
+    """How busy a pod is expected to keep its GPU, from 0 to 1; None where no annotation says."""
+    try:
+        said = float(annotations[names.EXPECTED_UTILISATION])
+    except (KeyError, ValueError):
+        return None
+    return min(max(said, 0.0), 1.0) if math.isfinite(said) else None
 
 
 class Held(NamedTuple):
@@ -34,11 +137,11 @@ class Cluster:
 
     def __init__(self) -> None:
         self.nodes = NodeTable()
-        self.cards = Cards()
+        self.gpu_table = GpuTable()
         self.ports = PortTable()
         self.numa = NumaTable()
-        self.usage = Usage()
-        self.society = Society()
+        self.usage = GpuUsage()
+        self.affinity_counts = AffinityCounts()
         self.node_log = ChangeLog()
         """Rows of which the node itself changed: labels, taints, size."""
         self.use_log = ChangeLog()
@@ -50,8 +153,8 @@ class Cluster:
         self._objects: dict[str, objects.Node] = {}
         self._topologies: dict[str, objects.NodeResourceTopology] = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}
-        self._tenants: dict[str, Tenant] = {}
-        self._by_node: dict[str, dict[str, Tenant]] = {}
+        self._assigned: dict[str, AssignedPod] = {}
+        self._by_node: dict[str, dict[str, AssignedPod]] = {}
         self._deadline_s: dict[str, float] = {}
         self._earliest_s = math.inf
         """No assumption ends before this; thousands of them are not looked at for nothing."""
@@ -64,16 +167,16 @@ class Cluster:
         is_new = name not in self.nodes.row
         self._objects[name] = node
         row = self.nodes.put(node)
-        if self.nodes.capacity != len(self.cards.unnamed):
+        if self.nodes.capacity != len(self.gpu_table.unnamed):
             self._grow(self.nodes.capacity)
-        self.cards.put(row, node)
+        self.gpu_table.put(row, node)
         self.usage.put(row, node.metadata.annotations.get(names.UTILISATION, ""))
         self._believe([row])
         if is_new:
-            for tenant in self._by_node.get(name, {}).values():
-                self._take(row, tenant, 1)
+            for assigned in self._by_node.get(name, {}).values():
+                self._take(row, assigned, 1)
             self._read_topology(name)
-        self.society.version += 1
+        self.affinity_counts.version += 1
         self.node_log.note(row)
 
     def node_gone(self, name: str) -> None:
@@ -81,14 +184,14 @@ class Cluster:
         row = self.nodes.row.get(name)
         if row is None:
             return
-        for tenant in self._by_node.get(name, {}).values():
-            self._take(row, tenant, -1)
+        for assigned in self._by_node.get(name, {}).values():
+            self._take(row, assigned, -1)
         self.numa.put(row, None, ())
-        self.cards.put(row, None)
+        self.gpu_table.put(row, None)
         self.usage.put(row, "")
         self.nodes.drop(name)
         del self._objects[name]
-        self.society.version += 1
+        self.affinity_counts.version += 1
         self.node_log.note(row)
 
     def topology_set(self, topology: objects.NodeResourceTopology) -> None:
@@ -104,28 +207,28 @@ class Cluster:
         """A namespace's labels, which affinity terms may ask for."""
         if self._namespaces.get(name) != labels:
             self._namespaces[name] = labels
-            self.society.forget_questions()
+            self.affinity_counts.forget_filters()
 
     def namespace_gone(self, name: str) -> None:
         if self._namespaces.pop(name, None) is not None:
-            self.society.forget_questions()
+            self.affinity_counts.forget_filters()
 
     # ------------------------------------------------------------------------------------------------- pods
 
     def pod_set(self, pod: objects.Pod) -> None:
         """A pod came or changed, of whatever scheduler. One that is bound and not over counts on its node."""
         key = pod_key(pod)
-        before = self._tenants.get(key)
+        before = self._assigned.get(key)
         if before is not None and before.uid != pod.metadata.uid:
             self._remove(key)
             before = None
         if is_over(pod):
             self._remove(key)
         elif pod.spec.node_name:
-            found = tenant_of(pod, self.class_of(pod))
+            found = assigned_pod(pod, self.class_of(pod))
             self._deadline_s.pop(key, None)
             if before is not None and self._is_counted_alike(before, found):
-                self._tenants[key] = self._by_node[found.node][key] = found
+                self._assigned[key] = self._by_node[found.node][key] = found
             else:
                 self._remove(key)
                 self._add(found)
@@ -144,13 +247,13 @@ class Cluster:
         deadline_s: float,
         load: float | None = None,
     ) -> None:
-        """Counts a pod on a node before anybody says that it is there, until `deadline_s` at the latest."""
+        """Counts a pod on a node before an informer shows it there, until `deadline_s` at the latest."""
         cls = self.class_of(pod)
         meta = pod.metadata
         key = pod_key(pod)
         self._remove(key)
         self._add(
-            Tenant(
+            AssignedPod(
                 key,
                 meta.uid,
                 node,
@@ -171,7 +274,7 @@ class Cluster:
             self._remove(key)
 
     def tick(self, now_s: float) -> list[str]:
-        """Moves on to a time. Forgets assumptions that nobody has confirmed in time, and returns them."""
+        """Moves on to a time. Forgets assumptions not confirmed in time, and returns them."""
         if self.usage.tick(now_s):
             self._believe(list(self.nodes.row.values()))
             self.epoch += 1
@@ -183,17 +286,17 @@ class Cluster:
         self._earliest_s = min(self._deadline_s.values(), default=math.inf)
         return late
 
-    # --------------------------------------------------------------------------------------------- questions
+    # --------------------------------------------------------------------------------------------- queries
 
     @property
     def assumed(self) -> Collection[str]:
-        """Pods whose binding nobody has confirmed yet."""
+        """Pods whose binding the API server has not confirmed yet."""
         return self._deadline_s.keys()
 
     def node_of(self, key: str) -> str | None:
         """Where a pod is, or is assumed to be."""
-        tenant = self._tenants.get(key)
-        return None if tenant is None else tenant.node
+        assigned = self._assigned.get(key)
+        return None if assigned is None else assigned.node
 
     def pods_on(self, node: str) -> Collection[str]:
         """The pods on a node, and those that are assumed to be there."""
@@ -218,28 +321,28 @@ class Cluster:
         A GPU that is ill counts as held, unless one of ours is on it.
         """
         row = self.nodes.row.get(node)
-        named = set() if row is None else set(self.cards.ill_ones(row))
+        named = set() if row is None else set(self.gpu_table.ill_ones(row))
         unnamed = cpus_milli = memory_bytes = 0
-        for key, tenant in self._by_node.get(node, {}).items():
+        for key, assigned in self._by_node.get(node, {}).items():
             if key in ours:
-                named.difference_update(tenant.holding.gpus)
-        for key, tenant in self._by_node.get(node, {}).items():
+                named.difference_update(assigned.holding.gpus)
+        for key, assigned in self._by_node.get(node, {}).items():
             if key in ours:
                 continue
-            named.update(tenant.holding.gpus)
-            unnamed += max(0, tenant.holding.number - len(tenant.holding.gpus))
-            for name, value in tenant.requests:
+            named.update(assigned.holding.gpus)
+            unnamed += max(0, assigned.holding.number - len(assigned.holding.gpus))
+            for name, value in assigned.requests:
                 cpus_milli += value if name == "cpu" else 0
                 memory_bytes += value if name == "memory" else 0
-        guessed = () if row is None or not unnamed else self.cards.guess(row, unnamed)
+        guessed = () if row is None or not unnamed else self.gpu_table.guess(row, unnamed)
         return Held(tuple(sorted({*named, *guessed})), cpus_milli, memory_bytes)
 
-    def residents(self) -> Iterator[Resident]:
+    def counted_pods(self) -> Iterator[CountedPod]:
         """All pods on nodes that are known."""
-        for tenant in self._tenants.values():
-            row = self.nodes.row.get(tenant.node)
+        for assigned in self._assigned.values():
+            row = self.nodes.row.get(assigned.node)
             if row is not None:
-                yield self._resident(row, tenant)
+                yield self._counted_pod(row, assigned)
 
     # ------------------------------------------------------------------------------------------------- books
 
@@ -249,8 +352,8 @@ class Cluster:
         again._namespaces = dict(self._namespaces)
         for node in self._objects.values():
             again.node_set(node)
-        for tenant in self._tenants.values():
-            again._add(tenant)
+        for assigned in self._assigned.values():
+            again._add(assigned)
         for name, row in self.nodes.row.items():
             other = again.nodes.row[name]
             for resource, line in self.nodes.resources.items():
@@ -265,59 +368,59 @@ class Cluster:
                 "unnamed",
                 "untouched",
             ):
-                mine, theirs = getattr(self.cards, table)[row], getattr(again.cards, table)[other]
+                mine, theirs = getattr(self.gpu_table, table)[row], getattr(again.gpu_table, table)[other]
                 assert np.sum(mine) == np.sum(theirs), f"{name}: {table}"
             assert self.ports.by_row.get(row) == again.ports.by_row.get(other), f"{name}: ports"
-            for term, column in self.society.apart.items():
-                assert column[row] == again.society.apart[term][other], f"{name}: {term}"
-        assert self._deadline_s.keys() <= self._tenants.keys(), "an assumption without a pod"
-        assert sum(map(len, self._by_node.values())) == len(self._tenants), "a pod on two nodes"
+            for term, column in self.affinity_counts.apart.items():
+                assert column[row] == again.affinity_counts.apart[term][other], f"{name}: {term}"
+        assert self._deadline_s.keys() <= self._assigned.keys(), "an assumption without a pod"
+        assert sum(map(len, self._by_node.values())) == len(self._assigned), "a pod on two nodes"
 
-    def _add(self, tenant: Tenant) -> None:
-        self._tenants[tenant.key] = tenant
-        self._by_node.setdefault(tenant.node, {})[tenant.key] = tenant
-        row = self.nodes.row.get(tenant.node)
+    def _add(self, assigned: AssignedPod) -> None:
+        self._assigned[assigned.key] = assigned
+        self._by_node.setdefault(assigned.node, {})[assigned.key] = assigned
+        row = self.nodes.row.get(assigned.node)
         if row is not None:
-            self._take(row, tenant, 1)
+            self._take(row, assigned, 1)
 
     def _remove(self, key: str) -> None:
         self._deadline_s.pop(key, None)
-        tenant = self._tenants.pop(key, None)
-        if tenant is None:
+        assigned = self._assigned.pop(key, None)
+        if assigned is None:
             return
-        neighbours = self._by_node[tenant.node]
+        neighbours = self._by_node[assigned.node]
         del neighbours[key]
         if not neighbours:
-            del self._by_node[tenant.node]
-        row = self.nodes.row.get(tenant.node)
+            del self._by_node[assigned.node]
+        row = self.nodes.row.get(assigned.node)
         if row is not None:
-            self._take(row, tenant, -1)
+            self._take(row, assigned, -1)
 
-    def _is_counted_alike(self, before: Tenant, now: Tenant) -> bool:
+    def _is_counted_alike(self, before: AssignedPod, now: AssignedPod) -> bool:
         """Whether a pod holds what it held, so that no sum changes. Most news of a pod are of its status."""
         if before.node != now.node or before.cls is not now.cls:
             return False
         if before.requests != now.requests or before.holding != now.holding:
             return False
-        # The API server adds the node's topology to a pod's labels: that matters to those who ask for them.
+        # The API server adds the node's topology to a pod's labels: that matters to terms that match them.
         is_same_to_others = before.labels == now.labels and before.terminating == now.terminating
-        return is_same_to_others or (self.society.is_silent and not now.cls.apart)
+        return is_same_to_others or (self.affinity_counts.is_silent and not now.cls.apart)
 
-    def _take(self, row: int, tenant: Tenant, sign: int) -> None:
-        self.nodes.take(row, tenant.requests, sign)
-        if tenant.holding is not NO_GPUS:
-            self.cards.take(row, tenant.holding, sign)
-        if tenant.cls.ports:
-            self.ports.take(row, tenant.cls.ports, sign)
+    def _take(self, row: int, assigned: AssignedPod, sign: int) -> None:
+        self.nodes.take(row, assigned.requests, sign)
+        if assigned.holding is not NO_GPUS:
+            self.gpu_table.take(row, assigned.holding, sign)
+        if assigned.cls.ports:
+            self.ports.take(row, assigned.cls.ports, sign)
         if self.numa.has_report(row):
-            self.numa.take(row, tenant.uid, tenant.cls.aligned, sign)
-        if tenant.cls.apart or not self.society.is_silent:
-            self.society.take(self._resident(row, tenant), sign)
+            self.numa.take(row, assigned.uid, assigned.cls.aligned, sign)
+        if assigned.cls.apart or not self.affinity_counts.is_silent:
+            self.affinity_counts.take(self._counted_pod(row, assigned), sign)
         self.use_log.note(row)
 
-    def _resident(self, row: int, tenant: Tenant) -> Resident:
-        who = self._identity(tenant.namespace, tenant.labels)
-        return Resident(row, who, tenant.terminating, tenant.cls.apart)
+    def _counted_pod(self, row: int, assigned: AssignedPod) -> CountedPod:
+        who = self._identity(assigned.namespace, assigned.labels)
+        return CountedPod(row, who, assigned.terminating, assigned.cls.apart)
 
     def _identity(self, namespace: str, labels: Mapping[str, str]) -> Identity:
         return Identity(namespace, labels, self._namespaces.get(namespace, {}))
@@ -327,18 +430,18 @@ class Cluster:
         if row is None:
             return
         here = self._by_node.get(name, {}).values()
-        residents = [(one.uid, one.running, one.cls.aligned) for one in here]
-        self.numa.put(row, self._topologies.get(name), residents)
+        counted_pods = [(one.uid, one.running, one.cls.aligned) for one in here]
+        self.numa.put(row, self._topologies.get(name), counted_pods)
         self.use_log.note(row)
 
     def _believe(self, rows: list[int]) -> None:
-        believed = self.usage.believed(np.array(rows, np.intp), self.cards.believed.shape[1])
+        believed = self.usage.believed(np.array(rows, np.intp), self.gpu_table.believed.shape[1])
         for row, busy in zip(rows, believed, strict=True):
-            self.cards.believe(row, busy)
+            self.gpu_table.believe(row, busy)
 
     def _grow(self, capacity: int) -> None:
-        self.cards.resize(capacity)
+        self.gpu_table.resize(capacity)
         self.numa.resize(capacity)
         self.usage.resize(capacity)
-        self.society.resize(capacity)
+        self.affinity_counts.resize(capacity)
         self.epoch += 1

@@ -1,14 +1,18 @@
-"""What goes into a cycle of the binder and what comes out: groups, bindings, refusals."""
+"""Input and output of a binder cycle: groups, bindings, refusals; and the gang check.
+
+A group is tried only when all of its members are there, in the order of priority and waiting time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from enum import StrEnum
+from typing import Final, Literal, NamedTuple
 
 from batuta.backends.kube import objects
+from batuta.backends.kube.binder.cluster import Cluster, pod_key
 from batuta.backends.kube.binder.plugin import No
-from batuta.backends.kube.binder.tenant import pod_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +114,43 @@ class Outcome:
 
     bindings: tuple[Binding, ...]
     refusals: tuple[Refusal, ...]
+
+
+GANG: Final = "gang"
+
+
+class GangReason(StrEnum):
+    """Why a group may not try."""
+
+    MISSING = "waits for members:"
+    GATED = "waits for scheduling gates:"
+    TAKEN = "has a node already:"
+    DELETED = "is being deleted:"
+    UNKNOWN_NODE = "there is no such node"
+
+
+def queue_order(group: Group) -> tuple[int, float, str]:
+    """High priority first, then who has waited longest."""
+    return (-group.priority, group.queued_s, group.key)
+
+
+def may_try(group: Group, cluster: Cluster) -> No | None:
+    """Why a group has to wait whatever is free. It holds nothing meanwhile, so it blocks no other group."""
+    here = len(group.members)
+    if here < group.size or not here:
+        return No(GANG, GangReason.MISSING, f"{here} of {max(group.size, 1)} are there")
+    for member in group.members:
+        gates = ", ".join(gate.name for gate in member.pod.spec.scheduling_gates)
+        if gates:
+            return No(GANG, GangReason.GATED, f"{member.key} ({gates})")
+        if member.pod.metadata.deletion_timestamp:
+            return No(GANG, GangReason.DELETED, member.key)
+        node = cluster.node_of(member.key) or member.pod.spec.node_name
+        if node:
+            return No(GANG, GangReason.TAKEN, f"{member.key} ({node})")
+    return None
+
+
+def unknown_node() -> No:
+    """For a member whose decided node has gone."""
+    return No(GANG, GangReason.UNKNOWN_NODE)

@@ -1,17 +1,28 @@
-"""Nodes as columns: what each has and has free, its labels and taints, one array entry per node."""
+"""Nodes as columns: allocatable and free resources, labels, taints and host ports, an entry per node."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from batuta.backends.kube import objects
-from batuta.backends.kube.binder.padding import padded
-from batuta.backends.kube.binder.quantity import amount, units
-from batuta.backends.kube.binder.requests import Needs
+from batuta.backends.kube.binder.requests import HostPort, Needs, amount, units
+
+T = TypeVar("T", bound=np.generic)
+
+
+def padded(table: NDArray[T], shape: tuple[int, ...], filling: float = 0) -> NDArray[T]:
+    """The same values in a larger array, `filling` in the rest."""
+    if table.shape == shape:
+        return table
+    larger = np.full(shape, filling, table.dtype)
+    larger[tuple(slice(length) for length in table.shape)] = table
+    return larger
+
 
 Rows: TypeAlias = NDArray[np.intp]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -117,7 +128,7 @@ class NodeTable:
         return row
 
     def label(self, key: str) -> LabelColumn:
-        """The column of a label; made when somebody first asks, kept up to date from then on."""
+        """The column of a label; made when a plugin first asks, kept up to date from then on."""
         column = self._labels.get(key)
         if column is None:
             column = self._labels[key] = LabelColumn(self.capacity)
@@ -129,7 +140,7 @@ class NodeTable:
         return self._label_maps[row]
 
     def line(self, name: str) -> int:
-        """The line of a resource; a new one where nobody has spoken of it yet."""
+        """The line of a resource; a new one where no node or pod has named it yet."""
         found = self.resources.get(name)
         if found is None:
             found = self.resources[name] = len(self.resources)
@@ -206,3 +217,31 @@ class NodeTable:
             self.free[line, row] += value - self.allocatable[line, row]
             self.allocatable[line, row] = value
             self.per_unit[line, row] = 1.0 / value if value > 0 else 0.0
+
+
+class PortTable:
+    """Host ports in use: few pods have any, so only their nodes are kept."""
+
+    def __init__(self) -> None:
+        self.by_row: dict[int, Counter[HostPort]] = {}
+
+    def take(self, row: int, ports: Iterable[HostPort], sign: int) -> None:
+        """Takes ports (`sign` 1), or gives them back (-1)."""
+        for port in ports:
+            held = self.by_row.setdefault(row, Counter())
+            held[port] += sign
+            if not held[port]:
+                del held[port]
+            if not held:
+                del self.by_row[row]
+
+    def clash(self, row: int, wanted: Iterable[HostPort]) -> HostPort | None:
+        """The first wanted port that is not free."""
+        held = self.by_row.get(row)
+        if held is None:
+            return None
+        return next((port for port in wanted if any(port.clashes(other) for other in held)), None)
+
+    def free(self, rows: Rows, wanted: tuple[HostPort, ...]) -> Flags:
+        """Which of the rows have all wanted ports free."""
+        return np.fromiter((self.clash(int(row), wanted) is None for row in rows), np.bool_, len(rows))

@@ -1,4 +1,7 @@
-"""What each NUMA node of each node has left, by the kubelet's reports and by what was sent there since."""
+"""Free resources of each NUMA node, by the kubelet's reports and by the pods bound since.
+
+Which requests the kubelet aligns with NUMA nodes follows the rules of its topology manager.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,15 @@ from typing import Final
 import numpy as np
 
 from batuta.backends.kube import objects
-from batuta.backends.kube.binder.node_table import Flags, Ints
-from batuta.backends.kube.binder.padding import padded
-from batuta.backends.kube.binder.quantity import amount, units
-from batuta.backends.kube.binder.requests import Needs
+from batuta.backends.kube.binder.node_table import Flags, Ints, padded
+from batuta.backends.kube.binder.requests import (
+    ContainerNeed,
+    Needs,
+    amount,
+    container_needs,
+    is_guaranteed,
+    units,
+)
 
 _FEWEST: Final = 2
 
@@ -42,7 +50,7 @@ class NumaTable:
         self.capacity: dict[str, Ints] = {}
         self.available: dict[str, Ints] = {}
         self.sent: dict[str, Ints] = {}
-        """What pods will take that no report shows yet; nobody knows from which NUMA node."""
+        """What pods will take that no report shows yet; from which NUMA node is not known."""
         self._sent: dict[int, dict[str, Needs]] = {}
         """The same by row and pod uid."""
         self._shown: dict[int, frozenset[str]] = {}
@@ -67,7 +75,7 @@ class NumaTable:
         self,
         row: int,
         topology: objects.NodeResourceTopology | None,
-        residents: Iterable[tuple[str, bool, Needs]],
+        counted_pods: Iterable[tuple[str, bool, Needs]],
     ) -> None:
         """Reads a report. Pods that do not run yet cannot be in it, and are taken off every NUMA node."""
         self._clear(row)
@@ -75,7 +83,7 @@ class NumaTable:
             return
         self._read_settings(row, topology)
         self._read_zones(row, [zone for zone in topology.zones if zone.type == "Node"])
-        everyone = list(residents)
+        everyone = list(counted_pods)
         self._shown[row] = frozenset(uid for uid, running, _ in everyone if running)
         for uid, running, needs in everyone:
             if not running:
@@ -152,3 +160,44 @@ class NumaTable:
 def _zone_order(zone: objects.Zone) -> tuple[int, str]:
     digits = re.findall(r"\d+", zone.name)
     return (int(digits[-1]) if digits else 0, zone.name)
+
+
+def aligned_containers(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
+    """What each container takes from NUMA nodes.
+
+    Devices always count. CPUs do for pods with the QoS class Guaranteed that ask for whole ones, memory for
+    Guaranteed pods; neither does where resources are stated for the whole pod.
+    """
+    stated = spec.resources
+    pinned = is_guaranteed(spec) and not (stated is not None and (stated.requests or stated.limits))
+    return tuple(
+        ContainerNeed(
+            tuple(
+                (name, value) for name, value in one.requests if value and _is_aligned(name, value, pinned)
+            ),
+            one.kept,
+        )
+        for one in container_needs(spec)
+    )
+
+
+def aligned_pod(containers: Iterable[ContainerNeed]) -> Needs:
+    """What a pod as a whole takes from NUMA nodes: the most at any one time."""
+    total: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    # Init containers come first, and a sidecar among them goes on while later ones run.
+    for container in containers:
+        for name, value in container.requests:
+            if container.kept:
+                total[name] = total.get(name, 0) + value
+            else:
+                peak[name] = max(peak.get(name, 0), total.get(name, 0) + value)
+    return tuple(sorted((name, max(total.get(name, 0), peak.get(name, 0))) for name in {*total, *peak}))
+
+
+def _is_aligned(name: str, value: int, pinned: bool) -> bool:
+    if "/" in name:
+        return True
+    if name == "cpu":
+        return pinned and value % 1000 == 0
+    return pinned and (name == "memory" or name.startswith("hugepages-"))

@@ -1,4 +1,4 @@
-"""What a plugin is: a name, reasons, and pure functions that judge nodes for a pod."""
+"""The interface of a plugin: a name, reasons, and pure functions that filter and score nodes for a pod."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from batuta.backends.kube.binder.affinity import PodTerm
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.node_table import Flags, Floats, Rows
 from batuta.backends.kube.binder.pod_class import PodClass
-from batuta.backends.kube.binder.pod_terms import PodTerm
 
 
 class Scope(Enum):
@@ -33,7 +33,7 @@ class Need(NamedTuple):
     load: float | None = None
     """The utilisation of its GPU that history expects, from 0 to 1."""
     single_numa: bool = False
-    """Whether somebody asked for one NUMA node, whatever the kubelet is set to."""
+    """Whether the pod's group requires one NUMA node, whatever the kubelet is set to."""
 
 
 class No(NamedTuple):

@@ -1,4 +1,4 @@
-"""Pods that ask for the same thing are one class: Filter and Score are worked out once for all of them."""
+"""Classes of pods with the same requirements: Filter and Score run once for all pods of a class."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.alignment import aligned_containers, aligned_pod
-from batuta.backends.kube.binder.pod_terms import PodTerm, Spread, pod_terms, spreads
+from batuta.backends.kube.binder.affinity import (
+    PodTerm,
+    Requirement,
+    Spread,
+    pod_terms,
+    requirements,
+    spreads,
+)
+from batuta.backends.kube.binder.numa_table import aligned_containers, aligned_pod
 from batuta.backends.kube.binder.requests import ContainerNeed, HostPort, Needs, host_ports, pod_requests
-from batuta.backends.kube.binder.selector import Requirement, requirements
 
 
 class Tolerance(NamedTuple):
@@ -65,7 +71,7 @@ class PodClass:
     """What each of its containers takes from particular NUMA nodes, where the kubelet aligns containers."""
 
     @property
-    def is_social(self) -> bool:
+    def has_affinity(self) -> bool:
         """Whether other pods matter to where this one goes."""
         return bool(self.near or self.apart or self.spread)
 

@@ -10,17 +10,12 @@ from typing import Any, Final, NamedTuple
 
 from batuta.backends.kube import names
 from batuta.backends.kube.binder.plugin import Plugin
-from batuta.backends.kube.binder.plugins.gpu_share import GpuShare
-from batuta.backends.kube.binder.plugins.gpus import Gpus
-from batuta.backends.kube.binder.plugins.host_ports import HostPorts
+from batuta.backends.kube.binder.plugins.gpus import Gpus, GpuShare, Utilisation
 from batuta.backends.kube.binder.plugins.node_affinity import NodeAffinity
 from batuta.backends.kube.binder.plugins.numa import Numa
-from batuta.backends.kube.binder.plugins.pod_affinity import PodAffinity
-from batuta.backends.kube.binder.plugins.pod_spread import PodSpread
-from batuta.backends.kube.binder.plugins.resources import Resources
-from batuta.backends.kube.binder.plugins.taints import Taints
-from batuta.backends.kube.binder.plugins.unschedulable import Unschedulable
-from batuta.backends.kube.binder.plugins.utilisation import Utilisation
+from batuta.backends.kube.binder.plugins.pod_affinity import PodAffinity, PodSpread
+from batuta.backends.kube.binder.plugins.resources import HostPorts, Resources
+from batuta.backends.kube.binder.plugins.taints import Taints, Unschedulable
 
 ENTRY_POINTS: Final = "batuta.binder_plugins"
 
@@ -53,7 +48,7 @@ DEFAULT_WEIGHTS: Final = {
 }
 
 
-class Weighed(NamedTuple):
+class WeightedPlugin(NamedTuple):
     """A plugin, and how much its score counts; what it filters counts always."""
 
     plugin: Plugin
@@ -78,7 +73,7 @@ LEVELS: Final = (
 class Profile:
     """How the binder judges. Filters run in this order, and a node counts for the first that refuses it."""
 
-    plugins: tuple[Weighed, ...]
+    plugins: tuple[WeightedPlugin, ...]
     levels: tuple[Level, ...] = LEVELS
     """Outermost first."""
     assume_s: float = 60.0
@@ -86,7 +81,7 @@ class Profile:
 
 
 class BadProfile(ValueError):
-    """A profile names plugins that nobody has registered, or settings that they do not have."""
+    """A profile names plugins that are not registered, or settings that they do not have."""
 
 
 @cache
@@ -117,7 +112,7 @@ def profile_of(
     if faults:
         raise BadProfile("; ".join(sorted(faults)))
     return Profile(
-        tuple(Weighed(known[name](**given.get(name, {})), weight) for name, weight in weights.items())
+        tuple(WeightedPlugin(known[name](**given.get(name, {})), weight) for name, weight in weights.items())
     )
 
 

@@ -1,26 +1,129 @@
-"""The verbs of the Kubernetes API: what is read comes as structs, what is written goes as plain data."""
+"""The verbs of the Kubernetes API: reads return structs, writes take plain data.
+
+With the parameters of requests (query, patch type, deletion options) and discovery of API groups.
+"""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
 from batuta.backends.kube.client.access import Access
-from batuta.backends.kube.client.discovery import Served, discover
-from batuta.backends.kube.client.errors import Conflict, Gone, Unavailable, Unreadable
-from batuta.backends.kube.client.kinds import POD, Kind, ListMeta, Stored, raw_list_decoder, segment
-from batuta.backends.kube.client.malformed import Malformed
-from batuta.backends.kube.client.pace import RateLimit
-from batuta.backends.kube.client.parameters import Patch, Propagation, delete_options, query
-from batuta.backends.kube.client.transport import DEFAULT_LIMITS, Limits, Transport
+from batuta.backends.kube.client.errors import Conflict, Gone, NotFound, Unavailable, Unreadable
+from batuta.backends.kube.client.kinds import (
+    POD,
+    Kind,
+    ListMeta,
+    MalformedObjects,
+    Stored,
+    raw_list_decoder,
+    segment,
+)
+from batuta.backends.kube.client.transport import DEFAULT_LIMITS, Limits, RateLimit, Transport
 from batuta.backends.kube.names import FIELD_MANAGER
+
+
+class _Version(msgspec.Struct):
+    version: str = ""
+
+
+class _Group(msgspec.Struct, rename="camel"):
+    versions: list[_Version] = []
+    preferred_version: _Version = msgspec.field(default_factory=_Version)
+
+
+class _Resource(msgspec.Struct):
+    name: str = ""
+
+
+class _Resources(msgspec.Struct):
+    resources: list[_Resource] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedGroup:
+    """What a server has of one API group."""
+
+    preferred: str = ""
+    """The version that the server would choose; empty where it does not have the group."""
+    resources: Mapping[str, Set[str]] = field(default_factory=dict)
+    """By version, in the server's order: the plural names, with subresources as `pods/binding`."""
+
+    def has(self, version: str, plural: str) -> bool:
+        return plural in self.resources.get(version, ())
+
+    def version_of(self, plural: str) -> str:
+        """The first version, in the server's order, that has this; empty where none does."""
+        return next((version for version, plurals in self.resources.items() if plural in plurals), "")
+
+
+async def discover(transport: Transport, group: str) -> ServedGroup:
+    """Asks the server; the core group is the empty one."""
+    if not group:
+        return ServedGroup("v1", {"v1": await _plurals(transport, "/api/v1")})
+    root = f"/apis/{segment(group)}"
+    try:
+        got = await transport.request("discover", "GET", root)
+        found = msgspec.json.decode(got, type=_Group)
+        versions = [version.version for version in found.versions]
+        return ServedGroup(
+            found.preferred_version.version,
+            {version: await _plurals(transport, f"{root}/{segment(version)}") for version in versions},
+        )
+    except NotFound:
+        return ServedGroup()
+
+
+async def _plurals(transport: Transport, root: str) -> frozenset[str]:
+    got = await transport.request("discover", "GET", root)
+    resources = msgspec.json.decode(got, type=_Resources).resources
+    return frozenset(resource.name for resource in resources or ())
+
+
+class Patch(StrEnum):
+    """How a patch is meant."""
+
+    MERGE = "application/merge-patch+json"
+    JSON = "application/json-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class Propagation(StrEnum):
+    """What becomes of the objects that belong to a deleted one."""
+
+    BACKGROUND = "Background"
+    FOREGROUND = "Foreground"
+    ORPHAN = "Orphan"
+
+
+def query(**parameters: str | int) -> str:
+    """The query of a URL, without the parameters that are empty; nothing when all are."""
+    pairs = [f"{name}={quote(str(value), safe='')}" for name, value in parameters.items() if value != ""]
+    return f"?{'&'.join(pairs)}" if pairs else ""
+
+
+def delete_options(
+    uid: str, resource_version: str, grace_s: int | None, propagation: Propagation | None
+) -> dict[str, Any]:
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    conditions = {"uid": uid, "resourceVersion": resource_version}
+    if preconditions := {name: value for name, value in conditions.items() if value}:
+        options["preconditions"] = preconditions
+    if grace_s is not None:
+        options["gracePeriodSeconds"] = grace_s
+    if propagation is not None:
+        options["propagationPolicy"] = str(propagation)
+    return options
+
 
 __all__ = ["Api", "Body", "Listing", "Patch", "Propagation"]
 
@@ -60,7 +163,7 @@ class Api:
         self.transport = Transport(access, limits, rate)
         self.manager = manager
         """Whose fields they are that this client writes."""
-        self._malformed = Malformed()
+        self._malformed = MalformedObjects()
 
     async def __aenter__(self) -> Self:
         await self.transport.__aenter__()
@@ -160,7 +263,7 @@ class Api:
             async for piece in stream.iter_any():
                 yield piece
 
-    async def discover(self, group: str) -> Served:
+    async def discover(self, group: str) -> ServedGroup:
         """The versions and kinds of an API group that this server has; nothing where it has no such group."""
         return await discover(self.transport, group)
 

@@ -1,15 +1,27 @@
-"""Tokens that change while we run: in a file that somebody else rewrites, or fetched before they expire."""
+"""Credentials of the client: TLS certificates, and tokens that are replaced before they expire.
+
+Tokens come from a file that the kubelet rewrites, from a program (`exec` in a kubeconfig), or from an OpenID
+Connect provider (`auth-provider`, by a refresh token).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import logging
+import ssl
+import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import aiohttp
+
+from batuta.backends.kube.client import NEEDS_EXTRA
 from batuta.backends.kube.client.errors import AccessError, Unauthorized
 
 _log = logging.getLogger(__name__)
@@ -59,7 +71,7 @@ class TokenFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class IssuedToken:
     """What a login gave."""
 
     authorization: str = ""
@@ -68,12 +80,12 @@ class Grant:
     """Seconds since the epoch; None: it does not say."""
 
 
-class Renewed:
+class RefreshingToken:
     """Credentials that are fetched again shortly before they expire, or when the API server refuses them."""
 
-    def __init__(self, fetch: Callable[[], Awaitable[Grant]]) -> None:
+    def __init__(self, fetch: Callable[[], Awaitable[IssuedToken]]) -> None:
         self._fetch = fetch
-        self._grant: Grant | None = None
+        self._grant: IssuedToken | None = None
         self._renew_at_s: float | None = None
         self._refused = False
         self._fetched_at_s = -_LEAST_BETWEEN_S
@@ -111,3 +123,219 @@ class Renewed:
         if grant.expires_at_s is not None:
             left_s = max(0.0, grant.expires_at_s - time.time())
             self._renew_at_s = grant.expires_at_s - min(_MARGIN_S, left_s / 5.0)
+
+
+def tls_context(authorities: str | None, *, verify: bool = True) -> ssl.SSLContext:
+    """A context that accepts servers of these authorities (PEM); of those that the system trusts for None."""
+    try:
+        context = ssl.create_default_context(cadata=authorities)
+    except ssl.SSLError as error:
+        raise AccessError(f"the certificate authority of the cluster cannot be read: {error}") from error
+    # Python 3.13 wants extensions that the authorities of many clusters do not have; Kubernetes does not.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, whose: str) -> None:
+    """Lets new connections of this context show the client certificate (PEM)."""
+    expired_at = not_after(certificate)
+    if expired_at is not None and expired_at <= datetime.now(UTC):
+        raise AccessError(
+            f"the client certificate of {whose} expired on {expired_at:%Y-%m-%d %H:%M} UTC; "
+            "log in again or renew it"
+        )
+    # ssl reads files only; these live for as long as that takes, in a folder that only we may enter.
+    with tempfile.TemporaryDirectory(prefix="batuta-") as folder:
+        chain, secret = Path(folder, "certificate"), Path(folder, "key")
+        chain.write_bytes(certificate)
+        secret.write_bytes(key)
+        try:
+            context.load_cert_chain(chain, secret)
+        except ssl.SSLError as error:
+            raise AccessError(f"the client certificate and key of {whose} do not fit: {error}") from error
+
+
+def not_after(certificate: bytes) -> datetime | None:
+    """When the first certificate (PEM) expires; None where that cannot be read."""
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    text = certificate.decode("ascii", errors="replace")
+    try:
+        first = text[text.index(begin) : text.index(end) + len(end)]
+        body = _inside(ssl.PEM_cert_to_DER_cert(first))  # Certificate
+        fields = _elements(_inside(body))  # TBSCertificate
+        position = 4 if fields[0][0] == 0xA0 else 3  # the version is optional
+        kind, time = _elements(fields[position][1])[1]
+    except (ValueError, IndexError):
+        return None
+    return _time(kind, time.decode("ascii"))
+
+
+def _time(kind: int, text: str) -> datetime | None:
+    """A UTCTime (two digits of a year, 1950 to 2049) or a GeneralizedTime."""
+    if kind == 0x17:
+        text = ("19" if text >= "50" else "20") + text
+    try:
+        return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+
+
+def _inside(der: bytes) -> bytes:
+    return _elements(der)[0][1]
+
+
+def _elements(der: bytes) -> list[tuple[int, bytes]]:
+    """The elements of a DER sequence: tag and content of each."""
+    found, at = [], 0
+    while at < len(der):
+        tag, length = der[at], der[at + 1]
+        at += 2
+        if length & 0x80:
+            size = length & 0x7F
+            length = int.from_bytes(der[at : at + size], "big")
+            at += size
+        found.append((tag, der[at : at + length]))
+        at += length
+    return found
+
+
+_LONGEST_S: Final = 60.0
+
+
+def exec_login(
+    plugin: Mapping[str, Any], user: str, context: ssl.SSLContext | None
+) -> Callable[[], Awaitable[IssuedToken]]:
+    """How to run this plugin. A certificate that it gives goes into the TLS context."""
+
+    async def fetch() -> IssuedToken:
+        given = await _run(plugin, user)
+        if (certificate := given.get("clientCertificateData")) and context is not None:
+            load_client_certificate(
+                context, certificate.encode(), given.get("clientKeyData", "").encode(), user
+            )
+        elif not given.get("token"):
+            raise AccessError(f"{_named(plugin, user)} gave neither a token nor a certificate")
+        token = given.get("token")
+        return IssuedToken(f"Bearer {token}" if token else "", _moment(given.get("expirationTimestamp")))
+
+    return fetch
+
+
+async def _run(plugin: Mapping[str, Any], user: str) -> dict[str, Any]:
+    try:
+        from kubernetes_asyncio.config import ConfigException
+        from kubernetes_asyncio.config.exec_provider import ExecProvider
+        from kubernetes_asyncio.config.kube_config import ConfigNode
+    except ImportError as error:
+        raise AccessError(NEEDS_EXTRA) from error
+    try:
+        async with asyncio.timeout(_LONGEST_S):
+            given: dict[str, Any] = await ExecProvider(ConfigNode("exec", dict(plugin))).run()
+    except FileNotFoundError as error:
+        hint = plugin.get("installHint")
+        raise AccessError(f"{_named(plugin, user)} is not installed{f': {hint}' if hint else ''}") from error
+    except TimeoutError as error:
+        raise AccessError(f"{_named(plugin, user)} took more than {_LONGEST_S:.0f} s") from error
+    except (ConfigException, OSError) as error:
+        raise AccessError(f"{_named(plugin, user)} failed: {error}") from error
+    return given
+
+
+def _named(plugin: Mapping[str, Any], user: str) -> str:
+    return f"the login program {plugin.get('command')!r} of {user}"
+
+
+def _moment(timestamp: str | None) -> float | None:
+    if not timestamp:
+        return None
+    try:
+        moment = datetime.fromisoformat(timestamp)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+_LONGEST: Final = aiohttp.ClientTimeout(total=30.0, sock_connect=5.0)
+
+
+def oidc_login(
+    config: Mapping[str, str], user: str, keep: Callable[[Mapping[str, str]], None]
+) -> Callable[[], Awaitable[IssuedToken]]:
+    """How to get an id token. The first time it is the one in the file, if it is still good.
+
+    `keep` gets new tokens: an issuer may allow each refresh token once, and other programs need them too.
+    """
+    tokens = {name: config[name] for name in ("id-token", "refresh-token") if config.get(name)}
+    first = True
+
+    async def fetch() -> IssuedToken:
+        nonlocal first
+        held = tokens.get("id-token", "")
+        ends_at_s = _expiry(held)
+        if not first or not held or (ends_at_s is not None and ends_at_s - time.time() < 30.0):
+            tokens.update(await _refresh(config, tokens, user))
+            keep(tokens)
+            held = tokens["id-token"]
+        first = False
+        return IssuedToken(f"Bearer {held}", _expiry(held))
+
+    return fetch
+
+
+async def _refresh(config: Mapping[str, str], tokens: Mapping[str, str], user: str) -> dict[str, str]:
+    if not tokens.get("refresh-token"):
+        raise AccessError(f"the id token of {user} is expired, and there is no refresh token; log in again")
+    try:
+        issuer, client = config["idp-issuer-url"].rstrip("/"), config["client-id"]
+    except KeyError as error:
+        raise AccessError(f"the oidc auth-provider of {user} has no {error.args[0]!r}") from error
+    form = {"grant_type": "refresh_token", "refresh_token": tokens["refresh-token"], "client_id": client}
+    if secret := config.get("client-secret"):
+        form["client_secret"] = secret
+    try:
+        connector = aiohttp.TCPConnector(ssl=tls_context(_authorities(config)))
+        async with aiohttp.ClientSession(connector=connector, timeout=_LONGEST) as session:
+            async with session.get(f"{issuer}/.well-known/openid-configuration") as answer:
+                endpoint = (await _json(answer, issuer))["token_endpoint"]
+            async with session.post(endpoint, data=form) as answer:
+                given = await _json(answer, issuer)
+    except (aiohttp.ClientError, OSError, TimeoutError, KeyError) as error:
+        raise AccessError(f"cannot renew the login of {user} at {issuer}: {error}") from error
+    if not given.get("id_token"):
+        raise AccessError(f"{issuer} gave no id token for {user}; log in again")
+    renewed = {"id-token": given["id_token"], "refresh-token": given.get("refresh_token")}
+    return {name: value for name, value in renewed.items() if value}
+
+
+async def _json(answer: aiohttp.ClientResponse, issuer: str) -> dict[str, Any]:
+    text = await answer.text()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if answer.status != 200 or not isinstance(found, dict):
+        said = found.get("error_description") or found.get("error") if isinstance(found, dict) else ""
+        raise AccessError(f"{issuer} refused to renew the login: {said or f'HTTP {answer.status}'}")
+    return found
+
+
+def _authorities(config: Mapping[str, str]) -> str | None:
+    if data := config.get("idp-certificate-authority-data"):
+        return base64.b64decode(data).decode()
+    if path := config.get("idp-certificate-authority"):
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    return None
+
+
+def _expiry(token: str) -> float | None:
+    """When a JSON web token expires; it is the API server that checks it, so nothing is verified here."""
+    try:
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return float(claims["exp"])
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None

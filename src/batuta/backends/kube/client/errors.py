@@ -1,4 +1,4 @@
-"""What can go wrong between Batuta and an API server: one hierarchy, told apart by class, not by text."""
+"""Errors of the API server and of the way to it: one hierarchy, told apart by class, not by text."""
 
 from __future__ import annotations
 

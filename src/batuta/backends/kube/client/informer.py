@@ -1,7 +1,8 @@
 """Keeps the objects of one kind as the API server has them: lists once, then watches, through all failures.
 
 A watch is resumed from the last version that it showed (bookmarks keep that fresh). Where the server no
-longer remembers it, the objects are listed again, and the difference gives the changes that were missed.
+longer remembers it, the objects are listed again, and the difference to the `ObjectStore` gives the changes
+that were missed.
 """
 
 from __future__ import annotations
@@ -10,21 +11,102 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeAlias, TypeVar
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import aiohttp
 import msgspec
 
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Gone, Status, Unavailable, error_from
-from batuta.backends.kube.client.kinds import Kind, Stored, WatchEvent, raw_watch_decoder
-from batuta.backends.kube.client.known import Change, Known
-from batuta.backends.kube.client.malformed import Malformed
-from batuta.backends.kube.client.pace import BackOff
+from batuta.backends.kube.client.kinds import Kind, MalformedObjects, Stored, WatchEvent, raw_watch_decoder
+from batuta.backends.kube.client.transport import Backoff
+from batuta.backends.kube.objects import Meta
 
 T = TypeVar("T", bound=Stored)
+
+
+class ChangeType(StrEnum):
+    """What became of an object."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+class Change(NamedTuple, Generic[T]):
+    """One object came, changed or went. A deleted one is shown as it was last seen."""
+
+    did: ChangeType
+    object: T
+    old: T | None = None
+    """What it was before, as far as we saw it."""
+
+
+def key_of(metadata: Meta) -> str:
+    """`namespace/name`, or the name alone of an object that is in no namespace."""
+    return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
+
+
+class ObjectStore(Generic[T]):
+    """Objects by key. An object that was deleted and made anew is two objects: one goes, one comes."""
+
+    def __init__(self, slim: Callable[[T], T] | None = None) -> None:
+        """`slim`: what is kept of an object, beside what was told; it has name, uid and version at least."""
+        self._slim = slim
+        self._objects: dict[str, T] = {}
+        self.objects: Mapping[str, T] = MappingProxyType(self._objects)
+
+    def replace(self, listed: Iterable[T]) -> list[Change[T]]:
+        """A list is the whole truth: what is not in it is gone, though no watch event said so."""
+        before = dict(self._objects)
+        changes: list[Change[T]] = []
+        for found in listed:
+            old = before.pop(key_of(found.metadata), None)
+            if old is None or old.metadata.resource_version != found.metadata.resource_version:
+                self._keep(found, old, changes)
+        for key, old in before.items():
+            del self._objects[key]
+            changes.append(Change(ChangeType.DELETED, old, old))
+        return changes
+
+    def put(self, found: T, changes: list[Change[T]]) -> None:
+        """An object as a watch shows it; one that is older than what we know is dropped."""
+        old = self._objects.get(key_of(found.metadata))
+        if old is None or newer(found.metadata.resource_version, old.metadata.resource_version):
+            self._keep(found, old, changes)
+
+    def drop(self, found: T, changes: list[Change[T]]) -> None:
+        """An object that a watch says is gone."""
+        key = key_of(found.metadata)
+        old = self._objects.get(key)
+        # A deletion that we learn of late may be about the predecessor of the object that is there now.
+        if old is not None and old.metadata.uid == found.metadata.uid:
+            del self._objects[key]
+            changes.append(Change(ChangeType.DELETED, found, old))
+
+    def _keep(self, found: T, old: T | None, changes: list[Change[T]]) -> None:
+        self._objects[key_of(found.metadata)] = found if self._slim is None else self._slim(found)
+        if old is None:
+            changes.append(Change(ChangeType.ADDED, found))
+        elif old.metadata.uid == found.metadata.uid:
+            changes.append(Change(ChangeType.MODIFIED, found, old))
+        else:
+            changes.append(Change(ChangeType.DELETED, old, old))
+            changes.append(Change(ChangeType.ADDED, found))
+
+
+def newer(version: str, than: str) -> bool:
+    """Whether a resource version is later. They are numbers; a server that thinks otherwise is believed."""
+    try:
+        return int(version) > int(than)
+    except ValueError:
+        return version != than
+
+
 OnChanges: TypeAlias = Callable[[Sequence[Change[T]]], None]
 
 _log = logging.getLogger(__name__)
@@ -66,6 +148,7 @@ class Informer(Generic[T]):
         labels: str = "",
         fields: str = "",
         timing: WatchTiming = DEFAULT_TIMING,
+        slim: Callable[[T], T] | None = None,
     ) -> None:
         self.kind = kind
         self.synced = asyncio.Event()
@@ -82,9 +165,9 @@ class Informer(Generic[T]):
         self._labels = labels
         self._fields = fields
         self._timing = timing
-        self._known = Known[T]()
-        self._malformed = Malformed()
-        self._back_off = BackOff(timing.first_retry_s, timing.longest_retry_s)
+        self._known = ObjectStore[T](slim)
+        self._malformed = MalformedObjects()
+        self._back_off = Backoff(timing.first_retry_s, timing.longest_retry_s)
 
     @property
     def objects(self) -> Mapping[str, T]:

@@ -1,7 +1,12 @@
-"""Kinds of objects: where the API server has them, and what they are decoded into."""
+"""Kinds of objects: their paths in the API, and the structs that they are decoded into.
+
+Objects that cannot be decoded are left out, and logged once each.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -111,7 +116,7 @@ class Kind(Generic[T]):
 
 
 def segment(text: str) -> str:
-    """One segment of a path: a name that somebody else chose never reaches into the next."""
+    """One segment of a path: a name from outside never reaches into the next."""
     return text if text.isascii() and text.replace("-", "").isalnum() else _quoted(text)
 
 
@@ -158,3 +163,46 @@ CUSTOM_RESOURCE_DEFINITION: Final = Kind(
     Batch,
     namespaced=False,
 )
+
+
+_log = logging.getLogger(__name__)
+_MOST_REMEMBERED = 10_000
+
+
+class _Named(msgspec.Struct):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+
+
+class MalformedObjects:
+    """Decodes objects one by one, and leaves out those that it cannot."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How many were left out, in all."""
+        self._told: set[tuple[str, str]] = set()
+
+    def keep_good(self, kind: Kind[T], raws: Iterable[msgspec.Raw]) -> list[T]:
+        return [found for raw in raws if (found := self.decode(kind, raw)) is not None]
+
+    def decode(self, kind: Kind[T], raw: msgspec.Raw) -> T | None:
+        try:
+            return kind.decode(raw)
+        except msgspec.MsgspecError as error:
+            self._tell(kind, raw, error)
+            return None
+
+    def _tell(self, kind: Kind[T], raw: msgspec.Raw, error: Exception) -> None:
+        self.count += 1
+        who = self.name_of(raw)
+        if (str(kind), who) not in self._told and len(self._told) < _MOST_REMEMBERED:
+            self._told.add((str(kind), who))
+            _log.warning("%s %s is malformed and left out: %s", kind, who, error)
+
+    @staticmethod
+    def name_of(raw: msgspec.Raw) -> str:
+        """`namespace/name` of an object that may have little else."""
+        try:
+            metadata = msgspec.json.decode(raw, type=_Named).metadata
+        except msgspec.MsgspecError:
+            return "without a readable name"
+        return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name

@@ -1,9 +1,11 @@
-"""Sends requests to one API server: pooled connections, time limits, retries, counters."""
+"""Sends requests to one API server: pooled connections, limits, retries with backoff, counters."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,8 +21,65 @@ from yarl import URL
 
 from batuta.backends.kube.client.access import Access
 from batuta.backends.kube.client.errors import ApiError, TooManyRequests, Unauthorized, Unavailable, error_of
-from batuta.backends.kube.client.exchange import Exchanges
-from batuta.backends.kube.client.pace import RateLimit, wait_after
+from batuta.backends.kube.client.http1 import HttpPool
+
+
+class RateLimit:
+    """Lets `burst` requests through at once and `per_s` a second in the long run.
+
+    It is generous: its only task is that no bug of ours becomes a flood for the API server.
+    """
+
+    def __init__(self, per_s: float = 1000.0, burst: float = 5000.0) -> None:
+        if per_s <= 0 or burst < 1:
+            raise ValueError("a rate limit needs a positive rate and a burst of at least one")
+        self.per_s = per_s
+        self.burst = burst
+        self.waited_s = 0.0
+        """How long requests have waited because of it, in all."""
+        self._left = burst
+        self._counted_at_s = time.monotonic()
+
+    async def take(self, count: float = 1.0) -> None:
+        """Returns when the next request may be sent; requests are served in the order in which they ask.
+
+        `count`: how much is taken, where not requests are counted but bytes, say.
+        """
+        now_s = time.monotonic()
+        self._left = min(self.burst, self._left + (now_s - self._counted_at_s) * self.per_s)
+        self._counted_at_s = now_s
+        self._left -= count
+        if self._left < 0.0:
+            wait_s = -self._left / self.per_s
+            self.waited_s += wait_s
+            await asyncio.sleep(wait_s)
+
+
+def backoff_delay_s(failures: int, first_s: float, longest_s: float) -> float:
+    """How long to wait after so many failures in a row: twice as long after each.
+
+    It is drawn at random from the upper half of its range, so that many clients do not come back together.
+    """
+    top_s = min(longest_s, first_s * 2.0 ** min(failures - 1, 30))
+    return top_s * random.uniform(0.5, 1.0)
+
+
+@dataclass(slots=True)
+class Backoff:
+    """Counts failures in a row, and waits longer after each."""
+
+    first_s: float = 0.2
+    longest_s: float = 10.0
+    failures: int = 0
+
+    def next_s(self) -> float:
+        """How long to wait now, after one more failure."""
+        self.failures += 1
+        return backoff_delay_s(self.failures, self.first_s, self.longest_s)
+
+    def reset(self) -> None:
+        self.failures = 0
+
 
 JSON: Final = "application/json"
 _READS: Final = frozenset({"GET", "HEAD"})
@@ -62,13 +121,13 @@ class Transport:
         self._headers: dict[str | None, CIMultiDict[str]] = {}
         self._heads: dict[str | None, bytes] = {}
         self._authorization = ""
-        self._exchanges: Exchanges | None = None
+        self._exchanges: HttpPool | None = None
         self._sessions: list[aiohttp.ClientSession] = []
 
     async def __aenter__(self) -> Self:
         limits, access = self.limits, self.access
         if access.proxy is None:
-            self._exchanges = Exchanges(
+            self._exchanges = HttpPool(
                 access.server, access.ssl, access.tls_server_name, limits.in_flight, limits.connect_s
             )
         no_limit = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=limits.connect_s)
@@ -164,7 +223,7 @@ class Transport:
                 if not self._worth_another(error, failures, again):
                     raise
                 # A refused credential is tried again at once: by now there may be a fresh one.
-                wait_s = 0.0 if isinstance(error, Unauthorized) else wait_after(failures, 0.1, 5.0)
+                wait_s = 0.0 if isinstance(error, Unauthorized) else backoff_delay_s(failures, 0.1, 5.0)
                 await asyncio.sleep(max(wait_s, error.retry_after_s or 0.0))
                 self.retries += 1
 

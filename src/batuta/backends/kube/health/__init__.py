@@ -1,1 +1,1 @@
-"""The health of nodes on a cluster: what agents note, what the book makes of it, what nodes carry for it."""
+"""Node health on Kubernetes: agents report, the state machine decides, the operator taints and evicts."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Final
 
-from batuta.backends.kube.install.agent_values import Agent
-from batuta.backends.kube.install.monitoring import API_VERSION
+from batuta.backends.kube.install.monitoring import MONITORING_API
+from batuta.backends.kube.install.operator import image
 from batuta.backends.kube.install.release import Manifest, Release, filled
-from batuta.backends.kube.install.workload import image
+from batuta.backends.kube.install.values import Agent
 
 POD_RESOURCES: Final = "/var/lib/kubelet/pod-resources"
 KMSG: Final = "/dev/kmsg"
@@ -91,7 +91,7 @@ def _service(release: Release) -> Manifest:
 def _monitor(release: Release) -> Manifest:
     chosen = release.values.service_monitor
     return {
-        "apiVersion": API_VERSION,
+        "apiVersion": MONITORING_API,
         "kind": "ServiceMonitor",
         "metadata": release.agent_metadata(labels=chosen.labels),
         "spec": {

@@ -1,4 +1,4 @@
-"""What is worth waking somebody for: Prometheus' rules, from which chart and `batuta install` make theirs."""
+"""Prometheus alerting rules: the source of the chart's and of `batuta install`'s."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Alert:
     name: str
     expression: str
     severity: str
-    """critical: nothing is scheduled, or work is lost. warning: somebody should look within the day."""
+    """critical: nothing is scheduled, or work is lost. warning: look at it within the day."""
     summary: str
     fix: str
     after: str = "5m"

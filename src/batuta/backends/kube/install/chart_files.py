@@ -1,4 +1,4 @@
-"""Those files of the Helm chart that follow from code: values and their schema, alerts and so on.
+"""The generated files of the Helm chart: values and their schema, alerts, dashboards, collector files.
 
 python -m batuta.backends.kube.install.chart_files deploy/helm/batuta writes them.
 """
@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from batuta.backends.kube.install import alerts, dashboards, log_collector_config
+from batuta.backends.kube.install import alerts, log_collector_config
+from batuta.backends.kube.install.monitoring import dashboard_files
 from batuta.backends.kube.install.values import Values
 from batuta.backends.kube.settings import Settings
 
@@ -117,7 +118,7 @@ def write(chart: Path) -> None:
     (chart / "values.yaml").write_text(values_yaml(), encoding="utf-8")
     (chart / "values.schema.json").write_text(values_schema(), encoding="utf-8")
     _write_into(chart / "rules", {"alerts.yaml": rules_yaml()})
-    _write_into(chart / "dashboards", dashboards.files())
+    _write_into(chart / "dashboards", dashboard_files())
     _write_into(chart / "collector", log_collector_config.files())
     readme = chart / "README.md"
     readme.write_text(readme_with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")

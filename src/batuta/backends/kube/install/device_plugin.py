@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batuta.backends.kube.install.device_plugin_values import ShareMode
+from batuta.backends.kube.install.operator import RBAC, image
 from batuta.backends.kube.install.release import Manifest, Release, filled
-from batuta.backends.kube.install.rights import RBAC
-from batuta.backends.kube.install.workload import image
+from batuta.backends.kube.install.values import ShareMode
 
 COMPONENT = "device-plugin"
 KUBELET_FOLDER = "/var/lib/kubelet/device-plugins"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from batuta.backends.kube.install import log_collector_config as config
-from batuta.backends.kube.install.log_collector_values import CollectedPods, KernelLog
 from batuta.backends.kube.install.release import Manifest, Release, filled
+from batuta.backends.kube.install.values import CollectedPods, KernelLog
 
 COMPONENT: Final = "log-collector"
 CONFIG_FOLDER: Final = "/etc/otelcol"

@@ -1,20 +1,26 @@
-"""All objects of one installation, in the order in which they are applied."""
+"""All objects of one installation in the order in which they are applied: as text, or applied by kubectl.
+
+Text is YAML documents, a JSON list, or the commands that remove the objects again. The CRDs lie beside this
+file in a wheel, and in deploy/ in the repository.
+"""
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
+import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from batuta.backends.kube.install import (
-    agent,
-    device_plugin,
-    log_collector,
-    monitoring,
-    network,
-    rights,
-    workload,
-)
+import yaml
+
+from batuta.backends.kube.install import agent, device_plugin, log_collector, monitoring, operator
 from batuta.backends.kube.install.release import Manifest, Release
 from batuta.backends.kube.install.values import JournalType
+from batuta.spec.problem import InputError
 
 POD_SECURITY = "pod-security.kubernetes.io"
 
@@ -41,15 +47,15 @@ def manifests(release: Release) -> list[Manifest]:
         and not values.journal.persistent_volume_claim.existing_claim
     )
     wanted: Sequence[tuple[bool, list[Manifest]]] = (
-        (values.service_account.create, [workload.service_account(release)]),
-        (values.rbac.create, rights.operator_rights(release)),
-        (values.rbac.user_roles, rights.user_roles(release)),
-        (True, [workload.config_map(release)]),
-        (bool(values.queues), [workload.queue_files(release)]),
-        (claims, [workload.claim(release)]),
-        (values.network_policy.enabled, [network.network_policy(release)]),
-        (True, [network.service(release), workload.deployment(release)]),
-        (values.pod_disruption_budget.enabled and values.replicas > 1, [network.disruption_budget(release)]),
+        (values.service_account.create, [operator.service_account(release)]),
+        (values.rbac.create, operator.operator_rights(release)),
+        (values.rbac.user_roles, operator.user_roles(release)),
+        (True, [operator.config_map(release)]),
+        (bool(values.queues), [operator.queue_files(release)]),
+        (claims, [operator.claim(release)]),
+        (values.network_policy.enabled, [operator.network_policy(release)]),
+        (True, [operator.service(release), operator.deployment(release)]),
+        (values.pod_disruption_budget.enabled and values.replicas > 1, [operator.disruption_budget(release)]),
         (values.device_plugin.enabled, device_plugin.device_plugin(release)),
         (values.service_monitor.enabled, [monitoring.service_monitor(release)]),
         (values.prometheus_rule.enabled, [monitoring.prometheus_rule(release)]),
@@ -58,3 +64,129 @@ def manifests(release: Release) -> list[Manifest]:
         (values.log_collector.enabled, log_collector.log_collector(release)),
     )
     return [manifest for included, found in wanted if included for manifest in found]
+
+
+class _Readable(yaml.SafeDumper):
+    """Texts of several lines as such, and no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Readable.add_representer(str, _text)
+
+
+def as_yaml(manifests: Sequence[Manifest]) -> str:
+    return yaml.dump_all(
+        manifests, Dumper=_Readable, sort_keys=False, allow_unicode=True, explicit_start=True, width=110
+    )
+
+
+def as_json(manifests: Sequence[Manifest]) -> str:
+    document = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def as_removal(
+    manifests: Sequence[Manifest], definitions: Sequence[Manifest], namespace: str, *, own_namespace: bool
+) -> str:
+    """Commands that delete everything, the last first; what would lose data is commented out."""
+    lines = [
+        "# Jobs that run go on, but nothing starts, resizes or restarts them any more.",
+        *(_delete(manifest) for manifest in reversed(manifests)),
+    ]
+    if own_namespace:
+        lines += [
+            "# With the namespace goes whatever else is in it:",
+            f"# kubectl delete namespace {shlex.quote(namespace)}",
+        ]
+    lines.append("# With the definition go all UnifiedJobs of the cluster, and their pods:")
+    lines += [f"# kubectl delete crd {shlex.quote(one['metadata']['name'])}" for one in definitions]
+    return "\n".join(lines) + "\n"
+
+
+def _delete(manifest: Manifest) -> str:
+    metadata = manifest["metadata"]
+    group = manifest["apiVersion"].partition("/")[0] if "/" in manifest["apiVersion"] else ""
+    kind = manifest["kind"].lower() + (f".{group}" if "." in group else "")
+    words = ["kubectl", "delete", "--ignore-not-found", kind, metadata["name"]]
+    if "namespace" in metadata:
+        words[2:2] = ["--namespace", metadata["namespace"]]
+    line = shlex.join(words)
+    kept = metadata.get("annotations", {}).get("helm.sh/resource-policy") == "keep"
+    return f"# The journal's history:\n# {line}" if kept else line
+
+
+_HERE = Path(__file__).resolve().parent
+FOLDERS = (_HERE / "crds", *(above / "deploy/helm/batuta/crds" for above in _HERE.parents[4:5]))
+
+
+def read_definitions() -> list[Manifest]:
+    """All CustomResourceDefinitions, by the name of their file."""
+    folder = next((one for one in FOLDERS if one.is_dir()), None)
+    if folder is None:
+        raise FileNotFoundError(f"this installation of Batuta lacks its CRDs: {FOLDERS[0]}")
+    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yaml"))]
+
+
+FIELD_MANAGER = "batuta-install"
+_ESTABLISHED_WITHIN_S = 60
+
+
+class KubectlFailed(Exception):
+    """kubectl ended with an error; what it said went to standard error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """One cluster, as kubectl finds it."""
+
+    program: str
+    kubeconfig: str = ""
+    context: str = ""
+
+    @staticmethod
+    def find(kubeconfig: str = "", context: str = "") -> Kubectl:
+        program = shutil.which("kubectl")
+        if program is None:
+            raise InputError.of(
+                "--apply needs kubectl, and there is none on PATH",
+                fix="install it, or pipe the manifests to where it is: batuta install | kubectl apply "
+                "--server-side -f -",
+            )
+        return Kubectl(program, kubeconfig, context)
+
+    def apply(self, definitions: Sequence[Manifest], others: Sequence[Manifest]) -> None:
+        """Definitions first: the API server takes a moment until it serves them."""
+        self._apply(definitions)
+        for definition in definitions:
+            name = definition["metadata"]["name"]
+            self._run(
+                "wait", "--for=condition=Established", f"--timeout={_ESTABLISHED_WITHIN_S}s", f"crd/{name}"
+            )
+        self._apply(others)
+
+    def _apply(self, manifests: Sequence[Manifest]) -> None:
+        if manifests:
+            document = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+            self._run(
+                "apply",
+                "--server-side",
+                f"--field-manager={FIELD_MANAGER}",
+                "-f",
+                "-",
+                text=json.dumps(document),
+            )
+
+    def _run(self, *words: str, text: str = "") -> None:
+        cluster = [
+            *((f"--kubeconfig={self.kubeconfig}",) if self.kubeconfig else ()),
+            *((f"--context={self.context}",) if self.context else ()),
+        ]
+        done = subprocess.run([self.program, *cluster, *words], input=text, text=True, check=False)
+        if done.returncode != 0:
+            raise KubectlFailed(f"kubectl {words[0]} ended with exit code {done.returncode}")

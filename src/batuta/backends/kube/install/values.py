@@ -5,26 +5,241 @@ values.yaml, values.schema.json and the table in the chart's README are made fro
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, model_validator
 
-from batuta.backends.kube.install.agent_values import Agent
-from batuta.backends.kube.install.device_plugin_values import DevicePlugin
-from batuta.backends.kube.install.log_collector_values import LogCollector
-from batuta.backends.kube.install.value_types import (
-    Amount,
-    OptionalName,
-    Prefix,
-    PrometheusDuration,
-    Quantity,
-    Raw,
-    Strings,
-)
-from batuta.backends.kube.operator_config import DnsLabel, Scheduling
+from batuta.backends.kube.operator_config import DnsLabel, Scheduling, TelemetryConfig
 from batuta.backends.kube.settings import Settings
-from batuta.backends.kube.telemetry_config import TelemetryConfig
+
+_QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+Quantity: TypeAlias = Annotated[str, StringConstraints(pattern=_QUANTITY)]
+
+
+def _check_amount(amount: str | int | float) -> str | int | float:
+    if not re.match(_QUANTITY, str(amount)):
+        raise ValueError(f"{amount!r} is not an amount, as in 500m, 2 or 4Gi")
+    return amount
+
+
+# A quantity that may also be a plain number, as people write CPUs.
+Amount: TypeAlias = Annotated[
+    str | int | float,
+    AfterValidator(_check_amount),
+    WithJsonSchema({"anyOf": [{"type": "string", "pattern": _QUANTITY}, {"type": "number", "minimum": 0}]}),
+]
+PrometheusDuration: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[0-9]+(ms|s|m|h)$")]
+# A name of several labels joined by dots, or nothing.
+OptionalName: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253)
+]
+# Short enough for `-operator` and the like to follow.
+Prefix: TypeAlias = Annotated[
+    str, StringConstraints(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=50)
+]
+Strings: TypeAlias = dict[str, str]
+Raw: TypeAlias = dict[str, Any]
+
+
+class AgentResources(Settings):
+    """What an agent asks for."""
+
+    requests: dict[str, Amount] = Field(
+        default={"cpu": "20m", "memory": "96Mi"}, description="what it is given for sure"
+    )
+    limits: dict[str, Amount] = Field(default={"memory": "256Mi"}, description="what it never gets more of")
+
+
+class Agent(Settings):
+    """The node agent."""
+
+    enabled: bool = Field(
+        default=False,
+        description="run an agent on every node with GPUs; it sees the node's processes (hostPID), so the "
+        "namespace must allow privileged pods",
+    )
+    interval_seconds: Annotated[int, Field(ge=1, le=60)] = Field(
+        default=1, description="time between looks at the GPUs"
+    )
+    report_every_seconds: Annotated[int, Field(ge=5, le=60)] = Field(
+        default=30, description="time between reports; the binder forgets one after 90 s"
+    )
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] = Field(
+        default=9477, description="port of its metrics and probes"
+    )
+    dcgm_url: Annotated[str, StringConstraints(pattern=r"^(https?://\S+)?$")] = Field(
+        default="",
+        description="where DCGM exporter's series are on each node, as in http://$(HOST_IP):9400/metrics",
+    )
+    kernel_log: Annotated[str, StringConstraints(pattern=r"^(/\S+)?$")] = Field(
+        default="",
+        description="the node's kernel log, as in /dev/kmsg or /var/log/kern.log, where errors of GPUs are "
+        "looked for; empty means none; for /dev/kmsg the agent is privileged",
+    )
+    state_dir: Annotated[str, StringConstraints(pattern=r"^/\S+$")] = Field(
+        default="/var/lib/batuta/agent",
+        description="folder of the node that keeps how far the kernel log was read",
+    )
+    runtime_class_name: OptionalName = Field(
+        default="nvidia", description="the RuntimeClass that brings NVIDIA's library; empty means none"
+    )
+    disk_counters: bool = Field(
+        default=False,
+        description="see how much jobs read and write, which tells input bottlenecks and checkpoints; "
+        "takes the capability SYS_PTRACE",
+    )
+    node_selector: Strings = Field(
+        default={"nvidia.com/gpu.present": "true"}, description="labels of the nodes that have an agent"
+    )
+    tolerations: list[Raw] = Field(default=[{"operator": "Exists"}], description="tolerations of the agents")
+    priority_class_name: OptionalName = Field(default="", description="priority class of the agents")
+    resources: AgentResources = Field(default=AgentResources(), description="what an agent asks for")
+
+
+class ShareMode(StrEnum):
+    """Who holds containers to their shares of a GPU."""
+
+    AUTO = "auto"
+    DMEM = "dmem"
+    MPS = "mps"
+    PRELOAD = "preload"
+
+
+class PluginResources(Settings):
+    """What the plugin asks for on each node."""
+
+    requests: dict[str, Amount] = Field(
+        default={"cpu": "10m", "memory": "64Mi"}, description="what it is given for sure"
+    )
+    limits: dict[str, Amount] = Field(default={"memory": "256Mi"}, description="what it never gets more of")
+
+
+class DevicePlugin(Settings):
+    """Shares of GPUs on nodes."""
+
+    enabled: bool = Field(
+        default=False,
+        description="run the device plugin; it needs root, so the namespace must allow privileged pods",
+    )
+    mode: ShareMode = Field(
+        default=ShareMode.PRELOAD,
+        strict=False,
+        description="who holds containers to their shares: preload (a library), mps, dmem (the kernel and "
+        "MPS v3) or auto; mps and dmem run privileged",
+    )
+    memory_percent: Annotated[int, Field(ge=100, le=1000)] = Field(
+        default=100, description="how much of each GPU's memory is given out; beyond 100 is over-allocation"
+    )
+    compute_percent: Annotated[int, Field(ge=100, le=1000)] = Field(
+        default=100, description="the same for compute"
+    )
+    library: str = Field(
+        default="/usr/local/lib/batuta/libbatuta-share.so",
+        description="the share library in the image; empty compiles it, which takes a compiler there",
+    )
+    pass_device_files: bool = Field(
+        default=False, description="give containers /dev/nvidia*, where NVIDIA's container runtime does not"
+    )
+    runtime_class_name: OptionalName = Field(
+        default="", description="runtime class with which its pods see the GPUs, as in nvidia"
+    )
+    node_selector: Strings = Field(
+        default={"batuta.dev/gpu-sharing": "true"}, description="labels of the nodes that share their GPUs"
+    )
+    tolerations: list[Raw] = Field(
+        default=[{"operator": "Exists"}], description="tolerations of its pods: by default any taint"
+    )
+    resources: PluginResources = Field(
+        default=PluginResources(), description="what each of its pods asks for"
+    )
+
+
+class CollectedPods(StrEnum):
+    """Whose output is kept."""
+
+    JOBS = "jobs"
+    ALL = "all"
+
+
+class KernelLog(StrEnum):
+    """Where a node's kernel log is."""
+
+    JOURNAL = "journal"
+    FILES = "files"
+    NONE = "none"
+
+
+class CollectorImage(Settings):
+    """The collector's image."""
+
+    repository: Annotated[str, StringConstraints(min_length=1, pattern=r"^[^\s@]+$")] = Field(
+        default="otel/opentelemetry-collector-k8s", description="where the image is"
+    )
+    tag: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$")] = Field(
+        default="0.151.0", description="its tag; the configuration was checked with this one"
+    )
+    digest: Annotated[str, StringConstraints(pattern=r"^(sha256:[0-9a-f]{64})?$")] = Field(
+        default="", description="its digest, as in sha256:…; wins over the tag"
+    )
+
+
+class LokiSecret(Settings):
+    """The Secret with a token for Loki."""
+
+    name: OptionalName = Field(default="", description="its name; empty means that Loki wants no token")
+    key: Annotated[str, StringConstraints(pattern=r"^[-._A-Za-z0-9]+$")] = Field(
+        default="token", description="the key below which the token stands"
+    )
+
+
+class CollectorResources(Settings):
+    """What a collector asks for."""
+
+    requests: dict[str, Amount] = Field(
+        default={"cpu": "20m", "memory": "128Mi"}, description="what it is given for sure"
+    )
+    limits: dict[str, Amount] = Field(default={"memory": "512Mi"}, description="what it never gets more of")
+
+
+class LogCollector(Settings):
+    """Logs of jobs and the kernel's, for a Loki."""
+
+    enabled: bool = Field(
+        default=False,
+        description="run an OpenTelemetry collector on every node; it reads the node's log files as root, so "
+        "the namespace must allow privileged pods",
+    )
+    loki_url: Annotated[str, StringConstraints(pattern=r"^(https?://[^\s?#]+[^\s?#/])?$")] = Field(
+        default="", description="the Loki that takes them, as in http://loki-gateway.loki.svc"
+    )
+    tenant: Annotated[str, StringConstraints(pattern=r"^[-A-Za-z0-9!_.*'()]*$", max_length=150)] = Field(
+        default="", description="whose logs they are, where that Loki keeps several tenants'"
+    )
+    token_secret: LokiSecret = Field(default=LokiSecret(), description="a token for it")
+    pods: CollectedPods = Field(
+        default=CollectedPods.JOBS,
+        strict=False,
+        description="whose output is kept: jobs (UnifiedJobs and Batuta itself), or all pods",
+    )
+    kernel_log: KernelLog = Field(
+        default=KernelLog.JOURNAL,
+        strict=False,
+        description="where nodes have their kernel log: journal (systemd's; mounts the node's root folder to "
+        "read), files (/var/log/kern.log or messages), or none",
+    )
+    image: CollectorImage = Field(default=CollectorImage(), description="the collector's image")
+    node_selector: Strings = Field(
+        default_factory=dict, description="labels of the nodes that have a collector"
+    )
+    tolerations: list[Raw] = Field(
+        default=[{"operator": "Exists"}], description="tolerations of the collectors: by default any taint"
+    )
+    priority_class_name: OptionalName = Field(default="", description="priority class of the collectors")
+    resources: CollectorResources = Field(
+        default=CollectorResources(), description="what a collector asks for"
+    )
 
 
 class PullPolicy(StrEnum):

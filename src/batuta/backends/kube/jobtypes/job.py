@@ -11,27 +11,33 @@ from __future__ import annotations
 from typing import Any, Final
 
 from batuta.backends.kube import names
-from batuta.backends.kube.jobtypes.batch_status import status_of_batch
-from batuta.backends.kube.jobtypes.child import (
+from batuta.backends.kube.jobtypes.job_type import (
     JOB,
+    Change,
     Child,
     ChildKind,
+    FollowUp,
+    JobStatus,
     Manifest,
+    Observed,
+    Run,
     Update,
     hash_of,
     metadata,
     sealed,
 )
-from batuta.backends.kube.jobtypes.environment import (
+from batuta.backends.kube.jobtypes.pod_template import (
+    WORKER,
     EnvVar,
     from_annotation,
     host_list,
+    labels_of,
+    members_service,
+    pod_template,
     rank_env,
     run_env,
 )
-from batuta.backends.kube.jobtypes.job_type import Change, FollowUp, JobStatus, Observed, Run
-from batuta.backends.kube.jobtypes.pod_parts import WORKER, labels_of, members_service, pod_template
-from batuta.backends.kube.jobtypes.pod_status import members, replica_by_label
+from batuta.backends.kube.jobtypes.status import members, replica_by_label, status_of_batch
 from batuta.backends.kube.objects import Pod
 from batuta.backends.kube.unified_job.model import UnifiedJob
 

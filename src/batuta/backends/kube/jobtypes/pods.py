@@ -1,13 +1,42 @@
-"""Pods: any pod template, as many times as the target says. A resize starts all of them again."""
+"""Pods and TorchElastic: as many pods of a template as the target says.
+
+A resize of Pods starts all of them again. TorchElastic runs torchrun, with a c10d rendezvous on replica 0.
+
+How torchrun behaves, from its source (dynamic_rendezvous, the agent's api), and what follows from that:
+- An agent that arrives at a complete rendezvous with room (members < max) puts itself on the wait list. The
+  agents of the members see it, stop their workers (SIGTERM) and join the next round. This does not count as a
+  restart. So a job **grows in place**: pods and agents that are there stay.
+- A round is complete as soon as max members are in it; else `last_call_timeout` after the min-th came. The
+  default is 30 s, lost at each start and resize below max. New members are bound together and arrive within
+  seconds: 5 s.
+- The deadline is set by the agent whose own joining makes the number equal to *its* min. Agents with
+  different ranges may miss the moment: without a deadline, older versions fail, and newer ones wait for
+  `join_timeout`. So **all members of a run have one range**: as many as it was started with, to maxReplicas
+  at that time. A start waits for all.
+- An agent that ends by a signal leaves the rendezvous only when its heartbeats are missed, and nothing tells
+  the other agents: their workers hang in a collective, or fail and use up restarts. So a job **shrinks by a
+  restart** of all members, which can all save at the same time.
+- Whether an agent hosts the store is guessed from host names, which fails for the names that pods have in
+  older versions. So it is said (`is_host`). Members that start before replica 0 wait for it
+  (`read_timeout`: images are pulled at different speed; the default gives up after a minute).
+- What fails is started again by Batuta, at the size that is right then: `max_restarts` is 0.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from batuta.backends.kube.jobtypes.child import Child, ChildKind
-from batuta.backends.kube.jobtypes.job_type import Change, FollowUp, JobStatus, Observed, Run
-from batuta.backends.kube.jobtypes.pod_parts import member_pods, members_service
-from batuta.backends.kube.jobtypes.pod_status import members, replica_by_label, status_of_members
+from batuta.backends.kube.jobtypes.job_type import (
+    Change,
+    Child,
+    ChildKind,
+    FollowUp,
+    JobStatus,
+    Observed,
+    Run,
+)
+from batuta.backends.kube.jobtypes.pod_template import host_of, member_name, member_pods, members_service
+from batuta.backends.kube.jobtypes.status import members, replica_by_label, status_of_members
 from batuta.backends.kube.objects import Pod
 from batuta.backends.kube.unified_job.model import UnifiedJob
 
@@ -35,3 +64,60 @@ class Pods:
 
 
 PODS: Final = Pods()
+
+
+RENDEZVOUS_PORT: Final = 29400
+LAST_CALL_S: Final = 5
+JOIN_S: Final = 600
+STORE_S: Final = 600
+
+
+class TorchElastic:
+    """torchrun on every replica."""
+
+    name: str = "TorchElastic"
+    watches: tuple[ChildKind, ...] = ()
+
+    def change(self, job: UnifiedJob, run: Run, target: int) -> Change:
+        grows = run.target <= target <= run.ceiling_of(job)
+        return Change.IN_PLACE if grows else Change.BY_RESTART
+
+    def children(self, job: UnifiedJob, run: Run) -> list[Child]:
+        service = members_service(job, {"rendezvous": RENDEZVOUS_PORT})
+        return [service, *member_pods(job, run, _env(job, run), _defaults)]
+
+    def follow(self, job: UnifiedJob, run: Run, observed: Observed) -> FollowUp:
+        return FollowUp()
+
+    def status(self, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus:
+        return status_of_members(members(observed.pods, run), run)
+
+    def replica_of(self, pod: Pod) -> int | None:
+        return replica_by_label(pod)
+
+
+def _env(job: UnifiedJob, run: Run) -> dict[str, str]:
+    first, ceiling = run.first_of(), run.ceiling_of(job)
+    return {
+        "PET_NNODES": str(first) if first == ceiling else f"{first}:{ceiling}",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{host_of(job, member_name(job, 0))}:{RENDEZVOUS_PORT}",
+        "PET_RDZV_ID": f"{job.metadata.uid}-{run.start}",
+    }
+
+
+def _defaults(replica: int) -> dict[str, str]:
+    """What a template may say otherwise."""
+    conf = {
+        "is_host": "true" if replica == 0 else "false",
+        "last_call_timeout": LAST_CALL_S,
+        "join_timeout": JOIN_S,
+        "read_timeout": STORE_S,
+    }
+    return {
+        "PET_RDZV_CONF": ",".join(f"{key}={value}" for key, value in conf.items()),
+        "PET_MAX_RESTARTS": "0",
+    }
+
+
+TORCH_ELASTIC: Final = TorchElastic()

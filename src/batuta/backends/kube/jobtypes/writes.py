@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from batuta.backends.kube import names
-from batuta.backends.kube.jobtypes.batch_status import ending, is_suspended
-from batuta.backends.kube.jobtypes.child import POD, Child, ChildKind, Manifest, Update
-from batuta.backends.kube.jobtypes.job_type import Observed, Run
-from batuta.backends.kube.jobtypes.pod_status import OVER
+from batuta.backends.kube.jobtypes.job_type import POD, Child, ChildKind, Manifest, Observed, Run, Update
+from batuta.backends.kube.jobtypes.status import OVER, ending, is_suspended
 from batuta.backends.kube.objects import Batch, Meta, Pod
 
 Key: TypeAlias = tuple[ChildKind, str]
@@ -123,7 +121,7 @@ def _batch_writes(wanted: Mapping[Key, Child], observed: Observed, run: Run) -> 
 
 
 def _is_as_written(child: Child, batch: Batch) -> bool:
-    """Whether it is what was written last, and nobody else has changed how large it is, or that it runs."""
+    """Whether it is what was written last, and no other has changed how large it is, or that it runs."""
     if child.hash != batch.metadata.annotations.get(names.MANIFEST):
         return False
     return _has(batch.spec, (child.resume or {}).get("spec", {}))

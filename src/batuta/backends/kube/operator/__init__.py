@@ -1,1 +1,1 @@
-"""The operator: what the API server shows becomes events, commands become writes."""
+"""The operator: changes in the API server become events for the engine, its commands become writes."""

@@ -1,21 +1,28 @@
-"""Carries commands out on a Kubernetes cluster, and tells the engine what becomes of jobs and nodes.
+"""The engine's Kubernetes backend: carries out commands, and reports what becomes of jobs and nodes.
 
-The informers run on an event loop of their own and put what they hear into the inbox. Everything else happens
-here, in the engine's thread: `execute` notes what is wanted, `next_events` takes in news and drives each job
-towards it. State that matters is in the API server, so that another operator can go on from any moment.
+The informers run on an event loop of their own and put changes into the inbox. Everything else happens
+here, in the engine's thread: `execute` notes what is wanted, `next_events` takes in changes and drives each
+job towards it. State that matters is in the API server, so that another operator can go on from any moment.
 """
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 
-from batuta.backends.kube.operator.floor import Floor
-from batuta.backends.kube.operator.inbox import Changed, Inbox, Written
-from batuta.backends.kube.operator.watched import ALWAYS, IF_SERVED, QUOTA
-from batuta.backends.kube.progress.heard import Heard
-from batuta.core.command import Command, Preempt, Stop
-from batuta.core.event import Event
-from batuta.engine.said import Said
+from batuta.backends.kube.operator.gang_reconciler import GangReconciler
+from batuta.backends.kube.operator.reconciler import Reconciler
+from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
+from batuta.backends.kube.operator.watched_kinds import ALWAYS, IF_SERVED, QUOTA
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, Written
+from batuta.backends.kube.progress.log_lines import LogReport
+from batuta.core.event import Event, Planned
+from batuta.core.job import JobId
+from batuta.core.plan import Command, Decision, Plan, Preempt, Stop
+from batuta.core.world import World
+from batuta.engine.event_buffer import EventBuffer
+from batuta.engine.observers import Observer
 
 _LONGEST_WAIT_S = 3600.0
 
@@ -23,9 +30,11 @@ _LONGEST_WAIT_S = 3600.0
 class KubeBackend:
     """A backend of real pods. For the engine's thread; `wake` may be called by all."""
 
-    def __init__(self, floor: Floor, said: Said, inbox: Inbox, clock: Callable[[], float]) -> None:
-        """`said` is where the floor puts its events. `clock` never goes backwards."""
-        self.floor = floor
+    def __init__(
+        self, reconciler: Reconciler, said: EventBuffer, inbox: Inbox, clock: Callable[[], float]
+    ) -> None:
+        """`said` is where the reconciler puts its events. `clock` never goes backwards."""
+        self.reconciler = reconciler
         self._said = said
         self._inbox = inbox
         self._clock = clock
@@ -34,36 +43,40 @@ class KubeBackend:
         """Takes in what the informers have listed, before anything is decided."""
         now_s = self._clock()
         waiting = [message for message in self._inbox.take(0.0) if isinstance(message, Changed)]
-        # Whoever is referred to comes before who refers to it.
+        # Objects that are referred to come before those that refer to them.
         order = {kind: place for place, kind in enumerate((*IF_SERVED, *QUOTA, *ALWAYS))}
         for message in sorted(waiting, key=lambda message: order[message.kind]):
-            self.floor.take(message, now_s)
-        self.floor.finish_first_look(now_s)
+            self.reconciler.take(message, now_s)
+        self.reconciler.finish_first_look(now_s)
 
     def execute(self, commands: Sequence[Command], now_s: float) -> Sequence[Event]:
         """Notes what is wanted. It is begun with at the next call of `next_events`."""
         for command in commands:
-            run = self.floor.runs.get(command.job)
+            run = self.reconciler.runs.get(command.job)
             if run is None:
                 continue
             run.is_ending = run.is_ending or isinstance(command, Stop)
             run.want(None if isinstance(command, Preempt | Stop) else command.placement)
-            self.floor.touch(command.job)
+            self.reconciler.touch(command.job)
         return ()
 
     def next_events(self, until_s: float | None) -> Sequence[Event]:
         woken = False
         while True:
             now_s = self._clock()
-            self.floor.drive(now_s)
+            self.reconciler.drive(now_s)
             if self._said:
                 return self._said.take(until_s)
             if until_s is not None and now_s >= until_s:
                 return self._said.nothing_until(until_s)
             if woken:
                 return []
-            next_s = self.floor.next_s()
+            next_s = self.reconciler.next_s()
             woken = self._wait(next_s if until_s is None else min(next_s, until_s))
+
+    def forget(self, job: JobId) -> None:
+        """The World forgets a job that is over. Its object stays until it is deleted."""
+        self.reconciler.forget(job)
 
     def quiet(self) -> bool:
         return False
@@ -83,9 +96,82 @@ class KubeBackend:
                 case None:
                     woken = True
                 case Changed():
-                    self.floor.take(message, now_s)
+                    self.reconciler.take(message, now_s)
                 case Written():
-                    self.floor.heard(message, now_s)
-                case Heard():
-                    self.floor.listened(message, now_s)
+                    self.reconciler.heard(message, now_s)
+                case LogReport():
+                    self.reconciler.listened(message, now_s)
         return woken
+
+
+SWEEP_S = 1.0
+"""Jobs to which nothing happens are looked at so often: what keeps them waiting changes all the same, …"""
+SPARING = 20
+"""… but no more than this fraction of the time goes into it."""
+
+
+class OutlookObserver(Observer):
+    """After each decision it tells the runs what people should know. The engine's thread calls it."""
+
+    def __init__(self, reconciler: Reconciler, clock: Callable[[], float] = time.monotonic) -> None:
+        self._reconciler = reconciler
+        self._clock = clock
+        self._touched: set[JobId] = set()
+        self._idle: set[JobId] = set()
+        self._sweep_s = 0.0
+
+    def saw(self, world: World, event: Event) -> None:
+        if isinstance(event, Planned):
+            self._touched.update(command.job for command in event.plan.commands)
+            self._touched.update(event.plan.found_idle)
+        else:
+            job = getattr(event, "job", None)
+            self._touched.add(job if isinstance(job, str) else getattr(job, "id", ""))
+
+    def decided(self, world: World, plan: Plan) -> None:
+        now_s = self._clock()
+        touched, self._touched = self._touched, set()
+        if now_s >= self._sweep_s:
+            touched.update(self._restless(world))
+        for job in touched:
+            if job in world.jobs:
+                self._show(world, plan, job)
+        if now_s >= self._sweep_s:
+            self._sweep_s = self._clock() + max(SWEEP_S, SPARING * (self._clock() - now_s))
+
+    def _restless(self, world: World) -> list[JobId]:
+        """Jobs whose outlook may change though nothing happens to them: who waits, or could be larger.
+
+        And who leaves its GPUs idle, or did when this was asked last.
+        """
+        idle, self._idle = self._idle | world.idle.keys(), set(world.idle)
+        return [job for job in (*world.jobs.short, *idle) if job in self._reconciler.runs]
+
+    def _show(self, world: World, plan: Plan, job: JobId) -> None:
+        run, row = self._reconciler.runs.get(job), world.jobs.row(job)
+        if isinstance(run, GangReconciler) and run.is_booked and world.jobs.placements[row] is None:
+            decision = _decision(plan, row, job)
+            if decision is not None and run.waits(str(decision)):
+                self._reconciler.touch(job)
+        elif isinstance(run, UnifiedJobReconciler):
+            is_news = run.outlook.progresses(world.progress.get(job), _left_s(world, row), world.now_s)
+            decision = _decision(plan, row, job)
+            if decision is not None:
+                restarts = int(world.jobs.restarts[row])
+                state = world.state_of(row)
+                is_news |= run.outlook.changes(state, decision.reason, str(decision), restarts)
+            if is_news:
+                self._reconciler.touch(job)
+
+
+def _left_s(world: World, row: int) -> float | None:
+    """How long a job runs on at the size that it has; None if unknown, or if it does not run."""
+    rate, remaining_s = float(world.jobs.rate[row]), float(world.jobs.remaining_s[row])
+    left_s = remaining_s / rate if rate > 0 else math.inf
+    return left_s if math.isfinite(left_s) else None
+
+
+def _decision(plan: Plan, row: int, job: JobId) -> Decision | None:
+    """What was decided on a job; None if it came since."""
+    decision = plan.decisions.at(row) if row < len(plan.decisions) else None
+    return decision if decision is not None and decision.job == job else None

@@ -1,4 +1,4 @@
-"""The objects that a UnifiedJob consists of: what its type wants to be written is written."""
+"""Write the objects that make up a UnifiedJob, as its job type wants them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from functools import partial
 from typing import Any
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.tenant import is_over
+from batuta.backends.kube.binder.cluster import is_over
 from batuta.backends.kube.client import kinds
 from batuta.backends.kube.client.api import Api, Propagation
 from batuta.backends.kube.client.errors import NotFound
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.jobtypes import child as children
-from batuta.backends.kube.jobtypes.child import Child, ChildKind, Manifest
-from batuta.backends.kube.jobtypes.job_type import JobType, Run
+from batuta.backends.kube.jobtypes import job_type as children
+from batuta.backends.kube.jobtypes.job_type import Child, ChildKind, JobType, Manifest, Run
 from batuta.backends.kube.jobtypes.job_type import Observed as Seen
 from batuta.backends.kube.jobtypes.writes import Apply, Create, Delete, Key, Patch, Write, next_writes
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.run import Site
-from batuta.backends.kube.operator.watched import UNIFIED_JOB
-from batuta.backends.kube.operator.writes import Doing
+from batuta.backends.kube.operator.cache import ObjectCache, delete_unified_job
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.workqueue import WriteFn
 from batuta.backends.kube.unified_job.model import UnifiedJob
 
 KINDS: dict[ChildKind, Kind[Any]] = {
@@ -44,11 +42,11 @@ class Unmakeable(Exception):
 class Children:
     """Brings the children of one job to what is wanted. Asked again and again, until all is right."""
 
-    def __init__(self, site: Site, observed: Observed) -> None:
-        self._site = site
+    def __init__(self, context: ReconcileContext, observed: ObjectCache) -> None:
+        self._context = context
         self._observed = observed
         self._applied: dict[Key, str] = {}
-        """What was written last of objects that nobody watches, by hash."""
+        """What was written last of objects that are not watched, by hash."""
         self._done: dict[str, tuple[Write, float]] = {}
         """By key: what was written and not shown yet; it is not written again before this time."""
         self._troubles: dict[str, str] = {}
@@ -77,13 +75,13 @@ class Children:
             follow = kind.follow(uj, run, seen)
             wanted = [*kind.children(uj, run), *follow.children]
         except Exception as error:
-            # Types come from anybody, and templates may have got past every schema.
+            # Job types may be third-party, and templates may have got past every schema.
             raise Unmakeable(f"{kind.name} cannot make its objects of this template: {error!r}") from error
         if keep_over:
             seen = Seen([pod for pod in seen.pods if not is_over(pod)], seen.objects)
         writes = {_key(write): write for write in next_writes(wanted, seen, run, self._applied)}
-        # What is not wanted any more was done, as the informers show, or has no point now. But if somebody
-        # undoes a patch, it is not made again at once: that somebody may be a program, and as stubborn.
+        # What is not wanted any more was done, as the informers show, or has no point now. But if another
+        # client undoes a patch, it is not made again at once: the two programs would overwrite each other.
         self._done = {
             key: (write, until_s)
             for key, (write, until_s) in self._done.items()
@@ -107,7 +105,7 @@ class Children:
     def is_clear(self, seen: Seen) -> bool:
         """Whether nothing holds a place any more. A node that is gone takes the places of its pods along."""
         return not any(
-            pod.spec.node_name and self._site.has_node(pod.spec.node_name) and not is_over(pod)
+            pod.spec.node_name and self._context.has_node(pod.spec.node_name) and not is_over(pod)
             for pod in seen.pods
         )
 
@@ -117,7 +115,7 @@ class Children:
         """Asks for the end of everything that holds a place; whether nothing does.
 
         `kind`: None when it cannot be asked what there shall be; pods end all the same. `keep_over`: pods
-        that have ended stay for those who read logs.
+        that have ended stay so that their logs can be read.
         """
         try:
             if kind is None:
@@ -130,9 +128,7 @@ class Children:
 
     def delete_job(self, uj: UnifiedJob, now_s: float) -> None:
         """Deletes the UnifiedJob itself, and with it all that it owns."""
-        meta = uj.metadata
-        do = partial(_delete, UNIFIED_JOB, meta.name, meta.namespace, meta.uid, Propagation.BACKGROUND)
-        self._site.writes.ask(f"{uj.id}//delete/{meta.uid}", do, now_s)
+        delete_unified_job(self._context.writes, uj.id, uj.metadata.uid, now_s)
 
     def delete_pods(self, uj: UnifiedJob, pods: Iterable[objects.Pod], now_s: float) -> None:
         """Deletes pods that are not over, whatever the type of their job thinks of it."""
@@ -140,11 +136,11 @@ class Children:
             meta = pod.metadata
             if not meta.deletion_timestamp and not is_over(pod):
                 do = partial(_delete, kinds.POD, meta.name, meta.namespace, meta.uid, Propagation.BACKGROUND)
-                self._site.writes.ask(f"{uj.id}//delete/{meta.uid}", do, now_s)
+                self._context.writes.ask(f"{uj.id}//delete/{meta.uid}", do, now_s)
 
     def _ask(self, uj: UnifiedJob, key: str, write: Write, now_s: float, nudge: tuple[str, ...] = ()) -> None:
         do = _doing(write, uj.metadata.namespace, nudge)
-        if not self._site.writes.ask(f"{uj.id}//{key}", do, now_s):
+        if not self._context.writes.ask(f"{uj.id}//{key}", do, now_s):
             return
         if isinstance(write, Apply):
             self._applied[write.child.kind, write.child.name] = write.child.hash
@@ -174,7 +170,7 @@ def _key(write: Write) -> str:
             return f"delete/{uid}"
 
 
-def _doing(write: Write, namespace: str, nudge: tuple[str, ...]) -> Doing:
+def _doing(write: Write, namespace: str, nudge: tuple[str, ...]) -> WriteFn:
     """How to do it. `nudge`: pods that shall see at once what is applied."""
     match write:
         case Create(child):
@@ -188,7 +184,7 @@ def _doing(write: Write, namespace: str, nudge: tuple[str, ...]) -> Doing:
 
 
 async def _create(kind: Kind[Any], manifest: Manifest, namespace: str, api: Api) -> None:
-    # One that is there already is somebody else's: it is tried again, less and less often.
+    # One that is there already has another owner: it is tried again, less and less often.
     await api.create(kind, manifest, namespace)
 
 

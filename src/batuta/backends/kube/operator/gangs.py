@@ -1,12 +1,24 @@
-"""Which pods start together: what they say themselves, or who owns them."""
+"""Which pods form a gang, which of them are present, placed or finished, and the rigid job that they make.
+
+A gang is named by labels or annotations of its pods, or follows from the object that owns them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.affinity import Requirement
+from batuta.backends.kube.binder.cluster import is_over, pod_key
+from batuta.backends.kube.binder.pod_class import NodeTerm, PodClass, Tolerance
+from batuta.core import cluster
+from batuta.core.cluster import NodeName, Placement, Span, placement_of
+from batuta.core.curve import linear_curve
+from batuta.core.job import NO_RESTART_S, Job, JobId, JobState, Share
+from batuta.core.node_table import OFFERS_SHARES
 
 JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 ALONE: Final = 1
@@ -58,7 +70,7 @@ class Owners:
     workload_groups: Mapping[str, objects.Batch]
 
     def size(self, gang: GangId, pod: objects.Pod | None) -> int | None:
-        """How many pods start together, as their owner or one of them says; None while nobody knows."""
+        """How many pods start together, as their owner or one of them says; None while unknown."""
         key = gang.key
         match gang.kind:
             case "pod":
@@ -111,3 +123,226 @@ def _workload_size(group: objects.Batch | None) -> int | None:
 
 def _whole(value: Any, otherwise: int) -> int:
     return value if isinstance(value, int) else otherwise
+
+
+def gpus_of(pod: objects.Pod) -> tuple[int, ...]:
+    """The GPUs that a pod was given with its binding; empty when they were not recorded."""
+    text = pod.metadata.annotations.get(names.GPUS, "")
+    return tuple(int(part) for part in text.split(",") if part.isdecimal())
+
+
+@dataclass(slots=True)
+class PodAssignment:
+    """How the pods that are there fit to the workers that are wanted."""
+
+    stay: dict[str, int] = field(default_factory=dict)
+    """By pod: the worker whose place it has."""
+    leave: list[str] = field(default_factory=list)
+    """Pods whose place is not in the placement any more."""
+    free: list[int] = field(default_factory=list)
+    """Workers without a pod."""
+
+
+def assign_pods(bound: Mapping[str, Span], workers: Sequence[Span]) -> PodAssignment:
+    """Finds for each pod the worker with its place: the same GPUs first, then any on the same node."""
+    assignment = PodAssignment()
+    left: dict[int, Span] = dict(enumerate(workers))
+    unsure: list[tuple[str, Span]] = []
+    for pod, place in bound.items():
+        worker = next((k for k, span in left.items() if _same(span, place)), None)
+        if worker is None:
+            unsure.append((pod, place))
+        else:
+            assignment.stay[pod] = worker
+            del left[worker]
+    for pod, place in unsure:
+        worker = None
+        if not place.gpus:
+            # Its GPUs were not recorded, so any of its node will do.
+            worker = next((k for k, span in left.items() if span.node == place.node), None)
+        if worker is None:
+            assignment.leave.append(pod)
+        else:
+            assignment.stay[pod] = worker
+            del left[worker]
+    assignment.free = list(left)
+    return assignment
+
+
+def _same(one: Span, other: Span) -> bool:
+    return one.node == other.node and set(one.gpus) == set(other.gpus)
+
+
+def placement_from(places: Sequence[Span]) -> Placement:
+    """The placement of pods in this order; pods without GPUs are the replicas of a CPU-only job."""
+    if not any(place.gpus for place in places):
+        return Placement(tuple(places))
+    return placement_of((place.node, gpu) for place in places for gpu in place.gpus)
+
+
+MADE_ANEW: Final = ("job", "jobset")
+"""Kinds of gangs whose owner makes other pods when some are gone."""
+
+
+class GangPods:
+    """All pods of one gang that the API server has shown, by key."""
+
+    __slots__ = ("_gang", "_has_node", "_owners", "by_key")
+
+    def __init__(self, gang: GangId, owners: Owners, has_node: Callable[[NodeName], bool]) -> None:
+        self.by_key: dict[str, objects.Pod] = {}
+        self._gang = gang
+        self._owners = owners
+        self._has_node = has_node
+
+    def alive(self) -> list[objects.Pod]:
+        return [pod for pod in self.by_key.values() if not is_over(pod)]
+
+    def staying(self) -> list[objects.Pod]:
+        """Neither over nor on their way out; oldest first."""
+        found = (pod for pod in self.by_key.values() if not is_over(pod))
+        return sorted((pod for pod in found if not pod.metadata.deletion_timestamp), key=age)
+
+    def bound(self) -> dict[str, Span]:
+        """Pods that stay and are bound to an existing node; oldest first."""
+        return {
+            pod_key(pod): Span(pod.spec.node_name, gpus_of(pod))
+            for pod in self.staying()
+            if pod.spec.node_name and self._has_node(pod.spec.node_name)
+        }
+
+    def size(self, pod: objects.Pod) -> int | None:
+        """How many start together; None while unknown. If all have come, who is over needs no other."""
+        size = self._owners.size(self._gang, pod)
+        return self.lasting(size) if size is not None and size == len(self.by_key) else size
+
+    def lasting(self, members: int) -> int:
+        """How many of so many members are still to run: who has ended for good is not made again."""
+        over = [pod for pod in self.by_key.values() if is_over(pod)]
+        if not over:
+            return members
+        size = self._owners.size(self._gang, over[0])
+        if self._gang.kind == "job":
+            return members if size is None else min(members, size)  # its owner has counted who has ended
+        ended = over
+        if self._gang.kind in MADE_ANEW:
+            ended = [pod for pod in over if pod.status.phase == "Succeeded"]
+        came = len(self.by_key) - len(over) + len(ended)
+        return min(members, max(members if size is None else size, came) - len(ended))
+
+    def are_made_anew(self) -> bool:
+        """Whether their owner recreates deleted pods."""
+        return self._gang.kind in MADE_ANEW or any(
+            owner.controller for pod in self.by_key.values() for owner in pod.metadata.owner_references
+        )
+
+    def end(self, is_ending: bool) -> tuple[JobState, str] | None:
+        """How the gang has ended; None while it goes on."""
+        alive = self.alive()
+        owner = self._owners.jobs.get(self._gang.key) if self._gang.kind == "job" else None
+        if alive:
+            if self._gang.kind in MADE_ANEW or not all(pod.metadata.deletion_timestamp for pod in alive):
+                return None
+            # A deletion is final. What the pods still hold counts as used by others.
+            return JobState.CANCELLED, "its pods are deleted"
+        if not self.by_key:
+            if owner is not None and not is_ending:
+                return None
+            return JobState.CANCELLED, "its pods are gone"
+        if owner is not None and not _is_finished(owner):
+            return None
+        failed = [pod for pod in self.by_key.values() if pod.status.phase == "Failed"]
+        if not failed:
+            return JobState.SUCCEEDED, ""
+        said = failed[0].status.message or failed[0].status.reason
+        return JobState.FAILED, f"pod {failed[0].metadata.name} failed" + (f": {said}" if said else "")
+
+
+def age(pod: objects.Pod) -> tuple[str, str]:
+    return pod.metadata.creation_timestamp, pod.metadata.name
+
+
+def _is_finished(job: objects.Batch) -> bool:
+    conditions = job.status.get("conditions") or ()
+    return any(
+        one.get("type") in ("Complete", "Failed") and one.get("status") == "True" for one in conditions
+    )
+
+
+_OPERATORS: Final = {operator.value: operator for operator in cluster.Operator}
+_NOWHERE: Final = (cluster.Requirement("", cluster.Operator.IN),)
+"""No node meets this."""
+_MIB: Final = 1 << 20
+
+
+def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int, sequence: int = 0) -> Job:
+    """So many pods like this one, which start together or not at all."""
+    each = max(cls.gpus, 1)
+    gpus = each * members
+    asked = dict(cls.requests)
+    return Job(
+        id=job,
+        submit_s=seconds(pod.metadata.creation_timestamp),
+        size=gpus,
+        min=gpus,
+        max=gpus,
+        gpus_per_replica=each,
+        sequence=sequence,
+        name=pod.metadata.name,
+        application=pod.metadata.labels.get(names.APPLICATION, ""),
+        user=pod.metadata.namespace,
+        queue=queue_of(pod.metadata.labels),
+        namespace=pod.metadata.namespace,
+        priority=pod.spec.priority,
+        share=None if cls.share is None else Share(*cls.share),
+        cpus_milli_per_gpu=-(-asked.get("cpu", 0) // each),
+        memory_mib_per_gpu=-(-asked.get("memory", 0) // (_MIB * each)),
+        node_labels=() if cls.share is None else (OFFERS_SHARES,),
+        node_terms=node_terms(cls.selector, cls.required),
+        tolerations=(
+            *map(toleration, cls.tolerations),
+            *(() if cls.share is None else (names.SHARES_ONLY,)),
+        ),
+        curve=linear_curve(1),
+        # A pod that is moved is killed, and nobody has promised that it can go on: that never pays.
+        restart_s=NO_RESTART_S,
+        checkpoint_interval_s=NO_RESTART_S,
+    )
+
+
+def queue_of(labels: dict[str, str]) -> str:
+    return labels.get(names.QUEUE_NAME) or labels.get(names.KUEUE_QUEUE_NAME) or "default"
+
+
+def node_terms(
+    selector: tuple[Requirement, ...], required: tuple[NodeTerm, ...] | None
+) -> tuple[cluster.NodeTerm, ...]:
+    """`nodeSelector` and required affinity together, as terms of which a node must meet one."""
+    own = tuple(map(_requirement, selector))
+    if required is None:
+        return (own,) if own else ()
+    if not required:
+        return (_NOWHERE,)
+    return tuple(own + tuple(map(_requirement, (*term.labels, *term.fields))) for term in required)
+
+
+def _requirement(requirement: Requirement) -> cluster.Requirement:
+    operator = _OPERATORS.get(requirement.operator)
+    if operator is None:
+        return _NOWHERE[0]
+    return cluster.Requirement(requirement.key, operator, requirement.values)
+
+
+def toleration(tolerance: Tolerance) -> str:
+    """As the World writes it."""
+    key = tolerance.key or cluster.EVERYTHING
+    said = key if tolerance.operator == "Exists" else f"{key}={tolerance.value}"
+    return f"{said}:{tolerance.effect}" if tolerance.effect else said
+
+
+def seconds(timestamp: str) -> float:
+    """Unix seconds of a time as the API server writes it; 0 for none, and for what is no time."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
+    except (ValueError, OverflowError):
+        return 0.0

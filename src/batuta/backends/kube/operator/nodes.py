@@ -1,4 +1,4 @@
-"""Nodes of the cluster → nodes of the World."""
+"""Convert Kubernetes nodes to nodes of the World."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.card_facts import cards_of
-from batuta.backends.kube.binder.quantity import amount, units
+from batuta.backends.kube.binder.gpu_table import gpus_of_node
+from batuta.backends.kube.binder.requests import amount, units
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName
 from batuta.core.node_table import OFFERS_SHARES
@@ -32,27 +32,31 @@ DEFAULT_GPU_MEMORY_MIB: Final = 16_384
 def read_node(
     node: objects.Node, topology: objects.NodeResourceTopology | None, gpu_resources: Sequence[str]
 ) -> Node | None:
-    """What the World knows of a node; None for one without GPUs, which only the binder cares for."""
+    """What the World knows of a node; None for one that offers neither GPUs nor CPUs.
+
+    A node without GPUs is for CPU-only jobs. So is one whose device plugin has gone: its jobs with GPUs lose
+    them, the others stay.
+    """
     allocatable, labels = node.status.allocatable, node.metadata.labels
     resource = next((name for name in gpu_resources if count(allocatable, name)), None)
     # Capacity for shares: while its device plugin restarts, a node offers none, and yet keeps its jobs.
     resource = resource or next((name for name in _SHARES if count(node.status.capacity, name)), None)
-    if resource is None:
-        return None
-    shared = cards_of(node) if resource in _SHARES else ()
-    gpus = len(shared) or count(allocatable, resource)
+    if resource is None and not count(allocatable, "cpu"):
+        return None  # its kubelet has not said yet what it has, and to the World 0 would be "not counted"
+    shared = gpus_of_node(node) if resource in _SHARES else ()
+    gpus = len(shared) or (count(allocatable, resource) if resource is not None else 0)
     well = [card for card in shared if not card.is_ill]
     memory_mib = min((card.memory_mib for card in well), default=0)
     return Node(
         name=node.metadata.name,
         gpus=gpus,
-        gpu_type=_first(labels, names.GPU_PRODUCT_LABELS) or resource.split("/")[0],
+        gpu_type=_gpu_type(labels, resource),
         gpu_memory_mib=memory_mib or _number(labels.get(names.GPU_MEMORY_LABEL)) or DEFAULT_GPU_MEMORY_MIB,
         cpus_milli=count(allocatable, "cpu"),
         memory_mib=count(allocatable, "memory") // _MIB,
         rack=_first(labels, names.RACK_LABELS),
         zone=labels.get(names.ZONE_LABEL, ""),
-        numa=_numa(topology, resource, gpus),
+        numa=() if resource is None else _numa(topology, resource, gpus),
         labels=(
             (NAME_LABEL, node.metadata.name),
             *((OFFERS_SHARES,) if any(count(node.status.capacity, name) for name in _SHARES) else ()),
@@ -71,7 +75,7 @@ def read_node(
 
 
 def is_open(node: objects.Node) -> bool:
-    """Whether new pods may go there: it is ready, nobody has cordoned it, and it is well."""
+    """Whether new pods may go there: it is ready, not cordoned, and healthy."""
     ready = next((one.status for one in node.status.conditions if one.type == "Ready"), "True")
     is_shut = node.spec.unschedulable or is_unhealthy(node)
     return ready == "True" and not is_shut and not node.metadata.deletion_timestamp
@@ -83,8 +87,8 @@ def is_unhealthy(node: objects.Node) -> bool:
 
 
 def ill_cards(node: objects.Node) -> frozenset[int]:
-    """The GPUs of a node that are ill, by the word of its device plugin or of whoever looks after health."""
-    return frozenset(gpu for gpu, card in enumerate(cards_of(node)) if card.is_ill)
+    """The GPUs of a node that are ill, as reported by its device plugin or the health controller."""
+    return frozenset(gpu for gpu, card in enumerate(gpus_of_node(node)) if card.is_ill)
 
 
 def count(amounts: Mapping[str, str], resource: str) -> int:
@@ -92,13 +96,18 @@ def count(amounts: Mapping[str, str], resource: str) -> int:
 
 
 def _numa(topology: objects.NodeResourceTopology | None, resource: str, gpus: int) -> tuple[int, ...]:
-    """The NUMA node of each GPU, numbered in the order of the zones; empty when nobody says it for all."""
+    """The NUMA node of each GPU, numbered in the order of the zones; empty unless it is known for all."""
     groups: list[int] = []
     for k, zone in enumerate(topology.zones if topology is not None else ()):
         for own in zone.resources:
             if own.name == resource:
                 groups.extend([k] * units(resource, amount(own.allocatable)))
     return tuple(groups) if len(groups) == gpus else ()
+
+
+def _gpu_type(labels: Mapping[str, str], resource: str | None) -> str:
+    """The product as the node is labelled, else who makes it; empty for a node without GPUs."""
+    return "" if resource is None else _first(labels, names.GPU_PRODUCT_LABELS) or resource.split("/")[0]
 
 
 def _first(labels: Mapping[str, str], keys: Sequence[str]) -> str:
@@ -109,7 +118,7 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 
-class NodeTeller:
+class NodeReporter:
     """Tells the World about nodes: what is new since it was told last."""
 
     def __init__(
@@ -140,7 +149,7 @@ class NodeTeller:
     ) -> list[ev.Event]:
         """What has to be said so that the World knows this; None for a node that is gone.
 
-        `ill`: which of its GPUs nobody may have. `cause`: of its being closed.
+        `ill`: which of its GPUs must not be used. `cause`: of its being closed.
         """
         said: list[ev.Event] = []
         if node is None:

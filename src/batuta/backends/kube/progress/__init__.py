@@ -1,1 +1,1 @@
-"""What training scripts say in the logs of their pods: read there, understood, and answered."""
+"""Progress reports that training scripts write to the logs of their pods, and checkpoint requests to them."""

@@ -1,15 +1,19 @@
-"""Reports among the lines of a log, found in whatever pieces it comes: each once, and never too much at once.
+"""Find progress reports, checkpoints and results among the lines of a pod's log, in whatever chunks it comes.
 
-Each line begins with the time that its node has written down for it, as a log with timestamps has them.
+Each line begins with the timestamp of its node. A report is delivered once, and a flood is cut off.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from batuta.backends.kube.names import REPORT_PREFIX
+from batuta.core.job import JobId
+from batuta.spec.progress import ProgressReport, parse_line
 
 LONGEST_REPORT_BYTES: Final = 2**14
 """As long as the SDK writes one; what is longer is none."""
@@ -110,3 +114,80 @@ def _seconds(stamp: bytes) -> float | None:
         return datetime.fromisoformat(stamp.decode("ascii")).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+LONGEST_RESULT: Final = 2**14
+_RESULT: Final = "result"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """A report, or a checkpoint that was made."""
+
+    report: ProgressReport
+    time_s: float | None
+    """When the line was written, by the clock of its node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultReport:
+    """What the script gave to `batuta.sdk.result`, as JSON."""
+
+    text: str
+
+
+Report: TypeAlias = TrainingReport | ResultReport
+
+
+def parse_report(line: ReportLine) -> Report | None:
+    """What a line says; None for what is no report. Never raises."""
+    if b'"result"' in line.text and (result := _result_in(line.text)) is not None:
+        return result
+    report = parse_line(line.text)
+    return None if report is None else TrainingReport(report, line.time_s)
+
+
+def _result_in(text: bytes) -> ResultReport | None:
+    try:
+        values = json.loads(text)
+        if not isinstance(values, dict) or values.get("event") != _RESULT or "value" not in values:
+            return None
+        # NaN is no JSON, and whoever reads the result may be strict.
+        found = json.dumps(values["value"], allow_nan=False, separators=(",", ":"), ensure_ascii=False)
+        found.encode()  # half a character cannot be stored
+    except (ValueError, RecursionError):
+        return None
+    return ResultReport(found) if len(found) <= LONGEST_RESULT else None
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """The log of one container of one pod."""
+
+    job: JobId
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    is_over: bool = False
+    """The pod has ended: nothing more will be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogReport:
+    """Something was said in the log of a pod."""
+
+    job: JobId
+    uid: str
+    said: tuple[Report, ...] = ()
+    refused: int = 0
+    """Lines that claimed to be reports and were none, or too many."""
+    is_all: bool = False
+    """Nothing more can be heard of this pod."""
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether somebody may wait for it: how far a job is can lie for a moment."""
+        return self.is_all or any(
+            isinstance(one, ResultReport) or one.report.is_checkpoint for one in self.said
+        )

@@ -1,1 +1,1 @@
-"""Trial runs on a cluster: a TrialRun has a UnifiedJob run for a short while at each of several sizes."""
+"""Trial runs on Kubernetes: a TrialRun runs a UnifiedJob for a short while at each of several sizes."""

@@ -9,11 +9,10 @@ import sys
 from typing import Any, Final
 
 from batuta.backends.kube import names
-from batuta.backends.kube.definition import Column, Definition, put_rule
-from batuta.backends.kube.trial.model import TrialSpec, TrialStatus
-from batuta.backends.kube.trial.rules import RULES
+from batuta.backends.kube.crd import Column, Definition, put_rule
+from batuta.backends.kube.trial.model import RULES, TrialSpec, TrialStatus
+from batuta.backends.kube.unified_job.crd import RULES as JOB_RULES
 from batuta.backends.kube.unified_job.model import Spec
-from batuta.backends.kube.unified_job.rules import RULES as JOB_RULES
 from batuta.backends.kube.unified_job.schema import Schema, schema_of
 
 _COLUMNS: Final = (

@@ -1,11 +1,12 @@
-"""TrialRun as it stands in the API server. The only place where its fields are declared.
+"""TrialRun as the API server stores it: the only declaration of its fields, and the rules between them.
 
-From these declarations come the decoder and the OpenAPI schema of the CRD. Rules between fields stand in
-`rules`.
+The decoder and the OpenAPI schema of the CRD come from these declarations. Each rule is written once for the
+API server, as CEL, and once for Batuta, as Python.
 """
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 from typing import Annotated, Any, Final
 
@@ -14,9 +15,15 @@ from msgspec import Meta
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.client.kinds import Kind
-from batuta.backends.kube.unified_job.model import NAME_PATTERN, Condition
-from batuta.backends.kube.unified_job.reading import read_tolerantly
-from batuta.spec.task_trial import BUDGET_S, LONGEST_S, MOST_GPUS, MOST_SIZES, SHORTEST_S
+from batuta.backends.kube.crd import Rule, broken
+from batuta.backends.kube.unified_job.model import NAME_PATTERN, Condition, read_tolerantly
+from batuta.spec.task_elastic import (
+    LONGEST_TRIAL_S,
+    MOST_TRIAL_GPUS,
+    MOST_TRIAL_SIZES,
+    SHORTEST_TRIAL_S,
+    TRIAL_BUDGET_S,
+)
 
 _INT32: Final = {"format": "int32"}
 _INT64: Final = {"format": "int64"}
@@ -78,10 +85,10 @@ class TrialSpec(_Part, frozen=True):
     template: JobTemplate | None = None
     sizes: (
         Annotated[
-            list[Annotated[int, Meta(ge=1, le=MOST_GPUS, extra_json_schema=_INT32)]],
+            list[Annotated[int, Meta(ge=1, le=MOST_TRIAL_GPUS, extra_json_schema=_INT32)]],
             Meta(
                 min_length=1,
-                max_length=MOST_SIZES,
+                max_length=MOST_TRIAL_SIZES,
                 extra_json_schema={"x-kubernetes-list-type": "set"},
                 description="GPUs in all, ascending. Without it: the smallest size, then twice the one "
                 "before, as far as the job may and the nodes could.",
@@ -92,18 +99,18 @@ class TrialSpec(_Part, frozen=True):
     budget_seconds: Annotated[
         int,
         Meta(
-            ge=int(SHORTEST_S),
-            le=int(LONGEST_S),
+            ge=int(SHORTEST_TRIAL_S),
+            le=int(LONGEST_TRIAL_S),
             extra_json_schema=_INT32,
             description="So long after its creation nothing more is tried.",
         ),
-    ] = int(BUDGET_S)
+    ] = int(TRIAL_BUDGET_S)
     each_seconds: (
         Annotated[
             int,
             Meta(
-                ge=int(SHORTEST_S),
-                le=int(LONGEST_S),
+                ge=int(SHORTEST_TRIAL_S),
+                le=int(LONGEST_TRIAL_S),
                 extra_json_schema=_INT32,
                 description="How long it runs at each size; without it its part of the budget, at most 60.",
             ),
@@ -114,7 +121,7 @@ class TrialSpec(_Part, frozen=True):
         int,
         Meta(
             ge=1,
-            le=MOST_SIZES,
+            le=MOST_TRIAL_SIZES,
             extra_json_schema=_INT32,
             description="So many sizes may run beside each other, where there is room. They may disturb each "
             "other then.",
@@ -182,7 +189,7 @@ class TrialStatus(_Part, frozen=True):
     runs: Annotated[
         list[MeasuredRun],
         Meta(
-            max_length=MOST_SIZES,
+            max_length=MOST_TRIAL_SIZES,
             extra_json_schema={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["gpus"]},
             description="By size, ascending.",
         ),
@@ -246,3 +253,69 @@ TRIAL_RUN: Final = Kind(names.GROUP, names.VERSION, names.TRIAL_PLURAL, names.TR
 LONGEST_TRIAL_NAME: Final = 50
 """Characters of a trial's name: those of its jobs are made of it."""
 TRIAL_NAME_PATTERN: Final = NAME_PATTERN
+
+
+_KEPT: Final = ("jobName", "sizes", "budgetSeconds", "eachSeconds")
+
+
+def broken_rules(trial: TrialRun) -> list[str]:
+    """The messages of the rules that a trial breaks, each with its field."""
+    return broken(RULES, trial)
+
+
+def _ascends(trial: TrialRun) -> bool:
+    sizes = trial.spec.sizes
+    return sizes is None or sizes == sorted(sizes)
+
+
+def _is_within(trial: TrialRun) -> bool:
+    spec = trial.spec
+    return spec.each_seconds is None or spec.each_seconds <= spec.budget_seconds
+
+
+def _sound_name(trial: TrialRun) -> bool:
+    name = trial.metadata.name
+    return len(name) <= LONGEST_TRIAL_NAME and re.search(TRIAL_NAME_PATTERN, name) is not None
+
+
+def _stays(field: str) -> Rule[TrialRun]:
+    new, old = f"self.{field}", f"oldSelf.{field}"
+    return Rule(
+        "spec",
+        f"has({new}) == has({old}) && (!has({new}) || {new} == {old})",
+        f"{field} cannot be changed: what was measured would be of another trial; create another one",
+        field=field,
+    )
+
+
+RULES: Final[tuple[Rule[TrialRun], ...]] = (
+    Rule(
+        "",
+        f"size(self.metadata.name) <= {LONGEST_TRIAL_NAME} && "
+        f"self.metadata.name.matches('{TRIAL_NAME_PATTERN}')",
+        f"the name becomes part of host names: at most {LONGEST_TRIAL_NAME} letters, digits and dashes, "
+        "beginning with a letter",
+        holds=_sound_name,
+    ),
+    Rule(
+        "spec",
+        "has(self.jobName) != has(self.template)",
+        "say what is to be tried out by jobName or by template, one of them",
+        holds=lambda trial: (trial.spec.job_name is None) != (trial.spec.template is None),
+    ),
+    Rule(
+        "spec",
+        "!has(self.sizes) || self.sizes.isSorted()",
+        "sizes must ascend",
+        field="sizes",
+        holds=_ascends,
+    ),
+    Rule(
+        "spec",
+        "!has(self.eachSeconds) || self.eachSeconds <= self.budgetSeconds",
+        "eachSeconds must be at most budgetSeconds",
+        field="eachSeconds",
+        holds=_is_within,
+    ),
+    *map(_stays, _KEPT),
+)

@@ -1,1 +1,1 @@
-"""UnifiedJob, the kind of job that people write for Batuta on Kubernetes: model, CRD, meaning."""
+"""UnifiedJob, the custom resource of Batuta's jobs: model, CRD, and conversion to and from tasks and jobs."""

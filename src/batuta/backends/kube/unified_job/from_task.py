@@ -1,7 +1,7 @@
-"""A task file as a UnifiedJob: what `batuta launch --context` sends to a cluster.
+"""A task file as a UnifiedJob and its pod template: what `batuta launch --context` sends to a cluster.
 
-What cannot come along is a problem, said before anything is sent: local folders are not uploaded. What is not
-used on a cluster is a note.
+What a cluster cannot do is a problem, reported before anything is sent: local folders are not uploaded. What
+a cluster ignores is a note.
 """
 
 from __future__ import annotations
@@ -13,25 +13,133 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from batuta.backends.kube import names
+from batuta.backends.kube.names import GPU_PRODUCT_LABELS
 from batuta.backends.kube.unified_job.model import LONGEST_NAME
-from batuta.backends.kube.unified_job.task_pod import DOCKER, known_products, pod_template_of
 from batuta.core.job import JobKind, Spread
-from batuta.spec.accelerator import ANY
 from batuta.spec.problem import InputError, Problem
-from batuta.spec.task import Task
+from batuta.spec.skypilot_keys import endpoints, image_of
+from batuta.spec.task import Task, host_name
 from batuta.spec.task_elastic import Checkpoint
-from batuta.spec.task_job import find_kind
-from batuta.spec.task_priority import CLASS_LABEL
-from batuta.spec.task_resources import EXEC_TIME_LABEL, QUEUE_LABEL
+from batuta.spec.task_env import is_set_by_batuta
+from batuta.spec.task_job import DEFAULT_CPUS_MILLI
+from batuta.spec.task_resources import ANY_GPU, CLASS_LABEL, QUEUE_LABEL, TIME_LIMIT_LABELS
 
 Manifest: TypeAlias = dict[str, Any]
+DOCKER: Final = "docker:"
+CONTAINER: Final = "main"
+_WRAPPER: Final = """\
+shell=$(command -v bash || echo /bin/sh)
+attempt() {
+  "$shell" -c "$1" &
+  child=$!
+  wait "$child"; code=$?
+  if [ "$code" -gt 128 ]; then
+    wait "$child" 2>/dev/null; again=$?
+    [ "$again" = 127 ] || code=$again
+  fi
+  return "$code"
+}
+trap 'trap "" TERM; kill -TERM 0' TERM
+export SKYPILOT_SETUP_NODE_RANK="$SKYPILOT_NODE_RANK" SKYPILOT_SETUP_NODE_IPS="$SKYPILOT_NODE_IPS"
+export SKYPILOT_SETUP_NUM_GPUS_PER_NODE="$SKYPILOT_NUM_GPUS_PER_NODE"
+if [ -n "$1" ] && ! attempt "$1"; then
+  echo "setup failed with exit code $code" | tee /dev/termination-log >&2
+  exit "$code"
+fi
+unset SKYPILOT_SETUP_NODE_RANK SKYPILOT_SETUP_NODE_IPS SKYPILOT_SETUP_NUM_GPUS_PER_NODE
+attempt "$2"
+"""
+"""Runs setup, then run. As the first process of its container it gets SIGTERM alone, and would by default not
+even end: it hands the signal to all, and ends when they have, with the exit code that run has then.
+
+A signal ends `wait` with a code above 128, as a child that died of one does. So it asks again: it is told
+127 if the child's own code was told already."""
+
+
+def pod_template_of(
+    task: Task, image: str, gpu_types: Sequence[str], secret: str = "", workdir: str = ""
+) -> Manifest:
+    """What each replica runs. `secret` has the task's secrets, `workdir` is its folder within the image."""
+    container: Manifest = {
+        "name": CONTAINER,
+        "image": image,
+        "command": command_of(task),
+        "env": [
+            {"name": name, "value": literal(value)} for name, value in task.envs if not is_set_by_batuta(name)
+        ],
+        # Data loaders hand batches over through it, and a container has 64 MiB without this.
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    if task.ports:
+        listed = (port for low, high in task.ports for port in range(low, high + 1))
+        container["ports"] = [{"containerPort": port} for port in dict.fromkeys(listed)]
+    if workdir:
+        container["workingDir"] = workdir
+    if secret:
+        container["envFrom"] = [{"secretRef": {"name": secret}}]
+    if requests := _requests(task):
+        container["resources"] = {"requests": requests}
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(task.elastic.grace_s),
+        "containers": [container],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+    }
+    if gpu_types:
+        spec["affinity"] = _of_types(gpu_types)
+    return {"spec": spec}
+
+
+def command_of(task: Task) -> list[str]:
+    """`setup`, then `run`, each in a shell of its own: bash where the image has it."""
+    return ["/bin/sh", "-c", literal(_WRAPPER), "sh", literal(task.setup.strip()), literal(task.run.rstrip())]
+
+
+def literal(text: str) -> str:
+    """So that the kubelet leaves it as it is: it would fill in `$(NAME)`, and make one `$` of two."""
+    return text.replace("$", "$$")
+
+
+def known_products(types: Sequence[str], products: Sequence[str]) -> tuple[str, ...]:
+    """The types as nodes are labelled with them: `H100` is any product with that word in its name."""
+    found = []
+    for one in types:
+        words = set(one.lower().split("-"))
+        matching = [name for name in products if words <= set(name.lower().split("-"))]
+        found += matching or [one]
+    return tuple(dict.fromkeys(found))
+
+
+def _requests(task: Task) -> dict[str, str]:
+    found = {}
+    if task.cpus is not None:
+        found["cpu"] = f"{math.ceil(task.cpus.value * 1000)}m"
+    elif not task.gpus_per_node:
+        found["cpu"] = f"{DEFAULT_CPUS_MILLI}m"
+    if task.memory_gib is not None:
+        found["memory"] = f"{math.ceil(task.memory_gib.value * 1024)}Mi"
+    return found
+
+
+def _of_types(types: Sequence[str]) -> Manifest:
+    """Nodes whose GPUs are of these types, by whichever label their cluster has for it."""
+    terms = [
+        {"matchExpressions": [{"key": label, "operator": "In", "values": list(types)}]}
+        for label in GPU_PRODUCT_LABELS
+    ]
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}}
+
+
 _TYPES: Final = {
     JobKind.SCRIPT: "Pods",
     JobKind.TORCH_ELASTIC: "TorchElastic",
     JobKind.HOROVOD_ELASTIC: "ElasticHorovod",
     JobKind.MPI: "MPIJob",
 }
-_OTHER_LABELS: Final = (QUEUE_LABEL, CLASS_LABEL, EXEC_TIME_LABEL)
+_OTHER_LABELS: Final = (QUEUE_LABEL, CLASS_LABEL, *TIME_LIMIT_LABELS)
+MOST_PORTS: Final = 256
+_LOGIN: Final = frozenset(("SKYPILOT_DOCKER_USERNAME", "SKYPILOT_DOCKER_PASSWORD", "SKYPILOT_DOCKER_SERVER"))
 _LABEL: Final = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
@@ -59,13 +167,13 @@ def from_task(
     `products` are the GPUs of the cluster as its nodes are labelled; `workdir_in_image` says where the image
     has what the task calls its workdir.
     """
-    own = _job_name(name or task.name)
+    own = host_name(name or task.name, LONGEST_NAME)
     problems = _problems(task, own, workdir_in_image)
     if problems:
         raise InputError(problems)
     secret = f"{own}-env" if task.secrets else ""
-    types = known_products([one.type for one in _alike(task) if one.type != ANY], products)
-    template = pod_template_of(task, _image(task), types, secret, workdir_in_image)
+    types = known_products([one.type for one in _alike(task) if one.type != ANY_GPU], products)
+    template = pod_template_of(task, image_of(task.image_id), types, secret, workdir_in_image)
     if task.gpu.soft:
         template["metadata"] = {"annotations": {names.SHARE_LIMITS: "soft"}}
     job: Manifest = {
@@ -79,7 +187,10 @@ def from_task(
         },
         "spec": _spec(task, template),
     }
-    return TaskManifests(job, _secret(task, namespace, secret), _notes(task))
+    notes = (*_notes(task), *_told_ports(task, job))
+    if task.name and not task.name.isascii():
+        notes += (f"on the cluster it is called {own}: names of its objects are ASCII",)
+    return TaskManifests(job, _secret(task, namespace, secret), notes)
 
 
 def _problems(task: Task, name: str, workdir_in_image: str) -> list[Problem]:
@@ -92,7 +203,7 @@ def _problems(task: Task, name: str, workdir_in_image: str) -> list[Problem]:
                 "a cluster needs an image to run", fix=f"resources.image_id: {DOCKER}IMAGE, with all it needs"
             )
         )
-    elif not _image(task):
+    elif not image_of(task.image_id):
         found.append(
             Problem(
                 f"resources.image_id {task.image_id[:80]!r} is not a container image", fix=f"{DOCKER}IMAGE"
@@ -112,7 +223,33 @@ def _problems(task: Task, name: str, workdir_in_image: str) -> list[Problem]:
         )
         for mount in task.file_mounts
     ]
+    if sum(high + 1 - low for low, high in task.ports) > MOST_PORTS:
+        found.append(Problem(f"ports: a pod names at most {MOST_PORTS}", fix="list those that are used"))
+    if _LOGIN & {name for name, _ in (*task.envs, *task.secrets)}:
+        found.append(
+            Problem(
+                "SKYPILOT_DOCKER_PASSWORD: a cluster logs in at a registry by a Secret of its own",
+                fix="remove it, and add the Secret to imagePullSecrets of the namespace's service account",
+            )
+        )
     return found
+
+
+def _told_ports(task: Task, job: Manifest) -> list[str]:
+    """Where its ports are reached: within the cluster by name, from here through the API server."""
+    if not task.ports:
+        return []
+    pod, own, namespace = lead_pod(job), job["metadata"]["name"], job["metadata"]["namespace"]
+    places = ", ".join(endpoints(f"{pod}.{own}.{namespace}.svc", task.ports))
+    forward = f"kubectl port-forward -n {namespace} pod/{pod} {task.ports[0][0]}"
+    return [f"ports: reached at {places} within the cluster while the job runs; from here: {forward}"]
+
+
+def lead_pod(job: Manifest) -> str:
+    """The pod that runs the command of rank 0."""
+    name = job["metadata"]["name"]
+    led = job["spec"]["jobType"] in ("MPIJob", "ElasticHorovod")
+    return f"{name}-launcher" if led else f"{name}-0"
 
 
 def _spec(task: Task, template: Manifest) -> Manifest:
@@ -120,13 +257,15 @@ def _spec(task: Task, template: Manifest) -> Manifest:
     replicas: Manifest = {
         "minReplicas": elastic.min_nodes,
         "maxReplicas": elastic.max_nodes,
-        "gpusPerReplica": max(1, task.gpus_per_node),
+        "gpusPerReplica": task.gpus_per_node,
         "template": template,
     }
     if elastic.legal_sizes:
         replicas["sizes"] = list(elastic.legal_sizes)
+    if elastic.restartable:
+        replicas["restartable"] = True
     spec: Manifest = {
-        "jobType": _TYPES[elastic.kind or find_kind(task.run)],
+        "jobType": _TYPES[elastic.kind_of(task.run)],
         "backoffLimit": task.max_restarts_on_errors,
         "replicaSpec": replicas,
     }
@@ -159,7 +298,7 @@ def _topology(task: Task) -> Manifest:
     found: Manifest = {}
     if wanted.within is not Spread.ANY:
         found = {"level": wanted.within.value, "mode": "Required" if wanted.required else "Preferred"}
-    return found | ({"numa": "SingleNUMANode"} if wanted.single_numa else {})
+    return found | ({"numa": "SingleNUMANode"} if wanted.single_numa and task.gpus_per_node else {})
 
 
 def _annotations(task: Task, user: str) -> dict[str, str]:
@@ -175,13 +314,16 @@ def _annotations(task: Task, user: str) -> dict[str, str]:
 
 def _trial(task: Task) -> dict[str, str]:
     """Whether it is to be tried out before it is queued, where it says so itself."""
-    wishes = task.trial
-    if wishes.wanted is None:
+    requirements = task.trial
+    if requirements.wanted is None:
         return {}
-    found = {names.TRIAL: "true" if wishes.wanted else "false"}
-    if wishes.sizes:
-        found[names.TRIAL_SIZES] = ",".join(map(str, wishes.sizes))
-    for key, seconds in ((names.TRIAL_BUDGET, wishes.budget_s), (names.TRIAL_EACH, wishes.each_s)):
+    found = {names.TRIAL: "true" if requirements.wanted else "false"}
+    if requirements.sizes:
+        found[names.TRIAL_SIZES] = ",".join(map(str, requirements.sizes))
+    for key, seconds in (
+        (names.TRIAL_BUDGET, requirements.budget_s),
+        (names.TRIAL_EACH, requirements.each_s),
+    ):
         if seconds is not None:
             found[key] = str(math.ceil(seconds))
     return found
@@ -221,6 +363,8 @@ def _notes(task: Task) -> tuple[str, ...]:
         notes.append(
             f"of the alternative accelerators, those with {task.accelerators[0].count:g} are asked for"
         )
+    if task.gpu.topology.single_numa and not task.gpus_per_node:
+        notes.append("gpu.numa is not used on a cluster by a task without accelerators: it is about GPUs")
     if task.trial.priority is not None:
         notes.append("trial.priority is a number, and a cluster has classes: its runs have that of the job")
     if task.auto_nodes:
@@ -232,18 +376,3 @@ def _alike(task: Task) -> list[Any]:
     """The alternatives with as many GPUs as the best liked one: others would be another job."""
     listed = task.accelerators
     return [one for one in listed if one.count == listed[0].count]
-
-
-def _image(task: Task) -> str:
-    if not task.image_id.startswith(DOCKER):
-        return ""  # an image of a cloud's virtual machines
-    image = task.image_id.removeprefix(DOCKER)
-    return "" if "://" in image or any(letter.isspace() for letter in image) else image
-
-
-def _job_name(name: str) -> str:
-    """The name as a host name can have it."""
-    plain = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
-    if plain and not plain[0].isalpha():
-        plain = f"job-{plain}"
-    return plain[:LONGEST_NAME].rstrip("-")

@@ -1,20 +1,128 @@
 """UnifiedJob as it stands in the API server. The only place where its fields are declared.
 
 From these declarations come the decoder, the OpenAPI schema of the CRD (types, bounds, defaults, texts), and
-the checks of an object that got past the schema. Rules between fields stand in `rules`.
+the checks of an object that got past the schema. Rules between fields stand in `crd`.
+
+The CRD's schema keeps faulty objects out. One may still be there: written before the schema became stricter,
+or under another version of it. It must neither stop the watch nor hide from its owner, so everything readable
+is read, and everything else becomes a sentence.
+
+Of the pod template the CRD's schema knows little. A whole pod's schema would be ten thousand lines of the API
+server's memory in every cluster, and would refuse fields of the next Kubernetes. So unknown fields are kept,
+and the API server checks the pods when they are created. What makes every template useless is refused at
+once. It is not an `embedded-resource`: that is for whole objects with apiVersion and kind, which a template
+has not.
 """
 
 from __future__ import annotations
 
+import copy
+import re
+from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.unified_job import template
-from batuta.backends.kube.unified_job.reading import read_tolerantly
+
+T = TypeVar("T", bound=msgspec.Struct)
+_PLACE: Final = re.compile(r"(?P<what>.*?)(?: - at `(?:key in )?\$(?P<path>[^`]*)`)?", re.DOTALL)
+_MOST_FAULTS: Final = 32
+
+
+def read_tolerantly(value: Any, kind: type[T], root: str) -> tuple[T, tuple[str, ...]]:
+    """The value as far as it can be read, and what cannot. `root` is the value's own place."""
+    faults: list[str] = []
+    while len(faults) < _MOST_FAULTS:
+        try:
+            return msgspec.convert(value, kind), tuple(faults)
+        except msgspec.ValidationError as error:
+            what, path = _taken_apart(str(error))
+        if not faults:
+            value = copy.deepcopy(value)
+        faults.append(f"{'.'.join((root, *path))}: {what}")
+        if not path or not _drop(value, path):
+            break
+    return kind(), tuple(faults)
+
+
+def _taken_apart(message: str) -> tuple[str, list[str]]:
+    """What is wrong, and the keys that lead there; an element of a list stands for the list."""
+    match = _PLACE.fullmatch(message)
+    if match is None:
+        return message, []
+    path: list[str] = []
+    for key in filter(None, (match["path"] or "").split(".")):
+        name, bracket, _ = key.partition("[")
+        path.append(name)
+        if bracket:
+            break
+    what = match["what"]
+    return (what[:1].lower() + what[1:]).replace("`", ""), path
+
+
+def _drop(value: Any, path: list[str]) -> bool:
+    """Takes out what cannot be read; False when it is not there to be taken out."""
+    for key in path[:-1]:
+        value = value.get(key) if isinstance(value, dict) else None
+    if not isinstance(value, dict) or path[-1] not in value:
+        return False
+    del value[path[-1]]
+    return True
+
+
+MOST_CONTAINERS: Final = 32
+_KEEP: Final = {"x-kubernetes-preserve-unknown-fields": True}
+_STRINGS: Final = {"type": "object", "additionalProperties": {"type": "string"}}
+
+_CONTAINER: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "minLength": 1, "maxLength": 63},
+        "image": {"type": "string", "maxLength": 1024},
+    },
+    **_KEEP,
+}
+
+TEMPLATE_SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "metadata": {
+            "type": "object",
+            "description": "Labels and annotations of the pods.",
+            "properties": {"labels": _STRINGS, "annotations": _STRINGS},
+            **_KEEP,
+        },
+        "spec": {
+            "type": "object",
+            "description": "A PodSpec. Everything that a pod may have is kept.",
+            "required": ["containers"],
+            "properties": {
+                "containers": {
+                    "type": "array",
+                    "minItems": 1,
+                    "maxItems": MOST_CONTAINERS,
+                    "items": _CONTAINER,
+                    "description": "The first one is the training process: it is given the GPUs and the "
+                    "environment.",
+                },
+                "restartPolicy": {
+                    "type": "string",
+                    "enum": ["Never", "OnFailure"],
+                    "description": "Never by default: Batuta starts all replicas again together. OnFailure "
+                    "only for the types Job and MPIJob.",
+                },
+            },
+            **_KEEP,
+        },
+    },
+    **_KEEP,
+}
+
 
 JobType: TypeAlias = Literal["Job", "TorchElastic", "ElasticHorovod", "MPIJob", "Pods"]
 JOB_TYPES: Final[tuple[str, ...]] = get_args(JobType)
@@ -79,10 +187,11 @@ class ReplicaSpec(_Part, frozen=True):
     gpus_per_replica: Annotated[
         int,
         Meta(
-            ge=1,
+            ge=0,
             le=1024,
             extra_json_schema=_INT32,
-            description="GPUs of each replica. They need not be written into the template as well.",
+            description="GPUs of each replica. They need not be written into the template as well. 0: a "
+            "CPU-only job, which takes the CPU and memory that the template requests, and has one size.",
         ),
     ] = 1
     target_replicas: (
@@ -98,10 +207,17 @@ class ReplicaSpec(_Part, frozen=True):
         ]
         | None
     ) = None
+    restartable: Annotated[
+        bool,
+        Meta(
+            description="A restart loses nothing that matters. Otherwise an elastic job keeps its size until "
+            "a checkpoint of it was seen, for a resize would lose its work.",
+        ),
+    ] = False
     template: Annotated[
         dict[str, Any],
         Meta(
-            extra={"required": True, "schema": template.SCHEMA},
+            extra={"required": True, "schema": TEMPLATE_SCHEMA},
             description="The pod of a replica, as in a Job. A change takes effect at the next start.",
         ),
     ] = {}
@@ -109,6 +225,16 @@ class ReplicaSpec(_Part, frozen=True):
     @property
     def largest(self) -> int:
         return self.min_replicas if self.max_replicas is None else self.max_replicas
+
+    @property
+    def cpu_only(self) -> bool:
+        """Whether the job runs on CPU and memory and holds no GPU."""
+        return not self.gpus_per_replica
+
+    @property
+    def processes_per_replica(self) -> int:
+        """How many processes a launcher starts in each replica: one per GPU, or one without GPUs."""
+        return self.gpus_per_replica or 1
 
     @property
     def legal_sizes(self) -> tuple[int, ...] | None:
@@ -358,3 +484,20 @@ class UnifiedJob(msgspec.Struct, kw_only=True, dict=True):
     @cached_property
     def _read(self) -> tuple[Spec, tuple[str, ...]]:
         return read_tolerantly(self.raw_spec, Spec, "spec")
+
+
+def with_tolerations(job: UnifiedJob, more: Iterable[Mapping[str, Any]]) -> UnifiedJob:
+    """The same job with these tolerations added. What cannot be read of it stays as it is."""
+    spec = _copy(job.raw_spec)
+    replicas = spec["replicaSpec"] = _copy(spec.get("replicaSpec"))
+    template = replicas["template"] = _copy(replicas.get("template"))
+    pod = template["spec"] = _copy(template.get("spec"))
+    own = pod.get("tolerations")
+    tolerated = [*own] if isinstance(own, list) else []
+    tolerated += [dict(one) for one in more if one not in tolerated]
+    pod["tolerations"] = tolerated
+    return UnifiedJob(metadata=job.metadata, raw_spec=spec, raw_status=job.raw_status)
+
+
+def _copy(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}

@@ -1,4 +1,7 @@
-"""A UnifiedJob as the scheduler sees it: sizes in GPUs, what their nodes must have, who goes first."""
+"""A UnifiedJob as the scheduler sees it: its sizes, what its nodes must have, its priority.
+
+Sizes count GPUs, or the replicas of a CPU-only job.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,17 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from batuta.backends.kube import names
-from batuta.backends.kube.share_units import whole_units_mib
+from batuta.backends.kube.names import whole_units_mib
+from batuta.backends.kube.unified_job.crd import broken_rules
 from batuta.backends.kube.unified_job.model import Spec, UnifiedJob
-from batuta.backends.kube.unified_job.node_wishes import NodeWishes, node_wishes
-from batuta.backends.kube.unified_job.pod_requests import PodRequests, pod_requests
-from batuta.backends.kube.unified_job.quantity import parse_quantity
-from batuta.backends.kube.unified_job.rules import broken_rules
-from batuta.core.curve import power_curve
+from batuta.backends.kube.unified_job.node_requirements import (
+    NodeRequirements,
+    PodRequests,
+    node_requirements,
+    parse_quantity,
+    pod_requests,
+)
+from batuta.core.curve import linear_curve, power_curve
 from batuta.core.job import ANY_TYPE, ANYWHERE, Job, JobKind, Share, Spread, Topology
 from batuta.core.node_table import OFFERS_SHARES
 from batuta.spec.task_job import LONGEST_CURVE, NEVER_S, PRIOR_EXPONENT, PRIOR_RESTART_S, prior_work_s
@@ -47,8 +54,8 @@ def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
     """The job, or everything that is wrong with it. `priorities` has each PriorityClass's number."""
     spec = job.spec
     pod = _pod_of(spec)
-    requests, wishes = pod_requests(pod), node_wishes(pod)
-    faults = [*job.unreadable, *requests.faults, *wishes.faults]
+    requests, requirements = pod_requests(pod), node_requirements(pod)
+    faults = [*job.unreadable, *requests.faults, *requirements.faults]
     if not faults:
         faults += broken_rules(job)
     faults += _gpu_faults(spec, requests)
@@ -67,7 +74,7 @@ def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
         faults.append(f"metadata.creationTimestamp: {job.metadata.creation_timestamp!r} is not a time")
     if faults or submit_s is None:
         return Faults(tuple(dict.fromkeys(faults)))
-    converted = _build(job, submit_s, share, topology, requests, wishes, priorities)
+    converted = _build(job, submit_s, share, topology, requests, requirements, priorities)
     remaining = converted.faults()
     return Faults(tuple(remaining)) if remaining else converted
 
@@ -92,13 +99,15 @@ def _build(
     share: Share | None,
     topology: Topology,
     requests: PodRequests,
-    wishes: NodeWishes,
+    requirements: NodeRequirements,
     priorities: Mapping[str, int],
 ) -> Job:
     meta, spec, replicas = job.metadata, job.spec, job.spec.replica_spec
-    each, sizes = replicas.gpus_per_replica, replicas.legal_sizes
+    cpu_only, sizes = replicas.cpu_only, replicas.legal_sizes
+    # GPUs in each replica, or each replica alone.
+    each = replicas.gpus_per_replica or 1
     largest = replicas.largest * each
-    curve = power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT)
+    curve = linear_curve(1) if cpu_only else power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT)
     return Job(
         id=job.id,
         submit_s=submit_s,
@@ -106,7 +115,7 @@ def _build(
         min=replicas.min_replicas * each,
         max=largest,
         sizes=tuple(size * each for size in sizes) if sizes else None,
-        gpus_per_replica=each,
+        gpus_per_replica=replicas.gpus_per_replica,
         name=meta.name,
         user=meta.annotations.get(names.USER, ""),
         queue=queue_of(job),
@@ -114,18 +123,23 @@ def _build(
         priority=priorities.get(spec.priority_class_name, 0),
         kind=_KINDS.get(spec.job_type, JobKind.SCRIPT),
         application=meta.labels.get(names.APPLICATION, "") or meta.name,
-        gpu_types=tuple((name, 1.0) for name in wishes.gpu_types) or ANY_TYPE,
+        # A CPU-only job may select nodes by their GPUs, as by any label; it accepts no GPU.
+        gpu_types=ANY_TYPE if cpu_only else tuple((name, 1.0) for name in requirements.gpu_types),
         share=share,
         topology=topology,
         cpus_milli_per_gpu=-(-requests.amounts.get("cpu", 0) // each),
         memory_mib_per_gpu=-(-requests.amounts.get("memory", 0) // (_MIB * each)),
-        node_labels=wishes.labels if share is None else (*wishes.labels, OFFERS_SHARES),
-        node_terms=wishes.terms,
-        tolerations=wishes.tolerations if share is None else (*wishes.tolerations, names.SHARES_ONLY),
+        node_labels=requirements.labels if share is None else (*requirements.labels, OFFERS_SHARES),
+        node_terms=requirements.terms,
+        tolerations=requirements.tolerations
+        if share is None
+        else (*requirements.tolerations, names.SHARES_ONLY),
         curve=curve,
         work_s=prior_work_s(curve),
         restart_s=PRIOR_RESTART_S,
         checkpoint_interval_s=_checkpoint_interval_s(job),
+        restartable=replicas.restartable or spec.job_type == "ElasticHorovod",
+        time_limit_s=spec.active_deadline_seconds,
         trial_of=f"{meta.namespace}/{trial}" if (trial := meta.labels.get(names.TRIAL_RUN)) else None,
     )
 

@@ -1,25 +1,126 @@
-"""Supervises one replica: setup, the command, its output, signals, limits, and the end of all it forked."""
+"""Supervises one replica: setup, the command, its output, signals, limits, and the end of all it forked.
+
+A command leads a session of its own and dies with its runner. The runner creates the replica's folders and
+scripts, so that the server has less to do.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import time
 
-from batuta.backends.local.supervisor import child
-from batuta.backends.local.supervisor.family import Family
-from batuta.backends.local.supervisor.light import signal
-from batuta.backends.local.supervisor.output import Output
-from batuta.backends.local.supervisor.premises import lay_out
-from batuta.backends.local.supervisor.report import Report
-from batuta.backends.local.supervisor.requests import CheckpointRequests
+from batuta.backends.local.supervisor.lean_stdlib import PR_SET_PDEATHSIG, TYPE_CHECKING, prctl, signal
+from batuta.backends.local.supervisor.output_log import Output
+from batuta.backends.local.supervisor.process_tree import ReplicaProcesses
+from batuta.backends.local.supervisor.report import CheckpointRequests, Report
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, NoReturn
+
+    from batuta.backends.local.supervisor.mount_namespace import MountNamespace
+
+
+def start_command(
+    argv: list[str], env: dict[str, str], cwd: str, output: int, view: MountNamespace | None = None
+) -> int:
+    """Runs a command without input, its output in a descriptor; returns the pid once the command really runs.
+
+    `view` is what it sees beside what is there. OSError says what is wrong with the command, the directory
+    or the view.
+    """
+    reader, writer = os.pipe()  # a successful exec closes the writer, a failed one writes into it
+    runner = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become(argv, env, cwd, output, runner, view)
+        except OSError as problem:
+            os.write(writer, f"{problem.errno or 0} {problem.filename or argv[0]}".encode()[:2048])
+        finally:
+            os._exit(127)
+    os.close(writer)
+    with open(reader, encoding="utf-8", errors="replace") as file:
+        problem_text = file.read()
+    if problem_text:
+        os.waitpid(pid, 0)
+        number, _, what = problem_text.partition(" ")
+        raise OSError(int(number), os.strerror(int(number)), what)
+    return pid
+
+
+def _become(
+    argv: list[str], env: dict[str, str], cwd: str, output: int, runner: int, view: MountNamespace | None
+) -> NoReturn:
+    os.setsid()
+    if view is not None:
+        view.enter()  # before the line below: a change of credentials takes it back
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != runner:
+        os._exit(127)  # the runner was gone before the line above
+    # Handlers end with exec; what Python or the runner ignores would be ignored by the command too.
+    for name in ("SIGHUP", "SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.chdir(cwd)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    _exec(argv, env)
+
+
+def _exec(argv: list[str], env: dict[str, str]) -> NoReturn:
+    """As os.execvpe, which would first import `warnings`."""
+    name = argv[0]
+    if "/" in name:
+        os.execve(name, argv, env)
+    denied = False
+    for folder in env.get("PATH", os.defpath).split(":"):
+        try:
+            os.execve(os.path.join(folder, name), argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except PermissionError:
+            denied = True
+    raise OSError(errno.EACCES if denied else errno.ENOENT, "", name)
+
+
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def write_run_files(run_dir: str, spec: dict[str, Any]) -> OSError | None:
+    """Makes the folders that are not there yet, and writes the scripts; what was in the way."""
+    try:
+        for folder in spec.get("folders") or ():
+            _make_folder(folder)
+        for name, text in (spec.get("scripts") or {}).items():
+            _write_file(os.path.join(run_dir, name), text.encode("utf-8", "surrogateescape"))
+    except OSError as problem:
+        return problem
+    return None
+
+
+def _make_folder(folder: str) -> None:
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        return  # another replica was first, or another run
+
+
+def _write_file(path: str, data: bytes) -> None:
+    file = os.open(path, _CREATE_FLAGS, 0o600)  # there may be secrets in it
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    finally:
+        os.close(file)
+
 
 _SWEEP_S = 10.0
+_REMOVE_S = 30.0
 _RETRY_S = 1.0
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.05, 2.0
 
@@ -38,8 +139,12 @@ class Supervisor:
         self._stop_at: float | None = None
         self._look_at: float | None = None
         self._look_in_s = 0.0
-        self._family = Family()
-        self._obstacle = lay_out(report.run_dir, spec)
+        self._cleanup: list[str] | None = spec.get("cleanup")
+        """Removes the container, once; None where there is none, or no more."""
+        self._removing = 0
+        self._processes = ReplicaProcesses(spec["run_id"] if self._cleanup else None)
+        self._obstacle = write_run_files(report.run_dir, spec)
+        self._view = _view(report.run_dir, spec)
         self._output = Output(spec["log"], int(spec["log_cap_bytes"]))
         self._requests = CheckpointRequests(spec.get("checkpoint_request"))
         self._wake, self._waker = os.pipe()
@@ -58,6 +163,8 @@ class Supervisor:
         try:
             if self._obstacle is not None:
                 raise self._obstacle
+            if self._view is not None:
+                self._view.prepare()
             self._step(0.0)  # what the server asked before we could listen
             why = self._stopping() or self._set_up() or self._run()
         except OSError as problem:
@@ -65,6 +172,8 @@ class Supervisor:
             self._report.error = f"{problem.filename or 'runner'}: {problem.strerror}"
             self._output.log.note(f"cannot start: {self._report.error}")
         self._sweep()
+        if self._view is not None:
+            self._view.leave()
         self._output.take_rest()
         self._output.log.close()
         self._requests.close()
@@ -74,12 +183,27 @@ class Supervisor:
             time.sleep(_RETRY_S)  # a full disk: the exit code is worth waiting for
 
     def _set_up(self) -> str | None:
-        """Prepares the node, once for all replicas on it; why the replica ends here, if it does."""
-        argv, marker = self._spec.get("setup"), self._spec.get("setup_marker")
-        if not argv or (marker and os.path.exists(marker)):
+        """Prepares the node, and waits until all replicas have; why the replica ends here, if it does."""
+        if not self._spec.get("setup"):
+            return None
+        return self._prepare() or self._await_others()
+
+    def _await_others(self) -> str | None:
+        """Waits for the setups of the other replicas: none runs before all are prepared."""
+        pause_s = 0.01
+        for marker in self._spec.get("setup_awaits") or ():
+            while self._stopped_by is None and not os.path.exists(marker):
+                self._step(pause_s)
+                pause_s = min(pause_s * 1.5, 0.25)
+        return self._stopping()
+
+    def _prepare(self) -> str | None:
+        """Runs the setup of this replica, unless it was done before."""
+        argv, marker = self._spec["setup"], self._spec.get("setup_marker")
+        if marker and os.path.exists(marker):
             return None
         self._report.phase("setup")
-        lock = self._lock(marker + ".lock") if marker else -1
+        lock = self._lock(self._spec["setup_lock"]) if marker else -1
         try:
             if self._stopping() or (marker and os.path.exists(marker)):
                 return self._stopping()
@@ -112,13 +236,19 @@ class Supervisor:
         return self._stopped_by or "exited"
 
     def _start(self, argv: list[str], *, setup: bool) -> None:
-        env = dict(self._spec["env"], BATUTA_RUN=self._spec["run_id"])
+        env = dict(self._spec["env"])
+        if not self._cleanup:
+            env["BATUTA_RUN"] = self._spec["run_id"]  # of a container, what runs inside has it
         if setup:
-            env.update(self._spec.get("setup_env") or {})
+            for name, value in (self._spec.get("setup_env") or {}).items():
+                if value is None:
+                    env.pop(name, None)
+                else:
+                    env[name] = value
         self._status = None
-        self._family.main = child.start(argv, env, self._spec["cwd"], self._output.writer)
+        self._processes.main = start_command(argv, env, self._spec["cwd"], self._output.writer, self._view)
         self._childless = False
-        self._report.child_started(self._family.main, setup=setup)
+        self._report.child_started(self._processes.main, setup=setup)
 
     def _stopping(self) -> str | None:
         """Why the replica is being stopped, if it is."""
@@ -160,7 +290,7 @@ class Supervisor:
                 self._stop("time-limit")
                 continue
             if self._look_at is not None and now >= self._look_at:
-                self._family.ask_orphans_to_end()
+                self._processes.ask_orphans_to_end()
                 self._look_again(now, min(self._look_in_s * 2.0, _LAST_LOOK_S))
             times = [at - now for at in (self._kill_at, self._stop_at, self._look_at) if at is not None]
             self._step(min(times, default=None))
@@ -200,7 +330,7 @@ class Supervisor:
         elif number == signal.SIGUSR1:
             self._report.checkpoint_request = self._requests.add()
             self._report.flush()
-            self._family.ask_for_checkpoint()
+            self._processes.ask_for_checkpoint()
         elif self._stopped_by is None:
             self._stop("stopped")
         else:
@@ -215,8 +345,10 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            if pid == self._family.main:
+            if pid == self._processes.main:
                 self._status = status
+            if pid == self._removing:
+                self._removing = 0
 
     # -------------------------------------------------------------------------------------------- the end
 
@@ -226,7 +358,7 @@ class Supervisor:
         self._stop_at = None
         self._kill_at = now + float(self._spec["grace_s"])
         self._report.phase("stopping")
-        self._family.ask_to_end()
+        self._processes.ask_to_end()
         self._look_again(now, _FIRST_LOOK_S)
 
     def _look_again(self, now: float, in_s: float) -> None:
@@ -236,18 +368,43 @@ class Supervisor:
     def _sweep(self) -> None:
         """Kills all that is left, for as long as it takes, but not for ever."""
         self._reap()
-        if not self._family.adopts_orphans:
-            self._family.kill(groups=False)
+        self._remove_container()
+        if not self._processes.adopts_orphans:
+            self._processes.kill(groups=False)
         give_up = time.monotonic() + _SWEEP_S
         rounds = 0
         while not self._childless and not self._swept:
-            left = self._family.kill(groups=rounds >= 3)
+            left = self._processes.kill(groups=rounds >= 3)
             if time.monotonic() > give_up:
                 self._report.survivors = left
                 self._swept = True
             rounds += 1
             self._step(0.0 if rounds < 100 else 0.02)
             self._reap()
+
+    def _remove_container(self) -> None:
+        """Has the runtime end and remove the container, if there is one: only it can tidy up after itself."""
+        argv, self._cleanup = self._cleanup, None
+        if not argv:
+            return
+        try:
+            self._removing = start_command(argv, self._spec["env"], "/", self._output.writer)
+        except OSError:
+            return
+        self._childless = False
+        give_up = time.monotonic() + _REMOVE_S
+        while self._removing and time.monotonic() < give_up:
+            self._step(0.05)
+            self._reap()
+
+
+def _view(run_dir: str, spec: dict[str, Any]) -> MountNamespace | None:
+    """What the replica sees beside what is there; None for nothing."""
+    if not spec.get("view"):
+        return None
+    from batuta.backends.local.supervisor.mount_namespace import MountNamespace
+
+    return MountNamespace(spec["view"], spec["view_locks"], os.path.join(run_dir, "view"))
 
 
 def _touch(path: str) -> None:

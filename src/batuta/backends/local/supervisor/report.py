@@ -1,17 +1,80 @@
-"""What the server learns of a replica: `state.json`, and a ring at its doorbell."""
+"""What a runner reports of its replica: `state.json`, the doorbell, and checkpoint requests.
+
+A status file is replaced as a whole, also when the disk has become full.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 
-from batuta.backends.local.supervisor import tree
-from batuta.backends.local.supervisor.light import dump
-from batuta.backends.local.supervisor.status_file import StatusFile
+from batuta.backends.local.supervisor import process_tree
+from batuta.backends.local.supervisor.lean_stdlib import TYPE_CHECKING, dump
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+
+_SIZE_BYTES = 4096
+
+
+class StatusFile:
+    """Publishes a text under a path: a reader sees the old text or the new one, never a part.
+
+    The next version is written into a spare file that has its space already, and is renamed. That frees the
+    space of the old version, of which the next spare is made. So the last news of a replica (its exit code)
+    can be written on a disk that its own output has filled.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._spare_path = path + ".spare"
+        self._spare = -1
+        self._make_spare()
+
+    def replace(self, text: str) -> bool:
+        """Publishes a text; False when it could not be written."""
+        if self._spare < 0 and not self._make_spare():
+            return False
+        data = text.encode()
+        try:
+            if os.pwrite(self._spare, data, 0) < len(data):
+                return False
+            os.ftruncate(self._spare, len(data))
+            os.rename(self._spare_path, self._path)
+        except OSError:
+            self._drop_spare()  # it may be gone, with the whole directory
+            return False
+        os.close(self._spare)
+        self._spare = -1
+        self._make_spare()
+        return True
+
+    def close(self) -> None:
+        """Gives the spare space back."""
+        self._drop_spare()
+
+    def _make_spare(self) -> bool:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            self._spare = os.open(self._spare_path, flags, 0o600)
+            if os.write(self._spare, b" " * _SIZE_BYTES) == _SIZE_BYTES:
+                return True
+        except OSError:
+            pass
+        self._drop_spare()
+        return False
+
+    def _drop_spare(self) -> None:
+        if self._spare < 0:
+            return
+        os.close(self._spare)
+        self._spare = -1
+        try:
+            os.unlink(self._spare_path)
+        except OSError:
+            return  # gone already
+
 
 _LONGEST_ERROR = 1000
 _MOST_SURVIVORS = 50
@@ -35,8 +98,8 @@ class Report:
             "phase": None,
             "run_id": run_id,
             "runner_pid": os.getpid(),
-            "runner_start": tree.start_of(os.getpid()),
-            "boot_id": tree.boot_id(),
+            "runner_start": process_tree.start_of(os.getpid()),
+            "boot_id": process_tree.boot_id(),
             "child_pid": None,
             "child_start": None,
             "begun_s": time.time(),
@@ -48,7 +111,7 @@ class Report:
         }
 
     def child_started(self, pid: int, *, setup: bool) -> None:
-        self._state.update(child_pid=pid, child_start=tree.start_of(pid))
+        self._state.update(child_pid=pid, child_start=process_tree.start_of(pid))
         if not setup:
             self._state["run_begun_s"] = time.time()
 
@@ -70,7 +133,7 @@ class Report:
         self.unsaved = True
 
     def is_moot(self) -> bool:
-        """Whether nobody can ever read it: the directory is gone."""
+        """Whether the state can never be read: the run's directory is gone."""
         return not os.path.isdir(self.run_dir)
 
     def flush(self) -> bool:
@@ -103,3 +166,30 @@ class Report:
             pass
         finally:
             os.close(bell)
+
+
+class CheckpointRequests:
+    """Writes the number of the latest request. It has its space already, should the disk be full by then."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._file = StatusFile(path) if path else None
+
+    def add(self) -> int:
+        """Makes a new request; its number."""
+        number = self._latest() + 1
+        if self._file:
+            self._file.replace(f"{number}\n")
+        return number
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+    def _latest(self) -> int:
+        """The number in the file: a former run's, if they share it."""
+        try:
+            with open(self._path or "", encoding="utf-8") as file:
+                return int(file.read(32))
+        except (OSError, ValueError):
+            return 0

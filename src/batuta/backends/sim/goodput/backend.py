@@ -1,4 +1,4 @@
-"""Simulated machines for the goodput model: every job runs a whole round with what it holds."""
+"""The simulated backend of the goodput model: every job runs a whole round with the GPUs that it holds."""
 
 from __future__ import annotations
 
@@ -7,21 +7,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from batuta.backends.sim.goodput.application import Application, load_applications, save_points
-from batuta.backends.sim.goodput.fixed_knowledge import FixedTruth, fixed_knowledge
+from batuta.backends.sim.goodput.estimators import (
+    Estimate,
+    Estimator,
+    FixedBatchOracle,
+    ObservedJob,
+    TunedBatchOracle,
+    make_fixed_estimator,
+    make_tuned_estimator,
+)
 from batuta.backends.sim.goodput.job import FixedBatch, GoodputJob
-from batuta.backends.sim.goodput.knowledge import Belief, Knowledge, Observed
-from batuta.backends.sim.goodput.lengths import Lengths
-from batuta.backends.sim.goodput.lessons import Exploration
-from batuta.backends.sim.goodput.tuned_knowledge import TunedTruth, tuned_knowledge
+from batuta.backends.sim.goodput.model import Exploration
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Placement
-from batuta.core.command import Command, Preempt, Stop
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job, JobId, JobState
-from batuta.core.node_sizes import node_sizes
+from batuta.core.plan import Command, Preempt, Stop
+from batuta.core.sizes import node_sizes
 from batuta.spec.problem import InputError, Problem, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class JobLengths:
+    """Each job runs for a share of its epochs, drawn evenly between two shares."""
+
+    least: float = 1.0
+    most: float = 1.0
+    seed: int = 0
+
+    @staticmethod
+    def parse(text: str, seed: int = 0) -> JobLengths:
+        """`0.2-1`: between a fifth of the epochs and all of them."""
+        least, _, most = text.partition("-")
+        try:
+            found = JobLengths(float(least), float(most or least), seed)
+        except ValueError:
+            found = JobLengths(0.0)
+        if not 0 < found.least <= found.most <= 1:
+            raise InputError.of(f"lengths {text!r} are no shares of a job's epochs", fix="for example 0.2-1")
+        return found
+
+    def draw(self, epochs: Sequence[int]) -> list[int]:
+        """Epochs of each job, at least one."""
+        if self.least == self.most == 1.0:
+            return list(epochs)
+        shares = np.random.default_rng(self.seed).uniform(self.least, self.most, len(epochs))
+        return [max(1, round(whole * share)) for whole, share in zip(epochs, shares.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +64,30 @@ class Tuning:
     """How jobs tune their batch size."""
 
     every_size: bool = False
-    """Whether they may have any number of GPUs; else only sizes that fill nodes."""
+    """Whether they may have any number of GPUs; otherwise only sizes that fill nodes."""
     explores: Exploration = field(default_factory=Exploration)
-    """How far beyond what was tried they may go."""
+    """How far beyond measured sizes they may go."""
 
 
 @dataclass(slots=True)
 class GoodputBackend:
-    """One run of the goodput replay. Events carry their true second, but are told at the end of the round."""
+    """One run of the goodput replay. Events have their true time, but come at the end of the round."""
 
     jobs: Sequence[Job]
     nodes: Sequence[Node]
-    models: dict[JobId, Observed]
+    models: dict[JobId, ObservedJob]
     round_s: float
-    knowledge: Knowledge | None
-    """What the scheduler is told; None: nothing."""
+    estimator: Estimator | None
+    """The source of the scheduler's estimates; None: it gets none."""
     tunes: bool = False
     """Whether jobs tune their batch size."""
     now_s: float = 0.0
     lost_gpu_s: dict[JobId, float] = field(default_factory=dict)
     _index: dict[NodeName, int] = field(default_factory=dict)
-    _alive: dict[JobId, Observed] = field(default_factory=dict)
-    _told: dict[JobId, SpeedCurve] = field(default_factory=dict)
+    _alive: dict[JobId, ObservedJob] = field(default_factory=dict)
+    _reported: dict[JobId, SpeedCurve] = field(default_factory=dict)
     _arrived: int = 0
-    _truth: Knowledge | None = None
+    _truth: Estimator | None = None
 
     @staticmethod
     def of(
@@ -63,20 +98,20 @@ class GoodputBackend:
         restart_s: float,
         knowledge: str,
         tuning: Tuning | None = None,
-        lengths: Lengths = Lengths(),  # noqa: B008  (frozen)
+        lengths: JobLengths = JobLengths(),  # noqa: B008  (frozen)
     ) -> GoodputBackend:
         """`tuning` says how jobs choose their batch size; None: they keep that of their request."""
         applications = load_applications(profiles)
         gpus = sum(node.gpus for node in nodes)
         jobs: list[Job] = []
-        models: dict[JobId, Observed] = {}
+        models: dict[JobId, ObservedJob] = {}
         problems: list[Problem] = []
         width = max((node.gpus for node in nodes), default=1)
         sizes = tuple(range(1, gpus + 1)) if tuning and tuning.every_size else node_sizes(gpus, width)
-        known = (
-            tuned_knowledge(knowledge, sizes, width, tuning.explores)
+        estimator = (
+            make_tuned_estimator(knowledge, sizes, width, tuning.explores)
             if tuning
-            else fixed_knowledge(knowledge)
+            else make_fixed_estimator(knowledge)
         )
         epochs = lengths.draw([_epochs_of(sim, applications) for sim in sims])
         for sequence, sim in enumerate(sims):
@@ -91,23 +126,23 @@ class GoodputBackend:
                 )
                 continue
             batch = application.profile.max_batch if tuning else request.batch_size
-            mode = known.mode(application, sim.job.id, batch) if known else FixedBatch(batch)
+            mode = estimator.mode(application, sim.job.id, batch) if estimator else FixedBatch(batch)
             model = GoodputJob(application, mode, restart_s, epochs[sequence])
             most = max(1, min(application.profile.max_gpus(batch), gpus))
-            seen = models[sim.job.id] = Observed(sim.job.id, model, batch, most)
-            belief = known.belief(seen) if known else Belief(sim.job.curve, sim.job.work_s)
+            observed = models[sim.job.id] = ObservedJob(sim.job.id, model, batch, most)
+            estimate = estimator.estimate(observed) if estimator else Estimate(sim.job.curve, sim.job.work_s)
             job = replace(
                 sim.job,
                 sequence=sequence,
                 max=max(most, request.num_replicas),
-                curve=belief.curve,
-                work_s=belief.remaining_s,
+                curve=estimate.curve,
+                work_s=estimate.remaining_s,
                 restart_s=restart_s,
             )
             jobs.append(_sized(job, tuple(n for n in sizes if n <= most)) if tuning else job)
         if problems:
             raise InputError(problems)
-        return GoodputBackend(jobs, nodes, models, round_s, known, tuning is not None)
+        return GoodputBackend(jobs, nodes, models, round_s, estimator, tuning is not None)
 
     def __post_init__(self) -> None:
         self._index = {node.name: i for i, node in enumerate(self.nodes)}
@@ -122,26 +157,30 @@ class GoodputBackend:
         return len(self._alive) + len(self.jobs) - self._arrived
 
     def close(self) -> None:
-        """Keeps what had to be interpolated, so that the next run starts faster."""
+        """Saves interpolated step times, so that the next run starts faster."""
         if self.tunes:
-            for seen in {seen.application: seen for seen in self.models.values()}.values():
-                self.alone_s(seen.id, 1.0)  # so that the truth is looked up before it is kept
-        save_points({seen.application: seen.model.application for seen in self.models.values()})
+            for observed in {observed.application: observed for observed in self.models.values()}.values():
+                self.alone_s(observed.id, 1.0)  # interpolates the true step times, which are saved below
+        save_points({observed.application: observed.model.application for observed in self.models.values()})
 
     def alone_s(self, job: JobId, gpus: float) -> float:
         """Time from start to end on a fair share, from the true model."""
-        seen = self.models[job]
-        fresh = GoodputJob(seen.model.application, FixedBatch(seen.batch_size), epochs=seen.model.epochs)
-        twin = Observed(job, fresh, seen.batch_size, seen.most_gpus)
-        belief = self._true().belief(twin)
-        n = max(1, min(int(gpus), seen.most_gpus))
-        speed = max(belief.curve.speeds[1 : n + 1]) * min(gpus, 1.0)
-        return belief.remaining_s / speed + seen.model.restart_s
+        observed = self.models[job]
+        fresh = GoodputJob(
+            observed.model.application, FixedBatch(observed.batch_size), epochs=observed.model.epochs
+        )
+        fresh_job = ObservedJob(job, fresh, observed.batch_size, observed.max_gpus)
+        estimate = self._true().estimate(fresh_job)
+        n = max(1, min(int(gpus), observed.max_gpus))
+        speed = max(estimate.curve.speeds[1 : n + 1]) * min(gpus, 1.0)
+        return estimate.remaining_s / speed + observed.model.restart_s
 
-    def _true(self) -> Knowledge:
+    def _true(self) -> Estimator:
         if self._truth is None:
             gpus, width = sum(node.gpus for node in self.nodes), max(node.gpus for node in self.nodes)
-            self._truth = TunedTruth(node_sizes(gpus, width), width) if self.tunes else FixedTruth()
+            self._truth = (
+                TunedBatchOracle(node_sizes(gpus, width), width) if self.tunes else FixedBatchOracle()
+            )
         return self._truth
 
     def next_events(self, until_s: float | None) -> list[ev.Event]:
@@ -150,27 +189,27 @@ class GoodputBackend:
         if until_s is not None:
             end_s = max(until_s, self.now_s)
         else:
-            # Nobody has to be decided on: jump to the end of the round in which the next job arrives.
+            # No job waits for a decision: jump to the end of the round in which the next job arrives.
             ahead = self.jobs[self._arrived : self._arrived + 1]
             submit_s = ahead[0].submit_s if ahead and not self._alive else 0.0
             end_s = max(math.ceil(submit_s / self.round_s) * self.round_s, self.now_s + self.round_s)
         found: list[ev.Event] = []
         before = list(self._alive.values())
-        for seen in before:
-            self._advance(seen, end_s - self.now_s, found)
-        if self.knowledge is not None:
-            # All tell what they measured before anybody is judged by it.
-            alive = [seen for seen in before if seen.id in self._alive]
-            self.knowledge.round_over(alive)
-            for seen in alive:
-                self._tell(seen, end_s, found)
+        for observed in before:
+            self._advance(observed, end_s - self.now_s, found)
+        if self.estimator is not None:
+            # All measurements of the round count before any estimate is made from them.
+            alive = [observed for observed in before if observed.id in self._alive]
+            self.estimator.end_round(alive)
+            for observed in alive:
+                self._report(observed, end_s, found)
         self.now_s = end_s
         while self._arrived < len(self.jobs) and self.jobs[self._arrived].submit_s <= end_s:
             job = self.jobs[self._arrived]
             self._arrived += 1
-            seen = self._alive[job.id] = self.models[job.id]
+            observed = self._alive[job.id] = self.models[job.id]
             found.append(ev.JobSubmitted(job.submit_s, job))
-            self._tell(seen, end_s, found)
+            self._report(observed, end_s, found)
         found.sort(key=lambda event: event.time_s)
         return [*found, ev.TimePassed(end_s)]
 
@@ -192,29 +231,31 @@ class GoodputBackend:
                 done.append(ev.JobStarted(now_s, command.job))
         return done
 
-    def _advance(self, seen: Observed, seconds: float, found: list[ev.Event]) -> None:
-        model, begun_s = seen.model, self.now_s
+    def _advance(self, observed: ObservedJob, seconds: float, found: list[ev.Event]) -> None:
+        model, begun_s = observed.model, self.now_s
         if not model.placement:
             return
         restart_left_s = model.restart_left_s
         ended_after_s = model.advance(seconds)
         if restart_left_s and not model.restart_left_s:
-            found.append(ev.JobStarted(begun_s + restart_left_s, seen.id))
+            found.append(ev.JobStarted(begun_s + restart_left_s, observed.id))
         if ended_after_s is not None:
-            del self._alive[seen.id]
-            if self.knowledge is not None:
-                self.knowledge.ended(seen)
-            found.append(ev.JobEnded(begun_s + ended_after_s, seen.id, JobState.SUCCEEDED))
+            del self._alive[observed.id]
+            if self.estimator is not None:
+                self.estimator.job_ended(observed)
+            found.append(ev.JobEnded(begun_s + ended_after_s, observed.id, JobState.SUCCEEDED))
 
-    def _tell(self, seen: Observed, now_s: float, found: list[ev.Event]) -> None:
-        """Reports progress in the scheduler's terms; the curve only when it has changed."""
-        if self.knowledge is None:
+    def _report(self, observed: ObservedJob, now_s: float, found: list[ev.Event]) -> None:
+        """Reports the estimated time left; the curve only when it has changed."""
+        if self.estimator is None:
             return
-        belief = self.knowledge.belief(seen)
-        curve = None if self._told.get(seen.id) == belief.curve else belief.curve
+        estimate = self.estimator.estimate(observed)
+        curve = None if self._reported.get(observed.id) == estimate.curve else estimate.curve
         if curve is not None:
-            self._told[seen.id] = curve
-        found.append(ev.JobProgressed(now_s, seen.id, belief.remaining_s, curve, outlook=belief.outlook))
+            self._reported[observed.id] = curve
+        found.append(
+            ev.JobProgressed(now_s, observed.id, estimate.remaining_s, curve, outlook=estimate.outlook)
+        )
 
     def _shape(self, placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """GPUs per node, and the nodes, in the order of the workers."""
@@ -230,8 +271,8 @@ def _sized(job: Job, sizes: tuple[int, ...]) -> Job:
 
 
 def _epochs_of(sim: SimJob, applications: dict[str, Application]) -> int:
-    known = applications.get(sim.goodput.application) if sim.goodput else None
-    return known.efficiency.epochs if known else 1
+    application = applications.get(sim.goodput.application) if sim.goodput else None
+    return application.efficiency.epochs if application else 1
 
 
 def _unknown(sim: SimJob, applications: dict[str, Application]) -> Problem:

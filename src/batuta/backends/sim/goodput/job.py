@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from batuta.backends.sim.goodput.application import Application, EpochPlan, PerEpoch
-from batuta.backends.sim.goodput.batch import BatchSplit
-from batuta.backends.sim.goodput.efficiency import GradientStatistics
-from batuta.backends.sim.goodput.throughput import Placement, StepTime
+from batuta.backends.sim.goodput.application import (
+    Application,
+    BatchSplit,
+    EpochPlan,
+    PerEpoch,
+)
+from batuta.backends.sim.goodput.throughput import Placement
 
 RESTART_S = 30
 
 
 class BatchMode(Protocol):
-    """Says how a job splits its batch in each epoch, given the GPUs on each node."""
+    """How a job splits its batch in each epoch, given the GPUs on each node."""
 
     def plan(self, application: Application, placement: Placement) -> EpochPlan: ...
 
@@ -43,10 +45,7 @@ class TunedBatch:
 
 
 class ChosenBatch:
-    """The split that a function of (placement, epoch) names, asked again in each epoch and each round.
-
-    For policies that tune with what they have learned instead of the truth.
-    """
+    """The split that a function of (placement, epoch) gives, asked again in each epoch and each round."""
 
     __slots__ = ("choose",)
 
@@ -63,15 +62,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class _OnDemand(Generic[T_co]):
-    """A value per epoch that is asked for each time, because the answer may change."""
+    """A value per epoch, computed at each access because it may change."""
 
-    __slots__ = ("_ask",)
+    __slots__ = ("_compute",)
 
-    def __init__(self, ask: Callable[[int], T_co]) -> None:
-        self._ask = ask
+    def __init__(self, compute: Callable[[int], T_co]) -> None:
+        self._compute = compute
 
     def __getitem__(self, epoch: int) -> T_co:
-        return self._ask(epoch)
+        return self._compute(epoch)
 
 
 class GoodputJob:
@@ -161,24 +160,6 @@ class GoodputJob:
                 return seconds - left
         return None
 
-    def seconds_left(self) -> float:
-        """The least time (whole seconds after a restart) by which `advance` ends the job as it is placed.
-
-        Infinite without GPUs. The end itself may lie up to a second earlier, because an epoch is rounded.
-        """
-        if self.finished:
-            return 0
-        if not self.placement:
-            return math.inf
-        needed = 0
-        for epoch in range(self._last, self.epoch - 1, -1):
-            start = self.progress if epoch == self.epoch else self._thresholds[epoch]
-            goal, goodput = self._thresholds[epoch + 1], self._goodputs[epoch]
-            needed = max(needed + round((goal - start) / goodput), math.ceil((goal - start) / goodput))
-            if start + goodput * needed < goal:  # `advance` compares progress, and a product may fall short
-                needed += 1
-        return self.restart_left_s + needed
-
     @property
     def epochs(self) -> int:
         """How many it runs for."""
@@ -210,21 +191,6 @@ class GoodputJob:
     def remaining_iterations(self, batch: int) -> float:
         """Iterations of the epochs after the current one at a total batch size; 1 if there are none."""
         return self.application.efficiency.remaining_iterations(batch, self.epoch)
-
-    def measured(self) -> tuple[StepTime, GradientStatistics] | None:
-        """What a scheduler may see of this job now: its step time and its gradient statistics."""
-        split = self.split
-        time = self.application.throughput.at(self.placement, split.local) if split else None
-        if split is None or time is None:
-            return None
-        return time, self.application.efficiency.statistics(split.total(self.gpus), self.epoch)
-
-    def fork(self) -> GoodputJob:
-        """An independent copy; what is tabulated stays shared."""
-        twin = GoodputJob.__new__(GoodputJob)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
-        return twin
 
     def _running(self) -> bool:
         return bool(self.placement) and not self.finished

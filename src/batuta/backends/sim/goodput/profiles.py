@@ -1,21 +1,175 @@
-"""What was measured of each application: step times by placement, training statistics by batch size."""
+"""Profiles of applications: measured step times by placement, training statistics by batch size.
+
+They are read from CSV files, whose problems are all reported with file and line, and cached as arrays. A
+fault in the cache is never a fault of the run.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import io
+import math
+import os
 import re
-from collections.abc import Iterable
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.backends.sim.goodput import csv_table
-from batuta.backends.sim.goodput.cache import read_arrays, write_arrays
 from batuta.core.arrays import FloatArray, IntArray, frozen
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, read_text
+
+
+def cache_folder() -> Path | None:
+    """`$XDG_CACHE_HOME/batuta/goodput`, else below `~/.cache`; None for a user without a home."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(named).is_absolute():  # the XDG specification: a relative path is to be ignored
+        return Path(named, "batuta", "goodput")
+    try:
+        return Path.home() / ".cache" / "batuta" / "goodput"
+    except RuntimeError:
+        return None
+
+
+def read_arrays(name: str) -> dict[str, NDArray[Any]] | None:
+    """What was stored under this name, or None when it is absent, cut short or not readable."""
+    folder = cache_folder()
+    if folder is None:
+        return None
+    try:
+        # Opened here, because NumPy leaves a file open that turns out to be broken.
+        with (folder / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            return {key: stored[key] for key in stored.files}
+    except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def write_arrays(name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Stores under this name; a reader sees the old or the new file, never a part."""
+    folder = cache_folder()
+    if folder is None:
+        return
+    unfinished: str | None = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, unfinished = tempfile.mkstemp(dir=folder, prefix=f".{name}-", suffix=".tmp")
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, **dict[str, Any](arrays))
+        os.replace(unfinished, folder / f"{name}.npz")
+    except OSError:  # read-only or full: the next run reads the sources again
+        if unfinished is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(unfinished)
+
+
+Parser: TypeAlias = Callable[[str], Any]
+"""Makes a value of a cell, or raises ValueError with the words that complete `column is …`."""
+
+Row: TypeAlias = tuple[int, dict[str, Any]]
+"""Line number and values by column."""
+
+
+def read_rows(path: Path, columns: Mapping[str, Parser], problems: list[Problem]) -> list[Row]:
+    """The rows without fault; what is wrong with the file or with other rows is added to `problems`."""
+    try:
+        reader = csv.reader(io.StringIO(read_text(path), newline=""))
+    except InputError as error:
+        problems.extend(error.problems)
+        return []
+    before = len(problems)
+    try:
+        header = [cell.strip() for cell in next(reader)]
+        fix = f"the first line should be {','.join(columns)}"
+        problems.extend(
+            Problem(f"column {name} is missing", str(path), 1, fix=fix)
+            for name in columns
+            if name not in header
+        )
+        rows = [] if len(problems) > before else _parse_rows(path, reader, header, columns, problems)
+    except csv.Error as error:
+        problems.append(Problem(f"is not CSV: {error}", str(path), reader.line_num))
+        return []
+    if not rows and len(problems) == before:
+        problems.append(Problem("has no rows", str(path), 1))
+    return rows
+
+
+def _parse_rows(
+    path: Path, reader: Any, header: list[str], columns: Mapping[str, Parser], problems: list[Problem]
+) -> list[Row]:
+    places = [(name, header.index(name), parse) for name, parse in columns.items()]
+    rows: list[Row] = []
+    for cells in reader:
+        line = reader.line_num
+        if not cells:
+            continue  # a blank line, as at the end of a file written by hand
+        if len(cells) != len(header):
+            text = f"has {len(cells)} fields, the header has {len(header)}"
+            problems.append(Problem(text, str(path), line))
+            continue
+        values = {}
+        for name, place, parse in places:
+            try:
+                values[name] = parse(cells[place].strip())
+            except ValueError as error:
+                problems.append(Problem(f"{name} {error}", str(path), line))
+        if len(values) == len(places):
+            rows.append((line, values))
+    return rows
+
+
+def parse_number(cell: str) -> float:
+    """A finite number."""
+    try:
+        value = float(_plain(cell))
+    except ValueError:
+        raise ValueError(f"is not a number: {cell!r}") from None
+    if not math.isfinite(value):
+        raise ValueError(f"is not a finite number: {cell!r}")
+    return value
+
+
+def parse_at_least_zero(cell: str) -> float:
+    """A finite number that is not negative."""
+    value = parse_number(cell)
+    if value < 0:
+        raise ValueError(f"is negative: {cell}")
+    return value
+
+
+def parse_above_zero(cell: str) -> float:
+    """A finite number greater than zero."""
+    value = parse_number(cell)
+    if value <= 0:
+        raise ValueError(f"is not above zero: {cell}")
+    return value
+
+
+def parse_count(cell: str) -> int:
+    """A whole number of at least one."""
+    try:
+        value = int(_plain(cell))
+    except ValueError:
+        raise ValueError(f"is not a whole number: {cell!r}") from None
+    if not 1 <= value < 2**31:
+        raise ValueError(f"is not between 1 and 2³¹: {cell}")
+    return value
+
+
+def _plain(cell: str) -> str:
+    # Python reads 1_000 and digits of other scripts as numbers; in a measured file both are damage.
+    if "_" in cell or not cell.isascii():
+        raise ValueError
+    return cell
+
 
 LAYOUT = 1
 """Raise when what the cache holds changes its meaning."""
@@ -125,7 +279,7 @@ def _load_app(folder: Path, problems: list[Problem]) -> AppProfile | None:
         try:
             return _from_arrays(folder.name, digest, rule, cached)
         except (IndexError, TypeError, ValueError):
-            pass  # written by another hand: read the sources instead
+            pass  # not written by this version: read the sources instead
     before = len(problems)
     arrays = {
         **_read_placements(folder / "placements.csv", problems),
@@ -164,15 +318,15 @@ def _digest(heading: str, paths: Iterable[Path]) -> str:
 
 
 def _read_placements(path: Path, problems: list[Problem]) -> dict[str, NDArray[Any]]:
-    columns = {"placement": _digits, "local_bsz": csv_table.count, **_TIMES}
-    rows = csv_table.read_rows(path, columns, problems)
+    columns = {"placement": _digits, "local_bsz": parse_count, **_TIMES}
+    rows = read_rows(path, columns, problems)
     _check_times(path, rows, ("placement", "local_bsz"), problems)
     return _columns(rows, "placements", ("placement", "local_bsz"), ("step_time", "sync_time"))
 
 
 def _read_scalability(path: Path, problems: list[Problem]) -> dict[str, NDArray[Any]]:
     whole = ("num_nodes", "num_replicas", "local_bsz")
-    rows = csv_table.read_rows(path, {**dict.fromkeys(whole, csv_table.count), **_TIMES}, problems)
+    rows = read_rows(path, {**dict.fromkeys(whole, parse_count), **_TIMES}, problems)
     _check_times(path, rows, whole, problems)
     return _columns(rows, "scalability", whole, ("step_time", "sync_time"))
 
@@ -181,16 +335,14 @@ def _read_validations(
     folder: Path, files: dict[int, Path], rule: Rule, problems: list[Problem]
 ) -> dict[str, NDArray[Any]]:
     if not files:
-        problems.append(
-            Problem("the file is missing", str(folder / "validation-B.csv"), fix="B: a batch size")
-        )
+        problems.append(Problem("no such file", str(folder / "validation-B.csv"), fix="B: a batch size"))
         return {}
     names = ("progress", "iteration", "grad_sqr", "grad_var")
-    columns = {**dict.fromkeys(names, csv_table.at_least_zero), "metric": csv_table.number}
+    columns = {**dict.fromkeys(names, parse_at_least_zero), "metric": parse_number}
     tables = []
     for path in files.values():
         before = len(problems)
-        rows = csv_table.read_rows(path, columns, problems)
+        rows = read_rows(path, columns, problems)
         _check_epochs(path, rows, problems)
         if len(problems) == before and rule.epochs and len(rows) < rule.epochs:
             problems.append(Problem(f"has {len(rows)} epochs, {folder.name} needs {rule.epochs}", str(path)))
@@ -204,7 +356,7 @@ def _read_validations(
     return {"validation.batch_sizes": np.array(list(files), np.int64), **arrays}
 
 
-_TIMES = {"step_time": csv_table.above_zero, "sync_time": csv_table.at_least_zero}
+_TIMES = {"step_time": parse_above_zero, "sync_time": parse_at_least_zero}
 
 
 def _digits(cell: str) -> int:
@@ -213,9 +365,7 @@ def _digits(cell: str) -> int:
     return int(cell)
 
 
-def _check_times(
-    path: Path, rows: list[csv_table.Row], key: tuple[str, ...], problems: list[Problem]
-) -> None:
+def _check_times(path: Path, rows: list[Row], key: tuple[str, ...], problems: list[Problem]) -> None:
     seen: dict[tuple[int, ...], int] = {}
     for line, row in rows:
         first = seen.setdefault(tuple(row[name] for name in key), line)
@@ -225,7 +375,7 @@ def _check_times(
             problems.append(Problem("sync_time is longer than step_time", str(path), line))
 
 
-def _check_epochs(path: Path, rows: list[csv_table.Row], problems: list[Problem]) -> None:
+def _check_epochs(path: Path, rows: list[Row], problems: list[Problem]) -> None:
     before = 0.0
     for line, row in rows:
         if row["progress"] < before:
@@ -236,7 +386,7 @@ def _check_epochs(path: Path, rows: list[csv_table.Row], problems: list[Problem]
 
 
 def _columns(
-    rows: list[csv_table.Row], table: str, whole: tuple[str, ...], real: tuple[str, ...]
+    rows: list[Row], table: str, whole: tuple[str, ...], real: tuple[str, ...]
 ) -> dict[str, NDArray[Any]]:
     ints = {name: np.array([row[name] for _, row in rows], np.int64) for name in whole}
     floats = {name.replace("_time", "_s"): np.array([row[name] for _, row in rows], float) for name in real}

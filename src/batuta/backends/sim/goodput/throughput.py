@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.backends.sim.goodput.cache import read_arrays, write_arrays
-from batuta.backends.sim.goodput.profiles import AppProfile
+from batuta.backends.sim.goodput.profiles import AppProfile, read_arrays, write_arrays
 from batuta.core.arrays import FloatArray, IntArray
 
 Placement = tuple[int, ...]

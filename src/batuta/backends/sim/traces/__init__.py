@@ -1,1 +1,1 @@
-"""Workloads from files: one module per format, the recogniser, and a generator."""
+"""Workloads from trace files, and from a generator."""

@@ -1,9 +1,12 @@
 """Workloads from a seed, with the statistics of a real cluster.
 
-Sizes, durations and the weekly rhythm are Philly's (`philly_facts`); users follow a Zipf law, since few
-people submit most jobs in every published trace; elastic jobs, which no public trace has, get a size range,
-sometimes a list of legal sizes, and curves from three families. Every job has its own row of uniform numbers,
-so a longer workload begins with the same demands as a shorter one.
+Sizes, durations and the weekly rhythm are those of Philly: msr-fiddle/philly-traces (Jeon et al., ATC 2019,
+CC-BY-4.0) as prepared in petuum/adaptdl, 82,247 jobs from 2017-09-04 to 2017-12-22. Counts are exact; the
+log-normal mixtures were fitted to the logarithms of the durations by expectation maximisation, three parts
+for each class of sizes. Users follow a Zipf law, since few users submit most jobs in every published trace;
+elastic jobs, which no public trace has, get a size range, sometimes a list of legal sizes, and curves from
+three families. Every job has its own row of uniform numbers, so a longer workload begins with the same
+demands as a shorter one.
 
 Only `Generator.random` of PCG64 is used: its stream is fixed, whereas NumPy may change how it draws from
 other distributions. What is written is rounded, so the last bit of a logarithm does not show.
@@ -18,22 +21,118 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from itertools import accumulate
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
-from batuta.backends.sim.speed import LARGEST_JOB_GPUS, AlphaBeta, Amdahl, Power, SpeedModel
-from batuta.backends.sim.traces.arrivals import FLAT, HOUR_S, WeeklyRate, arrivals_at, arrivals_in
-from batuta.backends.sim.traces.philly_facts import (
-    JOBS_BY_GPUS,
-    JOBS_BY_HOUR,
-    JOBS_BY_WEEKDAY,
-    LogNormal,
-    duration_mixture,
-)
+from batuta.backends.sim.speed_models import LARGEST_JOB_GPUS, AlphaBeta, Amdahl, Power, SpeedModel
 from batuta.backends.sim.workload import SimJob, Workload
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job
 from batuta.spec.problem import InputError, Problem
+
+HOUR_S = 3600.0
+WEEK_HOURS = 168
+
+
+@dataclass(frozen=True, slots=True)
+class WeeklyRate:
+    """Relative arrival rate by hour of the week, Monday 0:00 first; on average 1."""
+
+    by_hour: tuple[float, ...]
+    before: tuple[float, ...]
+    """Expected arrivals before each hour at an average of one per hour; 169 values."""
+
+    @staticmethod
+    def of(by_weekday: Sequence[float], by_hour: Sequence[float]) -> WeeklyRate:
+        """Weekday and hour taken as independent."""
+        product = [day * hour for day in by_weekday for hour in by_hour]
+        scale = len(product) / math.fsum(product)
+        rates = tuple(rate * scale for rate in product)
+        return WeeklyRate(rates, (0.0, *accumulate(rates)))
+
+    def expected(self, hours: float) -> float:
+        """Arrivals up to a moment (hours since the first Monday 0:00), at one per hour on average."""
+        weeks, within = divmod(hours, WEEK_HOURS)
+        hour = min(int(within), WEEK_HOURS - 1)
+        return weeks * self.before[-1] + self.before[hour] + (within - hour) * self.by_hour[hour]
+
+    def moment(self, expected: float) -> float:
+        """The inverse of `expected`."""
+        weeks, within = divmod(expected, self.before[-1])
+        hour = min(bisect_right(self.before, within) - 1, WEEK_HOURS - 1)
+        return weeks * WEEK_HOURS + hour + (within - self.before[hour]) / self.by_hour[hour]
+
+
+FLAT = WeeklyRate.of([1.0] * 7, [1.0] * 24)
+
+
+def arrivals_in(rate: WeeklyRate, start_hour: float, span_s: float, draws: Sequence[float]) -> list[float]:
+    """Ascending seconds from the start: as many arrivals as draws, within a span.
+
+    Given how many arrive, the moments of a Poisson process are independent draws from its rate.
+    """
+    low = rate.expected(start_hour)
+    high = rate.expected(start_hour + span_s / HOUR_S)
+    return [_seconds(rate, start_hour, low + draw * (high - low)) for draw in sorted(draws)]
+
+
+def arrivals_at(
+    rate: WeeklyRate, start_hour: float, jobs_per_hour: float, draws: Sequence[float]
+) -> list[float]:
+    """Ascending seconds from the start: one arrival per draw, at an average rate."""
+    gaps = (-math.log(1.0 - draw) / jobs_per_hour for draw in draws)
+    low = rate.expected(start_hour)
+    return [_seconds(rate, start_hour, low + passed) for passed in accumulate(gaps)]
+
+
+def _seconds(rate: WeeklyRate, start_hour: float, expected: float) -> float:
+    return max(0.0, (rate.moment(expected) - start_hour) * HOUR_S)
+
+
+JOBS_BY_GPUS = (
+    (1, 76_627),
+    (2, 1_818),
+    (4, 1_870),
+    (8, 1_643),
+    (12, 7),
+    (16, 199),
+    (24, 7),
+    (32, 67),
+    (64, 6),
+    (128, 3),
+)
+
+JOBS_BY_HOUR = (
+    *(4_367, 3_374, 3_835, 3_780, 2_400, 3_950, 5_732, 7_159, 3_802, 3_447, 3_510, 2_979),
+    *(2_567, 2_415, 2_185, 2_224, 3_021, 2_289, 2_744, 2_496, 3_483, 3_142, 3_885, 3_461),
+)
+"""By the hour of the timestamp, 0–23, in the trace's own clock."""
+
+JOBS_BY_WEEKDAY = (10_136, 12_528, 13_370, 15_114, 16_954, 7_157, 6_988)
+"""Monday first."""
+
+
+class LogNormal(NamedTuple):
+    """A part of a mixture."""
+
+    weight: float
+    median_s: float
+    sigma: float
+
+
+DURATIONS_FROM_GPUS = (
+    (1, (LogNormal(0.187, 65, 0.17), LogNormal(0.214, 2_032, 0.51), LogNormal(0.599, 1_327, 1.96))),
+    (2, (LogNormal(0.306, 18, 0.34), LogNormal(0.277, 150, 1.76), LogNormal(0.417, 57_906, 1.34))),
+    (8, (LogNormal(0.368, 600, 1.84), LogNormal(0.192, 16_386, 0.74), LogNormal(0.440, 181_880, 0.86))),
+)
+"""The mixture of the last entry whose GPU count is not above the job's."""
+_FROM = [gpus for gpus, _ in DURATIONS_FROM_GPUS]
+
+
+def duration_mixture(gpus: int) -> tuple[LogNormal, ...]:
+    return DURATIONS_FROM_GPUS[bisect_right(_FROM, gpus) - 1][1]
+
 
 WEEKLY = WeeklyRate.of(JOBS_BY_WEEKDAY, JOBS_BY_HOUR)
 _DRAWS = 10

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batuta.backends.kube.agent.pods import has_ended, identity_of
+from batuta.backends.kube.agent import has_ended, identity_of
 from batuta.backends.kube.objects import Meta, OwnerReference, Pod, PodStatus
 
 

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import objects
-from batuta.backends.kube.binder.cards import gpu_indices
-from batuta.backends.kube.binder.quantity import amount, units
-from batuta.backends.kube.binder.requests import is_guaranteed, is_resized, pod_requests
+from batuta.backends.kube.binder.gpu_table import gpu_indices
+from batuta.backends.kube.binder.requests import amount, is_guaranteed, is_resized, pod_requests, units
 
 
 @pytest.mark.parametrize(

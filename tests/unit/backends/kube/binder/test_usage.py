@@ -7,22 +7,22 @@ import numpy as np
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.binder.cards import UNKNOWN
-from batuta.backends.kube.binder.tenant import expected_load
-from batuta.backends.kube.binder.usage import STALE_S, Usage
+from batuta.backends.kube.binder.cluster import expected_load
+from batuta.backends.kube.binder.gpu_table import UNKNOWN
+from batuta.backends.kube.binder.gpu_usage import STALE_S, GpuUsage
 
 TIME_S = 100_000.0
 
 
-def reported(*gpus: dict[str, float], time_s: float = TIME_S) -> Usage:
-    usage = Usage()
+def reported(*gpus: dict[str, float], time_s: float = TIME_S) -> GpuUsage:
+    usage = GpuUsage()
     usage.resize(1)
     usage.put(0, json.dumps({"time": time_s, "gpus": list(gpus)}))
     usage.tick(TIME_S)
     return usage
 
 
-def believed(usage: Usage) -> list[float]:
+def believed(usage: GpuUsage) -> list[float]:
     return usage.believed(np.array([0]), 2)[0].tolist()
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from batuta.backends.kube.client.access import Access
-from batuta.backends.kube.client.find import find_access
+from batuta.backends.kube.client.access import Access, find_access
 
 SERVER = "http://127.0.0.1:8001"
 

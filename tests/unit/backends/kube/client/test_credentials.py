@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from batuta.backends.kube.client import credentials
-from batuta.backends.kube.client.credentials import Grant, Renewed, TokenFile
+from batuta.backends.kube.client.credentials import IssuedToken, RefreshingToken, TokenFile
 from batuta.backends.kube.client.errors import AccessError, Unauthorized
 from tests.unit.backends.kube.client.configs import write
 
@@ -57,15 +57,15 @@ def test_a_login_that_fails_later_keeps_what_there_is_until_the_server_refuses_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(credentials, "_LEAST_BETWEEN_S", 0.0)
-    grants = [Grant("Bearer one", expires_at_s=0.0)]
+    grants = [IssuedToken("Bearer one", expires_at_s=0.0)]
 
-    async def fetch() -> Grant:
+    async def fetch() -> IssuedToken:
         if not grants:
             raise AccessError("the provider is away")
         return grants.pop()
 
     async def story() -> None:
-        renewed = Renewed(fetch)
+        renewed = RefreshingToken(fetch)
         assert await renewed.authorization() == "Bearer one"
         assert await renewed.authorization() == "Bearer one"
         renewed.reject("Bearer one")

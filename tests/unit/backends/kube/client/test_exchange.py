@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.kube.client.exchange import BrokenAnswer, Exchanges, read_answer
+from batuta.backends.kube.client.http1 import HttpPool, MalformedResponse, parse_response
 from tests.support.kube.certificates import Authority
 
 WITH_LENGTH = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nhello"
@@ -37,18 +37,18 @@ EMPTY = b"HTTP/1.1 204 No Content\r\n\r\n"
 )
 def test_an_answer_is_read_when_all_of_it_is_here(data: bytes, status: int, body: bytes) -> None:
     for cut in range(len(data)):
-        assert read_answer(data[:cut]) is None
-    read = read_answer(data)
+        assert parse_response(data[:cut]) is None
+    read = parse_response(data)
     assert read is not None
     answer, stays, length = read
     assert (answer.status, answer.body, stays, length) == (status, body, True, len(data))
 
 
 def test_headers_have_lower_names_and_say_whether_the_connection_stays() -> None:
-    read = read_answer(WITH_LENGTH.replace(b"Content-Type: application/json", b"Connection: close"))
+    read = parse_response(WITH_LENGTH.replace(b"Content-Type: application/json", b"Connection: close"))
     assert read is not None
     assert read[1] is False
-    chunked = read_answer(IN_CHUNKS)
+    chunked = parse_response(IN_CHUNKS)
     assert chunked is not None
     assert chunked[0].headers["retry-after"] == "3"
 
@@ -66,18 +66,18 @@ def test_headers_have_lower_names_and_say_whether_the_connection_stays() -> None
 )
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        read_answer(data)
+        parse_response(data)
 
 
 def tell(
     handler: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-    story: Callable[[Exchanges], Awaitable[None]],
+    story: Callable[[HttpPool], Awaitable[None]],
     most: int = 4,
 ) -> None:
     async def run() -> None:
         server = await asyncio.start_server(handler, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        exchanges = Exchanges(f"http://127.0.0.1:{port}/prefix", None, None, most, connect_s=5.0)
+        exchanges = HttpPool(f"http://127.0.0.1:{port}/prefix", None, None, most, connect_s=5.0)
         try:
             async with asyncio.timeout(30.0):
                 await story(exchanges)
@@ -124,7 +124,7 @@ class Echo:
 def test_connections_are_used_again_and_no_more_of_them_than_allowed() -> None:
     echo = Echo(wait_s=0.01)
 
-    async def story(exchanges: Exchanges) -> None:
+    async def story(exchanges: HttpPool) -> None:
         bodies = [b"%d" % number for number in range(40)]
         answers = await asyncio.gather(*(exchanges.send("POST", "/x", b"", body) for body in bodies))
         assert [answer.body for answer in answers] == bodies
@@ -135,7 +135,7 @@ def test_connections_are_used_again_and_no_more_of_them_than_allowed() -> None:
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_never_given_to_another() -> None:
-    async def story(exchanges: Exchanges) -> None:
+    async def story(exchanges: HttpPool) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await exchanges.send("POST", "/x", b"", b"first")
@@ -147,7 +147,7 @@ def test_an_answer_that_nobody_waits_for_any_more_is_never_given_to_another() ->
 def test_a_connection_that_the_server_closed_while_idle_is_not_used() -> None:
     echo = Echo(closes=True)
 
-    async def story(exchanges: Exchanges) -> None:
+    async def story(exchanges: HttpPool) -> None:
         for number in range(3):
             assert (await exchanges.send("POST", "/x", b"", b"%d" % number)).status == 200
             await asyncio.sleep(0.05)
@@ -161,7 +161,7 @@ def test_a_connection_that_breaks_ends_its_request() -> None:
         await heard(reader)
         writer.transport.abort()
 
-    async def story(exchanges: Exchanges) -> None:
+    async def story(exchanges: HttpPool) -> None:
         with pytest.raises(ConnectionError):
             await exchanges.send("POST", "/x", b"", b"")
 
@@ -175,8 +175,8 @@ def test_rubbish_ends_its_request() -> None:
         await heard(reader)
         writer.close()
 
-    async def story(exchanges: Exchanges) -> None:
-        with pytest.raises(BrokenAnswer, match="smtp"):
+    async def story(exchanges: HttpPool) -> None:
+        with pytest.raises(MalformedResponse, match="smtp"):
             await exchanges.send("POST", "/x", b"", b"")
 
     tell(rubbish, story)
@@ -184,7 +184,7 @@ def test_rubbish_ends_its_request() -> None:
 
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nX: y", "/é"])
 def test_a_path_cannot_smuggle_anything(path: str) -> None:
-    async def story(exchanges: Exchanges) -> None:
+    async def story(exchanges: HttpPool) -> None:
         with pytest.raises(ValueError, match="not an encoded path"):
             await exchanges.send("POST", path, b"", b"")
 
@@ -223,13 +223,13 @@ def test_a_secure_connection_is_closed_whenever_it_is_given_up(tmp_path: Path) -
     trusting = ssl.create_default_context()
     trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
 
-    async def give_up(exchanges: Exchanges, after_s: float) -> None:
+    async def give_up(exchanges: HttpPool, after_s: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(after_s):
                 await exchanges.send("POST", "/x", b"", b"")
 
     async def run(address: str, chance: random.Random) -> None:
-        exchanges = Exchanges(address, trusting, None, most=64, connect_s=5.0)
+        exchanges = HttpPool(address, trusting, None, most=64, connect_s=5.0)
         await asyncio.gather(*(give_up(exchanges, chance.uniform(0.0, 0.06)) for _ in range(12)))
         await exchanges.close()
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube.client import credentials
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.errors import AccessError
-from batuta.backends.kube.client.find import find_access
 from tests.unit.backends.kube.client.configs import config, find, header, write
 
 API_VERSION = "client.authentication.k8s.io/v1"

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
+from batuta.backends.kube.client.api import query
 from batuta.backends.kube.client.errors import AlreadyExists, Conflict, Gone, Invalid, Unavailable, error_of
 from batuta.backends.kube.client.kinds import JOB, NODE, POD
-from batuta.backends.kube.client.pace import BackOff, RateLimit
-from batuta.backends.kube.client.parameters import query
+from batuta.backends.kube.client.transport import Backoff, RateLimit
 
 
 def test_paths_of_objects() -> None:
@@ -62,7 +62,7 @@ def test_an_answer_that_is_no_success_is_an_error_of_its_class(
 
 
 def test_waits_grow_to_their_longest_and_start_again() -> None:
-    back_off = BackOff(first_s=1.0, longest_s=8.0)
+    back_off = Backoff(first_s=1.0, longest_s=8.0)
     waits = [back_off.next_s() for _ in range(50)]
     for wait_s, top_s in zip(waits, [1.0, 2.0, 4.0, *([8.0] * 47)], strict=True):
         assert top_s / 2.0 <= wait_s <= top_s

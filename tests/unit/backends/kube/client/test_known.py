@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from batuta.backends.kube.client.known import Change, Known, newer
+from batuta.backends.kube.client.informer import Change, ObjectStore, newer
 from batuta.backends.kube.objects import Meta
 
 
@@ -22,7 +22,7 @@ def said(changes: list[Change[Thing]]) -> list[tuple[str, str, str]]:
 
 
 def test_a_list_tells_only_the_differences() -> None:
-    known = Known[Thing]()
+    known = ObjectStore[Thing]()
     assert said(known.replace([thing("a", 1), thing("b", 2)])) == [("ADDED", "a", "1"), ("ADDED", "b", "2")]
     assert said(known.replace([thing("a", 1), thing("b", 2)])) == []
     assert said(known.replace([thing("a", 3)])) == [("MODIFIED", "a", "3"), ("DELETED", "b", "2")]
@@ -30,13 +30,13 @@ def test_a_list_tells_only_the_differences() -> None:
 
 
 def test_a_list_is_believed_even_where_its_versions_went_back() -> None:
-    known = Known[Thing]()
+    known = ObjectStore[Thing]()
     known.replace([thing("a", 100)])
     assert said(known.replace([thing("a", 7)])) == [("MODIFIED", "a", "7")]
 
 
 def test_an_older_version_in_a_watch_is_dropped() -> None:
-    known = Known[Thing]()
+    known = ObjectStore[Thing]()
     known.replace([thing("a", 9)])
     changes: list[Change[Thing]] = []
     known.put(thing("a", 9), changes)
@@ -47,7 +47,7 @@ def test_an_older_version_in_a_watch_is_dropped() -> None:
 
 
 def test_the_end_of_a_predecessor_does_not_end_its_successor() -> None:
-    known = Known[Thing]()
+    known = ObjectStore[Thing]()
     known.replace([thing("a", 9, uid="second")])
     changes: list[Change[Thing]] = []
     known.drop(thing("a", 5, uid="first"), changes)
@@ -59,7 +59,7 @@ def test_the_end_of_a_predecessor_does_not_end_its_successor() -> None:
 
 
 def test_a_successor_ends_its_predecessor() -> None:
-    known = Known[Thing]()
+    known = ObjectStore[Thing]()
     known.replace([thing("a", 1, uid="first")])
     changes: list[Change[Thing]] = []
     known.put(thing("a", 2, uid="second"), changes)

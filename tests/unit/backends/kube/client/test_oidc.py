@@ -13,8 +13,8 @@ import pytest
 import yaml
 from aiohttp import web
 
+from batuta.backends.kube.client.access import find_access
 from batuta.backends.kube.client.errors import AccessError
-from batuta.backends.kube.client.find import find_access
 from tests.unit.backends.kube.client.configs import config, find, header, write
 
 

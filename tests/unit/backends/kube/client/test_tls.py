@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batuta.backends.kube.client.tls import not_after
+from batuta.backends.kube.client.credentials import not_after
 from tests.unit.backends.kube.client.configs import EXPIRED, FAR
 
 

@@ -15,8 +15,7 @@ from batuta.backends.kube.client.errors import (
     Unauthorized,
     Unavailable,
 )
-from batuta.backends.kube.client.pace import RateLimit
-from batuta.backends.kube.client.transport import Limits, Transport
+from batuta.backends.kube.client.transport import Limits, RateLimit, Transport
 from tests.unit.backends.kube.client.serving import serving
 
 Answer = tuple[int, dict[str, str], bytes]

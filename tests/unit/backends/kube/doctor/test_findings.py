@@ -7,13 +7,13 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.client.lease import Lease
-from batuta.backends.kube.doctor.sight import Sight
-from batuta.backends.kube.kueue.kinds import Setting
+from batuta.backends.kube.client.leader_election import Lease
+from batuta.backends.kube.doctor import ClusterSnapshot
+from batuta.backends.kube.kueue.kinds import KueueObject
 from batuta.backends.kube.objects import Batch, Node, Pod
 from batuta.backends.kube.unified_job.model import UnifiedJob
-from batuta.bootstrap.doctor import findings_of
-from batuta.engine.finding import Finding, Severity
+from batuta.bootstrap.kube import findings_of
+from batuta.engine.soundness import Finding, Severity
 
 NOW_S = 1_800_000_000.0
 
@@ -97,7 +97,7 @@ def pod(
     return msgspec.convert({"metadata": meta, "spec": {"nodeName": where}, "status": {"phase": phase}}, Pod)
 
 
-def sight(**changes: Any) -> Sight:
+def snapshot(**changes: Any) -> ClusterSnapshot:
     """A cluster that is well, but for what is said."""
     well: dict[str, Any] = {
         "asked_s": NOW_S + 0.2,
@@ -111,7 +111,7 @@ def sight(**changes: Any) -> Sight:
         "pods": [pod("train-0"), pod("train-1")],
         "jobs": [job()],
     }
-    return Sight(**(well | changes))
+    return ClusterSnapshot(**(well | changes))
 
 
 def asked(when_s: float) -> dict[str, float]:
@@ -122,7 +122,7 @@ def asked(when_s: float) -> dict[str, float]:
 def told(**changes: Any) -> dict[str, list[Finding]]:
     """What is not well, by check."""
     found: dict[str, list[Finding]] = {}
-    for finding in findings_of(sight(**changes), "0.1.0"):
+    for finding in findings_of(snapshot(**changes), "0.1.0"):
         if finding.severity is not Severity.OK:
             found.setdefault(finding.check, []).append(finding)
     return found
@@ -210,14 +210,14 @@ def test_what_takes_a_moment_is_no_fault(changes):
 
 
 def test_a_workload_of_a_job_that_is_gone_holds_quota():
-    def workload(uid: str, reserved: str) -> Setting:
+    def workload(uid: str, reserved: str) -> KueueObject:
         owner = {"kind": names.KIND, "name": "train", "uid": uid}
         return msgspec.convert(
             {
                 "metadata": {"name": f"w-{uid}", "namespace": "team", "ownerReferences": [owner]},
                 "status": {"conditions": [{"type": "QuotaReserved", "status": reserved}]},
             },
-            Setting,
+            KueueObject,
         )
 
     found = told(
@@ -228,7 +228,7 @@ def test_a_workload_of_a_job_that_is_gone_holds_quota():
 
 
 def test_an_operator_of_another_version():
-    findings = {one.check: one for one in findings_of(sight(), "0.2.0")}
+    findings = {one.check: one for one in findings_of(snapshot(), "0.2.0")}
     assert findings["version"].severity is Severity.WARNING
     assert "the operator's is 0.1.0" in findings["version"].found
 

@@ -19,15 +19,13 @@ from types import FrameType
 from typing import Any
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.health.hearing import Hearing
-from batuta.backends.kube.health.memory import from_text, to_text
-from batuta.backends.kube.health.notes import read_seen
-from batuta.backends.kube.health.tenants import Tenants
-from batuta.bootstrap.agent_addresses import Addresses
-from batuta.bootstrap.agent_health import KernelNotes, NoteTeller
+from batuta.backends.kube.health.annotations import read_seen
+from batuta.backends.kube.health.node_reports import JobsOnNodes, NodeReportReader
+from batuta.backends.kube.health.state import from_text, to_text
+from batuta.bootstrap.agent_health import HealthNotesPublisher, KernelNotes, PciAddresses
 from batuta.core.health_rules import Finding, HealthRules
-from batuta.gpu.health.ledger import Ledger
-from batuta.gpu.health.log_file import LogFile
+from batuta.gpu.health.kernel_log import LogFile
+from batuta.gpu.health.log_queue import KernelLogQueue
 from tests.unit.gpu.health.killed_readers import Daemon
 
 CODE = ("/batuta/gpu/health/", "/batuta/bootstrap/agent_", "/kube/health/")
@@ -65,10 +63,10 @@ def be_agent(folder: Path, turns: int) -> None:
 
     async def work() -> None:
         log = LogFile(folder / "kern.log", from_start=True)
-        with Ledger(folder / "ledger.json", log, time.time) as ledger:
-            addresses = Addresses(folder / "gpus.json", lambda: {"0000:3b:00": 0})
+        with KernelLogQueue(folder / "ledger.json", log, time.time) as ledger:
+            addresses = PciAddresses(folder / "gpus.json", lambda: {"0000:3b:00": 0})
             notes = KernelNotes(ledger, addresses, lambda pid, gpu: ())
-            teller = NoteTeller(notes, Server(folder).publish, clock)
+            teller = HealthNotesPublisher(notes, Server(folder).publish, clock)
             for _ in range(turns):
                 await teller.turn()
             assert not ledger.missed, ledger.missed
@@ -89,7 +87,7 @@ def be_operator(folder: Path, turns: int) -> None:
             metadata=objects.Meta(name="n", annotations=server.patch({})),
             status=objects.NodeStatus(allocatable={"nvidia.com/gpu": "1"}),
         )
-        hearing = Hearing(Tenants({}, {}), ["nvidia.com/gpu"], "", heard.append)
+        hearing = NodeReportReader(JobsOnNodes({}, {}), ["nvidia.com/gpu"], "", heard.append)
         hearing.hear(memory, node, time.time())
         texts = [*known["texts"], *(finding.text for finding in heard)]
         replace(stored, json.dumps({"memory": to_text(memory), "texts": texts}))

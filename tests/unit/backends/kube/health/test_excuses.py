@@ -2,8 +2,8 @@
 
 import pytest
 
-from batuta.backends.kube.health.desk import EXCUSE_WITHIN_S, HealthDesk
-from batuta.backends.kube.health.memory import Hit
+from batuta.backends.kube.health.controller import EXCUSE_WITHIN_S, HealthController
+from batuta.backends.kube.health.state import Hit
 from tests.unit.backends.kube.health.test_suspects import make_desk
 
 JOB = "team-a/j"
@@ -11,28 +11,28 @@ NOW_S = 1000.0
 
 
 @pytest.fixture
-def desk() -> HealthDesk:
+def desk() -> HealthController:
     return make_desk()
 
 
-def test_what_may_still_be_told_is_waited_for_a_little_while(desk: HealthDesk):
+def test_what_may_still_be_told_is_waited_for_a_little_while(desk: HealthController):
     assert desk.excuse(JOB, 900.0, NOW_S, NOW_S) is None
     assert desk.excuse(JOB, 900.0, NOW_S, NOW_S + EXCUSE_WITHIN_S - 0.1) is None
     assert desk.excuse(JOB, 900.0, NOW_S, NOW_S + EXCUSE_WITHIN_S) == ""
 
 
-def test_what_hit_it_excuses_it_once(desk: HealthDesk):
+def test_what_hit_it_excuses_it_once(desk: HealthController):
     desk.memory.hits[JOB] = Hit(NOW_S + 1, "Xid 79: off the bus")
     assert desk.excuse(JOB, 900.0, NOW_S, NOW_S + 1) == "Xid 79: off the bus"
     assert desk.excuse(JOB, 900.0, NOW_S, NOW_S + EXCUSE_WITHIN_S) == ""
 
 
-def test_what_hit_an_earlier_run_is_no_excuse(desk: HealthDesk):
+def test_what_hit_an_earlier_run_is_no_excuse(desk: HealthController):
     desk.memory.hits[JOB] = Hit(899.0, "Xid 31: MMU page fault")
     assert desk.excuse(JOB, 900.0, NOW_S, NOW_S + EXCUSE_WITHIN_S) == ""
 
 
-def test_it_does_not_begin_again_before_its_node_is_shut(desk: HealthDesk):
+def test_it_does_not_begin_again_before_its_node_is_shut(desk: HealthController):
     # given that three jobs have taken a node out, which is not stored yet, let alone to be seen
     for number in range(3):
         desk.suspect("n1", f"team-a/j{number}", "straggler: rank 1")

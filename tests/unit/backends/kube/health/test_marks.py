@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from batuta.backends.kube import names
-from batuta.backends.kube.health.marks import Marks, changes, marks_of, taint_value
-from batuta.core.health import HealthBook
+from batuta.backends.kube.health.taints import NodeMarks, marks_of, node_patch, taint_value
+from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import Target
 from batuta.core.health_rules import Action, Finding, HealthLimits, HealthRules, Rule, Scope, Source
 
@@ -19,22 +19,22 @@ RULES = HealthRules(
 OTHER = {"key": "example.com/team", "value": "a", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
 
 
-def book_with(*codes: int) -> HealthBook:
-    book = HealthBook(RULES)
+def book_with(*codes: int) -> HealthStateMachine:
+    book = HealthStateMachine(RULES)
     book.add_node("n", 4, "pool")
     for code in codes:
         book.found(Finding(100.0, "n", Source.XID, code, gpu=2))
     return book
 
 
-def live(marks: Marks | None = None, *taints: dict[str, str], **annotations: str) -> dict[str, Any]:
+def live(marks: NodeMarks | None = None, *taints: dict[str, str], **annotations: str) -> dict[str, Any]:
     """A node as the API server has it, after these marks were written."""
     node: dict[str, Any] = {
         "metadata": {"resourceVersion": "7", "annotations": dict(annotations)},
         "spec": {"taints": list(taints)},
     }
     if marks is not None:
-        patch = changes(node, marks)
+        patch = node_patch(node, marks)
         told = {**node["metadata"]["annotations"], **patch["metadata"].get("annotations", {})}
         node["metadata"]["annotations"] = {key: text for key, text in told.items() if text is not None}
         node["spec"] = patch.get("spec", node["spec"])
@@ -42,12 +42,12 @@ def live(marks: Marks | None = None, *taints: dict[str, str], **annotations: str
 
 
 def test_a_node_that_is_well_needs_nothing():
-    assert changes(live(), marks_of(book_with(), "n", 0)) == {}
+    assert node_patch(live(), marks_of(book_with(), "n", 0)) == {}
 
 
 def test_a_node_that_is_ill_is_tainted_with_the_reason_beside_the_taints_of_others():
     marks = marks_of(book_with(79), "n", 5)
-    patch = changes(live(None, OTHER), marks)
+    patch = node_patch(live(None, OTHER), marks)
     ours = {"key": names.UNHEALTHY, "value": "Xid-79", "effect": "NoSchedule"}
     assert patch["spec"]["taints"] == [OTHER, ours]
     assert patch["metadata"]["resourceVersion"] == "7"
@@ -58,7 +58,7 @@ def test_a_node_that_is_ill_is_tainted_with_the_reason_beside_the_taints_of_othe
 
 def test_what_is_written_needs_not_be_written_again():
     marks = marks_of(book_with(79, 48), "n", 5)
-    assert changes(live(marks, OTHER), marks) == {}
+    assert node_patch(live(marks, OTHER), marks) == {}
 
 
 def test_a_gpu_alone_leaves_the_node_without_a_taint():
@@ -72,14 +72,14 @@ def test_a_node_that_is_back_loses_our_taint_and_keeps_others():
     book.mended(Target("n"), 200.0)
     book.burnt_in(Target("n"), True, "", 300.0)
     book.passes(400.0)
-    patch = changes(node, marks_of(book, "n", 5))
+    patch = node_patch(node, marks_of(book, "n", 5))
     assert patch["spec"]["taints"] == [OTHER]
     assert patch["metadata"]["annotations"][names.HEALTH] is None
 
 
 def test_a_taint_of_somebody_else_with_our_key_is_neither_changed_nor_taken_for_ours():
     mine = {"key": names.UNHEALTHY, "value": "mine", "effect": "NoSchedule"}
-    patch = changes(live(None, mine), marks_of(book_with(79), "n", 5))
+    patch = node_patch(live(None, mine), marks_of(book_with(79), "n", 5))
     assert "spec" not in patch
     assert "taint" not in json.loads(patch["metadata"]["annotations"][names.HEALTH])
 
@@ -88,7 +88,7 @@ def test_a_taint_that_somebody_has_taken_off_is_not_put_back():
     marks = marks_of(book_with(79), "n", 5)
     node = live(marks)
     node["spec"]["taints"] = []
-    assert changes(node, marks) == {}
+    assert node_patch(node, marks) == {}
 
 
 def test_a_reason_becomes_the_value_of_a_taint():

@@ -5,13 +5,12 @@ import json
 import pytest
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.health import people
-from batuta.backends.kube.health.memory import MOST_BYTES, Memory, Restart, from_text, to_text
-from batuta.backends.kube.health.notes import MOST_NOTES, NodeNote, read_notes, read_seen, write_notes
-from batuta.core.health import HealthBook
-from batuta.core.health_record import WHOLE_NODE, Record, State, Target
+from batuta.backends.kube.health.annotations import MOST_NOTES, NodeNote, read_notes, read_seen, write_notes
+from batuta.backends.kube.health.state import MOST_BYTES, HealthState, Restart, from_text, to_text
+from batuta.backends.kube.health.taints import CORDON, TAINT, Repaired, cordoned_by, has_removed_taint, mended
+from batuta.core.health import HealthStateMachine
+from batuta.core.health_record import WHOLE_NODE, Incident, Record, State, Target
 from batuta.core.health_rules import Action, Finding, HealthRules, Rule, Scope, Source
-from batuta.core.health_verdict import Incident
 
 RULES = HealthRules((Rule(Source.XID, "program", Action.RESTART_JOB, Scope.GPU, 31, 31),))
 
@@ -45,12 +44,12 @@ def test_the_last_number_is_a_number(text: str, seen: int):
 
 
 def test_what_is_remembered_is_the_same_after_a_restart():
-    book = HealthBook(RULES)
+    book = HealthStateMachine(RULES)
     book.add_node("n", 2, "pool")
     book.add_node("well", 2, "pool")
     book.found(Finding(5.0, "n", Source.XID, 31, gpu=1, jobs=("a/j",)))
     restart = Restart(("uid",), 5.0, "Xid 31")
-    memory = Memory(book, {"n": 9}, {"n": {"Sick": "t"}}, {"n": "b"}, {"a/j": restart}, {"a/j": [5.0]})
+    memory = HealthState(book, {"n": 9}, {"n": {"Sick": "t"}}, {"n": "b"}, {"a/j": restart}, {"a/j": [5.0]})
     again = from_text(RULES, to_text(memory))
     assert to_text(again) == to_text(memory)
     assert (again.seen, again.restarts, again.is_new) == ({"n": 9}, {"a/j": restart}, False)
@@ -58,7 +57,7 @@ def test_what_is_remembered_is_the_same_after_a_restart():
 
 
 def test_a_memory_fits_into_a_config_map_however_much_happened():
-    book = HealthBook(RULES)
+    book = HealthStateMachine(RULES)
     jobs = ("team/job-with-a-long-name-as-people-give-them",)
     incidents = [Incident(1000.0 * k, Source.XID, 31, jobs, "program") for k in range(64)]
     for number in range(200):
@@ -66,7 +65,7 @@ def test_a_memory_fits_into_a_config_map_however_much_happened():
         for gpu in range(8):
             record = Record(State.SUSPECT, 1.0, "Xid 31: program", incidents=incidents)
             book.records[Target(f"node-{number}", gpu)] = record
-    text = to_text(Memory(book))
+    text = to_text(HealthState(book))
     assert len(text) <= MOST_BYTES
     assert len(from_text(RULES, text).book.records) == 1600
 
@@ -93,31 +92,31 @@ def node(
 
 
 def test_a_cordon_and_a_taint_of_others_are_people_s_and_ours_is_not():
-    assert people.cordoned_by(node()) == ""
-    assert people.cordoned_by(node(unschedulable=True)) == people.CORDON
-    assert people.cordoned_by(node(taint="mine")) == people.TAINT
-    assert people.cordoned_by(node(taint="Xid-79", health="Xid-79")) == ""
+    assert cordoned_by(node()) == ""
+    assert cordoned_by(node(unschedulable=True)) == CORDON
+    assert cordoned_by(node(taint="mine")) == TAINT
+    assert cordoned_by(node(taint="Xid-79", health="Xid-79")) == ""
 
 
 def test_our_taint_that_is_gone_was_taken_off():
-    assert people.has_taken_taint_off(node(health="Xid-79"))
-    assert not people.has_taken_taint_off(node(taint="Xid-79", health="Xid-79"))
-    assert not people.has_taken_taint_off(node())
+    assert has_removed_taint(node(health="Xid-79"))
+    assert not has_removed_taint(node(taint="Xid-79", health="Xid-79"))
+    assert not has_removed_taint(node())
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("node", people.Mended(frozenset({WHOLE_NODE}))),
-        ("gpu-3, 5", people.Mended(frozenset({3, 5}))),
-        ("all", people.Mended(everything=True)),
-        ("yesterday", people.Mended(unclear="yesterday")),
-        ("", people.Mended(unclear="")),
+        ("node", Repaired(frozenset({WHOLE_NODE}))),
+        ("gpu-3, 5", Repaired(frozenset({3, 5}))),
+        ("all", Repaired(everything=True)),
+        ("yesterday", Repaired(unclear="yesterday")),
+        ("", Repaired(unclear="")),
     ],
 )
-def test_what_people_say_is_mended(text: str, said: people.Mended):
-    assert people.mended(node(mended=text)) == said
+def test_what_people_say_is_mended(text: str, said: Repaired):
+    assert mended(node(mended=text)) == said
 
 
 def test_nobody_says_anything_without_the_annotation():
-    assert people.mended(node()) is None
+    assert mended(node()) is None

@@ -4,31 +4,33 @@ import msgspec
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.health.desk import HealthDesk, HealthOptions
-from batuta.backends.kube.health.memory import Stored
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.run import Site
-from batuta.backends.kube.operator.writes import Writes
+from batuta.backends.kube.health.controller import HealthController, HealthOptions
+from batuta.backends.kube.health.state import StoredState
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.workqueue import WriteQueue
 from batuta.core.health_record import State, Target
-from batuta.gpu.health.rules_file import read_rules
+from batuta.gpu.health.rules import read_rules
 
 GPU = "nvidia.com/gpu"
 WHY = "straggler: job j is held up by a straggler: rank 1 of 4"
 
 
-def make_desk() -> HealthDesk:
-    observed = Observed()
+def make_desk() -> HealthController:
+    observed = ObjectCache()
     for name in ("n0", "n1", "n2", "n3"):
         node = {"metadata": {"name": name}, "status": {"capacity": {GPU: "4"}, "allocatable": {GPU: "4"}}}
         observed.nodes[name] = msgspec.convert(node, objects.Node)
-    site = Site(
+    site = ReconcileContext(
         Cluster(),
-        Writes(lambda posted: None),
+        WriteQueue(lambda posted: None),
         observed.owners(),
         lambda event: None,
         lambda party: None,
     )
-    return HealthDesk(HealthOptions(read_rules(), "batuta-system"), Stored(), site, observed, {}, (GPU,))
+    return HealthController(
+        HealthOptions(read_rules(), "batuta-system"), StoredState(), site, observed, {}, (GPU,)
+    )
 
 
 def test_a_node_that_holds_a_job_up_is_suspect():

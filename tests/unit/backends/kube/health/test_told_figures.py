@@ -3,14 +3,13 @@
 import pytest
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.health.hearing import Hearing
-from batuta.backends.kube.health.memory import Memory, from_text, to_text
-from batuta.backends.kube.health.tenants import Tenants
-from batuta.backends.kube.health.told_figures import read_figures, write_figures
-from batuta.core.health_figures import Figure, Values
+from batuta.backends.kube.health.annotations import read_figures, write_figures
+from batuta.backends.kube.health.node_reports import JobsOnNodes, NodeReportReader
+from batuta.backends.kube.health.state import HealthState, from_text, to_text
 from batuta.core.health_record import State, Target
 from batuta.core.health_rules import Finding
-from batuta.gpu.health.rules_file import read_rules
+from batuta.core.health_signals import Figure, Values
+from batuta.gpu.health.rules import read_rules
 
 RULES = read_rules()
 GPU = Target("n", 0)
@@ -31,7 +30,9 @@ class Operator:
             metadata=objects.Meta(name="n", annotations=annotations),
             status=objects.NodeStatus(allocatable={"nvidia.com/gpu": "2"}),
         )
-        Hearing(Tenants({}, {}), ["nvidia.com/gpu"], "", self.found.append).hear(self.memory, node, 100.0)
+        NodeReportReader(JobsOnNodes({}, {}), ["nvidia.com/gpu"], "", self.found.append).hear(
+            self.memory, node, 100.0
+        )
         return [one.name for one in self.found]
 
     def restart(self) -> None:
@@ -79,6 +80,6 @@ def test_memory_errors_count_once_also_those_that_came_while_nobody_led(operator
 
 def test_thousands_of_gpus_that_are_well_take_no_room():
     values: dict[str, int] = {one.value: 0 for one in Figure} | {"temperature": 60, "ecc-corrected": 9}
-    memory = Memory(from_text(RULES, "").book)
+    memory = HealthState(from_text(RULES, "").book)
     memory.figures = {f"node-{number}": {gpu: dict(values) for gpu in range(8)} for number in range(2_000)}
     assert len(to_text(memory)) < 50_000

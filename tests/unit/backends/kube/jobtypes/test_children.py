@@ -3,10 +3,9 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.jobtypes.child import POD, Child, Update
-from batuta.backends.kube.jobtypes.job_type import Observed, Run
-from batuta.backends.kube.jobtypes.registry import BUILT_IN, load_job_types
-from tests.support.unified_jobs import unified_job
+from batuta.backends.kube.jobtypes import BUILT_IN, load_job_types
+from batuta.backends.kube.jobtypes.job_type import POD, Child, Observed, Run, Update
+from tests.support.unified_jobs import ON_CPU, unified_job
 
 ALL = sorted(BUILT_IN)
 
@@ -94,6 +93,19 @@ def test_workers_get_the_gpus_and_launchers_none(job_type: str) -> None:
             assert "gpu" not in str(resources)
 
 
+@pytest.mark.parametrize("job_type", ALL)
+def test_a_job_without_gpus_asks_for_none_and_has_one_process_in_each_replica(job_type: str) -> None:
+    made = children(job_type, Run(2), replicas=ON_CPU)
+    for pod in (one for child in made for one in templates(child)):
+        assert "gpu" not in str(pod["spec"]["containers"][0]["resources"])
+        env = env_of(pod)
+        assert (env["SKYPILOT_NUM_GPUS_PER_NODE"], env["PET_NPROC_PER_NODE"]) == ("0", "1")
+        assert (env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"]) == ("", "void")
+        assert env.get("BATUTA_NUM_PROCS", "2") == "2"
+    for child in made:
+        assert child.manifest.get("spec", {}).get("slotsPerWorker", 1) == 1
+
+
 def test_gpus_that_the_template_names_are_left_to_it() -> None:
     asked = {"limits": {"amd.com/gpu": 1}}
     (pod,) = workers("Pods", Run(1), pod={"containers": [{"name": "a", "resources": asked}]})
@@ -158,11 +170,13 @@ def test_the_same_run_always_has_the_same_children(job_type: str) -> None:
     assert [child.manifest for child in first] == [child.manifest for child in second]
 
 
-def test_a_huge_job_does_not_carry_the_list_of_its_hosts_in_every_pod() -> None:
-    job = unified_job(replicas={"maxReplicas": 2000})
-    pods = BUILT_IN["Pods"].children(job, Run(2000))[1:]
-    assert len(pods) == 2000
-    assert env_of(pods[7].manifest)["SKYPILOT_NODE_IPS"] == ""
+@pytest.mark.parametrize(("count", "listed"), [(1000, 1000), (5000, 1783)])
+def test_a_huge_job_lists_its_hosts_by_short_names_and_never_lists_none(count: int, listed: int) -> None:
+    job = unified_job(replicas={"maxReplicas": count})
+    pods = BUILT_IN["Pods"].children(job, Run(count))[1:]
+    assert len(pods) == count
+    hosts = env_of(pods[7].manifest)["SKYPILOT_NODE_IPS"].split("\n")
+    assert (len(hosts), hosts[0], hosts[-1]) == (listed, "resnet-0.resnet", f"resnet-{listed - 1}.resnet")
 
 
 def test_a_type_that_is_not_there_is_named_with_those_that_are() -> None:

@@ -1,11 +1,10 @@
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.jobtypes.child import CONFIG_MAP, JOB, MPI_JOB
-from batuta.backends.kube.jobtypes.job_type import Change, Observed, Run
-from batuta.backends.kube.jobtypes.registry import BUILT_IN
+from batuta.backends.kube.jobtypes import BUILT_IN
+from batuta.backends.kube.jobtypes.job_type import CONFIG_MAP, JOB, MPI_JOB, Change, Observed, Run
 from batuta.backends.kube.objects import Condition, Meta, Pod, PodStatus
-from tests.support.unified_jobs import unified_job
+from tests.support.unified_jobs import ON_CPU, unified_job
 
 TORCH, HOROVOD = BUILT_IN["TorchElastic"], BUILT_IN["ElasticHorovod"]
 
@@ -113,6 +112,12 @@ def test_horovod_is_told_of_the_workers_that_can_be_reached_and_stay() -> None:
         "#!/bin/sh\necho resnet-0.resnet.team-a.svc:2\necho resnet-1.resnet.team-a.svc:2\n"
     )
     assert follow.nudge == ("resnet-launcher-x",), "its kubelet would look a minute later"
+
+
+def test_a_worker_without_gpus_has_one_slot() -> None:
+    job = unified_job(job_type="ElasticHorovod", replicas=ON_CPU)
+    (hosts,) = HOROVOD.follow(job, Run(1), Observed([worker(0)])).children
+    assert hosts.manifest["data"]["hostfile"] == "resnet-0.resnet.team-a.svc slots=1\n"
 
 
 def test_a_horovod_launcher_is_not_replaced_by_a_resize() -> None:

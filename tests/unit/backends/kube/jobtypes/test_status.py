@@ -3,9 +3,8 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.jobtypes.child import JOB, MPI_JOB
-from batuta.backends.kube.jobtypes.job_type import JobStatus, Observed, Outcome, Run
-from batuta.backends.kube.jobtypes.registry import BUILT_IN
+from batuta.backends.kube.jobtypes import BUILT_IN
+from batuta.backends.kube.jobtypes.job_type import JOB, MPI_JOB, JobStatus, Observed, Outcome, Run
 from batuta.backends.kube.objects import (
     Batch,
     Condition,

@@ -4,9 +4,8 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.jobtypes.child import JOB, MPI_JOB, POD, ChildKind
-from batuta.backends.kube.jobtypes.job_type import Observed, Run
-from batuta.backends.kube.jobtypes.registry import BUILT_IN
+from batuta.backends.kube.jobtypes import BUILT_IN
+from batuta.backends.kube.jobtypes.job_type import JOB, MPI_JOB, POD, ChildKind, Observed, Run
 from batuta.backends.kube.jobtypes.writes import Apply, Create, Delete, Patch, Write, next_writes
 from batuta.backends.kube.objects import Batch, Pod
 from tests.support.unified_jobs import unified_job

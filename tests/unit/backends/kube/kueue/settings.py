@@ -4,17 +4,17 @@ from typing import Any
 
 import msgspec
 
-from batuta.backends.kube.client.known import Change, Did
-from batuta.backends.kube.kueue.kinds import Setting
+from batuta.backends.kube.client.informer import Change, ChangeType
+from batuta.backends.kube.kueue.kinds import KueueObject
 
 GPU = "nvidia.com/gpu"
 
 
-def setting(name: str, spec: dict[str, Any], namespace: str = "", **more: Any) -> Setting:
+def setting(name: str, spec: dict[str, Any], namespace: str = "", **more: Any) -> KueueObject:
     """An object of which the API server has seen one generation."""
     meta = {"name": name, "namespace": namespace, "uid": f"uid-of-{namespace}-{name}", "generation": 1}
     meta |= more.pop("metadata", {})
-    return msgspec.convert({"metadata": meta, "spec": spec, **more}, Setting)
+    return msgspec.convert({"metadata": meta, "spec": spec, **more}, KueueObject)
 
 
 def queue_spec(gpus: int, **more: Any) -> dict[str, Any]:
@@ -25,8 +25,8 @@ def queue_spec(gpus: int, **more: Any) -> dict[str, Any]:
 
 
 def came(found: Any, old: Any = None) -> Change[Any]:
-    return Change(Did.ADDED if old is None else Did.MODIFIED, found, old)
+    return Change(ChangeType.ADDED if old is None else ChangeType.MODIFIED, found, old)
 
 
 def went(found: Any) -> Change[Any]:
-    return Change(Did.DELETED, found, found)
+    return Change(ChangeType.DELETED, found, found)

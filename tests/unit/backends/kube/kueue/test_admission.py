@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 
-from batuta.backends.kube.kueue.admission import Admitted, admitted, toleration, why_not, within
+from batuta.backends.kube.kueue.workload import (
+    AdmittedResources,
+    pending_reason,
+    read_admission,
+    toleration,
+    within,
+)
 from batuta.core.job import Job
 from tests.unit.backends.kube.kueue.settings import setting
 
@@ -25,8 +31,8 @@ def workload(*conditions, active=True, admission=True):
 
 
 def test_an_admitted_workload_says_how_many_in_which_flavors():
-    found = admitted(workload(("QuotaReserved", "True"), ("Admitted", "True"), ("Evicted", "False")))
-    assert found == Admitted(3, ("h100", "small"))
+    found = read_admission(workload(("QuotaReserved", "True"), ("Admitted", "True"), ("Evicted", "False")))
+    assert found == AdmittedResources(3, ("h100", "small"))
 
 
 @pytest.mark.parametrize(
@@ -42,11 +48,11 @@ def test_an_admitted_workload_says_how_many_in_which_flavors():
     ids=["new", "reserved", "evicted", "finished", "inactive", "without an admission"],
 )
 def test_whatever_else_is_not_admitted(waiting):
-    assert admitted(waiting) is None
+    assert read_admission(waiting) is None
 
 
 def test_a_job_has_no_more_than_was_admitted_and_only_on_the_nodes_of_its_flavors():
-    found = within(job(tolerations=("mine",)), Admitted(3, ("h100",)), [H100])
+    found = within(job(tolerations=("mine",)), AdmittedResources(3, ("h100",)), [H100])
     assert found is not None
     assert (found.min, found.size, found.max) == (2, 2, 6)
     assert found.node_labels == (("gpu", "h100"),)
@@ -55,14 +61,14 @@ def test_a_job_has_no_more_than_was_admitted_and_only_on_the_nodes_of_its_flavor
 
 
 def test_sizes_that_are_too_large_are_left_out():
-    found = within(job(sizes=(2, 4, 8, 16), size=8), Admitted(3), [])
+    found = within(job(sizes=(2, 4, 8, 16), size=8), AdmittedResources(3), [])
     assert found is not None
     assert (found.sizes, found.max, found.size) == ((2, 4), 4, 4)
     assert found.faults() == []
 
 
 def test_less_than_the_smallest_size_is_nothing():
-    assert within(job(min=8, size=8), Admitted(3), []) is None
+    assert within(job(min=8, size=8), AdmittedResources(3), []) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,13 @@ def test_tolerations_are_written_as_the_world_does(written, meant):
 
 
 def test_why_a_job_waits_is_said_in_the_words_of_kueue():
-    assert why_not(None)[0] == "WaitingForKueue"
-    assert why_not(workload())[0] == "WaitingForKueue"
-    assert why_not(workload(("QuotaReserved", "False"))) == ("R", "Kueue: M")
-    assert why_not(workload(("QuotaReserved", "True"), ("Evicted", "True"))) == ("R", "Kueue: M")
+    assert pending_reason(None)[0] == "WaitingForKueue"
+    assert pending_reason(workload())[0] == "WaitingForKueue"
+    assert pending_reason(workload(("QuotaReserved", "False"))) == ("R", "Kueue: M")
+    assert pending_reason(workload(("QuotaReserved", "True"), ("Evicted", "True"))) == ("R", "Kueue: M")
+
+
+@pytest.mark.parametrize(("given", "is_enough"), [(2, False), (3, True)])
+def test_a_job_without_gpus_is_admitted_in_replicas(given, is_enough):
+    found = within(job(size=3, min=3, max=3, gpus_per_replica=0), AdmittedResources(given), [])
+    assert (found is not None) is is_enough

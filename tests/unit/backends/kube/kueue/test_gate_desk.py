@@ -7,19 +7,18 @@ import pytest
 
 from batuta.backends.kube import names
 from batuta.backends.kube.kueue import kinds
-from batuta.backends.kube.kueue.gate_desk import name_of
-from batuta.backends.kube.kueue.queue_files import quota_from_config
-from batuta.backends.kube.kueue.workload import asked_by_unified_job, body_of
-from batuta.backends.kube.operator.inbox import Changed, Inbox, Message, Written
-from batuta.backends.kube.operator.watched import UNIFIED_JOB
+from batuta.backends.kube.kueue.admission_gate import name_of
+from batuta.backends.kube.kueue.quota_controller import quota_from_config
+from batuta.backends.kube.kueue.workload import request_of_unified_job, workload_manifest
+from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, Message, Written
 from batuta.backends.kube.operator_config import Admission, OperatorConfig
 from batuta.backends.kube.unified_job.to_job import to_job
 from batuta.bootstrap.operator_leader import kube_backend
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.event import Event
-from batuta.core.job import Job
-from batuta.core.wish import Wish
+from batuta.core.job import DesiredState, Job
 from batuta.core.world import World
 from tests.support.unified_jobs import unified_job
 from tests.unit.backends.kube.kueue.settings import GPU, came, setting, went
@@ -86,7 +85,7 @@ def workload(uj: Any, *truths: str, count: int = 4, version: int = 1, active: bo
     meta = {"ownerReferences": [owner], "resourceVersion": str(version)}
     asked = to_job(uj, {})
     assert isinstance(asked, Job)
-    spec = body_of(asked_by_unified_job(uj, asked))["spec"] | {"active": active}
+    spec = workload_manifest(request_of_unified_job(uj, asked))["spec"] | {"active": active}
     return setting(name_of(uj), spec, uj.metadata.namespace, status=status, metadata=meta)
 
 
@@ -116,7 +115,7 @@ def test_a_job_that_is_cancelled_while_it_waits_for_kueue_ends():
     cluster.shows(UNIFIED_JOB, came(job()))
     cancelled = job(annotations={names.CANCEL: "true"})
     told = cluster.shows(UNIFIED_JOB, came(cancelled, job()))
-    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [Wish.CANCEL]
+    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [DesiredState.CANCEL]
 
 
 def test_a_job_that_comes_suspended_asks_for_nothing():
@@ -144,7 +143,7 @@ def test_an_admitted_job_has_the_size_and_the_nodes_that_were_admitted(running):
 def test_a_job_that_is_evicted_is_parked_and_its_quota_given_back_when_nothing_of_it_runs(running):
     evicted = workload(job(), "QuotaReserved", "Admitted", "Evicted", version=2)
     told = running.shows(kinds.WORKLOAD, came(evicted))
-    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [Wish.PARK]
+    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [DesiredState.PARK]
     running.events()
     [(_, _, _, body, _)] = running.written("status")
     status = {one["type"]: one["status"] for one in body["status"]["conditions"]}
@@ -159,7 +158,7 @@ def test_one_that_is_admitted_again_runs_again(running):
     told = running.shows(
         kinds.WORKLOAD, came(workload(job(), "QuotaReserved", "Admitted", count=2, version=4))
     )
-    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [Wish.RUN]
+    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [DesiredState.RUN]
     assert running.world.jobs.jobs[0].max == 2
 
 
@@ -172,7 +171,7 @@ def test_an_operator_that_starts_anew_goes_on_from_what_kueue_says(running):
     )
     again = Cluster(running.world, *seen)
     told = again.events()
-    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [Wish.RUN]
+    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [DesiredState.RUN]
 
 
 def test_a_job_that_its_user_suspends_is_made_inactive_and_active_again_by_us_only(running):
@@ -190,7 +189,7 @@ def test_a_job_that_its_user_suspends_is_made_inactive_and_active_again_by_us_on
 def test_a_workload_that_somebody_else_made_inactive_is_left_alone(running):
     inactive = workload(job(), "QuotaReserved", "Admitted", version=2, active=False)
     told = running.shows(kinds.WORKLOAD, came(inactive))
-    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [Wish.PARK]
+    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [DesiredState.PARK]
     assert running.written("spec") == []
 
 
@@ -199,7 +198,7 @@ def test_another_template_asks_kueue_anew_when_nothing_of_the_old_one_runs(runni
     larger = job(pod={"nodeSelector": {"zone": "b"}})
     larger.metadata.generation = 2
     told = running.shows(UNIFIED_JOB, came(larger, job()))
-    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [Wish.PARK]
+    assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [DesiredState.PARK]
     running.events()
     assert len(running.written("delete")) == 1
 

@@ -8,11 +8,14 @@ import pytest
 from batuta.backends.kube.client import kinds as core_kinds
 from batuta.backends.kube.client.kinds import NAMESPACE
 from batuta.backends.kube.kueue import kinds
-from batuta.backends.kube.kueue.notices import Notices
-from batuta.backends.kube.kueue.queue_files import quota_from_config
-from batuta.backends.kube.kueue.quota_desk import SETTLE_S, QuotaDesk
+from batuta.backends.kube.kueue.quota_controller import (
+    SETTLE_S,
+    QuotaController,
+    QuotaEventRecorder,
+    quota_from_config,
+)
 from batuta.backends.kube.objects import Batch, Meta
-from batuta.backends.kube.operator.inbox import Changed
+from batuta.backends.kube.operator.workqueue import Changed
 from batuta.core.event import QuotaSet
 from batuta.core.quota import MILLI, Quota
 from tests.unit.backends.kube.kueue.settings import came, queue_spec, setting, went
@@ -28,9 +31,9 @@ class Office:
         self.warned: list[str] = []
         self.now_s = 1000.0
         self.priorities: dict[str, int] = {}
-        self.desk = QuotaDesk(
+        self.desk = QuotaController(
             self.said.append,  # type: ignore[arg-type]
-            Notices(self._ask),
+            QuotaEventRecorder(self._ask),
             known=known or Quota(),
             base=base or Quota(),
             priorities=self.priorities,

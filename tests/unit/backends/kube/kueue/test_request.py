@@ -3,8 +3,8 @@
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.operator.request import read_request
-from batuta.backends.kube.unified_job.tolerating import tolerating
+from batuta.backends.kube.operator.admission import read_request
+from batuta.backends.kube.unified_job.model import with_tolerations
 from tests.support.unified_jobs import unified_job
 
 RESERVED = {"key": "reserved", "operator": "Exists"}
@@ -36,7 +36,7 @@ def test_a_workload_priority_class_is_the_priority_of_the_job():
 
 def test_tolerations_are_added_once_and_the_job_itself_stays_as_it_is():
     uj = unified_job(pod={"tolerations": [{"key": "own"}]})
-    dressed = tolerating(tolerating(uj, [RESERVED]), [RESERVED])
+    dressed = with_tolerations(with_tolerations(uj, [RESERVED]), [RESERVED])
     pod = dressed.spec.replica_spec.template["spec"]
     assert pod["tolerations"] == [{"key": "own"}, RESERVED]
     assert uj.spec.replica_spec.template["spec"]["tolerations"] == [{"key": "own"}]

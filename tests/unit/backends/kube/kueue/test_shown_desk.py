@@ -9,19 +9,19 @@ import pytest
 from batuta.backends.kube import objects
 from batuta.backends.kube.client import kinds as core_kinds
 from batuta.backends.kube.kueue import kinds
-from batuta.backends.kube.kueue.condition import find, is_true
-from batuta.backends.kube.kueue.desks import watched_kinds
-from batuta.backends.kube.kueue.kinds import Setting
-from batuta.backends.kube.operator.inbox import Changed, Inbox, Written
-from batuta.backends.kube.operator.outlook import OutlookWatch
-from batuta.backends.kube.operator.watched import UNIFIED_JOB
-from batuta.backends.kube.operator.writes import Clerks
+from batuta.backends.kube.kueue.kinds import KueueObject, find, is_true
+from batuta.backends.kube.kueue.setup import watched_kinds
+from batuta.backends.kube.operator.backend import OutlookObserver
+from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteWorkers, Written
 from batuta.backends.kube.operator_config import OperatorConfig
-from batuta.bootstrap import rules_for
 from batuta.bootstrap.operator_leader import kube_backend
 from batuta.core.world import World
-from batuta.engine.journal import NoJournal
+from batuta.engine.fence import NoFence
+from batuta.engine.journal import JournaledWorld, NoJournal
 from batuta.engine.loop import Engine, Live
+from batuta.engine.observers import Observers
+from batuta.engine.profile import profile_for
 from batuta.engine.requests import Requests
 from tests.support.kube.nodes import NodeShape, node
 from tests.support.unified_jobs import unified_job
@@ -36,7 +36,7 @@ class Cluster:
 
     def __init__(self, gpus: int) -> None:
         self.now_s = 1000.0
-        self.shown: dict[tuple[str, str], Setting] = {}
+        self.shown: dict[tuple[str, str], KueueObject] = {}
         """By plural and name."""
         self.writes: list[str] = []
         self._inbox = Inbox(gather_s=0.0)
@@ -51,12 +51,18 @@ class Cluster:
         for kind in watched_kinds(CONFIG):
             self._inbox.put(Changed(kind, (), kinds.VERSION))
         world = World()
-        backend, _, desks = kube_backend(world, self._inbox, cast(Clerks, self), CONFIG, lambda: self.now_s)
-        live = Live(Requests(backend.wake), rules_for, threading.RLock())
-        watch = desks.watch(OutlookWatch(backend.floor, lambda: self.now_s))
-        self._engine = Engine(world, backend, rules_for(CONFIG.policy), NoJournal(), watch, live=live)
+        backend, _, desks = kube_backend(
+            world, self._inbox, cast(WriteWorkers, self), CONFIG, lambda: self.now_s
+        )
+        live = Live(Requests(backend.wake), profile_for, threading.RLock())
+        shown = desks.watch()
+        assert shown is not None
+        outlook = OutlookObserver(backend.reconciler, lambda: self.now_s)
+        observers = Observers(NoFence(), [("jobs", outlook), ("queues", shown)])
+        state = JournaledWorld(world, NoJournal())
+        self._engine = Engine(state, backend, profile_for(CONFIG.policy), observers, live=live)
 
-    def _show(self, kind: Any, found: Setting) -> None:
+    def _show(self, kind: Any, found: KueueObject) -> None:
         key = kind.plural, found.metadata.name
         self._inbox.put(Changed(kind, [came(found, self.shown.get(key))]))
         self.shown[key] = found
@@ -95,7 +101,7 @@ class Cluster:
             self._inbox.put(None)
             self._engine.step()
 
-    def workload(self, job: str) -> Setting:
+    def workload(self, job: str) -> KueueObject:
         [found] = [
             one
             for (plural, name), one in self.shown.items()

@@ -2,15 +2,15 @@
 
 from collections import Counter
 
-from batuta.backends.kube.kueue.condition import conditions, find
+from batuta.backends.kube.kueue.kinds import conditions, find
 from batuta.backends.kube.kueue.queue_status import (
+    cluster_queue_condition,
     cluster_queue_status,
-    is_active,
-    is_open,
+    local_queue_condition,
     local_queue_status,
-    used_by_door,
+    usage_by_local_queue,
 )
-from batuta.backends.kube.kueue.standing import Standing
+from batuta.backends.kube.kueue.workload import WorkloadState
 from batuta.core.job import Job, JobState
 from batuta.core.quota import LocalQueue, Quota, StopPolicy
 from batuta.quota.kueue_names import Reserved
@@ -21,8 +21,10 @@ from batuta.spec.kueue.files import read_quota_objects
 from tests.unit.backends.kube.kueue.settings import GPU, queue_spec
 
 JOB = Job("team/a", 0.0, size=2, min=2, max=8, gpus_per_replica=2, queue="train", namespace="team")
-WAITS = Standing(JOB, JobState.PENDING, 0, Reserved(False, "WaitingForQuota", "needs 2"), "team-a")
-RUNS = Standing(JOB, JobState.RUNNING, 4, Reserved(True, "QuotaReserved", ""), "team-a", ((GPU, "gpus"),))
+WAITS = WorkloadState(JOB, JobState.PENDING, 0, Reserved(False, "WaitingForQuota", "needs 2"), "team-a")
+RUNS = WorkloadState(
+    JOB, JobState.RUNNING, 4, Reserved(True, "QuotaReserved", ""), "team-a", ((GPU, "gpus"),)
+)
 
 
 def quota_of(*objects):
@@ -67,7 +69,7 @@ def test_a_job_that_runs_says_what_it_has_of_which_flavor():
 
 def test_a_job_that_runs_without_a_queue_has_no_quota_reserved():
     """Given no admission, QuotaReserved is not true: the real Kueue ends at the sight of such a Workload."""
-    alone = Standing(JOB, JobState.RUNNING, 4, Reserved(True, "QuotaReserved", "runs"))
+    alone = WorkloadState(JOB, JobState.RUNNING, 4, Reserved(True, "QuotaReserved", "runs"))
     truths, _ = said(alone)
     assert alone.admission(("main",)) is None
     assert truths["QuotaReserved"] == ("False", "WithoutQuota")
@@ -75,7 +77,7 @@ def test_a_job_that_runs_without_a_queue_has_no_quota_reserved():
 
 
 def test_one_that_was_pushed_aside_is_evicted_until_it_has_quota_again():
-    away = Standing(JOB, JobState.PREEMPTED, 0, Reserved(False, "WaitingForQuota", "gave way"), "team-a")
+    away = WorkloadState(JOB, JobState.PREEMPTED, 0, Reserved(False, "WaitingForQuota", "gave way"), "team-a")
     truths, listed = said(away)
     assert truths["Evicted"] == ("True", "Preempted")
     truths, listed = said(RUNS, listed)
@@ -99,7 +101,7 @@ def test_a_queue_shows_what_its_jobs_use_and_what_of_it_is_borrowed():
     assert (status["pendingWorkloads"], status["admittedWorkloads"]) == (1, 1)
     [flavor] = status["flavorsUsage"]
     assert flavor == {"name": "gpus", "resources": [{"name": GPU, "total": "4", "borrowed": "1"}]}
-    used = used_by_door(jobs)
+    used = usage_by_local_queue(jobs)
     local = local_queue_status(queue.doors[0], queue, used["team", "train"], "v1beta2")
     assert local["flavorsUsage"] == [{"name": "gpus", "resources": [{"name": GPU, "total": "4"}]}]
     assert "flavorUsage" in local_queue_status(queue.doors[0], queue, Counter(), "v1beta1")
@@ -107,12 +109,27 @@ def test_a_queue_shows_what_its_jobs_use_and_what_of_it_is_borrowed():
 
 def test_a_queue_that_starts_nothing_says_so():
     [queue] = measure(QUOTA, []).queues
-    assert is_active(queue).is_true
-    assert is_open(LocalQueue("train", "team-a", "team"), queue).is_true
-    assert is_open(LocalQueue("train", "team-a", "team", StopPolicy.HOLD), queue).reason == "Stopped"
-    assert is_open(LocalQueue("train", "none", "team"), None).reason == "ClusterQueueDoesNotExist"
+    assert cluster_queue_condition(queue).is_true
+    assert local_queue_condition(LocalQueue("train", "team-a", "team"), queue).is_true
+    assert (
+        local_queue_condition(LocalQueue("train", "team-a", "team", StopPolicy.HOLD), queue).reason
+        == "Stopped"
+    )
+    assert (
+        local_queue_condition(LocalQueue("train", "none", "team"), None).reason == "ClusterQueueDoesNotExist"
+    )
     [lost] = measure(
         quota_of({"kind": "ClusterQueue", "metadata": {"name": "q"}, "spec": queue_spec(1)}), []
     ).queues
-    assert is_active(lost).reason == "FlavorNotFound"
-    assert is_open(LocalQueue("train", "q", "team"), lost).reason == "ClusterQueueIsInactive"
+    assert cluster_queue_condition(lost).reason == "FlavorNotFound"
+    assert local_queue_condition(LocalQueue("train", "q", "team"), lost).reason == "ClusterQueueIsInactive"
+
+
+def test_a_job_without_gpus_says_its_replicas_and_what_they_have():
+    job = Job("team/a", 0.0, size=3, min=3, max=3, gpus_per_replica=0, cpus_milli_per_gpu=500)
+    flavors = (("cpu", "small"), ("pods", "small"))
+    runs = WorkloadState(job, JobState.RUNNING, 3, Reserved(True, "QuotaReserved", ""), "team-a", flavors)
+    found = runs.admission(("main",))
+    assert found is not None
+    [main] = found["podSetAssignments"]
+    assert (main["count"], main["resourceUsage"]) == (3, {"cpu": "1500m", "pods": "3"})

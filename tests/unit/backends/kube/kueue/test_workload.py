@@ -4,13 +4,18 @@ import math
 
 from batuta.backends.kube.client.errors import Unavailable
 from batuta.backends.kube.kueue import kinds
-from batuta.backends.kube.kueue.workload import asked_by_unified_job, asks_the_same, body_of, workload_name
-from batuta.backends.kube.kueue.workload_book import ECHO_S, Pace, WorkloadBook
+from batuta.backends.kube.kueue.workload import (
+    is_same_request,
+    request_of_unified_job,
+    workload_manifest,
+    workload_name,
+)
+from batuta.backends.kube.kueue.workload_cache import ECHO_S, WorkloadCache, WriteRate
 from batuta.backends.kube.objects import OwnerReference
-from batuta.backends.kube.operator.inbox import Changed, Written
+from batuta.backends.kube.operator.workqueue import Changed, Written
 from batuta.backends.kube.unified_job.to_job import to_job
 from batuta.core.job import Job
-from tests.support.unified_jobs import unified_job
+from tests.support.unified_jobs import ON_CPU, unified_job
 from tests.unit.backends.kube.kueue.settings import came, setting, went
 
 
@@ -18,7 +23,7 @@ def asking(**changes):
     uj = unified_job(**changes)
     job = to_job(uj, {})
     assert isinstance(job, Job)
-    return asked_by_unified_job(uj, job)
+    return request_of_unified_job(uj, job)
 
 
 class Post:
@@ -34,19 +39,19 @@ class Post:
 
 def book_and_post(pace=None):
     post = Post()
-    book = WorkloadBook(post.ask, pace)
+    book = WorkloadCache(post.ask, pace)
     book.take(Changed(kinds.WORKLOAD, (), kinds.VERSION))
     return book, post
 
 
 def as_shown(wanted):
     """The Workload as the API server shows it: with numbers for texts and with defaults."""
-    spec = body_of(wanted)["spec"]
+    spec = workload_manifest(wanted)["spec"]
     return setting(wanted.name, spec | {"active": True}, wanted.namespace)
 
 
 def test_an_elastic_job_asks_for_its_largest_size_and_is_content_with_its_smallest():
-    spec = body_of(asking(queueName="train"))["spec"]
+    spec = workload_manifest(asking(queueName="train"))["spec"]
     assert spec["queueName"] == "train"
     [main] = spec["podSets"]
     assert (main["name"], main["minCount"], main["count"]) == ("main", 1, 8)
@@ -56,7 +61,9 @@ def test_an_elastic_job_asks_for_its_largest_size_and_is_content_with_its_smalle
 
 
 def test_a_rigid_job_takes_all_or_nothing_and_a_launcher_counts_too():
-    main, launcher = body_of(asking(job_type="MPIJob", replicas={"maxReplicas": 1}))["spec"]["podSets"]
+    main, launcher = workload_manifest(asking(job_type="MPIJob", replicas={"maxReplicas": 1}))["spec"][
+        "podSets"
+    ]
     assert "minCount" not in main
     assert (launcher["name"], launcher["count"]) == ("launcher", 1)
     assert "nvidia.com/gpu" not in str(launcher)
@@ -72,9 +79,9 @@ def test_what_the_api_server_adds_is_no_difference():
     wanted = asking()
     shown = as_shown(wanted)
     shown.spec["podSets"][0]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
-    assert asks_the_same(shown.spec, wanted)
-    assert not asks_the_same(shown.spec, asking(queueName="other"))
-    assert not asks_the_same(shown.spec, asking(replicas={"maxReplicas": 4}))
+    assert is_same_request(shown.spec, wanted)
+    assert not is_same_request(shown.spec, asking(queueName="other"))
+    assert not is_same_request(shown.spec, asking(replicas={"maxReplicas": 4}))
 
 
 def test_a_workload_is_asked_for_until_it_is_there_but_not_all_the_time():
@@ -102,12 +109,12 @@ def test_one_that_somebody_deletes_or_that_could_not_be_written_is_asked_for_aga
 
 def test_nothing_is_written_on_a_cluster_that_does_not_know_workloads():
     post = Post()
-    assert WorkloadBook(post.ask).bring(asking(), 0.0) is None
+    assert WorkloadCache(post.ask).bring(asking(), 0.0) is None
     assert post.sent == []
 
 
 def test_thousands_of_jobs_are_shown_at_a_steady_pace():
-    book, post = book_and_post(Pace(per_s=50.0, burst=10.0))
+    book, post = book_and_post(WriteRate(per_s=50.0, burst=10.0))
     jobs = [asking(name=f"job-{number}") for number in range(100)]
     for job in jobs:
         book.bring(job, 0.0)
@@ -117,3 +124,11 @@ def test_thousands_of_jobs_are_shown_at_a_steady_pace():
         book.bring(job, 1.0)
     assert len(post.sent) == 20
     assert book.later_s(1.0) < math.inf
+
+
+def test_a_job_without_gpus_asks_for_its_replicas_with_cpu_and_memory():
+    [main] = workload_manifest(asking(replicas=ON_CPU))["spec"]["podSets"]
+    assert main["count"] == 2
+    assert "minCount" not in main
+    [container] = main["template"]["spec"]["containers"]
+    assert container["resources"]["requests"] == {"cpu": 8, "memory": "32Gi"}

@@ -6,16 +6,14 @@ import msgspec
 import pytest
 
 from batuta.backends.kube.binder import Cluster
-from batuta.backends.kube.jobtypes.child import JOB
+from batuta.backends.kube.jobtypes import BUILT_IN
+from batuta.backends.kube.jobtypes.job_type import JOB, Run
 from batuta.backends.kube.jobtypes.job_type import Observed as Seen
-from batuta.backends.kube.jobtypes.job_type import Run
-from batuta.backends.kube.jobtypes.registry import BUILT_IN
 from batuta.backends.kube.objects import Batch
+from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.children import ECHO_S, Children
-from batuta.backends.kube.operator.inbox import Written
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.run import Site
-from batuta.backends.kube.operator.writes import Writes
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.workqueue import WriteQueue, Written
 from tests.support.unified_jobs import unified_job
 
 UJ, KIND, RUN = unified_job(job_type="Job"), BUILT_IN["Job"], Run(2)
@@ -27,9 +25,11 @@ class Rig:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.writes = Writes(lambda asked: self.asked.extend(key for key, _ in asked))
-        site = Site(Cluster(), self.writes, Observed().owners(), lambda event: None, lambda party: None)
-        self.children = Children(site, Observed())
+        self.writes = WriteQueue(lambda asked: self.asked.extend(key for key, _ in asked))
+        site = ReconcileContext(
+            Cluster(), self.writes, ObjectCache().owners(), lambda event: None, lambda party: None
+        )
+        self.children = Children(site, ObjectCache())
 
     def look(self, now_s: float, **theirs: Any) -> None:
         """The informers show the Job, with what others have made of it; all that is asked for is done."""

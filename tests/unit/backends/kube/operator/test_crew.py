@@ -2,7 +2,7 @@
 
 from batuta.backends.kube import objects
 from batuta.backends.kube.jobtypes.job import INDEX_LABEL, INDEXED_JOB
-from batuta.backends.kube.operator.crew import Crew
+from batuta.backends.kube.operator.run_state import PodSet
 
 
 def pod(name: str, index: int, made: str) -> objects.Pod:
@@ -14,7 +14,7 @@ def pod(name: str, index: int, made: str) -> objects.Pod:
 
 def test_of_two_pods_for_one_replica_the_newer_counts():
     """Given a child that somebody deleted, its pods and those of the next one are there at once."""
-    crew = Crew("uid")
+    crew = PodSet("uid")
     for one in (
         pod("b-1-new", 1, "2026-01-01T00:00:09Z"),
         pod("a-0-old", 0, "2026-01-01T00:00:01Z"),

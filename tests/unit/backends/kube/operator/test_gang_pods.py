@@ -3,9 +3,8 @@
 import pytest
 
 from batuta.backends.kube import names, objects
-from batuta.backends.kube.binder.tenant import pod_key
-from batuta.backends.kube.operator.gang_pods import GangPods
-from batuta.backends.kube.operator.gangs import JOB_SET_NAME, GangId, Owners
+from batuta.backends.kube.binder.cluster import pod_key
+from batuta.backends.kube.operator.gangs import JOB_SET_NAME, GangId, GangPods, Owners
 from tests.unit.backends.kube.binder import things
 
 SET = objects.Batch(

@@ -7,11 +7,11 @@ import pytest
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.operator.gang_run import GangRun
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import PodGroup, ReconcileContext, Timing
+from batuta.backends.kube.operator.gang_reconciler import GangReconciler
 from batuta.backends.kube.operator.gangs import gang_of
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.run import Party, Site, Timing
-from batuta.backends.kube.operator.writes import Writes
+from batuta.backends.kube.operator.workqueue import WriteQueue
 from batuta.core.cluster import Placement, Span
 from tests.support.kube.pods import make_gang
 
@@ -22,12 +22,14 @@ class Gang:
     """Two pods that have been running on two GPUs of one node."""
 
     def __init__(self) -> None:
-        self.asked: list[Party] = []
+        self.asked: list[PodGroup] = []
         self.written: list[str] = []
-        self.writes = Writes(lambda asked: self.written.extend(key for key, _ in asked))
-        site = Site(Cluster(), self.writes, Observed().owners(), lambda event: None, self.asked.append)
+        self.writes = WriteQueue(lambda asked: self.written.extend(key for key, _ in asked))
+        site = ReconcileContext(
+            Cluster(), self.writes, ObjectCache().owners(), lambda event: None, self.asked.append
+        )
         pods = [self.pod(number) for number in (0, 1)]
-        self.run = GangRun(site, gang_of(pods[0]))
+        self.run = GangReconciler(site, gang_of(pods[0]))
         for pod in pods:
             self.run.see(pod)
         self.run.drive(0.0)
@@ -66,7 +68,7 @@ def gang() -> Gang:
 def test_a_member_that_was_made_again_is_given_its_old_place(gang):
     gang.run.see(gang.pod(1))
     assert gang.drive(10.0) == 1
-    ((seat,),) = (party.seats for party in gang.asked)
+    ((seat,),) = (group.placements for group in gang.asked)
     assert seat.place == Span("n", (1,))
 
 

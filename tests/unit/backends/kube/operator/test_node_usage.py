@@ -6,14 +6,14 @@ import math
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.operator.node_usage import UsageTeller, pod_use
+from batuta.backends.kube.operator.node_controller import UsageReporter, pod_use
 from batuta.core.event import GpusUsed
 
 NOW_S = 10_000.0
 
 
 def said(
-    teller: UsageTeller, time_s: float, *busy: float | None, now_s: float | None = None
+    teller: UsageReporter, time_s: float, *busy: float | None, now_s: float | None = None
 ) -> list[GpusUsed]:
     gpus = [
         {"index": index} | ({} if value is None else {"utilisation": value})
@@ -24,26 +24,26 @@ def said(
 
 
 def test_the_first_report_is_told_with_what_is_not_known():
-    assert said(UsageTeller(), NOW_S, 0.5, None) == [GpusUsed(NOW_S, "n", (0.5, None), cause="agent")]
+    assert said(UsageReporter(), NOW_S, 0.5, None) == [GpusUsed(NOW_S, "n", (0.5, None), cause="agent")]
 
 
 @pytest.mark.parametrize("busy", [(0.45, 0.0), (0.59, 0.01)])
 def test_small_changes_are_no_news(busy: tuple[float, float]):
-    teller = UsageTeller()
+    teller = UsageReporter()
     said(teller, NOW_S, 0.5, 0.0)
     assert said(teller, NOW_S + 30, *busy) == []
 
 
 @pytest.mark.parametrize("busy", [(0.7, 0.0), (0.5, 0.05), (0.5, None), (0.5,)])
 def test_large_changes_and_a_gpu_that_begins_to_work_are_news(busy: tuple[float | None, ...]):
-    teller = UsageTeller()
+    teller = UsageReporter()
     said(teller, NOW_S, 0.5, 0.0)
     (news,) = said(teller, NOW_S + 30, *busy)
     assert news.gpus == busy
 
 
 def test_what_stays_the_same_is_told_again_now_and_then():
-    teller = UsageTeller()
+    teller = UsageReporter()
     said(teller, NOW_S, 0.5)
     assert [bool(said(teller, NOW_S + late_s, 0.5)) for late_s in (30, 299, 300, 330)] == [
         False,
@@ -54,28 +54,28 @@ def test_what_stays_the_same_is_told_again_now_and_then():
 
 
 def test_the_same_report_is_told_once_however_often_the_node_changes():
-    teller = UsageTeller()
+    teller = UsageReporter()
     assert said(teller, NOW_S, 0.1)
     assert not said(teller, NOW_S, 0.9, now_s=NOW_S + 1000)
 
 
 def test_a_report_from_the_future_is_of_now():
-    (event,) = said(UsageTeller(), NOW_S + 9999, 0.5, now_s=NOW_S)
+    (event,) = said(UsageReporter(), NOW_S + 9999, 0.5, now_s=NOW_S)
     assert event.time_s == NOW_S
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"gpus": []}', '{"time": "x"}'])
 def test_what_cannot_be_read_is_not_told(text: str):
-    assert list(UsageTeller().tell("n", {names.UTILISATION: text}, NOW_S)) == []
+    assert list(UsageReporter().tell("n", {names.UTILISATION: text}, NOW_S)) == []
 
 
 def test_odd_numbers_are_brought_into_bounds():
-    (event,) = said(UsageTeller(), NOW_S, 1.7, -0.3)
+    (event,) = said(UsageReporter(), NOW_S, 1.7, -0.3)
     assert event.gpus == (1.0, 0.0)
 
 
 def test_what_those_have_who_share_a_card_is_told_with_it():
-    teller = UsageTeller()
+    teller = UsageReporter()
     text = {names.UTILISATION: json.dumps({"time": NOW_S, "gpus": [{"index": 0, "utilisation": 0.6}]})}
     (event,) = teller.tell("n", text, NOW_S, {"b": 0.5, "a": 0.1})
     assert event.jobs == (("a", 0.1), ("b", 0.5))
@@ -86,7 +86,7 @@ def test_what_those_have_who_share_a_card_is_told_with_it():
     [({"a": 0.15}, False), ({"a": 0.01}, True), ({"a": 0.3}, True), ({}, True), ({"b": 0.1}, True)],
 )
 def test_it_is_news_when_one_of_them_does_something_else(sharers: dict[str, float], is_news: bool):
-    teller = UsageTeller()
+    teller = UsageReporter()
     for late_s, using in ((0, {"a": 0.1}), (30, sharers)):
         report = {"time": NOW_S + late_s, "gpus": [{"index": 0, "utilisation": 0.6}]}
         told = list(teller.tell("n", {names.UTILISATION: json.dumps(report)}, NOW_S + late_s, using))
@@ -95,7 +95,7 @@ def test_it_is_news_when_one_of_them_does_something_else(sharers: dict[str, floa
 
 def test_of_a_node_whose_agent_is_silent_nothing_is_known_any_more():
     """Once: until it reports again there is nothing to say."""
-    teller = UsageTeller()
+    teller = UsageReporter()
     said(teller, NOW_S, 0.5)
     said(teller, NOW_S + 30, 0.5)
     assert list(teller.tell_silent(NOW_S + 120)) == []
@@ -109,7 +109,7 @@ def test_of_a_node_whose_agent_is_silent_nothing_is_known_any_more():
 
 
 def test_a_report_that_was_old_when_it_was_first_seen_is_not_told():
-    assert said(UsageTeller(), NOW_S, 0.5, now_s=NOW_S + 91) == []
+    assert said(UsageReporter(), NOW_S, 0.5, now_s=NOW_S + 91) == []
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,15 @@ from typing import Any
 
 from batuta.backends.kube import names
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.run import Known, Site
-from batuta.backends.kube.operator.unified_run import UnifiedRun
-from batuta.backends.kube.operator.unified_status import status_of
-from batuta.backends.kube.operator.writes import Writes
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import KnownJob, ReconcileContext
+from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
+from batuta.backends.kube.operator.unified_job_status import status_of
+from batuta.backends.kube.operator.workqueue import WriteQueue
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core import event as ev
-from batuta.core.expected import SizeChoice
-from batuta.core.job import Job
-from tests.support.unified_jobs import manifest, read, unified_job
+from batuta.core.job import Job, SizeChoice
+from tests.support.unified_jobs import ON_CPU, manifest, read, unified_job
 
 OPEN = {names.WANTED: names.ANY_SIZE}
 FOUR = SizeChoice(4, 8, 0.92, "resnet", 3)
@@ -27,15 +26,15 @@ class Operator:
         self.told: list[ev.Event] = []
         self.asked = 0
         self._choice = choice
-        site = Site(
+        site = ReconcileContext(
             Cluster(),
-            Writes(lambda asked: None),
-            Observed().owners(),
+            WriteQueue(lambda asked: None),
+            ObjectCache().owners(),
             self.told.append,
             lambda party: None,
             choose=self._choose,
         )
-        self.run = UnifiedRun(site, Observed(), job, None if known is None else Known(known))
+        self.run = UnifiedJobReconciler(site, ObjectCache(), job, None if known is None else KnownJob(known))
         self.run.drive(1.0)
 
     def _choose(self, job: Job) -> SizeChoice:
@@ -126,3 +125,8 @@ def test_a_user_who_says_a_size_later_gets_that():
 def test_a_size_that_a_person_pins_counts_more():
     operator = Operator(unified_job(annotations=OPEN, replicas={"targetReplicas": 2}))
     assert sizes_of(operator.job) == (2, 2, 2)
+
+
+def test_a_job_without_gpus_has_the_one_size_that_it_says():
+    operator = Operator(unified_job(replicas=ON_CPU, annotations=OPEN))
+    assert (sizes_of(operator.job), operator.asked) == ((2, 2, 2), 0)

@@ -6,20 +6,20 @@ import msgspec
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.client.known import Change, Did
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.roster import Roster
-from batuta.backends.kube.operator.run import Site
-from batuta.backends.kube.operator.writes import Writes
+from batuta.backends.kube.client.informer import Change, ChangeType
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.owner_index import OwnerIndex
+from batuta.backends.kube.operator.workqueue import WriteQueue
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from tests.support.kube.pods import make_gang
 from tests.support.unified_jobs import manifest, read
 
 
-def roster_of(observed: Observed, *namespaces: str) -> Roster:
-    writes = Writes(lambda asked: None)
-    site = Site(Cluster(), writes, observed.owners(), lambda event: None, lambda party: None)
-    return Roster(site, observed, {}, namespaces)
+def roster_of(observed: ObjectCache, *namespaces: str) -> OwnerIndex:
+    writes = WriteQueue(lambda asked: None)
+    site = ReconcileContext(Cluster(), writes, observed.owners(), lambda event: None, lambda party: None)
+    return OwnerIndex(site, observed, {}, namespaces)
 
 
 def unified(uid: str) -> UnifiedJob:
@@ -49,14 +49,14 @@ def gang(phase: str = "Pending", **metadata: Any) -> list[objects.Pod]:
 
 
 def test_a_pod_that_comes_before_its_job_is_not_forgotten():
-    roster = roster_of(Observed())
+    roster = roster_of(ObjectCache())
     assert roster.see(member("one")) is None
     roster.meet(unified("one"))
     assert list(roster.runs["team-a/resnet"].pods()) == ["team-a/resnet-0"]
 
 
 def test_a_pod_that_goes_before_its_job_comes_is():
-    roster = roster_of(Observed())
+    roster = roster_of(ObjectCache())
     roster.see(member("one"))
     roster.lose(member("one"))
     roster.meet(unified("one"))
@@ -65,7 +65,7 @@ def test_a_pod_that_goes_before_its_job_comes_is():
 
 def test_a_pod_may_outlive_its_job_and_another_one_of_the_same_name():
     """Given a pod of a first job, a second job that came and went does not take it along."""
-    roster = roster_of(Observed())
+    roster = roster_of(ObjectCache())
     roster.meet(unified("two"))
     run = roster.see(member("one"))
     assert run is not None
@@ -76,17 +76,17 @@ def test_a_pod_may_outlive_its_job_and_another_one_of_the_same_name():
 
 
 def test_a_job_that_came_while_one_of_the_same_name_went_is_met():
-    observed = Observed()
+    observed = ObjectCache()
     roster = roster_of(observed)
     roster.meet(unified("one"))
-    observed.note(observed.unified_jobs, Change(Did.ADDED, unified("two")))
+    observed.note(observed.unified_jobs, Change(ChangeType.ADDED, unified("two")))
     before = roster.runs["team-a/resnet"]
     assert roster.drop(before)
     assert roster.runs["team-a/resnet"] is not before
 
 
 def test_a_gang_begins_with_its_first_pod_but_not_with_one_that_is_over():
-    roster = roster_of(Observed())
+    roster = roster_of(ObjectCache())
     roster.finish_first_look()
     first, second = gang()
     assert roster.see(msgspec.structs.replace(first, status=objects.PodStatus(phase="Succeeded"))) is None
@@ -96,7 +96,7 @@ def test_a_gang_begins_with_its_first_pod_but_not_with_one_that_is_over():
 
 
 def test_at_the_first_look_who_is_over_counts_once_another_member_is_seen():
-    roster = roster_of(Observed())
+    roster = roster_of(ObjectCache())
     over, alive = gang("Succeeded")[0], gang()[1]
     assert roster.see(over) is None
     run = roster.see(alive)
@@ -105,5 +105,5 @@ def test_at_the_first_look_who_is_over_counts_once_another_member_is_seen():
 
 
 def test_pods_of_other_namespaces_are_no_business_of_ours():
-    roster = roster_of(Observed(), "team-b")
+    roster = roster_of(ObjectCache(), "team-b")
     assert [roster.see(pod) for pod in gang()] == [None, None]

@@ -7,16 +7,15 @@ from typing import Any
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.pod_class import read_class
+from batuta.backends.kube.operator.gangs import job_of
 from batuta.backends.kube.operator.nodes import read_node
-from batuta.backends.kube.operator.pod_job import job_of
 from batuta.backends.kube.unified_job.to_job import to_job
-from batuta.core.cluster import Node
-from batuta.core.command import Start
-from batuta.core.decide import Rules, decide
-from batuta.core.fit import tolerates
+from batuta.core.cluster import Node, tolerates
+from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.job import Job, Share
+from batuta.core.plan import Start
 from batuta.placement import TopologyPlacer
-from batuta.policies.elastic_fifo import ElasticFifo
+from batuta.policies.fifo import ElasticFifo
 from tests.support.unified_jobs import unified_job
 from tests.support.worlds import NOW_S, make_world
 
@@ -49,8 +48,11 @@ def test_the_world_counts_cards_and_not_units() -> None:
 
 def test_a_node_whose_plugin_restarts_is_not_lost() -> None:
     """Given a kubelet that offers nothing for a while, what runs there is not thought to be gone."""
-    assert shared(allocatable=NOTHING) is not None
-    assert shared(allocatable=NOTHING, capacity=NOTHING) is None
+    restarting, gone = shared(allocatable=NOTHING), shared(allocatable=NOTHING, capacity=NOTHING)
+    assert restarting is not None
+    assert restarting.gpus == 2
+    assert gone is not None
+    assert (gone.gpus, gone.gpu_type) == (0, "")
 
 
 def test_only_jobs_with_a_share_may_go_there() -> None:
@@ -86,6 +88,6 @@ def test_jobs_with_a_share_go_nowhere_else():
     unified = to_job(unified_job(replicas={"maxReplicas": 1}, sharing={"gpuMemory": "1Gi"}), {})
     assert isinstance(unified, Job)
     world = make_world([whole, shares], {}, [*jobs, unified])
-    decided = decide(world, NOW_S, Rules(ElasticFifo(), TopologyPlacer())).commands
+    decided = decide(world, NOW_S, SchedulerProfile(ElasticFifo(), TopologyPlacer())).commands
     assert {one.placement.spans[0].node for one in decided if isinstance(one, Start)} == {"n"}
     assert len(decided) == 3

@@ -6,12 +6,10 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import names
+from batuta.backends.kube.jobtypes import BUILT_IN
 from batuta.backends.kube.jobtypes.job_type import Run
-from batuta.backends.kube.jobtypes.registry import BUILT_IN
 from batuta.backends.kube.objects import Pod
-from batuta.backends.kube.operator.crew import Crew
-from batuta.backends.kube.operator.muster import muster
-from batuta.backends.kube.operator.stand import Places, Stand
+from batuta.backends.kube.operator.run_state import Places, PodSet, RunState, gang_status
 from batuta.core.cluster import Span
 from tests.support.unified_jobs import unified_job
 
@@ -28,8 +26,8 @@ class Job:
 
     def __init__(self, *gpus: int, kind: Any = ELASTIC) -> None:
         self.kind = kind
-        self.crew = Crew(UJ.metadata.uid)
-        self.stand = Stand(self.crew)
+        self.crew = PodSet(UJ.metadata.uid)
+        self.stand = RunState(self.crew)
         assert self.aim(*gpus)
         for replica in range(len(gpus)):
             self.show(replica, "Running")
@@ -162,7 +160,7 @@ class TestMuster:
         job = Job(0, 1)
         job.aim(0, 1, 2)
         job.show(2)
-        found = muster(job.stand, job.crew, ELASTIC)
+        found = gang_status(job.stand, job.crew, ELASTIC)
         assert [seat.place for seat in found.waiting] == [Span("n", (2,))]
         assert (found.is_full, found.is_exact, found.are_seated, found.have_begun) == (
             True,
@@ -176,16 +174,16 @@ class TestMuster:
         job.aim(0, 1, 2)
         job.show(2)
         job.aim(0, 1)
-        found = muster(job.stand, job.crew, ELASTIC)
+        found = gang_status(job.stand, job.crew, ELASTIC)
         assert (found.is_full, found.is_exact, found.are_seated) == (True, False, True)
 
     def test_who_had_a_place_and_is_gone_is_lost(self):
         job = Job(0, 1)
         job.crew.lose("team-a/resnet-1")
-        found = muster(job.stand, job.crew, ELASTIC)
+        found = gang_status(job.stand, job.crew, ELASTIC)
         assert (found.lost, found.is_full) == ((1,), False)
 
     def test_who_was_bound_to_another_node_is_astray(self):
         job = Job(0, 1)
         job.show(1, "Running", node="other")
-        assert muster(job.stand, job.crew, ELASTIC).astray == (1, "other")
+        assert gang_status(job.stand, job.crew, ELASTIC).astray == (1, "other")

@@ -3,16 +3,14 @@
 import pytest
 
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.operator.inbox import Written
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.run import Site
-from batuta.backends.kube.operator.unified_run import UnifiedRun
-from batuta.backends.kube.operator.unified_status import StatusWriter
-from batuta.backends.kube.operator.writes import Doing, Writes
-from batuta.backends.kube.progress.heard import LogOf
-from batuta.backends.kube.progress.listening import Listening
-from batuta.core.job import JobState
-from batuta.core.progress import Progress
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
+from batuta.backends.kube.operator.unified_job_status import StatusWriter
+from batuta.backends.kube.operator.workqueue import WriteFn, WriteQueue, Written
+from batuta.backends.kube.progress.log_lines import LogSource
+from batuta.backends.kube.progress.log_reader import LogSubscriptions
+from batuta.core.job import JobState, Progress
 from batuta.core.reason import Reason
 from tests.support.unified_jobs import unified_job
 
@@ -21,20 +19,20 @@ class Job:
     """One that is looked at each second, and whose writes all work."""
 
     def __init__(self, others: int = 0) -> None:
-        posted: list[tuple[str, Doing]] = []
-        listening = Listening(lambda changes: None)
+        posted: list[tuple[str, WriteFn]] = []
+        listening = LogSubscriptions(lambda changes: None)
         for number in range(others):
-            listening.to(f"a/{number}", LogOf(f"a/{number}", "a", "p", "u", "main"))
-        writes = Writes(posted.extend)
-        site = Site(
+            listening.to(f"a/{number}", LogSource(f"a/{number}", "a", "p", "u", "main"))
+        writes = WriteQueue(posted.extend)
+        site = ReconcileContext(
             Cluster(),
             writes,
-            Observed().owners(),
+            ObjectCache().owners(),
             lambda event: None,
             lambda party: None,
             listening=listening,
         )
-        self.run = UnifiedRun(site, Observed(), unified_job())
+        self.run = UnifiedJobReconciler(site, ObjectCache(), unified_job())
         self._site, self._posted, self._writer = site, posted, StatusWriter(site)
 
     def look(self, now_s: float) -> int:

@@ -1,6 +1,6 @@
 """How long a job waits that has failed."""
 
-from batuta.backends.kube.operator.run import Timing
+from batuta.backends.kube.operator.context import Timing
 
 
 def test_the_pause_doubles_with_each_failure_up_to_six_minutes():

@@ -7,10 +7,9 @@ import pytest
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder import Binder, Cluster
 from batuta.backends.kube.client.errors import ApiError, Conflict, Invalid, NotFound, Unavailable
-from batuta.backends.kube.operator.inbox import Written
-from batuta.backends.kube.operator.run import Party, Seat, Timing
-from batuta.backends.kube.operator.usher import BIND, Turned, Usher
-from batuta.backends.kube.operator.writes import Writes
+from batuta.backends.kube.operator.context import PodGroup, PodPlacement, Timing
+from batuta.backends.kube.operator.gang_binder import BIND, BindFailure, GangBinder
+from batuta.backends.kube.operator.workqueue import WriteQueue, Written
 from batuta.core.cluster import Span
 from tests.unit.backends.kube.binder import test_gpus, things
 
@@ -24,32 +23,32 @@ class Rig:
     def __init__(self, *nodes: objects.Node) -> None:
         self.cluster: Cluster = things.cluster(*nodes)
         self.asked: list[str] = []
-        self.writes = Writes(lambda asked: self.asked.extend(key for key, _ in asked))
-        self.usher = Usher(Binder(self.cluster), self.writes, Timing(gang_timeout_s=100.0))
+        self.writes = WriteQueue(lambda asked: self.asked.extend(key for key, _ in asked))
+        self.usher = GangBinder(Binder(self.cluster), self.writes, Timing(gang_timeout_s=100.0))
 
-    def serve(self, *parties: Party, now_s: float = 0.0) -> list[Turned]:
+    def serve(self, *parties: PodGroup, now_s: float = 0.0) -> list[BindFailure]:
         for party in parties:
-            self.usher.seat(party)
+            self.usher.request_binding(party)
         turned = self.usher.serve(lambda node: False, now_s)
         self.writes.send()
         return turned
 
-    def hear(self, pod: objects.Pod, error: ApiError | None = None) -> Turned | None:
+    def hear(self, pod: objects.Pod, error: ApiError | None = None) -> BindFailure | None:
         """The API server answers."""
         answer = Written(BIND + pod.metadata.uid, error)
         self.writes.heard(answer, 1.0)
         return self.usher.heard(answer, 1.0)
 
 
-def decided(*pods: objects.Pod) -> Party:
+def decided(*pods: objects.Pod) -> PodGroup:
     """Pods whose places the World has decided on."""
-    seats = tuple(Seat(pod, place) for pod, place in zip(pods, PLACES, strict=True))
-    return Party("party", "job", seats)
+    seats = tuple(PodPlacement(pod, place) for pod, place in zip(pods, PLACES, strict=True))
+    return PodGroup("party", "job", seats)
 
 
-def waiting(job: str, pods: Sequence[objects.Pod], keeps_until_s: float = 0.0) -> Party:
+def waiting(job: str, pods: Sequence[objects.Pod], keeps_until_s: float = 0.0) -> PodGroup:
     """Pods that may go anywhere."""
-    return Party(job, job, tuple(Seat(pod, None) for pod in pods), keeps_until_s=keeps_until_s)
+    return PodGroup(job, job, tuple(PodPlacement(pod, None) for pod in pods), keeps_until_s=keeps_until_s)
 
 
 @pytest.fixture
@@ -145,7 +144,9 @@ def test_one_party_at_a_time_keeps_seats(rig):
 def test_how_busy_a_job_will_be_is_known_from_its_pods_or_else_from_history(said, written):
     """Given a job whose like were 40 % busy, that is written on its pod, unless it says something itself."""
     where = things.cluster(test_gpus.shared_node())
-    usher = Usher(Binder(where), Writes(lambda asked: None), Timing(), {"job": 0.4}.get)
-    usher.seat(Party("party", "job", (Seat(test_gpus.share("p", 100, annotations=said), None),)))
+    usher = GangBinder(Binder(where), WriteQueue(lambda asked: None), Timing(), {"job": 0.4}.get)
+    usher.request_binding(
+        PodGroup("party", "job", (PodPlacement(test_gpus.share("p", 100, annotations=said), None),))
+    )
     usher.serve(lambda node: False, 0.0)
-    assert where.cards.load[0, 0] == float(written)
+    assert where.gpu_table.load[0, 0] == float(written)

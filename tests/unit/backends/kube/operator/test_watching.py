@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from batuta.backends.kube.client import kinds
-from batuta.backends.kube.client.known import Change, Did
+from batuta.backends.kube.client.informer import Change, ChangeType
 from batuta.backends.kube.objects import Node, Pod
-from batuta.backends.kube.operator.inbox import Changed, Inbox
-from batuta.backends.kube.operator.watching import News, news_of
+from batuta.backends.kube.operator.informers import Relevance, news_of
+from batuta.backends.kube.operator.workqueue import Changed, Inbox
 from tests.unit.backends.kube.binder import things
 
 READY = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
@@ -31,8 +31,8 @@ def pod(**more: Any) -> Pod:
 
 
 def test_a_heartbeat_is_no_news():
-    change = Change(Did.MODIFIED, node(2, "2026-01-01T00:00:10Z"), node(1, "2026-01-01T00:00:00Z"))
-    assert news_of(change) is News.NONE
+    change = Change(ChangeType.MODIFIED, node(2, "2026-01-01T00:00:10Z"), node(1, "2026-01-01T00:00:00Z"))
+    assert news_of(change) is Relevance.NONE
     assert change.object.metadata.resource_version == "2"
 
 
@@ -42,31 +42,31 @@ def test_a_heartbeat_is_no_news():
     ids=lambda more: next(iter(more)),
 )
 def test_whatever_is_read_is_news_when_it_changes(more):
-    assert news_of(Change(Did.MODIFIED, node(2, **more), node(1))) is News.MORE
+    assert news_of(Change(ChangeType.MODIFIED, node(2, **more), node(1))) is Relevance.MORE
 
 
 def test_who_comes_or_goes_is_news():
-    assert news_of(Change(Did.ADDED, node(1))) is News.MORE
-    assert news_of(Change(Did.DELETED, node(1), node(1))) is News.MORE
+    assert news_of(Change(ChangeType.ADDED, node(1))) is Relevance.MORE
+    assert news_of(Change(ChangeType.DELETED, node(1), node(1))) is Relevance.MORE
 
 
 @pytest.mark.parametrize(
     ("before", "now", "news"),
     [
-        (pod(on="node"), pod(on="node", phase="Running"), News.STATUS),
-        (pod(on="node", phase="Running"), pod(on="node", phase="Succeeded"), News.MORE),
-        (pod(), pod(on="node"), News.MORE),
-        (pod(on="node"), pod(on="node", terminating=True), News.MORE),
-        (pod(on="node"), pod(on="node", annotations={"a": "b"}), News.MORE),
+        (pod(on="node"), pod(on="node", phase="Running"), Relevance.STATUS),
+        (pod(on="node", phase="Running"), pod(on="node", phase="Succeeded"), Relevance.MORE),
+        (pod(), pod(on="node"), Relevance.MORE),
+        (pod(on="node"), pod(on="node", terminating=True), Relevance.MORE),
+        (pod(on="node"), pod(on="node", annotations={"a": "b"}), Relevance.MORE),
     ],
     ids=["begins", "ends", "is bound", "is deleted", "is annotated"],
 )
 def test_that_a_pod_runs_can_wait_for_a_moment(before, now, news):
-    assert news_of(Change(Did.MODIFIED, now, before)) is news
+    assert news_of(Change(ChangeType.MODIFIED, now, before)) is news
 
 
 def changed(name: str) -> Changed:
-    return Changed(kinds.POD, [Change(Did.ADDED, things.pod(name))])
+    return Changed(kinds.POD, [Change(ChangeType.ADDED, things.pod(name))])
 
 
 def test_what_can_wait_is_taken_at_once_when_it_comes_alone():

@@ -11,17 +11,15 @@ from aiohttp import web
 from batuta.backends.kube import names
 from batuta.backends.kube.client.access import Access
 from batuta.backends.kube.client.api import Api
-from batuta.backends.kube.progress.heard import Heard, LogOf
-from batuta.backends.kube.progress.listening import Listeners
-from batuta.backends.kube.progress.log_reader import ReadingPace
-from batuta.backends.kube.progress.said import Reported
+from batuta.backends.kube.progress.log_lines import LogReport, LogSource, TrainingReport
+from batuta.backends.kube.progress.log_reader import LogReaders, ReadingPace
 from tests.unit.backends.kube.client.serving import serving
 
 QUICK = ReadingPace(pause_s=0.0, again_s=0.01, retry_s=0.01, rest_s=0.01, longest_s=0.05, last_pause_s=0.01)
 
 
-def log_of(pod: str = "train-0", *, is_over: bool = False) -> LogOf:
-    return LogOf(f"default/{pod}", "default", pod, f"uid-{pod}", "main", is_over)
+def log_of(pod: str = "train-0", *, is_over: bool = False) -> LogSource:
+    return LogSource(f"default/{pod}", "default", pod, f"uid-{pod}", "main", is_over)
 
 
 def report(step: int) -> bytes:
@@ -111,11 +109,11 @@ class Ears:
     """What was heard so far."""
 
     def __init__(self) -> None:
-        self.heard: list[Heard] = []
+        self.heard: list[LogReport] = []
         self.most_at_once = lambda: 0
         self._news = asyncio.Event()
 
-    def __call__(self, heard: Heard) -> None:
+    def __call__(self, heard: LogReport) -> None:
         self.heard.append(heard)
         self._news.set()
 
@@ -125,7 +123,7 @@ class Ears:
             for heard in self.heard
             if heard.uid == f"uid-{pod}"
             for one in heard.said
-            if isinstance(one, Reported)
+            if isinstance(one, TrainingReport)
         ]
 
     @property
@@ -151,12 +149,12 @@ class Ears:
 @asynccontextmanager
 async def listening(
     logs: Logs, most: int = 8, turn_s: float = 0.01, pace: ReadingPace = QUICK
-) -> AsyncIterator[tuple[Listeners, Ears]]:
+) -> AsyncIterator[tuple[LogReaders, Ears]]:
     """Listeners at such a server, for as long as a test may take."""
     ears = Ears()
     async with asyncio.timeout(30.0), serving(logs) as url, CountingApi(Access(url)) as api:
         ears.most_at_once = lambda: api.most
-        listeners = Listeners(api, ears, most, turn_s, pace)
+        listeners = LogReaders(api, ears, most, turn_s, pace)
         running = asyncio.create_task(listeners.run())
         await asyncio.sleep(0)
         try:

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from batuta.backends.kube.progress.heard import LogOf
-from batuta.backends.kube.progress.listening import Changes, Listeners, Listening
-from batuta.backends.kube.progress.said import ResultGiven
+from batuta.backends.kube.progress.log_lines import LogSource, ResultReport
+from batuta.backends.kube.progress.log_reader import Changes, LogReaders, LogSubscriptions
 from tests.unit.backends.kube.progress.log_server import QUICK, Ears, Logs, listening, log_of, report
 
-Story = Callable[[Logs, Listeners, Ears], Awaitable[None]]
+Story = Callable[[Logs, LogReaders, Ears], Awaitable[None]]
 
 
 def tell(story: Story, **how: object) -> None:
@@ -23,12 +22,12 @@ def tell(story: Story, **how: object) -> None:
     asyncio.run(run())
 
 
-def listen_to(listeners: Listeners, *logs: LogOf) -> None:
+def listen_to(listeners: LogReaders, *logs: LogSource) -> None:
     listeners.take({log.job: log for log in logs})
 
 
 def test_reports_are_heard_as_they_are_printed():
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         await logs.print(b"hello", report(1))
         listen_to(listeners, log_of())
         await ears.wait_for(1)
@@ -48,7 +47,7 @@ def test_reports_are_heard_as_they_are_printed():
 def test_a_connection_that_breaks_in_the_middle_of_a_line_costs_nothing(cut):
     """Given an answer that breaks off after any number of bytes, each report is heard once."""
 
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         await logs.print(report(1), report(2))
         logs.cuts = [cut, cut]
         listen_to(listeners, log_of())
@@ -60,7 +59,7 @@ def test_a_connection_that_breaks_in_the_middle_of_a_line_costs_nothing(cut):
 
 
 def test_a_node_that_does_not_answer_is_asked_again_and_then_goes_on_where_it_was():
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         await logs.print(report(1))
         logs.refusals = [500, 503, 400]
         listen_to(listeners, log_of())
@@ -72,7 +71,7 @@ def test_a_node_that_does_not_answer_is_asked_again_and_then_goes_on_where_it_wa
 
 
 def test_a_pod_that_is_gone_is_not_asked_for_again():
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         logs.refusals = [404]
         listen_to(listeners, log_of())
         await ears.wait_for_all()
@@ -84,7 +83,7 @@ def test_a_pod_that_is_gone_is_not_asked_for_again():
 def test_the_last_words_of_a_pod_are_heard_when_it_has_ended():
     """Given a pod that ends while its log is followed, the rest is read once and then nothing more."""
 
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         await logs.print(report(1))
         listen_to(listeners, log_of())
         await ears.wait_for(1)
@@ -92,8 +91,8 @@ def test_the_last_words_of_a_pod_are_heard_when_it_has_ended():
         listen_to(listeners, log_of(is_over=True))
         await ears.wait_for_all()
         assert ears.steps() == [1, 2]
-        results = [one for heard in ears.heard for one in heard.said if isinstance(one, ResultGiven)]
-        assert results == [ResultGiven('{"loss":1}')]
+        results = [one for heard in ears.heard for one in heard.said if isinstance(one, ResultReport)]
+        assert results == [ResultReport('{"loss":1}')]
         assert "follow" not in logs.asked[-1]
 
     tell(story)
@@ -101,7 +100,7 @@ def test_the_last_words_of_a_pod_are_heard_when_it_has_ended():
 
 @pytest.mark.parametrize("refusals", [[500], [404], [403]])
 def test_a_pod_whose_end_cannot_be_read_has_no_more_to_say(refusals):
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         logs.refusals = refusals
         listen_to(listeners, log_of(is_over=True))
         await ears.wait_for_all()
@@ -113,7 +112,7 @@ def test_a_pod_whose_end_cannot_be_read_has_no_more_to_say(refusals):
 def test_more_logs_than_there_is_room_for_take_turns():
     """Given ten logs and room for two, all are heard, again and again, and never more than two at once."""
 
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         pods = [f"train-{number}" for number in range(10)]
         listen_to(listeners, *map(log_of, pods))
         for step in (1, 2, 3):
@@ -127,7 +126,7 @@ def test_more_logs_than_there_is_room_for_take_turns():
 
 
 def test_a_log_that_nobody_wants_to_hear_any_more_is_left():
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         listen_to(listeners, log_of())
         await logs.print(report(1))
         await ears.wait_for(1)
@@ -142,7 +141,7 @@ def test_a_log_that_nobody_wants_to_hear_any_more_is_left():
 
 
 def test_lies_and_floods_are_refused_counted_and_outlived():
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         broken = [b'batuta-report {"step":-1}', b"batuta-report {oops", b'batuta-report {"step":"x"}']
         await logs.print(*broken, *(report(step) for step in range(1000)))
         listen_to(listeners, log_of())
@@ -159,7 +158,7 @@ def test_lies_and_floods_are_refused_counted_and_outlived():
 def test_a_log_that_is_written_too_fast_is_read_from_its_end():
     """Given megabytes that may not all be read, what is printed last is heard."""
 
-    async def story(logs: Logs, listeners: Listeners, ears: Ears) -> None:
+    async def story(logs: Logs, listeners: LogReaders, ears: Ears) -> None:
         await logs.print(*[b"x" * 5000] * 900, report(1))
         listen_to(listeners, log_of())
         await logs.print(*[b"x" * 5000] * 900, report(2))
@@ -172,7 +171,7 @@ def test_a_log_that_is_written_too_fast_is_read_from_its_end():
 
 def test_only_what_has_changed_is_handed_over():
     posted: list[Changes] = []
-    listening = Listening(posted.append)
+    listening = LogSubscriptions(posted.append)
     for _ in range(3):
         listening.to("default/train", log_of())
         listening.send()
@@ -180,11 +179,11 @@ def test_only_what_has_changed_is_handed_over():
     listening.to("default/train", None)
     listening.send()
     assert posted == [{"default/train": log_of()}, {"default/train": None}]
-    assert not Listening().is_on
+    assert not LogSubscriptions().is_on
 
 
 def test_progress_is_written_less_often_when_there_are_many_jobs():
-    listening = Listening(lambda changes: None)
+    listening = LogSubscriptions(lambda changes: None)
     listening.to("a/b", log_of())
     assert listening.show_every_s(5.0) == 5.0
     for number in range(2000):

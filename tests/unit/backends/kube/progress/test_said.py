@@ -6,17 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.backends.kube.progress.log_lines import ReportLine
-from batuta.backends.kube.progress.said import Reported, ResultGiven, said_in
+from batuta.backends.kube.progress.log_lines import ReportLine, ResultReport, TrainingReport, parse_report
 
 
-def said(text: str | bytes) -> Reported | ResultGiven | None:
-    return said_in(ReportLine(100.0, text if isinstance(text, bytes) else text.encode()))
+def said(text: str | bytes) -> TrainingReport | ResultReport | None:
+    return parse_report(ReportLine(100.0, text if isinstance(text, bytes) else text.encode()))
 
 
 def test_a_report_is_read_with_the_time_of_its_line():
     found = said('{"time":1.0,"step":3,"total_steps":10,"loss":0.5}')
-    assert isinstance(found, Reported)
+    assert isinstance(found, TrainingReport)
     assert (found.report.step, found.report.fraction, found.time_s) == (3, 0.3, 100.0)
 
 
@@ -29,7 +28,7 @@ def test_a_report_is_read_with_the_time_of_its_line():
     ],
 )
 def test_a_result_is_kept_as_json(text, kept):
-    assert said(text) == ResultGiven(kept)
+    assert said(text) == ResultReport(kept)
 
 
 @pytest.mark.parametrize(
@@ -52,18 +51,18 @@ def test_a_result_is_kept_as_json(text, kept):
 )
 def test_what_is_no_report_is_refused(text):
     found = said(text)
-    assert not isinstance(found, ResultGiven)
+    assert not isinstance(found, ResultReport)
     assert found is None or found.report.step is None
 
 
 def test_a_loss_that_is_not_a_number_has_no_value():
     found = said('{"step":1,"loss":NaN}')
-    assert isinstance(found, Reported)
+    assert isinstance(found, TrainingReport)
     assert (found.report.loss, found.report.nonfinite) == (None, ("loss",))
 
 
 @given(st.binary(max_size=200))
 def test_nothing_that_a_script_writes_raises(text):
     found = said(b"{" + text)
-    if isinstance(found, Reported):
+    if isinstance(found, TrainingReport):
         assert found.report.fraction is None or math.isfinite(found.report.fraction)

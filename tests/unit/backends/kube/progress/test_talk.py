@@ -10,19 +10,16 @@ from hypothesis import strategies as st
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.jobtypes.elastic_horovod import ELASTIC_HOROVOD
+from batuta.backends.kube.jobtypes.mpi import ELASTIC_HOROVOD
 from batuta.backends.kube.jobtypes.pods import PODS
-from batuta.backends.kube.operator.inbox import Written
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.run import Site
-from batuta.backends.kube.operator.writes import Doing, Writes
-from batuta.backends.kube.progress.heard import Heard, LogOf
-from batuta.backends.kube.progress.listening import Listening
-from batuta.backends.kube.progress.log_lines import ReportLine
-from batuta.backends.kube.progress.said import said_in
-from batuta.backends.kube.progress.talk import LAST_WORDS_S, Talk
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.workqueue import WriteFn, WriteQueue, Written
+from batuta.backends.kube.progress.log_lines import LogReport, LogSource, ReportLine, parse_report
+from batuta.backends.kube.progress.log_reader import LogSubscriptions
+from batuta.backends.kube.progress.trainer_session import FINAL_REPORT_WAIT_S, TrainerSession
 from batuta.core.cluster import Span
-from batuta.core.event import JobProgressed
+from batuta.core.event import JobCheckpointed, JobProgressed
 from batuta.core.job import Job
 from tests.support.unified_jobs import unified_job
 
@@ -46,31 +43,31 @@ class Place:
     """A job that runs on two nodes since second 1000, and all that is done and said around it."""
 
     def __init__(self, *, is_heard: bool = True) -> None:
-        self.posted: list[tuple[str, Doing]] = []
+        self.posted: list[tuple[str, WriteFn]] = []
         self.said: list[Any] = []
-        self.logs: dict[str, LogOf | None] = {}
-        self.writes = Writes(self.posted.extend)
-        listening = Listening(self.logs.update) if is_heard else Listening()
-        self.site = Site(
+        self.logs: dict[str, LogSource | None] = {}
+        self.writes = WriteQueue(self.posted.extend)
+        listening = LogSubscriptions(self.logs.update) if is_heard else LogSubscriptions()
+        self.site = ReconcileContext(
             Cluster(),
             self.writes,
-            Observed().owners(),
+            ObjectCache().owners(),
             self.said.append,
             lambda party: None,
             listening=listening,
         )
-        self.talk = Talk(self.site, ID)
+        self.talk = TrainerSession(self.site, ID)
         self.pods = [pod(0), pod(1)]
         self.talk.began(JOB, 0, PLACES, 1000.0)
 
     def hear(self, *lines: str, time_s: float = 1010.0, **how: Any) -> bool:
         """Replica 0 prints these reports at a time."""
-        said = [said_in(ReportLine(time_s, line.encode())) for line in lines]
+        said = [parse_report(ReportLine(time_s, line.encode())) for line in lines]
         known = tuple(one for one in said if one is not None)
-        heard = Heard(ID, "uid-0", known, len(said) - len(known), **how)
+        heard = LogReport(ID, "uid-0", known, len(said) - len(known), **how)
         return self.talk.hear(heard, time_s, is_alive=True)
 
-    def listens_to(self) -> LogOf | None:
+    def listens_to(self) -> LogSource | None:
         self.talk.listen(PODS, self.pods)
         self.site.listening.send()
         return self.logs.get(ID)
@@ -97,6 +94,21 @@ def test_reports_become_progress_of_the_world_and_time_is_that_of_the_node():
     assert len(place.said) < 70
 
 
+def test_the_world_hears_that_a_job_saves_and_when_it_did_but_not_all_the_time():
+    place = Place()
+    place.hear('{"event":"saves-on-request"}', time_s=1010.0)
+    for second in range(90):
+        place.hear('{"event":"checkpoint","path":"/c"}', time_s=1020.0 + second)
+    saved = [one for one in place.said if isinstance(one, JobCheckpointed)]
+    assert [(one.job, one.saved_s) for one in saved] == [
+        *((ID, None), (ID, 1020.0), (ID, 1050.0), (ID, 1080.0)),
+    ]
+    # and at once of one that it was asked for
+    assert not place.talk.may_go(SAVES, place.pods, 1111.0)
+    place.hear('{"event":"checkpoint","path":"/c","request":1}', time_s=1112.0)
+    assert place.said[-1] == JobCheckpointed(1112.0, ID, 1112.0)
+
+
 def test_reports_and_what_was_refused_are_counted():
     place = Place()
     place.hear('{"step":1}', '{"step":-1}', "{oops")
@@ -105,9 +117,9 @@ def test_reports_and_what_was_refused_are_counted():
 
 def test_what_a_job_says_that_the_world_has_forgotten_is_not_told():
     place = Place()
-    line = said_in(ReportLine(1001.0, b'{"step":1,"total_steps":2}'))
+    line = parse_report(ReportLine(1001.0, b'{"step":1,"total_steps":2}'))
     assert line is not None
-    place.talk.hear(Heard(ID, "uid-0", (line,)), 1001.0, is_alive=False)
+    place.talk.hear(LogReport(ID, "uid-0", (line,)), 1001.0, is_alive=False)
     assert place.said == []
 
 
@@ -118,9 +130,9 @@ def test_lies_never_make_an_event_that_is_none(claims):
     """Given any steps, totals and clocks, what the World is told is finite and between nothing and all."""
     place = Place()
     for number, (step, total, time_s) in enumerate(claims):
-        line = said_in(ReportLine(time_s, b'{"step":%d,"total_steps":%d}' % (step, total)))
+        line = parse_report(ReportLine(time_s, b'{"step":%d,"total_steps":%d}' % (step, total)))
         if line is not None:
-            place.talk.hear(Heard(ID, "uid-0", (line,)), 1000.0 + number, is_alive=True)
+            place.talk.hear(LogReport(ID, "uid-0", (line,)), 1000.0 + number, is_alive=True)
     for event in place.said:
         assert math.isfinite(event.remaining_s)
         assert event.remaining_s >= 0
@@ -129,9 +141,9 @@ def test_lies_never_make_an_event_that_is_none(claims):
 
 def test_replica_0_is_listened_to_until_all_is_heard():
     place = Place()
-    assert place.listens_to() == LogOf(ID, "team-a", "resnet-0", "uid-0", "main")
+    assert place.listens_to() == LogSource(ID, "team-a", "resnet-0", "uid-0", "main")
     place.pods = [pod(0, "Succeeded"), pod(1, "Succeeded")]
-    assert place.listens_to() == LogOf(ID, "team-a", "resnet-0", "uid-0", "main", is_over=True)
+    assert place.listens_to() == LogSource(ID, "team-a", "resnet-0", "uid-0", "main", is_over=True)
     assert place.hear(is_all=True)
     assert place.listens_to() is None
 
@@ -160,14 +172,14 @@ def test_a_job_that_has_succeeded_is_over_when_its_last_words_are_heard():
     place, over = Place(), [pod(0, "Succeeded"), pod(1, "Succeeded")]
     place.hear('{"step":1}')
     assert place.talk.has_more_to_say(PODS, over, 1100.0)
-    assert place.talk.due_s == 1100.0 + LAST_WORDS_S
+    assert place.talk.due_s == 1100.0 + FINAL_REPORT_WAIT_S
     assert place.hear('{"event":"result","value":[1]}', is_all=True)
     assert place.talk.result == "[1]"
     assert not place.talk.has_more_to_say(PODS, over, 1100.5)
     slow = Place()
     slow.hear('{"step":1}')
     assert slow.talk.has_more_to_say(PODS, over, 1100.0)
-    assert not slow.talk.has_more_to_say(PODS, over, 1100.0 + LAST_WORDS_S)
+    assert not slow.talk.has_more_to_say(PODS, over, 1100.0 + FINAL_REPORT_WAIT_S)
 
 
 def test_a_job_that_never_said_anything_is_over_at_once_unless_it_was_too_short_to_know():

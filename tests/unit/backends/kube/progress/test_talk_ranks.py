@@ -4,19 +4,17 @@ import json
 import math
 
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.run import Site
-from batuta.backends.kube.operator.writes import Writes
-from batuta.backends.kube.progress.heard import Heard
-from batuta.backends.kube.progress.listening import Listening
-from batuta.backends.kube.progress.log_lines import ReportLine
-from batuta.backends.kube.progress.said import said_in
-from batuta.backends.kube.progress.talk import Talk
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.workqueue import WriteQueue
+from batuta.backends.kube.progress.log_lines import LogReport, ReportLine, parse_report
+from batuta.backends.kube.progress.log_reader import LogSubscriptions
+from batuta.backends.kube.progress.trainer_session import TrainerSession
 from batuta.core.cluster import Span
 from batuta.core.job import Job
 from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
-from batuta.prediction.hang import HangRules, Silence
-from batuta.prediction.straggler import Straggle
+from batuta.prediction.hang import HangReport, HangRules
+from batuta.prediction.straggler import StragglerReport
 
 ID = "team-a/resnet"
 JOB = Job(ID, submit_s=0.0, size=4, min=4, max=4, work_s=3600.0)
@@ -29,34 +27,34 @@ class Place:
 
     def __init__(self) -> None:
         self.found: list[HeldUp] = []
-        listening = Listening(lambda changes: None)
+        listening = LogSubscriptions(lambda changes: None)
         listening.ranks = RankRules(hang=HangRules(after_s=600.0))
         listening.on_held_up = self.found.append
-        site = Site(
+        site = ReconcileContext(
             Cluster(),
-            Writes(lambda posted: None),
-            Observed().owners(),
+            WriteQueue(lambda posted: None),
+            ObjectCache().owners(),
             lambda event: None,
             lambda party: None,
             listening=listening,
         )
-        self.talk = Talk(site, ID)
+        self.talk = TrainerSession(site, ID)
         self.talk.began(JOB, 0, PLACES, BEGAN_S)
 
     def steps(self, count: int, *own_s: float) -> None:
         """Replica 0 reports a step every two seconds."""
         for step in range(1, count + 1):
             text = json.dumps({"step": step, "rank": 0, "replica": 0, "own_s": list(own_s)})
-            said = said_in(ReportLine(BEGAN_S + 2 * step, text.encode()))
+            said = parse_report(ReportLine(BEGAN_S + 2 * step, text.encode()))
             assert said is not None
-            self.talk.hear(Heard(ID, "uid-0", (said,)), BEGAN_S + 2 * step, is_alive=True)
+            self.talk.hear(LogReport(ID, "uid-0", (said,)), BEGAN_S + 2 * step, is_alive=True)
 
 
 def test_a_slow_rank_that_replica_0_has_gathered_is_told_with_its_node():
     place = Place()
     place.steps(20, *[1.0] * 5, 2.0, *[1.0] * 2)
     (found,) = place.found
-    assert isinstance(found.found, Straggle)
+    assert isinstance(found.found, StragglerReport)
     assert (found.job, found.found.ranks, found.nodes) == (ID, (5,), ("node-2",))
     assert found.gang == {"node-0", "node-1", "node-2", "node-3"}
 
@@ -69,7 +67,7 @@ def test_a_job_is_looked_at_again_when_its_silence_would_be_a_hang():
     assert place.found == []
     assert place.talk.watch({}, BEGAN_S + 620.0) == math.inf
     (found,) = place.found
-    assert isinstance(found.found, Silence)
+    assert isinstance(found.found, HangReport)
     assert (found.found.silent_s, found.nodes) == (600.0, ())
 
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from batuta.backends.kube.operator.unified_status import Outlook
-from batuta.backends.kube.progress.trainer_status import short_time, trainer_status
-from batuta.core.progress import Progress
+from batuta.backends.kube.operator.unified_job_status import Outlook, short_time, trainer_status
+from batuta.core.job import Progress
 
 
 def test_nothing_is_said_of_a_job_that_says_nothing():

@@ -2,23 +2,23 @@
 
 import math
 
-from batuta.backends.kube.trial.course import End, RunSeen, Standing, next_moves
+from batuta.backends.kube.trial.plan import End, ObservedRun, TrialProgress, next_actions
 from batuta.core.trial import TrialPlan
-from batuta.engine.trials.course import Begin, Conclude, Measure
+from batuta.engine.trials.controller import Begin, Conclude, Measure
 
 PLAN = TrialPlan((1, 2, 4), budget_s=100.0, each_s=20.0)
-WAITS, RUNS, OVER = RunSeen(), RunSeen(started_s=10.0), RunSeen(is_over=True)
+WAITS, RUNS, OVER = ObservedRun(), ObservedRun(started_s=10.0), ObservedRun(is_over=True)
 
 
 def moves(now_s=0.0, *, parallelism=1, measured=(), written=(), **runs):
     seen = {int(key[1:]): run for key, run in runs.items()}
-    found = next_moves(PLAN, parallelism, 0.0, Standing({*measured, *written}, written, seen), now_s)
+    found = next_actions(PLAN, parallelism, 0.0, TrialProgress({*measured, *written}, written, seen), now_s)
     return list(found.moves)
 
 
 def due_s(now_s, **runs):
     seen = {int(key[1:]): run for key, run in runs.items()}
-    return next_moves(PLAN, 1, 0.0, Standing((), (), seen), now_s).due_s
+    return next_actions(PLAN, 1, 0.0, TrialProgress((), (), seen), now_s).due_s
 
 
 def test_the_smallest_size_is_begun_with_and_the_next_waits_for_it():
@@ -42,11 +42,11 @@ def test_a_run_has_its_time_from_its_start_and_waits_for_gpus_as_long_as_the_bud
 
 def test_a_run_that_has_ended_or_is_deleted_by_somebody_is_measured_at_once():
     assert moves(t1=OVER) == [Measure(1)]
-    assert moves(t1=RunSeen(is_leaving=True)) == [Measure(1)]
+    assert moves(t1=ObservedRun(is_leaving=True)) == [Measure(1)]
 
 
 def test_the_run_of_a_trial_before_this_one_is_waited_for_as_long_as_the_budget_lasts():
-    left = RunSeen(is_left_over=True)
+    left = ObservedRun(is_left_over=True)
     assert moves(t1=left) == []
     assert due_s(12.0, t1=left) == 100.0
     assert moves(t1=left, now_s=100.0) == [Measure(1)]
@@ -55,7 +55,7 @@ def test_the_run_of_a_trial_before_this_one_is_waited_for_as_long_as_the_budget_
 def test_a_run_goes_only_when_what_it_showed_is_written_down():
     assert moves(measured=[1], t1=RUNS) == []
     assert moves(written=[1], t1=RUNS) == [End(1)]
-    assert moves(written=[1], t1=RunSeen(started_s=10.0, is_leaving=True)) == []
+    assert moves(written=[1], t1=ObservedRun(started_s=10.0, is_leaving=True)) == []
 
 
 def test_the_next_size_begins_when_the_one_before_is_gone_or_holds_nothing():
@@ -76,4 +76,4 @@ def test_after_the_budget_nothing_begins_and_what_is_known_has_to_do():
 
 
 def test_a_trial_without_anything_to_wait_for_sets_no_clock():
-    assert next_moves(PLAN, 1, 0.0, Standing((1, 2, 4), (1, 2, 4), {}), 5.0).due_s == math.inf
+    assert next_actions(PLAN, 1, 0.0, TrialProgress((1, 2, 4), (1, 2, 4), {}), 5.0).due_s == math.inf

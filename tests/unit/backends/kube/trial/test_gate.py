@@ -8,23 +8,19 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.client.known import Change, Did
-from batuta.backends.kube.operator.gate import open_gate
-from batuta.backends.kube.operator.inbox import Changed
-from batuta.backends.kube.operator.observed import Observed
-from batuta.backends.kube.operator.request import read_request
-from batuta.backends.kube.operator.writes import Doing, Writes
-from batuta.backends.kube.trial.desk import TrialDesk
-from batuta.backends.kube.trial.gate import TrialGate
+from batuta.backends.kube.client.informer import Change, ChangeType
+from batuta.backends.kube.operator.admission import admit_all, read_request
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.workqueue import Changed, WriteFn, WriteQueue
+from batuta.backends.kube.trial.controller import TrialController, TrialGate
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
-from batuta.backends.kube.trial.trial import Bench
+from batuta.backends.kube.trial.reconciler import TrialContext
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core import event as ev
-from batuta.core.expected import SizeChoice
+from batuta.core.job import DesiredState, SizeChoice
 from batuta.core.quota import ClusterQueue, LocalQueue, Quota
-from batuta.core.wish import Wish
 from batuta.core.world import World
-from tests.support.unified_jobs import unified_job
+from tests.support.unified_jobs import ON_CPU, unified_job
 
 WANTED = {names.TRIAL: "true"}
 ROW = {"unit": "samples", "state": "measured"}
@@ -36,25 +32,25 @@ class House:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.said: list[ev.Event] = []
-        self.observed, self.world = Observed(), World()
-        self.writes = Writes(self._post)
+        self.observed, self.world = ObjectCache(), World()
+        self.writes = WriteQueue(self._post)
         self.known = True
-        bench = Bench(
+        bench = TrialContext(
             self.observed, self.world, self.writes, self.said.append, lambda job: 4, lambda job: self.known
         )
-        self.desk = TrialDesk(bench, lambda job: None)
+        self.desk = TrialController(bench, lambda job: None)
         self.desk.take(Changed(TRIAL_RUN, ()), 0.0)
         unknown: Callable[[Any], SizeChoice] = lambda job: SizeChoice(1)  # noqa: E731
-        self.gate = TrialGate(self.desk, open_gate, unknown, self.observed, self.world)
+        self.gate = TrialGate(self.desk, admit_all, unknown, self.observed, self.world)
 
-    def _post(self, asked: list[tuple[str, Doing]]) -> None:
+    def _post(self, asked: list[tuple[str, WriteFn]]) -> None:
         self.asked += [key for key, _ in asked]
 
     def turn(self) -> None:
         self.desk.drive(1_767_225_605.0)
         self.writes.send()
 
-    def asks(self, uj: UnifiedJob, is_inside: bool = False, wish: Wish = Wish.RUN):
+    def asks(self, uj: UnifiedJob, is_inside: bool = False, wish: DesiredState = DesiredState.RUN):
         self.observed.unified_jobs[uj.id] = uj
         passed = self.gate(uj, replace(read_request(uj, {}), wish=wish), is_inside)
         self.turn()
@@ -74,7 +70,7 @@ class House:
         body = {"metadata": meta, "spec": {"jobName": uj.metadata.name}, "status": status}
         run = msgspec.convert(body, TrialRun)
         self.observed.unified_jobs[uj.id] = uj
-        self.desk.take(Changed(TRIAL_RUN, [Change(Did.ADDED, run, None)]), 0.0)
+        self.desk.take(Changed(TRIAL_RUN, [Change(ChangeType.ADDED, run, None)]), 0.0)
         self.turn()
 
 
@@ -103,6 +99,10 @@ def test_its_queue_may_want_that_and_the_job_goes_first(house):
     assert house.asks(unified_job(annotations={names.TRIAL: "false"})).waiting is None
 
 
+def test_a_job_without_gpus_is_not_held(house):
+    assert house.asks(unified_job(replicas=ON_CPU, annotations=WANTED)).waiting is None
+
+
 def test_a_share_a_run_of_a_trial_and_a_job_inside_are_not_held(house):
     share = unified_job(replicas={"maxReplicas": 1}, sharing={"gpuCompute": 50}, annotations=WANTED)
     assert house.asks(share).waiting is None
@@ -113,7 +113,7 @@ def test_a_share_a_run_of_a_trial_and_a_job_inside_are_not_held(house):
 
 
 def test_a_job_that_is_suspended_is_tried_out_later(house):
-    passed = house.asks(unified_job(annotations=WANTED), wish=Wish.PARK)
+    passed = house.asks(unified_job(annotations=WANTED), wish=DesiredState.PARK)
     assert passed.waiting is not None
     assert passed.waiting.reason == "Suspended"
     assert house.asked == []
@@ -172,7 +172,7 @@ def test_another_trial_of_the_same_name_is_in_the_way_and_holds_nobody_up(house)
     other = msgspec.convert(
         {"metadata": {"name": "resnet", "namespace": "team-a"}, "spec": {"jobName": "bert"}}, TrialRun
     )
-    house.desk.take(Changed(TRIAL_RUN, [Change(Did.ADDED, other, None)]), 0.0)
+    house.desk.take(Changed(TRIAL_RUN, [Change(ChangeType.ADDED, other, None)]), 0.0)
     assert house.asks(unified_job(annotations=WANTED)).waiting is None
 
 
@@ -186,6 +186,6 @@ def test_the_trial_of_a_job_before_it_that_had_its_name_is_waited_for_until_it_i
     assert passed.waiting.reason == "InTrial"
     assert house.asked == ["trial-run/team-a/resnet//unmake"]
     left = msgspec.convert({"metadata": {"name": "resnet", "namespace": "team-a", "uid": "t1"}}, TrialRun)
-    house.desk.take(Changed(TRIAL_RUN, [Change(Did.DELETED, left, None)]), 0.0)
+    house.desk.take(Changed(TRIAL_RUN, [Change(ChangeType.DELETED, left, None)]), 0.0)
     assert house.asks(again).waiting is not None
     assert house.asked[1:] == ["trial-run/team-a/resnet//make"]

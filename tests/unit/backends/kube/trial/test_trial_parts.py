@@ -7,17 +7,16 @@ import msgspec
 import pytest
 
 from batuta.backends.kube import names
-from batuta.backends.kube.trial import crd, status
-from batuta.backends.kube.trial.desk import trial_manifest
-from batuta.backends.kube.trial.model import TrialRun
-from batuta.backends.kube.trial.plan import Planned, Unplannable, plan, tried_job
-from batuta.backends.kube.trial.rules import RULES, broken_rules
-from batuta.backends.kube.trial.run_manifest import run_manifest, run_name
+from batuta.backends.kube.trial import crd
+from batuta.backends.kube.trial.controller import trial_manifest
+from batuta.backends.kube.trial.model import RULES, TrialRun, broken_rules
+from batuta.backends.kube.trial.plan import Planned, Unplannable, plan, run_manifest, run_name, tried_job
+from batuta.backends.kube.trial.reconciler import RUNS, TrialConclusion, read_measured, shows, status_of
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.backends.kube.unified_job.to_job import to_job
 from batuta.core.job import Job, JobState
 from batuta.core.trial import TrialMeasurement, TrialOutcome
-from tests.support.unified_jobs import manifest, read, unified_job
+from tests.support.unified_jobs import ON_CPU, manifest, read, unified_job
 
 FILE = Path(__file__).parents[5] / "deploy/helm/batuta/crds/trialruns.batuta.dev.yaml"
 
@@ -91,9 +90,10 @@ def test_everything_that_stands_against_it_is_told_at_once():
         ("trial: 99 GPUs is no size that this task can have here (some of 1, 2, 3, 4, 5, 6, 7, 8)",)
     )
     share = unified_job(replicas={"maxReplicas": 1}, sharing={"gpuCompute": 50})
-    found = planned(uj=share)
-    assert isinstance(found, Unplannable)
-    assert "nothing to try out" in found.faults[0]
+    for one in (share, unified_job(replicas=ON_CPU)):
+        found = planned(uj=one)
+        assert isinstance(found, Unplannable)
+        assert "nothing to try out" in found.faults[0]
 
 
 def test_a_plan_that_was_written_down_stays_when_nodes_come_and_go():
@@ -198,24 +198,24 @@ def test_what_is_written_down_is_read_again_by_the_next_operator():
     found = planned(jobName="resnet", sizes=[1, 2, 4])
     assert isinstance(found, Planned)
     run = trial()
-    shown = status.status_of(run, found.plan, {1: ONE, 2: TWO}, {4: status.RUNS}, None, 1000.0)
+    shown = status_of(run, found.plan, {1: ONE, 2: TWO}, {4: RUNS}, None, 1000.0)
     run = showing(run, shown)
-    assert status.shows(run, shown)
+    assert shows(run, shown)
     assert [row["state"] for row in shown["runs"]] == ["measured", "out of memory", "runs"]
     assert (shown["progress"], shown["state"], shown["runs"][0]["efficiencyPercentage"]) == (
         "2/3",
         "RUNNING",
         100,
     )
-    assert status.read_measured(run, "resnet") == {1: ONE, 2: TWO}
+    assert read_measured(run, "resnet") == {1: ONE, 2: TWO}
     assert not run.is_over
 
 
 def test_a_trial_that_is_over_has_its_condition_and_keeps_its_time():
-    verdict = status.Verdict(JobState.FAILED, "Invalid", "no")
-    shown = status.status_of(trial(), None, {}, {}, verdict, 1000.0)
+    verdict = TrialConclusion(JobState.FAILED, "Invalid", "no")
+    shown = status_of(trial(), None, {}, {}, verdict, 1000.0)
     run = showing(trial(), shown)
     assert run.is_over
     conditions = [(one.type, one.status) for one in run.status.conditions]
     assert conditions == [("Complete", "False"), ("Failed", "True")]
-    assert status.status_of(run, None, {}, {}, verdict, 2000.0) == shown
+    assert status_of(run, None, {}, {}, verdict, 2000.0) == shown

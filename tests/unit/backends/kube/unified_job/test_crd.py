@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.kube.unified_job.crd import build_crd, crd_yaml
-from batuta.backends.kube.unified_job.rules import RULES, broken_rules
-from tests.support.unified_jobs import BROKEN, unified_job
+from batuta.backends.kube.unified_job.crd import RULES, broken_rules, build_crd, crd_yaml
+from tests.support.unified_jobs import BROKEN, ON_CPU, unified_job
 
 FILE = Path(__file__).parents[5] / "deploy/helm/batuta/crds/unifiedjobs.batuta.dev.yaml"
 
@@ -52,6 +51,7 @@ def test_every_field_below_spec_says_what_it_is_for() -> None:
 
 def test_a_sound_job_breaks_no_rule() -> None:
     assert broken_rules(unified_job()) == []
+    assert broken_rules(unified_job(replicas=ON_CPU, topology={"level": "rack"})) == []
 
 
 @pytest.mark.parametrize(("changes", "said"), BROKEN)

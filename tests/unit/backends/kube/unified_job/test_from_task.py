@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from batuta.backends.kube import names
+from batuta.backends.kube.unified_job.crd import broken_rules
 from batuta.backends.kube.unified_job.from_task import TaskManifests, from_task
-from batuta.backends.kube.unified_job.rules import broken_rules
 from batuta.backends.kube.unified_job.to_job import to_job
 from batuta.core.job import Job, JobKind, Share, Spread
 from batuta.spec.problem import InputError
@@ -92,6 +92,7 @@ def test_queue_class_time_limit_and_restarts_come_along() -> None:
 name: a
 resources:
   image_id: docker:x
+  accelerators: 1
   labels:
     kueue.x-k8s.io/queue-name: vision
     kueue.x-k8s.io/priority-class: high
@@ -147,6 +148,14 @@ def test_names_become_host_names(name: str, becomes: str) -> None:
     assert convert(f"{IMAGE}\nrun: ./x\n", name=name).job["metadata"]["name"] == becomes
 
 
+def test_a_name_of_another_script_has_a_host_name_and_a_note() -> None:
+    made = convert(f"name: 训练\n{IMAGE}\nrun: ./x\n")
+    own = made.job["metadata"]["name"]
+    assert own.startswith("job-")
+    assert own.isascii()
+    assert f"on the cluster it is called {own}: names of its objects are ASCII" in made.notes
+
+
 def test_a_priority_number_is_noted() -> None:
     made = convert("name: a\nresources: {image_id: 'docker:x', priority: 5, accelerators: 1}\nrun: ./x\n")
     assert any("it is not used; name one with the label" in note for note in made.notes)
@@ -198,3 +207,65 @@ def test_a_size_that_is_left_open_is_left_to_the_operator():
     assert (replicas["minReplicas"], replicas["maxReplicas"]) == (1, 8)
     assert found.job["metadata"]["annotations"][names.WANTED] == "auto"
     assert any("the operator chooses the size" in note for note in found.notes)
+
+
+WITH_PORTS = (
+    "resources: {image_id: 'docker:example.com/train:1', accelerators: H100:2, ports: [8080, 9000-9002]}"
+)
+
+
+def test_ports_are_named_by_the_pod_and_told() -> None:
+    made = convert(f"name: web\n{WITH_PORTS}\nrun: serve")
+    assert container_of(made)["ports"] == [{"containerPort": port} for port in (8080, 9000, 9001, 9002)]
+    assert made.notes == (
+        "ports: reached at web-0.web.team-a.svc:8080, web-0.web.team-a.svc:9000-9002 within the cluster "
+        "while the job runs; from here: kubectl port-forward -n team-a pod/web-0 8080",
+    )
+
+
+def test_what_a_pod_cannot_name_or_do_is_refused() -> None:
+    resources = "resources: {accelerators: 1, image_id: 'docker:a', ports: 1-1000}"
+    with pytest.raises(InputError) as caught:
+        convert(f"name: web\n{resources}\nsecrets: {{SKYPILOT_DOCKER_PASSWORD: hush}}\nrun: serve")
+    told = [problem.message for problem in caught.value.problems]
+    assert told == [
+        "ports: a pod names at most 256",
+        "SKYPILOT_DOCKER_PASSWORD: a cluster logs in at a registry by a Secret of its own",
+    ]
+
+
+def test_konduktors_limit_is_the_deadline_of_the_job() -> None:
+    made = convert(f"name: x\n{IMAGE[:-1]}, labels: {{max-run-duration-seconds: '90'}}}}\nrun: x")
+    assert made.job["spec"]["activeDeadlineSeconds"] == 90
+
+
+@pytest.mark.parametrize(("said", "written"), [("", {}), (", restartable: true", {"restartable": True})])
+def test_a_task_that_is_declared_restartable_is_a_job_that_is(said, written):
+    resources = "{accelerators: 1, image_id: 'docker:i'}"
+    text = f"name: a\nrun: x\nelastic: {{max_nodes: 8{said}}}\nresources: {resources}"
+    found = from_task(parse_task(text), "team-a")
+    replicas = found.job["spec"]["replicaSpec"]
+    assert {key: value for key, value in replicas.items() if key == "restartable"} == written
+    assert any("keeps its size until" in note for note in found.notes) is not bool(written)
+
+
+def test_a_task_without_accelerators_is_a_job_without_gpus() -> None:
+    job = job_of("name: a\nnum_nodes: 2\nresources: {image_id: 'docker:x', cpus: 4, memory: 8}\nrun: ./x\n")
+    assert (job.cpu_only, job.min, job.size, job.max) == (True, 2, 2, 2)
+    assert (job.cpus_milli_per_gpu, job.memory_mib_per_gpu) == (4000, 8192)
+
+
+def test_a_task_without_accelerators_takes_one_cpu_unless_it_says_otherwise() -> None:
+    """As in local mode, so that it does not crowd a node for nothing."""
+    made = convert("name: a\nresources: {image_id: 'docker:x'}\nrun: ./x\n")
+    assert made.job["spec"]["replicaSpec"]["gpusPerReplica"] == 0
+    assert container_of(made)["resources"] == {"requests": {"cpu": "1000m"}}
+    assert any("runs on CPU" in note for note in made.notes)
+
+
+def test_a_task_without_accelerators_has_no_use_for_numa() -> None:
+    made = convert(
+        "name: a\nresources: {image_id: 'docker:x'}\ngpu: {topology: prefer-rack, numa: single}\nrun: ./x\n"
+    )
+    assert made.job["spec"]["topology"] == {"level": "rack", "mode": "Preferred"}
+    assert any("gpu.numa is not used" in note for note in made.notes)

@@ -4,10 +4,10 @@ import pytest
 
 from batuta.backends.kube import names
 from batuta.backends.kube.unified_job.to_job import DEFAULT_CLASS, Faults, pinned_replicas, to_job
-from batuta.core.fit import Operator, Requirement
+from batuta.core.cluster import Operator, Requirement
 from batuta.core.job import Job, JobKind, Share, Spread
 from batuta.spec.task_job import NEVER_S
-from tests.support.unified_jobs import unified_job
+from tests.support.unified_jobs import ON_CPU, unified_job
 
 CLASSES = {"high": 1000, DEFAULT_CLASS: 7}
 
@@ -41,6 +41,20 @@ def test_replicas_are_counted_in_gpus() -> None:
     job = converted(replicas={"minReplicas": 2, "maxReplicas": 8, "sizes": [2, 4, 8], "gpusPerReplica": 4})
     assert (job.min, job.size, job.max, job.sizes) == (8, 8, 32, (8, 16, 32))
     assert job.gpus_per_replica == 4
+
+
+def test_a_job_without_gpus_is_counted_in_replicas_with_cpu_and_memory_for_each() -> None:
+    job = converted(replicas=ON_CPU, pod=with_resources(requests={"cpu": "1500m", "memory": "3Gi"}))
+    assert (job.min, job.size, job.max, job.gpus_per_replica, job.gpus) == (2, 2, 2, 0, 0)
+    assert (job.cpus_milli_per_gpu, job.memory_mib_per_gpu) == (1500, 3072)
+    assert job.cpu_only
+    assert job.replicas == 2
+
+
+def test_a_job_without_gpus_may_select_nodes_by_their_gpus_and_accepts_none_of_them() -> None:
+    job = converted(replicas=ON_CPU, pod={"nodeSelector": {"nvidia.com/gpu.product": "H100"}})
+    assert job.gpu_types == ()
+    assert job.node_labels == (("nvidia.com/gpu.product", "H100"),)
 
 
 def test_a_job_is_known_by_namespace_and_name_and_since_its_creation() -> None:
@@ -180,6 +194,13 @@ def test_an_elastic_job_saves_when_asked_and_a_rigid_one_never_unless_they_say_o
     assert converted(annotations={names.CHECKPOINT: "none"}).checkpoint_interval_s == NEVER_S
 
 
+def test_a_job_that_may_have_several_sizes_says_whether_a_restart_is_safe() -> None:
+    assert converted().keeps_size_until_saved
+    assert not converted(replicas={"restartable": True}).keeps_size_until_saved
+    assert not converted(replicas={"maxReplicas": 1}).keeps_size_until_saved
+    assert not converted(job_type="ElasticHorovod").keeps_size_until_saved  # it is resized in place
+
+
 def test_a_job_may_ask_for_more_than_it_needs() -> None:
     assert converted(annotations={names.WANTED: "4"}).size == 4
     assert converted(annotations={names.WANTED: "99"}).size == 1
@@ -206,6 +227,10 @@ def test_a_target_that_the_scheduler_did_not_write_is_a_persons(
             "resources.requests.cpu: 'lots' is not an amount",
         ),
         ({"pod": with_resources(limits={"nvidia.com/gpu": 4})}, "nvidia.com/gpu is 4, gpusPerReplica is 1"),
+        (
+            {"replicas": ON_CPU, "pod": with_resources(limits={"nvidia.com/gpu": 1})},
+            "nvidia.com/gpu is 1, gpusPerReplica is 0",
+        ),
         (
             {"pod": with_resources(limits={"nvidia.com/gpu": 1, "amd.com/gpu": 1})},
             "a replica has GPUs of one kind",

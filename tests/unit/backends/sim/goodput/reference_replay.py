@@ -10,10 +10,11 @@ import heapq
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from batuta.backends.sim.goodput.application import Application, load_applications, save_points
 from batuta.backends.sim.goodput.job import FixedBatch, GoodputJob
-from batuta.backends.sim.goodput.workload import ReplayJob, read_workload
+from batuta.backends.sim.traces.reader import read_workload
 
 NODES, GPUS_PER_NODE = 16, 4
 ROUND_S = 60
@@ -21,6 +22,24 @@ DEMOTE_AT_GPU_S = 57_600
 
 Allocation = dict[int, list[int]]
 """By job number: the node of each replica."""
+
+
+class ReplayJob(NamedTuple):
+    """One line of a workload of Pollux."""
+
+    submit_s: float
+    application: str
+    num_replicas: int
+    batch_size: int
+
+
+def read_requests(path: Path) -> list[ReplayJob]:
+    """The requests of a workload file, in submit order."""
+    return [
+        ReplayJob(own.job.submit_s, own.goodput.application, own.goodput.num_replicas, own.goodput.batch_size)
+        for own in read_workload(path, "pollux").jobs
+        if own.goodput is not None
+    ]
 
 
 class Tiresias:
@@ -149,7 +168,7 @@ def main(policy: str, workload: str, profiles: str) -> None:
     started = time.process_time()
     applications = load_applications(Path(profiles))
     loaded = time.process_time()
-    times = replay(policy, list(read_workload(Path(workload))), applications)
+    times = replay(policy, read_requests(Path(workload)), applications)
     ended = time.process_time()
     save_points(applications)
     sys.stdout.write(

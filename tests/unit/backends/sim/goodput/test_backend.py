@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from batuta.backends.sim.goodput.backend import GoodputBackend
-from batuta.backends.sim.run import Setting, simulate
+from batuta.backends.sim.run import RunOptions, simulate
 from batuta.backends.sim.workload import GoodputRequest, SimJob
-from batuta.bootstrap import rules_for
 from batuta.core import event as ev
-from batuta.core.command import Command, Migrate, Preempt, Resize, Start
+from batuta.core.plan import Command, Migrate, Preempt, Resize, Start
 from batuta.core.reason import Reason
 from batuta.engine.loop import Cadence
+from batuta.engine.profile import profile_for
 from batuta.spec.problem import InputError
 from tests.support.sims import sim_job
 from tests.support.worlds import at, make_nodes
@@ -169,7 +169,7 @@ def test_a_workload_runs_to_its_end_whatever_is_known(
 ) -> None:
     sims = [toy_job(f"j{k}", batch=20 + 20 * (k % 3), submit_s=25.0 * k) for k in range(12)]
     backend = backend_of(toy_folder, *sims, knowledge=knowledge)
-    run = simulate(backend, rules_for("elastic-srjf", freeze=False), Setting("toys", "2x4"), cadence)
+    run = simulate(backend, profile_for("elastic-srjf", freeze=False), RunOptions("toys", "2x4"), cadence)
     assert run.complete
     assert [job.state.name for job in run.jobs] == ["SUCCEEDED"] * 12
     assert not run.notes

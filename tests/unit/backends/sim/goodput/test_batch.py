@@ -4,8 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from batuta.backends.sim.goodput.application import Application
-from batuta.backends.sim.goodput.batch import BatchSplit, candidate_splits, split_fixed, split_planned
+from batuta.backends.sim.goodput.application import (
+    Application,
+    BatchSplit,
+    candidate_splits,
+    split_fixed,
+    split_planned,
+)
 
 
 def test_what_fits_is_not_accumulated(toy: Application):

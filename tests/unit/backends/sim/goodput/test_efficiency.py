@@ -2,8 +2,7 @@
 
 import pytest
 
-from batuta.backends.sim.goodput.application import Application
-from batuta.backends.sim.goodput.efficiency import GradientStatistics, gain_of
+from batuta.backends.sim.goodput.application import Application, GradientStatistics, gain_of
 
 
 def test_an_epoch_ends_at_the_least_progress_of_all_batch_sizes(toy: Application):
@@ -33,11 +32,6 @@ def test_remaining_iterations_leave_the_current_epoch_out(toy: Application):
 @pytest.mark.parametrize("epoch", [2, 3])
 def test_in_the_last_epoch_one_iteration_remains(toy: Application, epoch: int):
     assert toy.efficiency.remaining_iterations(60, epoch) == 1
-
-
-def test_progress_tells_the_epoch(toy: Application):
-    epochs = [toy.efficiency.epoch_at(progress) for progress in (0, 99.9, 100, 249, 250, 300)]
-    assert epochs == [0, 0, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("batch", [19, 61])

@@ -3,20 +3,20 @@
 import numpy as np
 import pytest
 
-from batuta.backends.sim.goodput.efficiency import GradientStatistics, gain_of
-from batuta.backends.sim.goodput.gradients import SeenGradients
+from batuta.backends.sim.goodput.application import GradientStatistics, gain_of
+from batuta.backends.sim.goodput.model import GradientNoise
 
 QUIET, NOISY = GradientStatistics(1.0, 4.0), GradientStatistics(1.0, 40.0)
 
 
-def seen(*notes: tuple[int, float, GradientStatistics]) -> SeenGradients:
-    gradients = SeenGradients(largest_scale=16.0)
+def seen(*notes: tuple[int, float, GradientStatistics]) -> GradientNoise:
+    gradients = GradientNoise(largest_scale=16.0)
     for note in notes:
         gradients.note(*note)
     return gradients
 
 
-def gains(gradients: SeenGradients, *scales: float) -> list[list[float]]:
+def gains(gradients: GradientNoise, *scales: float) -> list[list[float]]:
     return gradients.gains(np.array(scales)).tolist()
 
 

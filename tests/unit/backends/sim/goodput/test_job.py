@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.backends.sim.goodput.application import Application, NotProfiled
-from batuta.backends.sim.goodput.batch import BatchSplit
+from batuta.backends.sim.goodput.application import Application, BatchSplit, NotProfiled
 from batuta.backends.sim.goodput.job import ChosenBatch, FixedBatch, GoodputJob, TunedBatch
 from tests.unit.backends.sim.goodput.toy_profiles import step_s, sync_s
 
@@ -20,8 +19,6 @@ def test_without_gpus_time_changes_nothing(toy: Application):
     job = fixed(toy)
     assert job.advance(600) is None
     assert (job.progress, job.gpus, job.batch_size, job.split, job.goodput) == (0.0, 0, 0, None, 0.0)
-    assert job.seconds_left() == math.inf
-    assert job.measured() is None
 
 
 def test_a_start_takes_the_restart_time(toy: Application):
@@ -83,33 +80,19 @@ def test_it_ends_within_a_round_at_a_whole_second(toy: Application):
     job.set_placement((1,), (0,))
     per_step = step_s(1, 1, 20)
     expected = 30 + sum(round(steps * per_step) for steps in (100, 100, 50))
-    assert job.seconds_left() == expected
     assert job.advance(600) == expected
     assert (job.finished, job.epoch, job.progress) == (True, 3, 250.0)
     assert job.advance(60) is None
-    assert job.seconds_left() == 0
-
-
-@given(st.integers(0, 100), st.sampled_from([(1,), (2,), (1, 1), (1, 2)]), st.integers(20, 60))
-def test_the_time_left_is_enough_and_at_most_a_second_too_much(
-    toy_for_all: Application, before: int, placement: tuple[int, ...], batch: int
-):
-    job = fixed(toy_for_all, 60 if len(placement) > 1 else batch)
-    job.set_placement((2,), (0,))
-    job.advance(before)
-    job.set_placement(placement, tuple(range(len(placement))))
-    left = job.seconds_left()
-    assert job.fork().advance(left - 1.5) is None or left == 0
-    ended = job.advance(left)
-    assert job.finished
-    assert ended is None or left - 1 <= ended <= left
 
 
 @given(st.lists(st.integers(1, 70), min_size=60, max_size=60))
 def test_rounds_change_the_end_by_no_more_than_the_rounding(toy_for_all: Application, rounds: list[int]):
     job = fixed(toy_for_all)
     job.set_placement((1,), (0,))
-    expected, now = job.seconds_left(), 0
+    whole = fixed(toy_for_all)
+    whole.set_placement((1,), (0,))
+    expected, now = whole.advance(600), 0
+    assert expected is not None
     for seconds in [*rounds, 600]:
         ended = job.advance(seconds)
         if ended is not None:
@@ -185,15 +168,6 @@ def test_a_chosen_batch_is_asked_for_in_each_epoch_and_round(toy: Application):
     assert asked[-1] == ((2,), 2)
 
 
-def test_a_scheduler_sees_step_time_and_gradient_statistics(toy: Application):
-    job = fixed(toy, 60)
-    job.set_placement((2, 2), (0, 1))
-    measured = job.measured()
-    assert measured is not None
-    assert measured[0] == pytest.approx((step_s(2, 4, 15), sync_s(2)))
-    assert measured[1] == (1.0, 3.0)
-
-
 def test_packed_times_are_known_for_every_size(toy: Application):
     times = toy.packed_iteration_s(60, 7)
     assert times[0] == math.inf
@@ -216,13 +190,3 @@ def test_a_placement_names_a_node_for_each_count(
 ):
     with pytest.raises(ValueError, match="does not fit"):
         fixed(toy).set_placement(placement, nodes)
-
-
-def test_a_fork_goes_its_own_way(toy: Application):
-    job = fixed(toy)
-    job.set_placement((1,), (0,))
-    job.advance(40)
-    twin = job.fork()
-    assert twin.seconds_left() == job.seconds_left()
-    twin.advance(40)
-    assert twin.progress > job.progress

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batuta.backends.sim.goodput import csv_table
+from batuta.backends.sim.goodput import profiles
 from batuta.backends.sim.goodput.profiles import ProfileError, load_profiles
 
 
@@ -35,7 +35,7 @@ def test_the_second_run_reads_the_cache_and_not_the_files(toy_folder: Path, monk
     def refuse(*_: object) -> None:
         raise AssertionError("parsed again")
 
-    monkeypatch.setattr(csv_table, "read_rows", refuse)
+    monkeypatch.setattr(profiles, "read_rows", refuse)
     second = load_profiles(toy_folder)["toy"]
     assert second.digest == first.digest
     assert np.array_equal(second.placements.step_s, first.placements.step_s)
@@ -119,9 +119,9 @@ def test_missing_files_are_named(toy_folder: Path):
     for path in app.iterdir():
         path.unlink()
     assert faults_of(toy_folder) == [
-        "placements.csv: the file is missing",
-        "scalability.csv: the file is missing",
-        "validation-B.csv: the file is missing (B: a batch size)",
+        "placements.csv: no such file",
+        "scalability.csv: no such file",
+        "validation-B.csv: no such file (B: a batch size)",
     ]
 
 
@@ -130,7 +130,7 @@ def test_faults_of_several_applications_come_together(toy_folder: Path):
     (toy_folder / "toy" / "placements.csv").write_bytes(b"\xff\xfe\x00")
     faults = faults_of(toy_folder)
     assert any("other/placements.csv" in fault for fault in faults)
-    assert "placements.csv: the file is not UTF-8 text" in faults
+    assert "placements.csv: is a binary file, text was expected" in faults
 
 
 def test_a_known_application_needs_all_its_epochs(toy_folder: Path):

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from batuta.backends.sim.goodput.application import Application, load_applications
-from batuta.backends.sim.goodput.workload import read_workload
-from tests.unit.backends.sim.goodput.reference_replay import replay
+from tests.unit.backends.sim.goodput.reference_replay import read_requests, replay
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +36,8 @@ def test_average_completion_time_is_the_published_one(
     published: dict[tuple[str, str, int], float],
     shared_data: Path,
 ):
-    profiles = {name: application.profile for name, application in applications.items()}
     path = shared_data / "pollux" / "workloads" / f"load-{load}" / f"workload-{workload}.csv"
-    requests = list(read_workload(path, profiles))
+    requests = read_requests(path)
     times = replay(policy, requests, applications)
     assert len(times) == len(requests)
     assert sum(times) / len(times) == published[policy, load, workload]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batuta.backends.sim.traces.detect import read_workload
+from batuta.backends.sim.traces.reader import read_workload
 from batuta.core.job import Share
 
 HEADER = (

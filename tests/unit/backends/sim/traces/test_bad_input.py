@@ -2,7 +2,7 @@
 
 import pytest
 
-from batuta.backends.sim.traces.detect import read_workload
+from batuta.backends.sim.traces.reader import read_workload
 
 HEADER = "job_id,submission_time,duration,num_gpu\n"
 

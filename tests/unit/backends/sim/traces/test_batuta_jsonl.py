@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.backends.sim.traces.batuta_jsonl import dump_workload, read, save_workload
-from batuta.backends.sim.traces.detect import read_workload
-from batuta.backends.sim.traces.record_fields import PARSERS
+from batuta.backends.sim.traces.batuta_jsonl import PARSERS, dump_workload, read_batuta, save_workload
+from batuta.backends.sim.traces.reader import read_workload
 from batuta.backends.sim.traces.trace_format import RIGID_OPTIONS, TraceFile
 from batuta.backends.sim.workload import GoodputRequest, SimJob, Workload
 from batuta.core.curve import SpeedCurve, linear_curve
@@ -81,7 +80,7 @@ def workloads(draw) -> Workload:
 @given(workloads())
 def test_what_is_written_is_read_back_without_loss(workload):
     text = dump_workload(workload)
-    assert read(TraceFile(Path("x"), text), RIGID_OPTIONS) == workload
+    assert read_batuta(TraceFile(Path("x"), text), RIGID_OPTIONS) == workload
     assert text.isascii()
     assert text.count("\n") == len(workload.jobs) + 1
 

@@ -2,9 +2,8 @@
 
 import pytest
 
-from batuta.backends.sim.traces.detect import read_workload
-from batuta.backends.sim.traces.elasticity import Elasticity
-from batuta.backends.sim.traces.trace_format import TraceOptions
+from batuta.backends.sim.traces.reader import read_workload
+from batuta.backends.sim.traces.trace_format import Elasticity, TraceOptions
 
 TRACE = "job_id,submission_time,duration,num_gpu\nb,2000,1500,1\na,1000,2400,4\nc,3000,100,64\n"
 VGG = "global_batch_size,1,2,4,8\n64,5,9,15,20\n128,2.5,5,8,\n"

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.backends.sim.traces.detect import read_workload
-from batuta.backends.sim.traces.elasticity import RIGID, Elasticity
-from batuta.backends.sim.traces.trace_format import TraceOptions
+from batuta.backends.sim.traces.reader import read_workload
+from batuta.backends.sim.traces.trace_format import RIGID, Elasticity, TraceOptions
 
 HEADER = "job_id,submission_time,duration,num_gpu\n"
 

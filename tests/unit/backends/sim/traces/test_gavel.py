@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from batuta.backends.sim.traces.detect import read_workload
+from batuta.backends.sim.traces.reader import read_workload
 from batuta.backends.sim.traces.trace_format import TraceOptions
 
 

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.backends.sim.traces.arrivals import FLAT
 from batuta.backends.sim.traces.batuta_jsonl import dump_workload
-from batuta.backends.sim.traces.detect import read_workload
-from batuta.backends.sim.traces.generator import WEEKLY, GeneratorOptions, generate, parse_sizes
-from batuta.backends.sim.traces.philly_facts import JOBS_BY_GPUS, JOBS_BY_HOUR, JOBS_BY_WEEKDAY
+from batuta.backends.sim.traces.generator import (
+    FLAT,
+    JOBS_BY_GPUS,
+    JOBS_BY_HOUR,
+    JOBS_BY_WEEKDAY,
+    WEEKLY,
+    GeneratorOptions,
+    generate,
+    parse_sizes,
+)
+from batuta.backends.sim.traces.reader import read_workload
 
 MANY = GeneratorOptions(jobs=20_000, seed=1, gpus=4096)
 

@@ -1,6 +1,6 @@
 """Muri: milliseconds become seconds."""
 
-from batuta.backends.sim.traces.detect import read_workload
+from batuta.backends.sim.traces.reader import read_workload
 
 HEADER = (
     "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"

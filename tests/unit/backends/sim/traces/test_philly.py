@@ -2,7 +2,7 @@
 
 import pytest
 
-from batuta.backends.sim.traces.detect import read_workload
+from batuta.backends.sim.traces.reader import read_workload
 
 HEADER = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 THREE = HEADER + (

@@ -1,8 +1,7 @@
 """Pollux: the file gives requests, the profiles give the rest."""
 
-from batuta.backends.sim.traces.detect import read_workload
-from batuta.backends.sim.traces.elasticity import Elasticity
-from batuta.backends.sim.traces.trace_format import TraceOptions
+from batuta.backends.sim.traces.reader import read_workload
+from batuta.backends.sim.traces.trace_format import Elasticity, TraceOptions
 from batuta.backends.sim.workload import GoodputRequest
 
 TRACE = (

@@ -4,8 +4,8 @@ from importlib import resources
 
 from batuta.backends.sim.traces.batuta_jsonl import dump_workload
 from batuta.backends.sim.traces.generator import SAMPLE_OPTIONS, generate
-from batuta.backends.sim.traces.sample import sample_workload
-from batuta.backends.sim.traces.summary import summarise
+from batuta.backends.sim.traces.reader import sample_workload
+from batuta.backends.sim.workload import summarise_workload
 from batuta.spec.cluster import read_cluster
 
 
@@ -15,7 +15,7 @@ def test_generating_the_sample_again_gives_the_same_bytes():
 
 
 def test_the_sample_fills_eight_nodes_for_some_hours():
-    summary = summarise(sample_workload(), read_cluster("8x4"))
+    summary = summarise_workload(sample_workload(), read_cluster("8x4"))
     assert (summary.jobs, summary.elastic_jobs, summary.impossible_jobs) == (120, 120, 0)
     assert summary.load is not None
     assert 0.85 < summary.load < 0.95
@@ -23,4 +23,4 @@ def test_the_sample_fills_eight_nodes_for_some_hours():
 
 
 def test_every_sample_job_also_fits_a_cluster_of_four_nodes():
-    assert summarise(sample_workload(), read_cluster("4x4")).impossible_jobs == 0
+    assert summarise_workload(sample_workload(), read_cluster("4x4")).impossible_jobs == 0

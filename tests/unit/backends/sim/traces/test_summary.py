@@ -2,8 +2,7 @@
 
 import pytest
 
-from batuta.backends.sim.traces.summary import summarise
-from batuta.backends.sim.workload import GoodputRequest, SimJob, Workload
+from batuta.backends.sim.workload import GoodputRequest, SimJob, Workload, summarise_workload
 from batuta.core.curve import linear_curve
 from batuta.core.job import Job, Share
 from batuta.spec.cluster import read_cluster
@@ -28,7 +27,7 @@ WORKLOAD = Workload(
 
 
 def test_sizes_times_and_gpu_hours_add_up():
-    summary = summarise(WORKLOAD)
+    summary = summarise_workload(WORKLOAD)
     assert summary.jobs_by_gpus == {1: 1, 2: 1, 4: 1}
     assert (summary.elastic_jobs, summary.shared_jobs, summary.users, summary.applications) == (1, 1, 2, 1)
     assert (summary.span_s, summary.gpu_hours) == (7200.0, 4 + 0.5 + 4)
@@ -42,7 +41,7 @@ def test_sizes_times_and_gpu_hours_add_up():
     [("1x4:T4", 8.5 / 8, 0), ("1x1:T4", 8.5 / 2, 1), ("2x4:A100", 8.5 / 16, 1)],
 )
 def test_the_load_is_what_the_cluster_is_asked_for_while_jobs_arrive(cluster, load, impossible):
-    summary = summarise(WORKLOAD, read_cluster(cluster))
+    summary = summarise_workload(WORKLOAD, read_cluster(cluster))
     assert summary.load == pytest.approx(load)
     assert summary.impossible_jobs == impossible
 
@@ -50,9 +49,9 @@ def test_the_load_is_what_the_cluster_is_asked_for_while_jobs_arrive(cluster, lo
 def test_run_times_are_unknown_where_profiles_decide():
     own = sim_job("a")
     job = SimJob(own.job, own.work_s, own.curve, GoodputRequest("bert", 1, 12))
-    summary = summarise(Workload("w", "pollux", (job,)), read_cluster("1x4"))
+    summary = summarise_workload(Workload("w", "pollux", (job,)), read_cluster("1x4"))
     assert (summary.duration_s, summary.gpu_hours, summary.load) == (None, None, None)
 
 
 def test_jobs_that_all_come_at_once_have_no_load():
-    assert summarise(Workload("w", "test", (sim_job("a"),)), read_cluster("1x4")).load is None
+    assert summarise_workload(Workload("w", "test", (sim_job("a"),)), read_cluster("1x4")).load is None

@@ -1,1 +1,1 @@
-"""The considerations of the binder, one file each."""
+"""The binder's plugins."""

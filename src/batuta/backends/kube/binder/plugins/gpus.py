@@ -1,18 +1,28 @@
-"""gpus: whole GPUs by number: those that were decided on, else the lowest that nobody holds."""
+"""gpus, gpu_share and utilisation: whole GPUs by index, shares of one GPU, and a preference for idle GPUs.
+
+- gpus: the indices that the scheduler has decided on, else the lowest free ones.
+- gpu_share: memory and compute of the same GPU, beside sharers whose expected load leaves room.
+- utilisation: among feasible nodes, prefer good GPUs that are idle and are expected to stay so.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import ClassVar
+from typing import ClassVar, Final, Literal
 
+import numpy as np
+
+from batuta.backends.kube import names
 from batuta.backends.kube.binder.cluster import Cluster
-from batuta.backends.kube.binder.node_table import Flags, Rows
+from batuta.backends.kube.binder.gpu_table import UNKNOWN
+from batuta.backends.kube.binder.node_table import Flags, Floats, Rows
 from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
 
 
-class Reason(StrEnum):
+class GpuReason(StrEnum):
     """Why a node will not do."""
 
     SHARED = "had too few GPUs that nobody shares or holds"
@@ -31,17 +41,191 @@ class Gpus(Plugin):
         return need.cls.gpus > 0
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
-        if cluster.cards.untouched[row] < need.cls.gpus:
-            return No(self.name, Reason.SHARED)
+        if cluster.gpu_table.untouched[row] < need.cls.gpus:
+            return No(self.name, GpuReason.SHARED)
         if not gpus:
             return None
         if len(gpus) != need.cls.gpus:
-            return No(self.name, Reason.COUNT, f"{len(gpus)} instead of {need.cls.gpus}")
-        held = [gpu for gpu in gpus if not cluster.cards.is_untouched(row, gpu)]
-        return No(self.name, Reason.HELD, ", ".join(map(str, held))) if held else None
+            return No(self.name, GpuReason.COUNT, f"{len(gpus)} instead of {need.cls.gpus}")
+        held = [gpu for gpu in gpus if not cluster.gpu_table.is_untouched(row, gpu)]
+        return No(self.name, GpuReason.HELD, ", ".join(map(str, held))) if held else None
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
-        return cluster.cards.untouched[rows] >= need.cls.gpus
+        return cluster.gpu_table.untouched[rows] >= need.cls.gpus
 
     def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
-        return Counter({No(self.name, Reason.SHARED): len(rows)})
+        return Counter({No(self.name, GpuReason.SHARED): len(rows)})
+
+
+class ShareReason(StrEnum):
+    """Why a node will not do."""
+
+    NO_ROOM = "had no single GPU with room for the share"
+    TOO_BUSY = "had GPUs with room, but too busy to share"
+    CARD = "the GPU decided on has no room for the share:"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuShare(Plugin):
+    """Shares of GPUs. A share never spans two cards, however much they have left together."""
+
+    name: ClassVar[str] = "gpu_share"
+    scope: ClassVar[Scope] = Scope.USE
+    order: Literal["bin_pack", "spread"] = "bin_pack"
+    busiest: float = 0.7
+    """Sharers of one GPU whose utilisation adds up to more than this disturb each other."""
+
+    def concerns(self, need: Need) -> bool:
+        return need.cls.share is not None
+
+    def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
+        cards = range(int(cluster.gpu_table.count[row]))
+        room = [gpu for gpu in cards if self._has_room(need, cluster, row, gpu)]
+        if not room:
+            return No(self.name, ShareReason.NO_ROOM)
+        if gpus:
+            # Whoever decided on a card knew how busy it is, and that there is no calmer place.
+            return None if gpus[0] in room else No(self.name, ShareReason.CARD, str(gpus[0]))
+        if not any(self._is_peaceful(need, cluster, row, gpu) for gpu in room):
+            return No(self.name, ShareReason.TOO_BUSY)
+        return None
+
+    def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
+        good: Flags = np.logical_or.reduce(self._good(need, cluster, rows), axis=1)
+        return good
+
+    def judge(self, need: Need, cluster: Cluster, rows: Rows) -> tuple[Flags, Floats]:
+        good = self._good(need, cluster, rows)
+        fits: Flags = np.logical_or.reduce(good, axis=1)
+        return fits, self._best(good, cluster, rows)
+
+    def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
+        busy = int(np.count_nonzero(self._room(need, cluster, rows).any(axis=1)))
+        counted = Counter(
+            {No(self.name, ShareReason.TOO_BUSY): busy, No(self.name, ShareReason.NO_ROOM): len(rows) - busy}
+        )
+        return +counted
+
+    def scores(self, need: Need) -> bool:
+        return need.cls.share is not None
+
+    def score(self, need: Need, cluster: Cluster, rows: Rows) -> Floats:
+        return self._best(self._good(need, cluster, rows), cluster, rows)
+
+    def pick(self, need: Need, cluster: Cluster, row: int) -> int:
+        """The card that a pod gets on a node that has passed the filter.
+
+        Of equally full ones the one that is really less used, then the first.
+        """
+        cards = [
+            gpu
+            for gpu in range(int(cluster.gpu_table.count[row]))
+            if self._has_room(need, cluster, row, gpu) and self._is_peaceful(need, cluster, row, gpu)
+        ]
+        sign = -1.0 if self.order == "bin_pack" else 1.0
+        return min(
+            cards,
+            key=lambda gpu: (
+                sign * float(cluster.gpu_table.full[row, gpu]),
+                cluster.gpu_table.tenths(row, gpu),
+            ),
+        )
+
+    def _has_room(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
+        cards, share = cluster.gpu_table, need.cls.share
+        assert share is not None
+        return bool(
+            cards.sharable[row, gpu]
+            and cards.memory_left_mib[row, gpu] >= share.memory_mib
+            and cards.compute_left_for(share)[row, gpu] >= share.compute_percent
+        )
+
+    def _is_peaceful(self, need: Need, cluster: Cluster, row: int, gpu: int) -> bool:
+        if not cluster.gpu_table.sharers[row, gpu]:
+            return True
+        busy = max(cluster.usage.busy_gpu(row, gpu), float(cluster.gpu_table.load[row, gpu]))
+        return busy + (need.load or 0.0) <= self.busiest
+
+    # The same for many nodes at once.
+
+    def _good(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
+        return self._room(need, cluster, rows) & self._peaceful(need, cluster, rows)
+
+    def _room(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
+        cards, share = cluster.gpu_table, need.cls.share
+        assert share is not None
+        room: Flags = cards.sharable[rows]
+        room &= cards.memory_left_mib[rows] >= share.memory_mib
+        room &= cards.compute_left_for(share)[rows] >= share.compute_percent
+        return room
+
+    def _peaceful(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
+        """A GPU without sharers qualifies; else the new pod must not make it too busy."""
+        cards = cluster.gpu_table
+        together = cards.load[rows]
+        if not cluster.usage.is_empty:
+            together = np.fmax(together, cluster.usage.busy(rows, cards.exists.shape[1]))
+        together = together + (need.load or 0.0)
+        peaceful: Flags = (cards.sharers[rows] == 0) | (together <= self.busiest)
+        return peaceful
+
+    def _best(self, good: Flags, cluster: Cluster, rows: Rows) -> Floats:
+        """The score of the best card of each row."""
+        full = cluster.gpu_table.full[rows]
+        score = full if self.order == "bin_pack" else 1.0 - full
+        best: Floats = np.maximum.reduce(np.where(good, score, 0.0), axis=1)
+        return best
+
+
+_LARGE_MEMORY_MIB: Final = 81_920
+_MANY_GPUS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation(Plugin):
+    """Three scores in one, each with its weight: what the GPUs are, what they do, and what they will do."""
+
+    name: ClassVar[str] = "utilisation"
+    scope: ClassVar[Scope] = Scope.USE
+    basic: float = 0.2
+    """Model, memory and number of GPUs."""
+    measured: float = 0.5
+    """How busy the GPUs are that the pod could get, by the reports of the node's agent."""
+    allocated: float = 0.3
+    """How busy all of the node's GPUs will be, with what history expects of this job and of the others."""
+    models: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """How good a model of GPU is, from 0 to 1; one that is not named counts as a half."""
+
+    def scores(self, need: Need) -> bool:
+        return need.cls.gpus > 0 or need.cls.share is not None
+
+    def base_score(self, need: Need, cluster: Cluster, rows: Rows) -> Floats:
+        cards = cluster.gpu_table
+        memory = np.minimum(cards.memory_mib[rows, 0] / _LARGE_MEMORY_MIB, 1.0)
+        count = np.minimum(cards.count[rows] / _MANY_GPUS, 1.0)
+        share: Floats = self._shares[0] * (self._worth(cluster, rows) + memory + count) / 3.0
+        return share
+
+    def score(self, need: Need, cluster: Cluster, rows: Rows) -> Floats:
+        cards = cluster.gpu_table
+        _, measured, allocated = self._shares
+        busy = (cards.mean_busy if need.cls.share is None else cards.least_busy)[rows]
+        own = (UNKNOWN if need.load is None else need.load) * max(need.cls.gpus, 1)
+        expected = np.minimum(cards.expected[rows] + own / np.maximum(cards.count[rows], 1), 1.0)
+        score: Floats = measured * (1.0 - busy) + allocated * (1.0 - expected)
+        return score
+
+    @property
+    def _shares(self) -> tuple[float, float, float]:
+        total = (self.basic + self.measured + self.allocated) or 1.0
+        return self.basic / total, self.measured / total, self.allocated / total
+
+    def _worth(self, cluster: Cluster, rows: Rows) -> Floats:
+        """How good the model is that a node's labels name."""
+        worth = np.full(len(rows), UNKNOWN)
+        for label in reversed(names.GPU_PRODUCT_LABELS) if self.models else ():
+            column = cluster.nodes.label(label)
+            known = np.array([self.models.get(value, UNKNOWN) for value in column.values] + [np.nan])
+            found = known[column.codes[rows]]
+            worth = np.where(np.isnan(found), worth, found)
+        return worth

@@ -10,11 +10,11 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from batuta.backends.kube.binder.affinity import Requirement
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.node_table import Flags, Floats, NodeTable, Rows
 from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
 from batuta.backends.kube.binder.pod_class import NodeTerm, PodClass
-from batuta.backends.kube.binder.selector import Requirement
 
 _NAME_FIELD: Final = "metadata.name"
 _FIELD_OPERATORS: Final = frozenset({"In", "NotIn"})

@@ -1,4 +1,8 @@
-"""pod affinity: near some pods, away from others, and not where others want to be left alone."""
+"""pod_affinity and pod_spread: near some pods, away from others, and evenly over domains.
+
+- pod_affinity: required affinity and anti-affinity of the pod, and the anti-affinity of pods that run.
+- pod_spread: no domain gets more than `maxSkew` pods ahead of the one with the fewest.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,15 @@ from typing import ClassVar
 
 import numpy as np
 
+from batuta.backends.kube.binder.affinity import PodTerm, Spread, TermsFilter, spread_filter
 from batuta.backends.kube.binder.cluster import Cluster
 from batuta.backends.kube.binder.node_table import MISSING, Codes, Flags, Ints, Rows
 from batuta.backends.kube.binder.plugin import Need, No, Plugin, Scope
-from batuta.backends.kube.binder.pod_terms import PodTerm
-from batuta.backends.kube.binder.social import Everyone
+from batuta.backends.kube.binder.plugins.node_affinity import matching_rows
+from batuta.backends.kube.binder.plugins.taints import Taints
 
 
-class Reason(StrEnum):
+class AffinityReason(StrEnum):
     """Why a node will not do."""
 
     NOT_NEAR = "didn't match pod affinity rules"
@@ -37,11 +42,11 @@ class PodAffinity(Plugin):
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
         rows: Rows = np.array([row], np.intp)
         if not self._near(need, cluster, rows)[0]:
-            return No(self.name, Reason.NOT_NEAR)
+            return No(self.name, AffinityReason.NOT_NEAR)
         if not self._apart(need, cluster, rows)[0]:
-            return No(self.name, Reason.NOT_APART)
+            return No(self.name, AffinityReason.NOT_APART)
         if not self._welcome(need, cluster, rows)[0]:
-            return No(self.name, Reason.UNWELCOME)
+            return No(self.name, AffinityReason.UNWELCOME)
         return None
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
@@ -53,9 +58,9 @@ class PodAffinity(Plugin):
         strange, close = np.count_nonzero(~near), np.count_nonzero(near & ~apart)
         return +Counter(
             {
-                No(self.name, Reason.NOT_NEAR): int(strange),
-                No(self.name, Reason.NOT_APART): int(close),
-                No(self.name, Reason.UNWELCOME): len(rows) - int(strange) - int(close),
+                No(self.name, AffinityReason.NOT_NEAR): int(strange),
+                No(self.name, AffinityReason.NOT_APART): int(close),
+                No(self.name, AffinityReason.UNWELCOME): len(rows) - int(strange) - int(close),
             }
         )
 
@@ -83,7 +88,7 @@ class PodAffinity(Plugin):
     def _welcome(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         fits = np.ones(len(rows), np.bool_)
         for term in need.foes:
-            holders = cluster.society.apart.get(term)
+            holders = cluster.affinity_counts.apart.get(term)
             if holders is not None:
                 codes = cluster.nodes.label(term.topology_key).codes
                 fits &= ~_in_domain(codes, rows, _per_domain(codes, holders))
@@ -91,7 +96,7 @@ class PodAffinity(Plugin):
 
 
 def _count(terms: tuple[PodTerm, ...], cluster: Cluster) -> Ints:
-    return cluster.society.count(Everyone(terms), cluster.residents())
+    return cluster.affinity_counts.count(TermsFilter(terms), cluster.counted_pods())
 
 
 def _per_domain(codes: Codes, per_node: Ints) -> Ints:
@@ -105,3 +110,72 @@ def _in_domain(codes: Codes, rows: Rows, per_domain: Ints) -> Flags:
     own = codes[rows]
     inside: Flags = (own != MISSING) & (per_domain[np.maximum(own, 0)] > 0)
     return inside
+
+
+class SpreadReason(StrEnum):
+    """Why a node will not do."""
+
+    NO_LABEL = "didn't have the label of a topology spread constraint"
+    UNEVEN = "didn't match pod topology spread constraints"
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpread(Plugin):
+    """`topologySpreadConstraints` of the kind DoNotSchedule, as kube-scheduler means them."""
+
+    name: ClassVar[str] = "pod_spread"
+    scope: ClassVar[Scope] = Scope.CLUSTER
+
+    def concerns(self, need: Need) -> bool:
+        return bool(need.cls.spread)
+
+    def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
+        rows: Rows = np.array([row], np.intp)
+        for spread in need.cls.spread:
+            if cluster.nodes.label(spread.topology_key).codes[row] == MISSING:
+                return No(self.name, SpreadReason.NO_LABEL)
+            if not self._even(spread, need, cluster, rows)[0]:
+                return No(self.name, SpreadReason.UNEVEN)
+        return None
+
+    def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
+        fits = np.ones(len(rows), np.bool_)
+        for spread in need.cls.spread:
+            fits &= self._even(spread, need, cluster, rows)
+        return fits
+
+    def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
+        """By the first constraint that a node does not meet, as `check` has it."""
+        found: Counter[No] = Counter()
+        for spread in need.cls.spread:
+            bare = cluster.nodes.label(spread.topology_key).codes[rows] == MISSING
+            uneven = ~bare & ~self._even(spread, need, cluster, rows)
+            found[No(self.name, SpreadReason.NO_LABEL)] += int(np.count_nonzero(bare))
+            found[No(self.name, SpreadReason.UNEVEN)] += int(np.count_nonzero(uneven))
+            rows = rows[~bare & ~uneven]
+        return +found
+
+    def _even(self, spread: Spread, need: Need, cluster: Cluster, rows: Rows) -> Flags:
+        column = cluster.nodes.label(spread.topology_key)
+        counted = self._counted(spread, need, cluster)
+        pods = cluster.affinity_counts.count(spread_filter(spread), cluster.counted_pods())
+        per_domain = np.bincount(
+            column.codes[counted], weights=pods[counted], minlength=len(column.values) + 1
+        ).astype(np.int64)
+        domains = np.unique(column.codes[counted])
+        fewest = int(per_domain[domains].min()) if len(domains) >= spread.min_domains else 0
+        own = column.codes[rows]
+        skew = per_domain[np.maximum(own, 0)] + spread.counts_self - fewest
+        even: Flags = (own != MISSING) & (skew <= spread.max_skew)
+        return even
+
+    def _counted(self, spread: Spread, need: Need, cluster: Cluster) -> Rows:
+        """Nodes whose pods count: they have the labels of all constraints and meet the inclusion policies."""
+        rows: Rows = np.flatnonzero(cluster.nodes.alive)
+        for other in need.cls.spread:
+            rows = rows[cluster.nodes.label(other.topology_key).codes[rows] != MISSING]
+        if spread.honors_affinity:
+            rows = rows[matching_rows(need.cls, cluster, rows)]
+        if spread.honors_taints:
+            rows = rows[Taints().filter(need, cluster, rows)]
+        return rows

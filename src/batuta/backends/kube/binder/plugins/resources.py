@@ -1,4 +1,7 @@
-"""resources: a node must have free what the pod requests; full nodes are filled up first, or empty ones."""
+"""resources and host_ports: a node must have free what the pod requests, and the host ports that it opens.
+
+The score fills up full nodes first, or empty ones, as configured.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from batuta.backends.kube.binder.requests import Needs
 _SCORED: Final = frozenset({"cpu", "memory", *names.GPU_RESOURCES})
 
 
-class Reason(StrEnum):
+class ResourceReason(StrEnum):
     """Why a node will not do."""
 
     TOO_MANY_PODS = "Too many pods"
@@ -66,7 +69,7 @@ class Resources(Plugin):
     def base_score(self, need: Need, cluster: Cluster, rows: Rows) -> Floats:
         if not self.gpu_nodes_last or need.cls.gpus or need.cls.share is not None:
             return np.zeros(len(rows))
-        return np.where(cluster.cards.exists[rows, 0], 0.0, 0.5)
+        return np.where(cluster.gpu_table.exists[rows, 0], 0.0, 0.5)
 
     def score(self, need: Need, cluster: Cluster, rows: Rows) -> Floats:
         """How full the node would be, of what the pod asks for; GPUs count as much as all else together."""
@@ -83,8 +86,8 @@ class Resources(Plugin):
     def _lack(self, need: Need, line: int) -> No:
         """The first line is the pod itself, the others are its requests."""
         if line == 0:
-            return No(self.name, Reason.TOO_MANY_PODS)
-        return No(self.name, Reason.INSUFFICIENT, need.cls.requests[line - 1][0])
+            return No(self.name, ResourceReason.TOO_MANY_PODS)
+        return No(self.name, ResourceReason.INSUFFICIENT, need.cls.requests[line - 1][0])
 
 
 def room(need: Need, cluster: Cluster, rows: Rows) -> Ints:
@@ -100,3 +103,30 @@ def _weights(requests: Needs) -> Floats:
     scored = sum(name in _SCORED for name, _ in requests)
     weights = [(scored if name in names.GPU_RESOURCES else 1.0) * (name in _SCORED) for name, _ in requests]
     return np.array([0.0, *weights]) / (sum(weights) or 1.0)
+
+
+class PortReason(StrEnum):
+    """Why a node will not do."""
+
+    IN_USE = "didn't have the requested host ports free"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPorts(Plugin):
+    """Ports, protocols and addresses against those in use; the address 0.0.0.0 stands for all."""
+
+    name: ClassVar[str] = "host_ports"
+    scope: ClassVar[Scope] = Scope.USE
+
+    def concerns(self, need: Need) -> bool:
+        return bool(need.cls.ports)
+
+    def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
+        clash = cluster.ports.clash(row, need.cls.ports)
+        return None if clash is None else No(self.name, PortReason.IN_USE)
+
+    def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
+        return cluster.ports.free(rows, need.cls.ports)
+
+    def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
+        return Counter({No(self.name, PortReason.IN_USE): len(rows)})

@@ -1,4 +1,7 @@
-"""taints: a pod goes only where it tolerates what keeps pods away; taints that only ask are a score."""
+"""taints and unschedulable: a pod goes only to nodes whose taints and cordon it tolerates.
+
+Taints with the effect PreferNoSchedule lower the score.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ _HARD: Final = frozenset({"NoSchedule", "NoExecute"})
 _SOFT: Final = frozenset({"PreferNoSchedule"})
 
 
-class Reason(StrEnum):
+class TaintReason(StrEnum):
     """Why a node will not do."""
 
     UNTOLERATED = "had untolerated taint"
@@ -37,7 +40,7 @@ class Taints(Plugin):
 
     def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
         taint = untolerated(cluster.nodes.taint_sets[cluster.nodes.taint_set[row]], need.cls.tolerations)
-        return None if taint is None else No(self.name, Reason.UNTOLERATED, str(taint))
+        return None if taint is None else No(self.name, TaintReason.UNTOLERATED, str(taint))
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         tolerations = need.cls.tolerations
@@ -51,7 +54,7 @@ class Taints(Plugin):
         for number, count in zip(numbers, counts, strict=True):
             taint = untolerated(cluster.nodes.taint_sets[number], need.cls.tolerations)
             if taint is not None:
-                found[No(self.name, Reason.UNTOLERATED, str(taint))] += int(count)
+                found[No(self.name, TaintReason.UNTOLERATED, str(taint))] += int(count)
         return found
 
     def scores(self, need: Need) -> bool:
@@ -94,3 +97,32 @@ def _by_set(cluster: Cluster, rows: Rows, judge: Callable[[tuple[Taint, ...]], f
     for number in set(numbers.tolist()):
         table[number] = judge(cluster.nodes.taint_sets[number])
     return table[numbers]
+
+
+_CORDON: Final = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
+
+
+class UnschedulableReason(StrEnum):
+    """Why a node will not do."""
+
+    CORDONED = "was unschedulable"
+
+
+@dataclass(frozen=True, slots=True)
+class Unschedulable(Plugin):
+    """`spec.unschedulable`, which `kubectl cordon` sets."""
+
+    name: ClassVar[str] = "unschedulable"
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def concerns(self, need: Need) -> bool:
+        return not any(tolerates(one, _CORDON) for one in need.cls.tolerations)
+
+    def check(self, need: Need, cluster: Cluster, row: int, gpus: tuple[int, ...] = ()) -> No | None:
+        return No(self.name, UnschedulableReason.CORDONED) if cluster.nodes.unschedulable[row] else None
+
+    def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
+        return np.logical_not(cluster.nodes.unschedulable[rows])
+
+    def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
+        return Counter({No(self.name, UnschedulableReason.CORDONED): len(rows)})

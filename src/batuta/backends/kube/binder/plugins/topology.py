@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 
 from batuta.backends.kube.binder.cluster import Cluster
+from batuta.backends.kube.binder.node_scores import NodeScores
 from batuta.backends.kube.binder.node_table import MISSING, Codes, Ints, Rows
 from batuta.backends.kube.binder.plugin import Need, No
 from batuta.backends.kube.binder.plugins.resources import room
 from batuta.backends.kube.binder.profile import Level
-from batuta.backends.kube.binder.view import View
 
 NAME: Final = "topology"
 
@@ -65,7 +65,7 @@ class Tree:
 
 
 def domains(
-    tree: Tree, level: str, cluster: Cluster, wanted: Counter[Need], views: Sequence[View]
+    tree: Tree, level: str, cluster: Cluster, wanted: Counter[Need], views: Sequence[NodeScores]
 ) -> Iterator[Rows]:
     """The rows of domains that may have room for all: tightest first, so that large ones stay free."""
     codes, labels = tree.codes(level)
@@ -84,7 +84,7 @@ def outwards(tree: Tree, level: str, required: bool) -> Iterator[str]:
         yield from reversed(tree.level_names[:place])
 
 
-def most_room(tree: Tree, level: str, cluster: Cluster, view: View) -> int:
+def most_room(tree: Tree, level: str, cluster: Cluster, view: NodeScores) -> int:
     """How many members the roomiest domain could take at most."""
     codes, labels = tree.codes(level)
     return int(_room(view, cluster, codes, len(labels)).max(initial=0))
@@ -98,7 +98,7 @@ def unknown_level(level: str, tree: Tree) -> No:
     return No(NAME, Reason.UNKNOWN_LEVEL, f"{level}; it has {', '.join(tree.level_names)}")
 
 
-def _room(view: View, cluster: Cluster, codes: Codes, count: int) -> Ints:
+def _room(view: NodeScores, cluster: Cluster, codes: Codes, count: int) -> Ints:
     rows: Rows = np.flatnonzero(view.fits() & (codes != MISSING))
     places = room(view.need, cluster, rows)
     return np.bincount(codes[rows], weights=places, minlength=count).astype(np.int64)

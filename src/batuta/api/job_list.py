@@ -1,0 +1,149 @@
+"""Lists of jobs: query parameters, filters, pages and cursors."""
+
+from __future__ import annotations
+
+import base64
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from heapq import merge
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, Field
+
+from batuta.api.responses import bad_input
+from batuta.api.routes import MAX_LIMIT
+from batuta.api.snapshot import Key, WorldSnapshot, key_of
+from batuta.api.views import view_living, view_past
+from batuta.core.job import Job, JobState
+from batuta.core.world import PastJob
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to list; empty or None: no restriction."""
+
+    states: tuple[JobState, ...] = ()
+    active: bool | None = None
+    user: str = ""
+    queue: str = ""
+    name: str = ""
+    """`*` and `?` stand for anything."""
+    since_s: float | None = None
+
+    def living(self, snapshot: WorldSnapshot) -> Sequence[int]:
+        """Return the rows of the living jobs that match, in order."""
+        rows: Sequence[int] = range(len(snapshot.jobs))
+        jobs = snapshot.jobs
+        if self.active is False:
+            return ()
+        # One filter after the other, each in its own loop: lists are long, and most have few filters.
+        if self.states:
+            states = snapshot.states
+            rows = [row for row in rows if states[row] in self.states]
+        if self.user:
+            rows = [row for row in rows if jobs[row].user == self.user]
+        if self.queue:
+            rows = [row for row in rows if jobs[row].queue == self.queue]
+        if self.name:
+            rows = [row for row in rows if self._is_named(jobs[row])]
+        if self.since_s is not None:
+            rows = [row for row in rows if jobs[row].submit_s >= self.since_s]
+        return rows
+
+    def over(self, snapshot: WorldSnapshot) -> Sequence[tuple[Key, PastJob]]:
+        """Return the past jobs that match, in order."""
+        found: Sequence[tuple[Key, PastJob]] = snapshot.past
+        if self.active is True:
+            return ()
+        if self.states:
+            found = [one for one in found if one[1].state in self.states]
+        if self.user:
+            found = [one for one in found if one[1].job.user == self.user]
+        if self.queue:
+            found = [one for one in found if one[1].job.queue == self.queue]
+        if self.name:
+            found = [one for one in found if self._is_named(one[1].job)]
+        if (since_s := self.since_s) is not None:
+            found = [one for one in found if one[1].end_s >= since_s or one[0][0] >= since_s]
+        return found
+
+    def _is_named(self, job: Job) -> bool:
+        return job.name == self.name or fnmatchcase(job.name, self.name)
+
+
+def page_of_jobs(
+    snapshot: WorldSnapshot, wanted: JobFilter, cursor: str, limit: int, *, newest: bool, now_s: float
+) -> dict[str, Any]:
+    """Return one page, and the number of all jobs that match."""
+    rows, over = wanted.living(snapshot), wanted.over(snapshot)
+    total = len(rows) + len(over)
+    if cursor:
+        after = read_cursor(cursor)
+        rows = _beyond(rows, after, newest, lambda row: key_of(snapshot.jobs[row]))
+        over = _beyond(over, after, newest, _first)
+    shown: list[dict[str, Any]] = []
+    last: Key | None = None
+    for key, row, past in _merged(snapshot, rows, over, newest):
+        if len(shown) == limit:
+            return {"jobs": shown, "next": write_cursor(last), "total": total}
+        shown.append(view_living(snapshot, row, now_s) if past is None else view_past(past))
+        last = key
+    return {"jobs": shown, "next": None, "total": total}
+
+
+def _beyond(entries: Sequence[T], after: Key, newest: bool, key: Callable[[T], Key]) -> Sequence[T]:
+    """Return the entries after a key, in the order of the list."""
+    if newest:
+        return entries[: bisect_left(entries, after, key=key)]
+    return entries[bisect_right(entries, after, key=key) :]
+
+
+def _merged(
+    snapshot: WorldSnapshot, rows: Sequence[int], over: Sequence[tuple[Key, PastJob]], newest: bool
+) -> Iterator[tuple[Key, int, PastJob | None]]:
+    """Yield living jobs (by row) and past ones in order, lazily."""
+    living = ((key_of(snapshot.jobs[row]), row, None) for row in (reversed(rows) if newest else rows))
+    ended = ((key, -1, past) for key, past in (reversed(over) if newest else over))
+    return merge(living, ended, key=_first, reverse=newest)
+
+
+def _first(entry: tuple[Any, ...]) -> Key:
+    key: Key = entry[0]
+    return key
+
+
+def write_cursor(key: Key | None) -> str | None:
+    return None if key is None else base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str) -> Key:
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        submit_s, sequence, job = json.loads(base64.urlsafe_b64decode(padded.encode("ascii")))
+        if isinstance(job, str) and isinstance(sequence, int):
+            return float(submit_s), sequence, job
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise bad_input("cursor is not one that this server has given", "the `next` of the last answer")
+
+
+class JobQuery(BaseModel):
+    """Which jobs, how many, from where on."""
+
+    state: list[JobState] = []
+    active: bool | None = None
+    user: Annotated[str, Field(max_length=128)] = ""
+    queue: Annotated[str, Field(max_length=256)] = ""
+    name: Annotated[str, Field(max_length=256, description="`*` and `?` stand for anything")] = ""
+    since_s: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None = None
+    order: Literal["newest", "oldest"] = "oldest"
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
+    cursor: Annotated[str, Field(max_length=512, description="`next` of the last answer")] = ""
+
+    def filter(self) -> JobFilter:
+        return JobFilter(tuple(self.state), self.active, self.user, self.queue, self.name, self.since_s)

@@ -1,0 +1,211 @@
+"""Queues and cohorts as the JSON objects that the API returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from batuta.api.snapshot import WorldSnapshot
+from batuta.api.views import JsonObject, view_decision
+from batuta.core.job import Job
+from batuta.core.quota import (
+    ALL_GPUS,
+    MILLI,
+    NO_LIMIT,
+    ClusterQueue,
+    StopPolicy,
+    counts_gpus,
+    rest_of,
+    tell_rest,
+)
+from batuta.quota.kueue_names import quota_reserved
+from batuta.quota.use import CellUse, CohortUse, DoorUse, JobUse, QueueUse
+from batuta.spec.task_job import DEFAULT_QUEUE
+
+ALL = "*"
+_STOPPED = {
+    StopPolicy.HOLD: ("held", "it is stopped: nothing starts, what runs goes on"),
+    StopPolicy.HOLD_AND_DRAIN: ("draining", "it is stopped: nothing starts, and what runs leaves"),
+}
+
+
+def view_queues(snapshot: WorldSnapshot) -> JsonObject:
+    """Return all queues and cohorts."""
+    return {
+        "queues": [view_queue(snapshot, one) for one in queues_of(snapshot)],
+        "cohorts": [_view_cohort(one) for one in snapshot.use.cohorts],
+        "fair_sharing": snapshot.quota.fair_sharing,
+    }
+
+
+def queues_of(snapshot: WorldSnapshot) -> list[QueueUse]:
+    """Return the queues that were set up, those that jobs name, and always the default one."""
+    use = snapshot.use
+    found = [*use.queues, *use.strangers]
+    if rest_of(snapshot.quota):
+        found.sort(key=lambda one: one.queue.name != DEFAULT_QUEUE)
+    if not any(one.queue.name == DEFAULT_QUEUE for one in found):
+        found.insert(0, QueueUse(ClusterQueue(DEFAULT_QUEUE), set_up=False))
+    return found
+
+
+def find_queue(snapshot: WorldSnapshot, name: str) -> QueueUse | None:
+    """Return a queue by its name, or by that of its local queue if no other has that name."""
+    found = next((one for one in queues_of(snapshot) if one.queue.name == name), None)
+    if found is None:
+        reached = [one for one in snapshot.use.queues if any(local.door.name == name for local in one.doors)]
+        found = reached[0] if len(reached) == 1 else None
+    return found
+
+
+def view_queue(snapshot: WorldSnapshot, use: QueueUse) -> JsonObject:
+    queue = use.queue
+    state, message = _state(snapshot, use)
+    gpus = [one for one in use.cells if counts_gpus(one.cell.resource) and not _is_open(one)]
+    return {
+        "name": queue.name,
+        "state": state,
+        "message": message,
+        "quota": {_kind(one): whole(one.limits.nominal) for one in gpus},
+        "cohort": queue.cohort,
+        "weight": queue.weight,
+        "held": queue.stop is not StopPolicy.NONE,
+        "max_priority": queue.max_priority,
+        "used": {_kind(one): whole(one.used) for one in gpus} | {ALL: use.gpus},
+        "borrowed": {_kind(one): whole(one.borrowed) for one in gpus if one.borrowed},
+        "lent": {_kind(one): whole(one.lent) for one in gpus if one.lent},
+        "pending": len(use.waiting),
+        "running": use.running,
+        "suspended": use.suspended,
+        "needs": {resource: whole(amount) for resource, amount in use.needs},
+        "share": use.share,
+        "strategy": queue.strategy.value,
+        "stop_policy": queue.stop.value,
+        "cells": _view_cells(use.cells),
+        "local_queues": [_view_local_queue(one) for one in use.doors],
+    }
+
+
+def view_detail(snapshot: WorldSnapshot, use: QueueUse, limit: int) -> JsonObject:
+    """Return a queue with its first pending jobs and the first jobs that hold its quota."""
+    return {
+        **view_queue(snapshot, use),
+        "waiting": [_view_waiting(snapshot, job, k) for k, job in enumerate(use.waiting[:limit], 1)],
+        "holding": [_view_holding(one) for one in use.holders[:limit]],
+    }
+
+
+def view_reserved(snapshot: WorldSnapshot, job: str) -> JsonObject | None:
+    """Return whether a living job has quota, and if not, why; None for a past job."""
+    row = snapshot.rows.get(job)
+    if row is None:
+        return None
+    return quota_reserved(snapshot.placements[row] is not None, snapshot.decision_on(job))._asdict()
+
+
+def ahead_of(snapshot: WorldSnapshot, job: str) -> int | None:
+    """Return how many jobs of its queue are ahead of a job; None when it does not wait."""
+    if job not in snapshot.rows:
+        return None
+    lines = (one.waiting for one in (*snapshot.use.queues, *snapshot.use.strangers))
+    return next((place for line in lines for place, one in enumerate(line) if one.id == job), None)
+
+
+def whole(milli: int) -> float:
+    """Return thousandths as a number, whole where possible."""
+    return milli // MILLI if milli % MILLI == 0 else milli / MILLI
+
+
+def _state(snapshot: WorldSnapshot, use: QueueUse) -> tuple[str, str]:
+    queue = use.queue
+    if not use.set_up:
+        is_open = not snapshot.quota or queue.name == DEFAULT_QUEUE
+        return ("open", "") if is_open else ("unknown", "nobody has set it up, so its jobs wait")
+    if use.leaving:
+        return "leaving", "it was removed, and goes when its last job has ended"
+    if queue.stop is not StopPolicy.NONE:
+        return _STOPPED[queue.stop]
+    if use.misconfigured:
+        return "misconfigured", use.misconfigured
+    return "active", tell_rest(snapshot.quota) if queue.name == DEFAULT_QUEUE else ""
+
+
+def _kind(use: CellUse) -> str:
+    return ALL if use.cell.resource == ALL_GPUS else use.cell.flavor
+
+
+def _view_cohort(use: CohortUse) -> JsonObject:
+    return {
+        "name": use.name,
+        "parent": use.parent,
+        "weight": use.weight,
+        "share": use.share,
+        "pending": use.pending,
+        "running": use.running,
+        "cells": _view_cells(use.cells),
+    }
+
+
+def _view_cells(uses: Iterable[CellUse]) -> list[JsonObject]:
+    """Return all amounts; one without a limit only while it is used."""
+    return [_view_cell(one) for one in uses if one.used or not _is_open(one)]
+
+
+def _is_open(use: CellUse) -> bool:
+    """Return whether it has no limit, as the short form has for flavors that it does not name."""
+    return counts_gpus(use.cell.resource) and use.total >= NO_LIMIT
+
+
+def _view_cell(use: CellUse) -> JsonObject:
+    limits = use.limits
+    return {
+        "flavor": use.cell.flavor,
+        "resource": use.cell.resource,
+        "nominal": whole(limits.nominal),
+        "borrowing_limit": None if limits.borrowing is None else whole(limits.borrowing),
+        "lending_limit": None if limits.lending is None else whole(limits.lending),
+        "total": whole(use.total),
+        "used": whole(use.used),
+        "reserved": whole(use.reserved),
+        "growth": whole(use.growth),
+        "borrowed": whole(use.borrowed),
+        "lent": whole(use.lent),
+    }
+
+
+def _view_local_queue(use: DoorUse) -> JsonObject:
+    return {
+        "name": use.door.name,
+        "namespace": use.door.namespace,
+        "stop_policy": use.door.stop.value,
+        "running": use.running,
+        "pending": use.pending,
+    }
+
+
+def _view_waiting(snapshot: WorldSnapshot, job: Job, place: int) -> JsonObject:
+    return {
+        "place": place,
+        **_view_job(job),
+        "gpus": 0 if job.cpu_only else job.min,
+        "reason": view_decision(snapshot.decision_on(job.id)),
+        "quota_reserved": view_reserved(snapshot, job.id),
+    }
+
+
+def _view_holding(use: JobUse) -> JsonObject:
+    return {
+        **_view_job(use.job),
+        "gpus": 0 if use.job.cpu_only else use.gpus,
+        "reserved": 0 if use.job.cpu_only else min(use.job.min, use.gpus),
+        "flavors": dict(use.flavors),
+    }
+
+
+def _view_job(job: Job) -> JsonObject:
+    return {
+        "id": job.id,
+        "name": job.name,
+        "user": job.user,
+        "priority": job.priority,
+        "submitted_s": job.submit_s,
+    }

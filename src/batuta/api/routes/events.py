@@ -1,0 +1,108 @@
+"""`/events`: the journal as a stream of server-sent events."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.sse import format_sse_event
+from starlette.responses import StreamingResponse
+
+from batuta.api.auth import Viewer
+from batuta.api.event_feed import EventFeed
+from batuta.api.event_text import PublicEvent
+from batuta.api.request_models import JOB_ID
+from batuta.api.responses import bad_input
+from batuta.api.routes import Seq, problems
+from batuta.api.state import StateDep
+from batuta.store.codec import EVENT_TYPES
+from batuta.store.journal import JournalWriter
+
+KEEP_ALIVE_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """Which events to stream; empty: all."""
+
+    job: str = ""
+    types: frozenset[str] = frozenset()
+
+    def matches(self, event: PublicEvent) -> bool:
+        return (not self.job or self.job in event.jobs) and (not self.types or event.type in self.types)
+
+
+async def stream_events(
+    feed: EventFeed, journal: JournalWriter, after: int | None, wanted: EventFilter, *, follow: bool = True
+) -> AsyncIterator[bytes]:
+    """Yield frames after event `after`, or from now on; without `follow`, up to the newest event."""
+    at = feed.last_seq if after is None else after
+    if at > journal.durable_seq or (at < feed.last_seq and at + 1 < journal.first_seq):
+        # The client has other sequence numbers: events were pruned, or it is another journal.
+        at = feed.last_seq
+        yield format_sse_event(event="reset", data_str=f'{{"seq":{at}}}', id=str(at))
+    else:
+        yield format_sse_event(comment="hello", id=str(at))
+    sent_up_to, target = at, journal.durable_seq
+    while not feed.closed.is_set():
+        page = await feed.after(at)
+        if page and page[0].seq > at + 1:
+            at = sent_up_to = feed.last_seq
+            yield format_sse_event(event="reset", data_str=f'{{"seq":{at}}}', id=str(at))
+            continue
+        frames = [event.frame for event in page if wanted.matches(event)]
+        if page:
+            at = page[-1].seq
+            if frames:
+                sent_up_to = at
+                yield b"".join(frames)
+        elif not follow and at >= target:
+            return
+        elif not await feed.wait(KEEP_ALIVE_S):
+            # With its id, so that a client that resumes does not read all events again.
+            yield format_sse_event(comment="keep-alive", id=str(at) if at > sent_up_to else None)
+            sent_up_to = at
+
+
+router = APIRouter(tags=["events"])
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "a stream of events; `id` is the number in the journal",
+        "content": {
+            "text/event-stream": {
+                "schema": {
+                    "type": "object",
+                    "properties": {name: {"type": "string"} for name in ("id", "event", "data")},
+                }
+            }
+        },
+    }
+}
+
+
+@router.get("/events", response_class=Response, responses={**_STREAM, **problems()})
+async def follow_events(
+    state: StateDep,
+    caller: Viewer,
+    after: Seq | None = None,
+    job: Annotated[str, Query(pattern=JOB_ID)] | None = None,
+    types: Annotated[list[str], Query(max_length=64)] = [],  # noqa: B006  (FastAPI copies it)
+    follow: Annotated[bool, Query(description="false: ends when all that has happened is told")] = True,
+    last_event_id: Annotated[str, Header(max_length=32)] = "",
+) -> Response:
+    """Events from now on, or after a number (`Last-Event-ID` or `after`). `types` may be joined by commas."""
+    wanted = frozenset(name for text in types for name in text.split(",") if name)
+    if unknown := sorted(wanted - EVENT_TYPES.keys()):
+        raise bad_input(
+            f"unknown event types: {', '.join(unknown)[:200]}", f"known: {', '.join(EVENT_TYPES)}"
+        )
+    if last_event_id.isascii() and last_event_id.isdecimal():
+        after = int(last_event_id)
+    frames = stream_events(state.feed, state.journal, after, EventFilter(job or "", wanted), follow=follow)
+    return StreamingResponse(
+        frames,
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )

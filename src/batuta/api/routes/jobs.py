@@ -1,0 +1,368 @@
+"""`/jobs`: list, get, change and cancel jobs; their explanation, suggestions, events, progress and result."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Query, Response
+
+from batuta.api.auth import User, Viewer
+from batuta.api.event_text import public_event, with_seq
+from batuta.api.job_list import JobQuery, page_of_jobs
+from batuta.api.models import (
+    Explanation,
+    GpuUse,
+    Job,
+    JobEvents,
+    JobPage,
+    JobWithTask,
+    ProgressCurve,
+    Result,
+    Suggestions,
+)
+from batuta.api.operations import TaskSizes
+from batuta.api.queue_views import ahead_of, view_reserved
+from batuta.api.request_models import JobPatch
+from batuta.api.responses import HttpProblem, bad_input, json_response, not_found
+from batuta.api.routes import CHANGES, JobIdPath, Limit, problems
+from batuta.api.state import AppState, StateDep
+from batuta.api.views import JsonObject, emulated_gpu_types, endpoints_of, find_trial, view_job, view_trial
+from batuta.core.event import JobEnded
+from batuta.core.job import JobId
+from batuta.engine.suggest import Suggestion, suggest
+from batuta.spec.problem import InputError
+from batuta.spec.progress import ProgressReport, parse_line
+from batuta.spec.task import Task
+from batuta.spec.task_serialization import task_from_json, task_to_yaml
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+_LONG_LIST = 20_000
+"""Longer lists are made in another thread, so that other requests do not wait."""
+
+
+async def find_job(state: AppState, job: str) -> JsonObject:
+    """Return the job as it is now, or raise 404."""
+    shown = view_job(await state.snapshot(), job, state.now_s())
+    if shown is None:
+        raise not_found(f"job {job}")
+    return shown
+
+
+@router.get("", response_model=JobPage, responses=problems())
+async def list_jobs(state: StateDep, caller: Viewer, query: Annotated[JobQuery, Query()]) -> Response:
+    """Jobs that are alive and those that are over, by submit time."""
+    snapshot, wanted = await state.snapshot(), query.filter()
+
+    def page() -> Response:
+        newest = query.order == "newest"
+        return json_response(
+            page_of_jobs(snapshot, wanted, query.cursor, query.limit, newest=newest, now_s=state.now_s())
+        )
+
+    is_long = len(snapshot.jobs) + len(snapshot.past) > _LONG_LIST
+    return await anyio.to_thread.run_sync(page) if is_long else page()
+
+
+@router.get("/{job}", response_model=JobWithTask, responses=problems(404))
+async def get_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
+    """One job, with what it runs. Values of secrets are hidden."""
+    shown, snapshot, task = await find_job(state, job), await state.snapshot(), await state.tasks.of(job)
+    types = snapshot.node_types.values()
+    return json_response(
+        {
+            **shown,
+            "quota_reserved": view_reserved(snapshot, job),
+            "stands_for": emulated_gpu_types(task, shown["gpus"]["per_node"], types),
+            "endpoints": endpoints_of(task, state.deps.ports_at),
+            "task": task,
+        }
+    )
+
+
+@router.patch("/{job}", response_model=Job, responses=problems(404, 409, *CHANGES))
+async def patch_job(state: StateDep, caller: User, job: JobIdPath, patch: JobPatch) -> Response:
+    """Another size, priority or queue; `wish` parks it, or lets it run again."""
+    if not patch.model_dump(exclude_none=True):
+        raise bad_input(
+            "nothing is to be changed", "nodes, min_nodes, max_nodes, auto, priority, queue, wish"
+        )
+    if patch.auto and (patch.nodes, patch.min_nodes, patch.max_nodes) != (None, None, None):
+        raise bad_input("auto and a size", "one of both")
+    await find_job(state, job)
+    task = await anyio.to_thread.run_sync(_stored_task, state, job)
+    sizes = None if task is None else TaskSizes.of(task)
+    await state.request(state.operations.patch(job, patch, sizes, caller))
+    return json_response(await find_job(state, job))
+
+
+def _stored_task(state: AppState, job: str) -> Task | None:
+    """Return the stored task of a job; None when it is not kept, or cannot be read any more."""
+    stored = state.store.tasks.get(job)
+    try:
+        return task_from_json(stored) if stored else None
+    except InputError:
+        return None
+
+
+@router.delete("/{job}", status_code=202, response_model=Job, responses=problems(404, 409, *CHANGES))
+async def cancel_job(state: StateDep, caller: User, job: JobIdPath) -> Response:
+    """Ends a job. It may take its grace period until it is over."""
+    await find_job(state, job)
+    await state.request(state.operations.cancel(job, caller))
+    return json_response(await find_job(state, job), 202)
+
+
+@router.get(
+    "/{job}/task",
+    response_class=Response,
+    responses={200: {"content": {"application/yaml": {"schema": {"type": "string"}}}}, **problems(404)},
+)
+async def get_task_file(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
+    """A task file that makes the same job again; values of secrets are null, and have to be given."""
+    await find_job(state, job)
+    task = await anyio.to_thread.run_sync(_stored_task, state, job)
+    if task is None:
+        raise HttpProblem(404, f"the task of job {job} is not kept")
+    return Response(task_to_yaml(task), media_type="application/yaml")
+
+
+@router.get("/{job}/explain", response_model=Explanation, responses=problems(404))
+async def explain_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
+    """Why it has what it has, and what happened to it so far."""
+    shown, snapshot, task = await find_job(state, job), await state.snapshot(), await state.tasks.of(job)
+
+    def explain() -> Response:
+        with state.service.reading() as (world, _):
+            tried = find_trial(world, job)
+        return json_response(
+            {
+                "job": job,
+                "state": shown["state"],
+                "reason": shown["reason"],
+                "quota_reserved": view_reserved(snapshot, job),
+                "ahead": ahead_of(snapshot, job),
+                "story": state.stories.of(job),
+                "expected": shown["expected"],
+                "size_choice": shown["size_choice"],
+                "stands_for": emulated_gpu_types(
+                    task, shown["gpus"]["per_node"], snapshot.node_types.values()
+                ),
+                "endpoints": endpoints_of(task, state.deps.ports_at),
+                "checkpoint": shown["checkpoint"],
+                "trial": None if tried is None else view_trial(tried),
+                "start": _start_of(state, job) if shown["gpus"]["now"] == 0 else None,
+            }
+        )
+
+    return await anyio.to_thread.run_sync(explain)
+
+
+def _start_of(state: AppState, job: str) -> dict[str, float | None] | None:
+    """Return when a job will start, by the last forecast."""
+    found = None if state.forecasts is None else state.forecasts.last_of(job)
+    if found is None:
+        return None
+    moments = (("p50_s", found.start_p50_s), ("p90_s", found.start_p90_s))
+    return {name: value if math.isfinite(value) else None for name, value in moments}
+
+
+@router.get("/{job}/suggestions", response_model=Suggestions, responses=problems(404))
+async def suggest_changes(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
+    """The smallest changes that would start it now, each tried out; empty for a job that does not wait."""
+    await find_job(state, job)
+    found = await anyio.to_thread.run_sync(suggestions_for, state, job, limiter=state.slow_questions)
+    return json_response({"suggestions": found})
+
+
+@router.get("/{job}/events", response_model=JobEvents, responses=problems(404))
+async def list_job_events(
+    state: StateDep,
+    caller: Viewer,
+    job: JobIdPath,
+    limit: Limit = 1_000,
+    cursor: Annotated[str, Query(pattern="^[0-9]{0,16}$")] = "",
+) -> Response:
+    """What the journal has of it, the oldest first."""
+    await find_job(state, job)
+
+    def page() -> Response:
+        texts = state.journal.texts_of_job(job, int(cursor or 0), limit)
+        events = [with_seq(public_event(text)) for text in texts]
+        return json_response({"events": events, "next": str(texts[-1].seq) if len(texts) == limit else None})
+
+    return await anyio.to_thread.run_sync(page)
+
+
+@router.get("/{job}/progress", response_model=ProgressCurve, responses=problems(404))
+async def get_progress(
+    state: StateDep, caller: Viewer, job: JobIdPath, points: Annotated[int, Query(ge=1, le=5_000)] = 500
+) -> Response:
+    """What its script reported, thinned evenly."""
+    await find_job(state, job)
+    found = await anyio.to_thread.run_sync(read_progress_curve, state.deps.files.progress_path(job), points)
+    return json_response({"points": found})
+
+
+@router.get("/{job}/gpu-use", response_model=GpuUse, responses=problems(404))
+async def get_gpu_use(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
+    """How busy its GPUs were over time, as the server measured it."""
+    await find_job(state, job)
+    return json_response({"points": state.timeline.use(job)})
+
+
+@router.get("/{job}/result", response_model=Result, responses=problems(404))
+async def get_result(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
+    """What it returned."""
+    await find_job(state, job)
+    stored = await anyio.to_thread.run_sync(state.store.results.get, job)
+    if stored is None:
+        raise HttpProblem(404, f"job {job} has not given a result")
+    try:
+        value: Any = json.loads(stored)
+    except ValueError:
+        value = stored
+    return json_response({"value": value})
+
+
+MAX_PROGRESS_BYTES = 4 << 20
+"""Of a longer file, only some blocks are read."""
+_BLOCK_BYTES = 8 << 10
+_WINDOW = 5
+"""Reports over which speed is measured."""
+
+
+def read_progress_curve(path: Path, points: int) -> list[dict[str, Any]]:
+    """Return at most `points` reports, in the order of the file, with the first and the last one."""
+    reports = [
+        report
+        for part in (path.with_name(path.name + ".1"), path)
+        for report in _reports(part)
+        if not report.is_checkpoint
+    ]
+    one = _one_rank(reports)
+    chosen = thin(range(len(one)), points)
+    return [_point(one, k) for k in chosen]
+
+
+def thin(numbers: Sequence[int], points: int) -> list[int]:
+    """Return evenly spread elements of a sequence."""
+    count = len(numbers)
+    if count <= points:
+        return list(numbers)
+    if points == 1:
+        return [numbers[-1]]
+    return [numbers[round(k * (count - 1) / (points - 1))] for k in range(points)]
+
+
+def _one_rank(reports: list[ProgressReport]) -> list[ProgressReport]:
+    """Return the reports of the lowest rank: all ranks do the same steps."""
+    rank = min((report.rank or 0 for report in reports), default=0)
+    return [report for report in reports if (report.rank or 0) == rank]
+
+
+def _reports(path: Path) -> Iterator[ProgressReport]:
+    for line in _lines(path):
+        report = parse_line(line)
+        if report is not None:
+            yield report
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        # A job may put anything in its place: opening a FIFO would block.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        found = os.fstat(file)
+        size = found.st_size
+        if not stat.S_ISREG(found.st_mode):
+            return
+        if size <= MAX_PROGRESS_BYTES:
+            yield from os.pread(file, size, 0).splitlines()
+            return
+        blocks = MAX_PROGRESS_BYTES // _BLOCK_BYTES
+        for k in range(blocks):
+            begin = k * (size - _BLOCK_BYTES) // (blocks - 1)
+            lines = os.pread(file, _BLOCK_BYTES, begin).split(b"\n")
+            # Cut off on both sides, but at the ends of the file.
+            yield from lines[0 if begin == 0 else 1 : None if k == blocks - 1 else -1]
+    finally:
+        os.close(file)
+
+
+def _point(reports: list[ProgressReport], k: int) -> dict[str, Any]:
+    report = reports[k]
+    return {
+        "time_s": report.time_s,
+        "step": report.step,
+        "epoch": report.epoch,
+        "loss": report.loss,
+        "samples_per_s": _speed(reports[max(0, k - _WINDOW) : k + 1]),
+        "metrics": dict(report.metrics),
+    }
+
+
+def _speed(window: list[ProgressReport]) -> float | None:
+    """Return the samples per second over the last reports of the same run."""
+    last = window[-1]
+    if last.samples is None or last.time_s is None:
+        return None
+    for first in window[:-1]:
+        if first.restart != last.restart or first.samples is None or first.time_s is None:
+            continue
+        if last.time_s > first.time_s and last.samples >= first.samples:
+            return (last.samples - first.samples) / (last.time_s - first.time_s)
+    return None
+
+
+_log = logging.getLogger(__name__)
+
+
+def suggestions_for(state: AppState, job: str) -> list[dict[str, Any]]:
+    """Return the changes that would start a job now. It takes several cycles: not for the event loop."""
+    world, deps = state.service.fork(), state.deps
+    policy, now_s = world.policy or deps.policy, max(state.now_s(), world.now_s)
+    found = suggest(world, now_s, job, lambda: deps.rules_of(policy))
+    ends_s = _forecast_ends_s(state, world.version, policy, job)
+    return [_view_suggestion(one, _within_s(one, ends_s, now_s)) for one in found]
+
+
+def _forecast_ends_s(state: AppState, version: int, policy: str, job: str) -> Mapping[JobId, float]:
+    """Return when jobs end, by the forecast of `GET /eta`; empty where there is none."""
+    if state.forecasts is None:
+        return {}
+    try:
+        found = state.forecasts.forecast(version, policy, state.now_s(), expects_arrivals=True, job=job)
+    except Exception as error:
+        _log.warning("no forecast is available: %s", error)
+        return {}
+    return {one.job: one.finish_p50_s for one in found.jobs if math.isfinite(one.finish_p50_s)}
+
+
+def _within_s(found: Suggestion, ends_s: Mapping[JobId, float], now_s: float) -> float | None:
+    """Return when a change comes about by itself: when the last job that it waits for has ended."""
+    ending = [event.job for event in found.events if isinstance(event, JobEnded)]
+    if found.within_s is None or not all(job in ends_s for job in ending):
+        return found.within_s
+    return max(0.0, *(ends_s[job] - now_s for job in ending))
+
+
+def _view_suggestion(found: Suggestion, within_s: float | None) -> dict[str, Any]:
+    return {
+        "code": found.remedy.name,
+        "sentence": str(found),
+        "facts": dict(found.facts),
+        "gpus": found.gpus,
+        "stops": list(found.stops),
+        "shrinks": list(found.shrinks),
+        "within_s": within_s,
+    }

@@ -1,0 +1,136 @@
+"""`/nodes`: list nodes with their health; cordon, uncordon, drain and mark them repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Response
+
+from batuta.api.auth import Admin, Caller, Viewer
+from batuta.api.models import Node, Nodes
+from batuta.api.request_models import MendedPost
+from batuta.api.responses import HttpProblem, json_response, not_found
+from batuta.api.routes import CHANGES, NodePath, problems
+from batuta.api.state import AppState, StateDep
+from batuta.api.views import view_node, view_nodes
+from batuta.core.health_record import WHOLE_NODE, Alert, Cordon, Record, State, Target
+from batuta.core.health_rules import Action
+from batuta.engine.health.events import HealthSeen
+from batuta.engine.requests import RequestFn
+
+router = APIRouter(prefix="/nodes", tags=["nodes"])
+_PROBLEMS = problems(404, *CHANGES)
+
+
+@router.get("", response_model=Nodes, responses=problems())
+async def list_nodes(state: StateDep, caller: Viewer) -> Response:
+    """All nodes, with their GPUs and who is on them."""
+    seen = await _node_health(state)
+    nodes = [with_health(node, seen) for node in view_nodes(await state.snapshot(), state.deps.nodes)]
+    return json_response({"nodes": nodes, "alerts": view_alerts(seen.alerts)})
+
+
+@router.post("/{node}/cordon", response_model=Node, responses=_PROBLEMS)
+async def cordon_node(state: StateDep, caller: Admin, node: NodePath) -> Response:
+    """Nothing new here; what runs stays."""
+    return await _cordon(state, state.operations.cordon(node), node, caller)
+
+
+@router.post("/{node}/uncordon", response_model=Node, responses=_PROBLEMS)
+async def uncordon_node(state: StateDep, caller: Admin, node: NodePath) -> Response:
+    """Back in service; where nobody had cordoned it, it is well by the asker's word."""
+    await state.request(state.operations.uncordon(node))
+    await anyio.to_thread.run_sync(state.deps.node_health.uncordoned, node, caller.user)
+    return await _show_node(state, node)
+
+
+@router.post("/{node}/drain", response_model=Node, responses=_PROBLEMS)
+async def drain_node(state: StateDep, caller: Admin, node: NodePath) -> Response:
+    """Nothing new here, and what runs leaves with its progress."""
+    return await _cordon(state, state.operations.drain(node), node, caller)
+
+
+@router.post("/{node}/mended", response_model=Node, responses=problems(404, 409, *CHANGES))
+async def mended_node(
+    state: StateDep, caller: Admin, node: NodePath, asked: MendedPost | None = None
+) -> Response:
+    """What was to be done about an illness is done: a burn-in follows."""
+    if view_node(await state.snapshot(), node, state.deps.nodes) is None:
+        raise not_found(f"node {node}")
+    gpu = None if asked is None else asked.gpu
+    try:
+        await anyio.to_thread.run_sync(state.deps.node_health.mended, node, gpu, caller.user)
+    except ValueError as error:
+        raise HttpProblem(409, str(error)) from None
+    return await _show_node(state, node)
+
+
+async def _cordon(state: AppState, make: RequestFn, node: str, caller: Caller) -> Response:
+    await state.request(make)
+    await anyio.to_thread.run_sync(state.deps.node_health.cordoned, node, caller.user)
+    return await _show_node(state, node)
+
+
+async def _show_node(state: AppState, node: str) -> Response:
+    shown = view_node(await state.snapshot(), node, state.deps.nodes)
+    if shown is None:
+        raise not_found(f"node {node}")
+    return json_response(with_health(shown, await _node_health(state)))
+
+
+async def _node_health(state: AppState) -> HealthSeen:
+    # In a thread: the health controller may be writing to the disk.
+    return await anyio.to_thread.run_sync(state.deps.node_health.seen)
+
+
+def view_health(record: Record | None) -> dict[str, Any] | None:
+    """Return a health record as JSON; None for a healthy one without history."""
+    if record is None or (record.state is State.HEALTHY and not record.reason):
+        return None
+    return {
+        "state": record.state.value,
+        "reason": record.reason,
+        "since_s": record.since_s,
+        "who": record.who,
+        "remedy": "" if record.remedy is Action.IGNORE else record.remedy.value,
+        "held": record.held,
+        "until_s": record.ends_s if record.state is State.PROBATION else None,
+        "flaps": record.flaps,
+        "incidents": len(record.incidents),
+    }
+
+
+def view_alerts(alerts: Sequence[Alert]) -> list[dict[str, Any]]:
+    return [
+        {
+            "pool": alert.pool,
+            "node": alert.target.node,
+            "gpu": None if alert.target.gpu == WHOLE_NODE else alert.target.gpu,
+            "reason": alert.reason,
+        }
+        for alert in alerts
+    ]
+
+
+def with_health(node: dict[str, Any], seen: HealthSeen) -> dict[str, Any]:
+    """Return a node of `view_nodes` with its health."""
+    name = node["name"]
+    own, cordon = seen.records.get(Target(name)), seen.cordons.get(name, Cordon())
+    state = node["state"]
+    # On a cluster, the health controller cordons a node; a cordon by no user is its own.
+    is_closed = state in {"cordoned", "draining"} and name not in seen.cordons
+    if own is not None and own.is_out and (state == "ready" or is_closed):
+        state = "unhealthy"
+    gpus = [
+        {**gpu, "health": view_health(seen.records.get(Target(name, gpu["index"])))} for gpu in node["gpus"]
+    ]
+    return {
+        **node,
+        "state": state,
+        "cordoned_by": cordon.who,
+        "cordoned_s": cordon.since_s or None,
+        "health": view_health(own),
+        "gpus": gpus,
+    }

@@ -1,0 +1,103 @@
+"""`/policy` and `/shadow`: the scheduling policy, and a second one that only watches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Response
+
+from batuta.api.auth import Admin, Viewer
+from batuta.api.models import PolicyAnswer, ShadowAnswer
+from batuta.api.request_models import PolicyPut, ShadowPut
+from batuta.api.responses import bad_input, json_response, not_found
+from batuta.api.routes import CHANGES, problems
+from batuta.api.state import AppState, StateDep
+from batuta.engine.shadow import Shadow, ShadowReport
+
+router = APIRouter(prefix="/policy", tags=["policy"])
+
+
+@router.get("", response_model=PolicyAnswer, responses=problems())
+async def get_policy(state: StateDep, caller: Viewer) -> Response:
+    """The policy that decides now, and all that can be chosen."""
+    return await _show_policy(state)
+
+
+@router.put("", response_model=PolicyAnswer, responses=problems(*CHANGES))
+async def put_policy(state: StateDep, caller: Admin, put: PolicyPut) -> Response:
+    """Another policy from the next cycle on."""
+    await anyio.to_thread.run_sync(_check_policy, state, put.name)
+    await state.request(state.operations.set_policy(put.name, state.deps.policy))
+    return await _show_policy(state)
+
+
+def _check_policy(state: AppState, name: str) -> None:
+    try:
+        state.deps.check_policy(name)
+    except (LookupError, ValueError, RuntimeError) as error:
+        # Of a LookupError, the sentence and not its repr.
+        raise bad_input(str(error.args[0]) if error.args else repr(error)) from error
+
+
+async def _show_policy(state: AppState) -> Response:
+    snapshot = await state.snapshot()
+    policies = [{"name": name, "summary": summary} for name, summary in state.deps.policies]
+    return json_response({"name": snapshot.policy or state.deps.policy, "policies": policies})
+
+
+shadow_router = APIRouter(prefix="/shadow", tags=["policy"])
+MAX_DIFFERENCES = 1_000
+
+
+@shadow_router.get("", response_model=ShadowAnswer, responses=problems(404))
+async def get_shadow(state: StateDep, caller: Viewer) -> Response:
+    """What it would have done since it began to watch."""
+    return await _show_shadow(state)
+
+
+@shadow_router.put("", response_model=ShadowAnswer, responses=problems(400, 404, 413))
+async def put_shadow(state: StateDep, caller: Admin, put: ShadowPut) -> Response:
+    """Another policy watches from the next cycle on, or none. It touches nothing."""
+    await anyio.to_thread.run_sync(_watch, state, put.policy)
+    return await _show_shadow(state)
+
+
+def _watch(state: AppState, policy: str) -> None:
+    shadow = _shadow(state)
+    try:
+        if policy:
+            state.deps.check_policy(policy)
+        shadow.watch(policy)
+    except (LookupError, ValueError, RuntimeError) as error:
+        raise bad_input(str(error.args[0]) if error.args else repr(error)) from error
+
+
+async def _show_shadow(state: AppState) -> Response:
+    shadow, snapshot = _shadow(state), await state.snapshot()
+    return json_response(view_shadow(shadow.report, snapshot.policy or state.deps.policy))
+
+
+def view_shadow(report: ShadowReport, active: str) -> dict[str, Any]:
+    return {
+        "policy": report.policy,
+        "active_policy": active,
+        "since_s": report.since_s,
+        "cycles": report.cycles,
+        "skipped": report.skipped,
+        "agreed": report.agreed,
+        "failed": report.failed,
+        "would": report.would,
+        "did": report.did,
+        "differences": [
+            {"id": one.job, "has": one.has, "would_have": one.would_have, "since_s": one.since_s}
+            for one in report.differences[:MAX_DIFFERENCES]
+        ],
+        "trouble": report.trouble,
+    }
+
+
+def _shadow(state: AppState) -> Shadow:
+    if state.deps.shadow is None:
+        raise not_found("room for a second policy at this server")
+    return state.deps.shadow

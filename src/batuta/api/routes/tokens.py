@@ -1,0 +1,121 @@
+"""`/tokens`, `/session-links`, `/session` and `/login`: API tokens and browser sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import anyio.to_thread
+from fastapi import APIRouter, Path, Query, Request, Response
+from starlette.responses import HTMLResponse, RedirectResponse
+
+from batuta.api.auth import COOKIE, SESSION_S, Admin, Viewer
+from batuta.api.models import Session, SessionLink, TokenList, TokenMade
+from batuta.api.request_models import TokenPost
+from batuta.api.responses import HttpProblem, json_response, not_found
+from batuta.api.routes import CHANGES, problems
+from batuta.api.state import AppState, StateDep
+from batuta.store.records import Role, Token, hash_of
+
+router = APIRouter(prefix="/tokens", tags=["tokens"])
+
+
+@router.get("", response_model=TokenList, responses=problems())
+async def list_tokens(state: StateDep, caller: Admin) -> Response:
+    """All tokens by their hashes; the tokens themselves are not kept."""
+    tokens = await anyio.to_thread.run_sync(state.store.tokens.all)
+    return json_response({"tokens": [_view_token(token) for token in tokens]})
+
+
+@router.post("", status_code=201, response_model=TokenMade, responses=problems(*CHANGES))
+async def make_token(state: StateDep, caller: Admin, asked: TokenPost) -> Response:
+    """Makes a token; it is shown this once."""
+    return json_response(await anyio.to_thread.run_sync(_make, state, asked), 201)
+
+
+def _make(state: AppState, asked: TokenPost) -> dict[str, Any]:
+    now_s = state.now_s()
+    token = state.store.tokens.create(asked.user, asked.role, now_s)
+    state.stored_tokens.refresh()
+    return {"token": token, **_view_token(Token(hash_of(token), asked.user, asked.role, now_s))}
+
+
+@router.delete("/{hash}", status_code=204, response_class=Response, responses=problems(404, 409, *CHANGES))
+async def revoke_token(
+    state: StateDep, caller: Admin, hash_: Annotated[str, Path(alias="hash", pattern="^[0-9a-f]{64}$")]
+) -> Response:
+    """Ends a token, and all sessions that began with it."""
+    await anyio.to_thread.run_sync(_revoke, state, hash_)
+    return Response(status_code=204)
+
+
+def _revoke(state: AppState, hash_: str) -> None:
+    tokens = state.store.tokens.all()
+    admins = [token.hash for token in tokens if token.role is Role.ADMIN]
+    if admins == [hash_]:
+        raise HttpProblem(409, "this is the last token of an admin: make another one first")
+    revoked = state.store.tokens.revoke(hash_)
+    state.stored_tokens.refresh()
+    if not revoked:
+        raise not_found("such token")
+
+
+def _view_token(token: Token) -> dict[str, Any]:
+    return {
+        "hash": token.hash,
+        "user": token.user,
+        "role": token.role.value,
+        "created_s": token.created_s,
+    }
+
+
+session_router = APIRouter(tags=["session"])
+login_router = APIRouter(include_in_schema=False)
+_LINK_EXPIRED_PAGE = """<!doctype html><meta charset="utf-8"><title>Batuta</title>
+<p>This link has been used, or is older than a minute.</p>
+<p>For another one, run <code>batuta dashboard</code>.</p>
+"""
+
+
+@session_router.post("/session-links", response_model=SessionLink, responses=problems(*CHANGES))
+async def make_session_link(request: Request, state: StateDep, caller: Viewer) -> Response:
+    """A link that logs a browser in as the asker, once, within a minute."""
+    code = state.sessions.new_code(caller.token_hash)
+    return json_response({"url": f"{request.url.scheme}://{request.headers['host']}{login_path(code)}"})
+
+
+def login_path(code: str) -> str:
+    return f"/login?code={code}"
+
+
+@session_router.get("/session", response_model=Session, responses=problems())
+async def get_session(caller: Viewer) -> Response:
+    """Who asks."""
+    return json_response({"user": caller.user, "role": caller.role.value})
+
+
+@session_router.delete("/session", status_code=204, response_class=Response, responses=problems())
+async def end_session(caller: Viewer) -> Response:
+    """Logs a browser out."""
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return response
+
+
+@login_router.get("/login")
+async def log_in(
+    request: Request, state: StateDep, code: Annotated[str, Query(max_length=128)] = ""
+) -> Response:
+    cookie = state.sessions.use_code(code)
+    if cookie is None:
+        return HTMLResponse(_LINK_EXPIRED_PAGE, 403)
+    response = RedirectResponse("/", 303)
+    response.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=int(SESSION_S),
+        path="/",
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+    )
+    return response

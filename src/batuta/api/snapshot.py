@@ -1,0 +1,261 @@
+"""Snapshots of the World, which requests read without the engine's lock.
+
+All requests share a snapshot as long as it shows everything that a client can know: the effect of every
+answered request and of every published event. The engine has a new one taken before it answers a request, so
+that a client that changed something does not wait for the next cycle. Otherwise a snapshot may be a moment
+old. Past jobs never change, so each is copied once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import insort
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, TypeAlias
+
+import anyio.to_thread
+import numpy as np
+
+from batuta.api.scheduler_counters import SchedulerCounters
+from batuta.core.arrays import FloatArray, IntArray
+from batuta.core.cluster import Node, Placement
+from batuta.core.job import DesiredState, Job, JobId, JobState, Progress
+from batuta.core.job_table import JobTable, Phase
+from batuta.core.plan import Decision, Plan
+from batuta.core.quota import Flavors, Quota
+from batuta.core.world import PastJob, World
+from batuta.engine.service import Service
+from batuta.quota.holding import flavors_held
+from batuta.quota.measure import measure
+from batuta.quota.use import JobUse, QuotaUse
+
+Key: TypeAlias = tuple[float, int, JobId]
+"""The order of lists: by submit time, then as they came."""
+
+_BY_PHASE: dict[Phase, JobState] = {
+    Phase.WAITING: JobState.PENDING,
+    Phase.STOPPING: JobState.PENDING,
+    Phase.STARTING: JobState.SETTING_UP,
+    Phase.RUNNING: JobState.RUNNING,
+    Phase.RESIZING: JobState.RESIZING,
+    Phase.BROKEN: JobState.RESIZING,
+}
+_STATES = tuple(_BY_PHASE[phase] for phase in Phase)
+_LIVING = (*dict.fromkeys(_STATES), JobState.PREEMPTED)
+_WISHES = tuple(DesiredState)
+_WAITS = np.array([Phase.WAITING, Phase.STOPPING])
+_SUSPENDED = np.array([DesiredState.PARK, DesiredState.CANCEL])
+_MAX_AGE_S = 0.25
+"""How old a snapshot may be when the World has changed without a client knowing."""
+
+
+def key_of(job: Job) -> Key:
+    return job.submit_s, job.sequence, job.id
+
+
+@dataclass(frozen=True, slots=True)
+class PastJobs:
+    """Past jobs: an index that all snapshots share and that only grows."""
+
+    by_id: dict[JobId, PastJob] = field(default_factory=dict)
+    order: list[tuple[Key, PastJob]] = field(default_factory=list)
+    counts: Counter[JobState] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, world: World) -> PastJobs:
+        order = sorted(((key_of(past.job), past) for past in world.past.values()), key=_first)
+        return cls(dict(world.past), order, Counter(past.state for past in world.past.values()))
+
+    def add(self, past: PastJob) -> None:
+        self.by_id[past.job.id] = past
+        insort(self.order, (key_of(past.job), past), key=_first)
+        self.counts[past.state] += 1
+
+
+def _first(entry: tuple[Key, PastJob]) -> Key:
+    return entry[0]
+
+
+@dataclass(frozen=True, eq=False)
+class WorldSnapshot:
+    """The World at one version. Living jobs are rows; past jobs are in `past`."""
+
+    version: int
+    now_s: float
+    policy: str
+    plan: Plan | None
+    jobs: list[Job]
+    placements: list[Placement | None]
+    floats: FloatArray
+    ints: IntArray
+    progress: dict[JobId, Progress]
+    checkpoints: dict[JobId, float | None]
+    """Jobs with a checkpoint, and when they saved the last one."""
+    past: list[tuple[Key, PastJob]]
+    past_by_id: dict[JobId, PastJob]
+    past_counts: Counter[JobState]
+    nodes: list[Node]
+    healthy: list[int]
+    free: list[int]
+    cpus_milli: list[int]
+    memory_mib: list[int]
+    """Both are what is free on each node."""
+    cordoned: int
+    lost: int
+    quota: Quota
+    flavors: dict[JobId, Flavors]
+    """By job that has GPUs: the flavor of each resource whose quota it uses."""
+    shown: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Views of living jobs by row, as far as they were requested (views.py)."""
+    forecast_finishes: Callable[[], Mapping[JobId, float]] = dict
+    """When living jobs finish by the last forecast; empty without a recent one."""
+
+    @cached_property
+    def rows(self) -> dict[JobId, int]:
+        return {job.id: row for row, job in enumerate(self.jobs)}
+
+    @cached_property
+    def _decided(self) -> dict[JobId, int]:
+        return {} if self.plan is None else {job: row for row, job in enumerate(self.plan.decisions.ids)}
+
+    @cached_property
+    def node_types(self) -> dict[str, str]:
+        return {node.name: node.gpu_type for node in self.nodes}
+
+    @cached_property
+    def states(self) -> list[JobState]:
+        """The state of each living job, as `World.state_of` has it."""
+        states = [_STATES[phase] for phase in self.ints[JobTable.I["phase"]].tolist()]
+        for row in np.flatnonzero(~np.isnan(self.floats[JobTable.F["first_start_s"]])).tolist():
+            if states[row] is JobState.PENDING:
+                states[row] = JobState.PREEMPTED
+        return states
+
+    def wish_of(self, row: int) -> DesiredState:
+        return _WISHES[int(self.ints[JobTable.I["wish"], row])]
+
+    def decision_on(self, job: JobId) -> Decision | None:
+        """Return the last decision on a living job; None when no plan has considered it yet."""
+        row = self._decided.get(job)
+        return None if row is None or self.plan is None else self.plan.decisions.at(row)
+
+    @cached_property
+    def use(self) -> QuotaUse:
+        """Who uses how much of which quota."""
+        return measure(self.quota, self._uses())
+
+    def _uses(self) -> Iterator[JobUse]:
+        waits = np.isin(self.ints[JobTable.I["phase"]], _WAITS)
+        suspended = waits & np.isin(self.ints[JobTable.I["wish"]], _SUSPENDED)
+        flavors = self.flavors
+        columns = zip(self.jobs, self.placements, waits.tolist(), suspended.tolist(), strict=True)
+        for job, placement, is_waiting, is_suspended in columns:
+            gpus = 0 if placement is None else placement.units
+            yield JobUse(job, gpus, is_waiting, is_suspended, flavors.get(job.id, ()) if gpus else ())
+
+    @cached_property
+    def state_counts(self) -> dict[JobState, int]:
+        counts = {state: self.past_counts[state] for state in JobState}
+        # By identity: to hash a member of an enum takes longer than all the rest.
+        for state in _LIVING:
+            counts[state] += self.states.count(state)
+        return counts
+
+
+class SnapshotCache:
+    """Keeps a snapshot that shows everything a client can know, and replaces it when it is old."""
+
+    def __init__(
+        self,
+        service: Service,
+        cycles: SchedulerCounters,
+        forecast_finishes: Callable[[], Mapping[JobId, float]] = dict,
+    ) -> None:
+        self._service = service
+        self._forecast_finishes = forecast_finishes
+        self._cycles = cycles
+        self._taken = (-1, 0.0)
+        self._lock = threading.Lock()
+        self._last: WorldSnapshot | None = None
+        self._past, self._forgotten = PastJobs(), 0
+        with service.reading() as (world, _):
+            self._world = world
+
+    async def newest(self) -> WorldSnapshot:
+        """Return the current snapshot at once, or take one in another thread: the engine may be deciding."""
+        found = self._current()
+        return found if found is not None else await anyio.to_thread.run_sync(self.take)
+
+    def take(self) -> WorldSnapshot:
+        """Return the current snapshot, for a thread that may wait."""
+        with self._lock:
+            return self._current() or self._take()
+
+    def refresh(self) -> None:
+        """Take a snapshot now, before clients learn of a change."""
+        with self._lock:
+            if not self._is_newest():
+                self._take()
+
+    def _take(self) -> WorldSnapshot:
+        cycle = self._cycles.count
+        with self._service.reading() as (world, plan):
+            found = self._copy(world, plan)
+        self._last, self._taken = found, (cycle, time.monotonic())
+        return found
+
+    def _current(self) -> WorldSnapshot | None:
+        is_young = time.monotonic() < self._taken[1] + _MAX_AGE_S
+        return self._last if is_young or self._is_newest() else None
+
+    def _is_newest(self) -> bool:
+        # A plan that changes nothing leaves the version as it is, and may still have other reasons.
+        last = self._last
+        return (
+            last is not None and last.version == self._world.version and self._taken[0] == self._cycles.count
+        )
+
+    def _copy(self, world: World, plan: Plan | None) -> WorldSnapshot:
+        past = self._up_to_date(world)
+        jobs = world.jobs
+        floats, ints = jobs.block()
+        return WorldSnapshot(
+            version=world.version,
+            now_s=world.now_s,
+            policy=world.policy,
+            plan=plan,
+            jobs=list(jobs.jobs),
+            placements=list(jobs.placements),
+            floats=floats.copy(),
+            ints=ints.copy(),
+            progress=dict(world.progress),
+            checkpoints=dict(jobs.checkpoints),
+            past=list(past.order),
+            past_by_id=past.by_id,
+            past_counts=Counter(past.counts),
+            nodes=list(world.nodes.nodes),
+            healthy=list(world.layout.healthy),
+            free=list(world.layout.free),
+            cpus_milli=list(world.layout.cpus_milli),
+            memory_mib=list(world.layout.memory_mib),
+            cordoned=world.cordoned,
+            lost=world.lost,
+            quota=world.effective_quota,
+            flavors=flavors_held(world),
+            forecast_finishes=self._forecast_finishes,
+        )
+
+    def _up_to_date(self, world: World) -> PastJobs:
+        """Add the jobs that ended since; begin again when the World has forgotten some."""
+        if world.forgotten != self._forgotten:
+            self._past, self._forgotten = PastJobs.of(world), world.forgotten
+        known = self._past
+        new = len(world.past) - len(known.by_id)
+        for past in reversed(list(islice(reversed(world.past.values()), new))):
+            known.add(past)
+        return known

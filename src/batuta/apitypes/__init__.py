@@ -1,0 +1,1 @@
+"""Types that server and client exchange as JSON: standard-library dataclasses, quick to import."""

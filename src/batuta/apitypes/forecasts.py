@@ -1,0 +1,110 @@
+"""Forecasts, what-if comparisons and the shadow policy as the API returns them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A moment that comes with a probability of a half by `p50_s`, of nine tenths by `p90_s` (Unix time)."""
+
+    p50_s: float | None = None
+    p90_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEta:
+    """When a job starts and finishes; `why` says why there is no answer."""
+
+    id: str
+    name: str = ""
+    state: str = ""
+    start: Expected = field(default_factory=Expected)
+    finish: Expected = field(default_factory=Expected)
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EtaAnswer:
+    """When all jobs start and finish, if what is assumed is true."""
+
+    now_s: float
+    policy: str = ""
+    runs: int = 0
+    """So many futures were looked at."""
+    precision: float = 0.0
+    """Times ahead are good to this share of them; 0: as good as what is known of the jobs."""
+    assumes: tuple[str, ...] = ()
+    jobs: tuple[JobEta, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """As things are, and changed; null for what does not come about in every run."""
+
+    before: float | None = None
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """What becomes of one job."""
+
+    id: str
+    name: str = ""
+    jct_s: Change = field(default_factory=Change)
+    wait_s: Change = field(default_factory=Change)
+    """Without GPUs, from now on."""
+    fairness: Change = field(default_factory=Change)
+    """Finish-time fairness from now on: time taken over that of a fair share of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfAnswer:
+    """The difference that it makes; means over jobs that end either way, and over all runs."""
+
+    now_s: float
+    policy: str = ""
+    changed_policy: str = ""
+    runs: int = 0
+    assumes: tuple[str, ...] = ()
+    jct_s: Change = field(default_factory=Change)
+    wait_s: Change = field(default_factory=Change)
+    fairness: Change = field(default_factory=Change)
+    worst_fairness: Change = field(default_factory=Change)
+    utilisation: Change = field(default_factory=Change)
+    makespan_s: Change = field(default_factory=Change)
+    restarts: Change = field(default_factory=Change)
+    preemptions: Change = field(default_factory=Change)
+    unfinished: Change = field(default_factory=Change)
+    """Jobs that never end."""
+    jobs: tuple[JobChange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowDifference:
+    """A job that has other GPUs than the shadow would have given it."""
+
+    id: str
+    has: int = 0
+    """GPUs that it has."""
+    would_have: int = 0
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowAnswer:
+    """What the shadow would have done in the cycles that it has looked at; an empty policy: there is none."""
+
+    policy: str = ""
+    active_policy: str = ""
+    since_s: float = 0.0
+    cycles: int = 0
+    skipped: int = 0
+    agreed: int = 0
+    failed: int = 0
+    trouble: str = ""
+    would: dict[str, int] = field(default_factory=dict)
+    did: dict[str, int] = field(default_factory=dict)
+    differences: tuple[ShadowDifference, ...] = ()

@@ -1,0 +1,315 @@
+"""The GPUs of each node by index: capacity, health, which are held whole, and how much of each is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.node_table import Flags, Floats, Ints, padded
+from batuta.backends.kube.binder.pod_class import Share
+from batuta.backends.kube.binder.requests import amount, whole
+
+WHOLE_COMPUTE: Final = 100
+_MOST_CARDS: Final = 1024
+
+
+class GpuCapacity(NamedTuple):
+    """One GPU. It may give more than it has: then its sharers count on each other to leave some unused."""
+
+    memory_mib: int
+    compute_percent: int = WHOLE_COMPUTE
+    is_ill: bool = False
+
+
+def gpus_of_node(node: objects.Node) -> tuple[GpuCapacity, ...]:
+    """A node's GPUs by index: what the device plugin has written, else what capacity and labels tell.
+
+    One that health has taken out of service is ill, whatever the device plugin thinks of it.
+    """
+    annotations = node.metadata.annotations
+    cards = _from_annotation(annotations.get(names.CARDS, "")) or _from_capacity(node)
+    out = unhealthy_gpus(annotations)
+    if not out:
+        return cards
+    return tuple(card._replace(is_ill=True) if gpu in out else card for gpu, card in enumerate(cards))
+
+
+def unhealthy_gpus(annotations: Mapping[str, str]) -> dict[int, str]:
+    """The GPUs that health has taken out of service, and why; what cannot be read says nothing."""
+    text = annotations.get(names.ILL_GPUS, "")
+    try:
+        told: dict[str, str] = _decode_ill(text.encode()) if text else {}
+    except msgspec.MsgspecError:
+        return {}
+    return {int(gpu): why for gpu, why in told.items() if gpu.isdecimal() and len(gpu) < 5}
+
+
+def _from_annotation(text: str) -> tuple[GpuCapacity, ...]:
+    """What cannot be read says nothing."""
+    try:
+        told = {card.index: card for card in _decode(text.encode())} if text else {}
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return ()
+    if not told or min(told) < 0 or max(told) >= _MOST_CARDS:
+        return ()
+    # A number that is not told of is no card: nothing may be given of it.
+    listed = (told.get(index) for index in range(max(told) + 1))
+    return tuple(
+        GpuCapacity(0, 0, is_ill=True)
+        if card is None
+        else GpuCapacity(card.memory * names.SHARE_UNIT_MIB, card.compute, bool(card.illness))
+        for card in listed
+    )
+
+
+def _from_capacity(node: objects.Node) -> tuple[GpuCapacity, ...]:
+    # Capacity, because a GPU that is out of order leaves allocatable and keeps its number.
+    stated: Mapping[str, str] = {**node.status.allocatable, **node.status.capacity}
+    count = next((_count(stated[name]) for name in names.GPU_RESOURCES if _count(stated.get(name, "0"))), 0)
+    if not count:
+        count = -(-_count(stated.get(names.SHARE_COMPUTE, "0")) // WHOLE_COMPUTE)
+    if not count:
+        return ()
+    labelled = node.metadata.labels.get(names.GPU_MEMORY_LABEL, "")
+    units = _count(stated.get(names.SHARE_MEMORY, "0")) // count
+    memory_mib = int(labelled) if labelled.isdecimal() else units * names.SHARE_UNIT_MIB
+    return (GpuCapacity(memory_mib),) * count
+
+
+def _count(text: str) -> int:
+    return whole(amount(text))
+
+
+class _ReportedGpu(msgspec.Struct):
+    """One line of what the device plugin writes; memory in units."""
+
+    index: int
+    memory: int = 0
+    compute: int = WHOLE_COMPUTE
+    illness: str = ""
+
+
+_decode: Any = msgspec.json.Decoder(list[_ReportedGpu]).decode
+_decode_ill: Any = msgspec.json.Decoder(dict[str, str]).decode
+
+
+UNKNOWN: Final = 0.5
+"""What a GPU counts as of which nothing is known: neither idle nor busy."""
+_FEWEST: Final = 8
+
+
+class GpuHolding(NamedTuple):
+    """What one pod holds of its node's GPUs. `gpus` is empty where no annotation says which ones."""
+
+    number: int
+    gpus: tuple[int, ...]
+    share: Share | None = None
+    load: float = 0.0
+    """The utilisation that the pod is expected to cause, where history knows it."""
+
+
+NO_GPUS: Final = GpuHolding(0, ())
+
+
+class GpuTable:
+    """Tables of nodes × GPU indices. Rows are those of the node table."""
+
+    def __init__(self) -> None:
+        shape = (0, _FEWEST)
+        self.exists: Flags = np.zeros(shape, np.bool_)
+        self.ill: Flags = np.zeros(shape, np.bool_)
+        """GPUs that are there, and of which nothing may be given."""
+        self.memory_mib: Ints = np.zeros(shape, np.int64)
+        """What each GPU has to give, which may be more than it has; the same for compute, in percent."""
+        self.compute: Ints = np.zeros(shape, np.int64)
+        self.memory_taken_mib: Ints = np.zeros(shape, np.int64)
+        self.compute_taken: Ints = np.zeros(shape, np.int64)
+        """Percent of each GPU that its sharers have by hard limits, …"""
+        self.soft_taken: Ints = np.zeros(shape, np.int64)
+        """… and by soft ones, of which more may be given away than there is."""
+        self.held: Ints = np.zeros(shape, np.int64)
+        """How many pods hold the GPU whole; more than one only where another scheduler made a mistake."""
+        self.sharers: Ints = np.zeros(shape, np.int64)
+        self.load: Floats = np.zeros(shape, np.float64)
+        """What its sharers are expected to use, together."""
+        self.unnamed: Ints = np.zeros(0, np.int64)
+        """GPUs that pods hold without an annotation that says which."""
+        self.believed: Floats = np.zeros(shape, np.float64)
+        """How busy each GPU probably is, by the reports of the node's agent."""
+        # Per GPU, worked out of the above whenever it changes, because shares ask for them all the time:
+        self.sharable: Flags = np.zeros(shape, np.bool_)
+        """Whether shares can be had of it at all: it is well, and no pod holds it whole, named or unnamed."""
+        self.memory_left_mib: Ints = np.zeros(shape, np.int64)
+        self.compute_left: Ints = np.zeros(shape, np.int64)
+        """For hard limits: these are promises, and no GPU can keep more than 100 percent."""
+        self.soft_left: Ints = np.zeros(shape, np.int64)
+        self.full: Floats = np.zeros(shape, np.float64)
+        """How much of what it has to give is taken, of memory or of compute, whichever is more."""
+        # Per node, worked out whenever a line of the above changes:
+        self.count: Ints = np.zeros(0, np.int64)
+        self.untouched: Ints = np.zeros(0, np.int64)
+        """How many GPUs no pod holds any part of."""
+        self.mean_busy: Floats = np.zeros(0, np.float64)
+        """Mean of what is believed of the GPUs that no pod holds whole; 1 where there are none."""
+        self.least_busy: Floats = np.zeros(0, np.float64)
+        self.expected: Floats = np.zeros(0, np.float64)
+        """How busy the node's GPUs will be on the whole, by what is expected of the pods that have them."""
+
+    def resize(self, capacity: int, cards: int = 0) -> None:
+        """Makes room for so many nodes, with so many GPUs each; what is there stays."""
+        rows, width = self.exists.shape
+        shape = (max(rows, capacity), max(width, cards))
+        for name in _TABLES:
+            setattr(self, name, padded(getattr(self, name), shape))
+        for name in _SUMMARIES:
+            setattr(self, name, padded(getattr(self, name), shape[:1]))
+
+    def put(self, row: int, node: objects.Node | None) -> None:
+        """Writes which GPUs a node has; None: it has gone."""
+        cards = () if node is None else gpus_of_node(node)
+        count = len(cards)
+        if count > self.exists.shape[1]:
+            self.resize(0, count)
+        self.exists[row] = np.arange(self.exists.shape[1]) < count
+        self.sharable[row] = False
+        for table in (self.memory_mib, self.compute, self.ill):
+            table[row] = 0
+        if cards:
+            self.memory_mib[row, :count] = [card.memory_mib for card in cards]
+            self.compute[row, :count] = [card.compute_percent for card in cards]
+            self.ill[row, :count] = [card.is_ill for card in cards]
+        self.count[row] = count
+        for gpu in range(self.exists.shape[1]):
+            self._settle(row, gpu)
+        self._sum_up(row)
+
+    def believe(self, row: int, busy: Floats) -> None:
+        """Writes how busy each GPU of a node probably is."""
+        self.believed[row] = busy
+        self._sum_up(row)
+
+    def take(self, row: int, holding: GpuHolding, sign: int) -> None:
+        """Takes what a pod holds (`sign` 1), or gives it back (-1)."""
+        if holding.gpus and max(holding.gpus) >= self.exists.shape[1]:
+            self.resize(0, max(holding.gpus) + 1)
+        if holding.share is not None:
+            if holding.gpus:
+                self._take_share(row, holding.gpus[0], holding, sign)
+        else:
+            for gpu in holding.gpus:
+                self.held[row, gpu] += sign
+            self.unnamed[row] += sign * max(0, holding.number - len(holding.gpus))
+        self._sum_up(row)
+
+    def is_untouched(self, row: int, gpu: int) -> bool:
+        """Whether a GPU is there and well, and no pod is known to hold any part of it."""
+        if gpu < 0 or gpu >= self.exists.shape[1] or self.ill[row, gpu]:
+            return False
+        return bool(self.exists[row, gpu]) and not self.held[row, gpu] and not self.sharers[row, gpu]
+
+    def ill_ones(self, row: int) -> list[int]:
+        """The GPUs of which nothing may be given."""
+        return [gpu for gpu, ill in enumerate(self.ill[row, : int(self.count[row])].tolist()) if ill]
+
+    def calmest(self, row: int, count: int) -> tuple[int, ...]:
+        """GPUs that no pod holds, the really least used ones, of those as much used the first.
+
+        Those that are held without a number count as the last ones.
+        """
+        untouched = self._untouched(row)
+        free = untouched[: max(len(untouched) - int(self.unnamed[row]), 0)]
+        return tuple(sorted(sorted(free, key=lambda gpu: self.tenths(row, gpu))[:count]))
+
+    def tenths(self, row: int, gpu: int) -> int:
+        """How busy a GPU probably is, to a tenth: less is no difference."""
+        return round(10 * float(self.believed[row, gpu]))
+
+    def guess(self, row: int, count: int) -> tuple[int, ...]:
+        """The GPUs that are taken to be held by pods without an annotated index: the last ones."""
+        return tuple(self._untouched(row)[::-1][:count])
+
+    def _take_share(self, row: int, gpu: int, holding: GpuHolding, sign: int) -> None:
+        assert holding.share is not None
+        self.sharers[row, gpu] += sign
+        self.memory_taken_mib[row, gpu] += sign * holding.share.memory_mib
+        taken = self.soft_taken if holding.share.soft else self.compute_taken
+        taken[row, gpu] += sign * holding.share.compute_percent
+        self._settle(row, gpu)
+        # A sum of floats does not return to 0 by itself.
+        self.load[row, gpu] = self.load[row, gpu] + sign * holding.load if self.sharers[row, gpu] else 0.0
+
+    def _settle(self, row: int, gpu: int) -> None:
+        """Works out what is left of a GPU: the same as in the World (`Card.booked_percent`)."""
+        memory, promised = int(self.memory_mib[row, gpu]), int(self.compute[row, gpu])
+        memory_taken, hard = int(self.memory_taken_mib[row, gpu]), int(self.compute_taken[row, gpu])
+        soft, whole = int(self.soft_taken[row, gpu]), min(promised, WHOLE_COMPUTE)
+        booked = hard - (-soft * whole // max(promised, 1))
+        self.memory_left_mib[row, gpu] = memory - memory_taken
+        self.compute_left[row, gpu] = whole - booked
+        self.soft_left[row, gpu] = (whole - hard) * promised // max(whole, 1) - soft
+        self.full[row, gpu] = max(memory_taken / max(memory, 1), booked / max(whole, 1))
+
+    def compute_left_for(self, share: Share) -> Ints:
+        """What is left for shares like this one."""
+        return self.soft_left if share.soft else self.compute_left
+
+    def _untouched(self, row: int) -> list[int]:
+        count = int(self.count[row])
+        held, sharers = self.held[row, :count].tolist(), self.sharers[row, :count].tolist()
+        ill = self.ill[row, :count].tolist()
+        return [gpu for gpu in range(count) if not held[gpu] and not sharers[gpu] and not ill[gpu]]
+
+    def _sum_up(self, row: int) -> None:
+        count = int(self.count[row])
+        held, sharers = self.held[row, :count].tolist(), self.sharers[row, :count].tolist()
+        loads = self.load[row, :count].tolist()
+        # Plain numbers: for the eight GPUs of a node they are faster than arrays.
+        busy = [
+            busy for busy, whole in zip(self.believed[row, :count].tolist(), held, strict=True) if not whole
+        ]
+        ill = self.ill[row, :count].tolist()
+        touched = sum(1 for states in zip(held, sharers, ill, strict=True) if any(states))
+        untouched = count - touched - int(self.unnamed[row])
+        self.untouched[row] = untouched
+        # Pods without an annotated GPU may hold any that has no sharers.
+        self.sharable[row, :count] = [
+            not sick and not whole and (parts > 0 or untouched > 0)
+            for sick, whole, parts in zip(ill, held, sharers, strict=True)
+        ]
+        self.mean_busy[row] = sum(busy) / len(busy) if busy else 1.0
+        self.least_busy[row] = min(busy, default=1.0)
+        self.expected[row] = (sum(loads) + UNKNOWN * sum(map(bool, held))) / count if count else 1.0
+
+
+_TABLES: Final = (
+    "exists",
+    "ill",
+    "memory_mib",
+    "compute",
+    "memory_taken_mib",
+    "compute_taken",
+    "soft_taken",
+    "held",
+    "sharers",
+    "load",
+    "believed",
+    "sharable",
+    "memory_left_mib",
+    "compute_left",
+    "soft_left",
+    "full",
+)
+_SUMMARIES: Final = ("unnamed", "count", "untouched", "mean_busy", "least_busy", "expected")
+
+
+def gpu_indices(annotations: Mapping[str, str]) -> tuple[int, ...]:
+    """The GPUs that a pod was given, from its annotation; empty where it says nothing that can be read."""
+    text = annotations.get(names.GPUS, "")
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and len(part) < 5 for part in parts):
+        return ()
+    return tuple(dict.fromkeys(int(part) for part in parts))

@@ -1,0 +1,174 @@
+"""Read and write the annotations and conditions of a node that carry its health.
+
+The agent writes notes from the kernel log and figures from NVML; the operator writes the state of the node
+and its GPUs. Conditions that other programs set, such as those of node-problem-detector, become lines for the
+rules of the table `log`: a rule `if: 'node condition KernelDeadlock=True'` makes one of them a finding.
+Conditions of the kubelet are left out, because the scheduler reads readiness by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from batuta.backends.kube import names, objects
+from batuta.core.health_record import WHOLE_NODE, Record, State
+from batuta.core.health_rules import Action
+from batuta.core.health_signals import Figure, Values
+
+MOST_NOTES: Final = 64
+"""At a time, the oldest first: the rest follows when these are acknowledged."""
+LONGEST_TEXT: Final = 240
+"""Characters of what follows a code: rules look at them, and annotations are small."""
+MOST_OWNERS: Final = 16
+_SOURCES: Final = ("xid", "sxid")
+_MOST_BYTES: Final = 64 << 10
+
+
+class NodeNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line. Numbers count up over restarts of the agent: who has seen one knows it by its number."""
+
+    n: int
+    time: float
+    """When it was read, by the node's clock."""
+    source: str = "xid"
+    code: int = 0
+    gpu: int | None = None
+    """None: not about a GPU, or the GPU is unknown."""
+    text: str = ""
+    owners: tuple[str, ...] = ()
+    """Whose pods were hit, as `namespace/job/pod`; empty where the agent cannot tell."""
+
+
+def write_notes(notes: Iterable[NodeNote]) -> str:
+    """The annotation, with as many of the oldest notes as it may hold."""
+    listed = sorted(notes, key=lambda note: note.n)[:MOST_NOTES]
+    while (text := msgspec.json.encode(listed).decode()) and len(text) > _MOST_BYTES:
+        listed.pop()
+    return text
+
+
+def read_notes(text: str) -> tuple[NodeNote, ...]:
+    """The notes of an annotation in the order of their numbers; what cannot be read says nothing."""
+    try:
+        found = _decode_notes(text.encode()) if text else []
+    except msgspec.MsgspecError:
+        return ()
+    known = {note.n: note for note in found if note.n > 0 and note.source in _SOURCES}
+    return tuple(note for _, note in sorted(known.items()))
+
+
+def read_seen(text: str) -> int:
+    """The number of the last note that is dealt with; 0 where nothing is."""
+    return int(text) if text.isdecimal() and len(text) < 20 else 0
+
+
+_decode_notes: Any = msgspec.json.Decoder(list[NodeNote]).decode
+
+
+MOST_GPUS: Final = 1024
+
+
+def write_figures(found: Mapping[int, Values]) -> str:
+    """The annotation; the same figures always make the same text."""
+    plain = {str(gpu): {one.value: value for one, value in values.items()} for gpu, values in found.items()}
+    return msgspec.json.encode(plain, order="deterministic").decode()
+
+
+def read_figures(text: str) -> dict[int, dict[Figure, int]]:
+    """The figures by GPU. Unreadable text and unknown figures are left out."""
+    try:
+        plain: dict[str, dict[str, int]] = _decode_figures(text.encode()) if text else {}
+    except msgspec.MsgspecError:
+        return {}
+    known = {int(gpu): told for gpu, told in plain.items() if gpu.isdecimal() and len(gpu) < 5}
+    return {
+        gpu: {Figure(name): value for name, value in told.items() if name in _NAMES and value >= 0}
+        for gpu, told in known.items()
+        if gpu < MOST_GPUS
+    }
+
+
+_NAMES: Final = frozenset(Figure)
+_decode_figures: Any = msgspec.json.Decoder(dict[str, dict[str, int]]).decode
+
+
+class ComponentHealth(msgspec.Struct, kw_only=True):
+    """How a node or a GPU is, as `taints.show` writes it."""
+
+    state: str
+    reason: str = ""
+    since_s: float = 0.0
+    who: str = ""
+    remedy: str = ""
+    held: bool = False
+    until_s: float | None = None
+    flaps: int = 0
+    incidents: int = 0
+
+    def record(self) -> Record:
+        """The same for the state machine; raises ValueError for unknown words."""
+        return Record(
+            state=State(self.state),
+            since_s=self.since_s,
+            reason=self.reason,
+            who=self.who,
+            remedy=Action(self.remedy) if self.remedy else Action.IGNORE,
+            held=self.held,
+            ends_s=self.until_s or 0.0,
+            flaps=self.flaps,
+        )
+
+
+class NodeHealth(msgspec.Struct, kw_only=True):
+    """All of it."""
+
+    taint: str = ""
+    node: ComponentHealth | None = None
+    gpus: dict[str, ComponentHealth] = {}
+
+    def by_gpu(self) -> dict[int, ComponentHealth]:
+        """The GPUs by their numbers, and the node itself under `WHOLE_NODE`."""
+        own = {} if self.node is None else {WHOLE_NODE: self.node}
+        known = {int(text): one for text, one in self.gpus.items() if text.isdecimal() and len(text) < 5}
+        return own | {gpu: one for gpu, one in known.items() if gpu < MOST_GPUS}
+
+
+def read_node_health(annotations: Mapping[str, str]) -> NodeHealth:
+    """What a node says of its health; what cannot be read says nothing."""
+    text = annotations.get(names.HEALTH, "")
+    try:
+        found: NodeHealth = _decode_health(text.encode()) if text else NodeHealth()
+    except msgspec.MsgspecError:
+        return NodeHealth()
+    return found
+
+
+def records_on(annotations: Mapping[str, str]) -> dict[int, Record]:
+    """The same as records, by GPU."""
+    found: dict[int, Record] = {}
+    for gpu, shown in read_node_health(annotations).by_gpu().items():
+        try:
+            found[gpu] = shown.record()
+        except ValueError:
+            continue
+    return found
+
+
+_decode_health: Any = msgspec.json.Decoder(NodeHealth).decode
+
+
+OWN: Final = "BatutaUnhealthy"
+_KUBELET: Final = frozenset(
+    {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", OWN}
+)
+
+
+def condition_lines(node: objects.Node) -> Iterator[tuple[str, str, str]]:
+    """Of each condition of others: its type, since when it holds, and the line."""
+    for one in node.status.conditions:
+        if one.type and one.type not in _KUBELET:
+            line = f"node condition {one.type}={one.status} {one.reason}: {one.message}"
+            yield one.type, one.last_transition_time, line

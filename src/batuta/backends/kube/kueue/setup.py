@@ -1,0 +1,179 @@
+"""Create the quota controllers that the configuration asks for, and the observer that feeds them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from batuta.backends.kube import names
+from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.kueue import kinds
+from batuta.backends.kube.kueue.admission_gate import KueueAdmissionGate
+from batuta.backends.kube.kueue.queue_status import LocalQueueKey, QueueStatusController, usage_by_local_queue
+from batuta.backends.kube.kueue.quota_controller import QuotaController, QuotaEventRecorder, quota_from_config
+from batuta.backends.kube.kueue.workload import workload_state
+from batuta.backends.kube.kueue.workload_cache import WorkloadCache
+from batuta.backends.kube.kueue.workload_controller import WorkloadController
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.reconciler import Reconciler
+from batuta.backends.kube.operator_config import Admission, OperatorConfig
+from batuta.core import event as ev
+from batuta.core.event import Event, JobEnded, Planned
+from batuta.core.job import DesiredState, JobId
+from batuta.core.plan import Plan
+from batuta.core.quota import Quota
+from batuta.core.world import World
+from batuta.engine.observers import Observer
+from batuta.quota.measure import measure
+from batuta.quota.use import JobUse, QuotaUse
+
+SWEEP_S: Final = 1.0
+"""Jobs to which nothing happens are looked at so often, …"""
+SPARING: Final = 20
+"""… but no more than this fraction of the time goes into it."""
+
+
+class QuotaObserver(Observer):
+    """The engine's thread calls it."""
+
+    def __init__(
+        self,
+        shown: WorkloadController,
+        queues: QueueStatusController,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._shown = shown
+        self._queues = queues
+        self._clock = clock
+        self._touched: set[JobId] = set()
+        self._sweep_s = 0.0
+
+    def saw(self, world: World, event: Event) -> None:
+        if isinstance(event, Planned):
+            self._touched.update(command.job for command in event.plan.commands)
+            return
+        if isinstance(event, JobEnded):
+            self._shown.ended(event.job, event.state, event.detail)
+        job = getattr(event, "job", "")
+        self._touched.add(job if isinstance(job, str) else job.id)
+
+    def decided(self, world: World, plan: Plan) -> None:
+        now_s = self._clock()
+        touched, self._touched = self._touched, set()
+        is_sweep = now_s >= self._sweep_s
+        if is_sweep:
+            touched.update(world.jobs.short)
+        for job in touched:
+            if job in world.jobs:
+                row = world.jobs.row(job)
+                decision = plan.decisions.at(row) if row < len(plan.decisions) else None
+                if decision is not None and decision.job == job:
+                    self._shown.note(workload_state(world, row, decision))
+        if touched:
+            self._queues.doubt()
+        if is_sweep:
+            self._sweep_s = self._clock() + max(SWEEP_S, SPARING * (self._clock() - now_s))
+
+
+def measure_usage(world: World) -> tuple[QuotaUse, dict[LocalQueueKey, Counter[tuple[str, str]]]]:
+    """What all queues use, and what each local queue does."""
+    jobs = list(_uses(world))
+    return measure(world.quota, jobs), usage_by_local_queue(jobs)
+
+
+def _uses(world: World) -> Iterator[JobUse]:
+    """All jobs, as quota sees them."""
+    jobs, gpus = world.jobs, world.jobs.held
+    for row, job in enumerate(jobs.jobs):
+        has = jobs.placements[row] is not None
+        is_wanted = jobs.wish_of(row) is DesiredState.RUN
+        flavors = world.flavors.get(job.id, ()) if has else ()
+        yield JobUse(job, int(gpus[row]), not has, not has and not is_wanted, flavors)
+
+
+def watched_kinds(config: OperatorConfig) -> tuple[Kind[Any], ...]:
+    """The kinds of Kueue that the operator needs to see."""
+    if config.admission is Admission.KUEUE:
+        return kinds.RESOURCE_FLAVOR, kinds.WORKLOAD_PRIORITY_CLASS, kinds.WORKLOAD
+    if not config.kueue.read_quota:
+        return ()
+    return kinds.ALL if config.kueue.show_workloads else kinds.SETTINGS
+
+
+@dataclass(slots=True)
+class QuotaControllers:
+    """What was set up; `watch` puts those that show things behind the engine's decisions."""
+
+    shown: WorkloadController | None = None
+    queues: QueueStatusController | None = None
+
+    def watch(self) -> Observer | None:
+        """None where nothing is shown."""
+        if self.shown is None or self.queues is None:
+            return None
+        return QuotaObserver(self.shown, self.queues)
+
+
+def set_up_quota(
+    reconciler: Reconciler,
+    context: ReconcileContext,
+    observed: ObjectCache,
+    config: OperatorConfig,
+    world: World,
+) -> QuotaControllers:
+    """Adds the quota controllers to the reconciler. If Kueue decides, the World knows no quota."""
+    ask = context.writes.ask
+    cache = WorkloadCache(ask)
+    if config.admission is Admission.KUEUE:
+        gate = KueueAdmissionGate(cache, reconciler.runs, reconciler.touch, observed.workload_priorities)
+        context.gate = gate
+        if world.quota != Quota():
+            context.say(ev.QuotaSet(world.now_s, Quota(), cause="kubernetes"))
+        reconciler.controllers.append(gate)
+        reconciler.needs.append(gate.needs)
+        return QuotaControllers()
+    named = quota_from_config(
+        [queue.model_dump(by_alias=True, exclude_defaults=True) for queue in config.queues]
+    )
+    quota = QuotaController(
+        context.say,
+        QuotaEventRecorder(ask),
+        known=world.quota,
+        base=replace(named, fair_sharing=config.fair_sharing),
+        fair_sharing=config.fair_sharing,
+        priorities=observed.workload_priorities,
+        touch=_touch_classes(reconciler, observed),
+    )
+    context.tolerations = lambda job: _tolerations(world, job)
+    reconciler.controllers.append(quota)
+    if not config.kueue.show_workloads:
+        return QuotaControllers()
+    shown = WorkloadController(cache, reconciler.runs, observed)
+    queues = QueueStatusController(ask, quota.objects, lambda: measure_usage(world))
+    reconciler.controllers += [shown, queues]
+    return QuotaControllers(shown, queues)
+
+
+def _touch_classes(reconciler: Reconciler, observed: ObjectCache) -> Callable[[], None]:
+    def touch() -> None:
+        for key, uj in observed.unified_jobs.items():
+            if names.KUEUE_PRIORITY_CLASS in uj.metadata.labels:
+                reconciler.touch(key)
+
+    return touch
+
+
+def _tolerations(world: World, job: JobId) -> tuple[dict[str, Any], ...]:
+    """What the flavors that a job uses let its pods tolerate."""
+    flavors = {flavor for _, flavor in world.flavors.get(job, ())}
+    found = []
+    for flavor in sorted(flavors):
+        known = world.quota.flavor_of.get(flavor)
+        for one in known.tolerations if known is not None else ():
+            said = {"key": one.key, "operator": one.operator, "value": one.value, "effect": one.effect}
+            found.append({key: value for key, value in said.items() if value})
+    return tuple(found)

@@ -1,0 +1,217 @@
+"""Batuta decides: publish its jobs as Workloads, so that tools made for Kueue show them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.client import kinds
+from batuta.backends.kube.client.kinds import Kind, Stored
+from batuta.backends.kube.kueue.kinds import (
+    WORKLOAD,
+    ConditionUpdate,
+    KueueObject,
+    conditions,
+    is_true,
+    truths,
+)
+from batuta.backends.kube.kueue.workload import (
+    FINISHED,
+    WorkloadRequest,
+    WorkloadState,
+    request_of_gang,
+    request_of_unified_job,
+)
+from batuta.backends.kube.kueue.workload_cache import WorkloadCache
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import JobReconciler
+from batuta.backends.kube.operator.gang_reconciler import GangReconciler
+from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
+from batuta.backends.kube.operator.workqueue import Changed, Written
+from batuta.core.job import JobId, JobState
+
+
+def owner_of_gang(job: JobId, first: objects.Pod, observed: ObjectCache) -> objects.OwnerReference | None:
+    """A Job, JobSet or PodGroup, else the gang's first pod; None while the owner is not known."""
+    namespace, _, rest = job.partition("/")
+    kind, _, name = rest.partition(":")
+    tables: dict[str, tuple[Kind[Any], Mapping[str, Stored]]] = {
+        "job": (kinds.JOB, observed.jobs),
+        "jobset": (kinds.JOB_SET, observed.job_sets),
+        "podgroup": (kinds.POD_GROUP, observed.pod_groups),
+    }
+    if kind not in tables:
+        return _reference(kinds.POD, first.metadata)
+    its_kind, table = tables[kind]
+    found = table.get(f"{namespace}/{name}")
+    return None if found is None else _reference(its_kind, found.metadata)
+
+
+def _reference(kind: Kind[Any], meta: objects.Meta) -> objects.OwnerReference:
+    return objects.OwnerReference(
+        api_version=kind.api_version, kind=kind.name, name=meta.name, uid=meta.uid, controller=True
+    )
+
+
+REWORD_S: Final = 15.0
+"""A status is not written sooner than this for other numbers in its sentences alone."""
+
+
+@dataclass(slots=True)
+class _PublishedWorkload:
+    """One job and its Workload."""
+
+    standing: WorkloadState
+    asking: WorkloadRequest | None = None
+    made_of: object = None
+    """What `asking` was made of: it is made anew when that is another."""
+    end: tuple[JobState, str] | None = None
+    written_s: float = -math.inf
+
+
+class WorkloadController:
+    """Gets the state of jobs after each decision. For the engine's thread."""
+
+    def __init__(
+        self, cache: WorkloadCache, runs: Mapping[JobId, JobReconciler], observed: ObjectCache
+    ) -> None:
+        self._cache = cache
+        self._runs = runs
+        self._observed = observed
+        self._jobs: dict[JobId, _PublishedWorkload] = {}
+        self._job_of: dict[str, JobId] = {}
+        """By key of a Workload."""
+        self._pending: dict[JobId, None] = {}
+        self._later: dict[JobId, float] = {}
+        """When other numbers may be written."""
+        self._due_s = math.inf
+
+    # --------------------------------------------------------------------------------------- what is told
+
+    def note(self, standing: WorkloadState) -> None:
+        """How a job stands now."""
+        job = standing.job.id
+        shown = self._jobs.get(job)
+        if shown is None:
+            self._jobs[job] = _PublishedWorkload(standing)
+        elif shown.standing == standing:
+            return
+        else:
+            shown.standing = standing
+        self._pending[job] = None
+
+    def ended(self, job: JobId, state: JobState, detail: str) -> None:
+        """A job is over."""
+        shown = self._jobs.get(job)
+        if shown is not None:
+            shown.end = state, detail
+            self._pending[job] = None
+
+    def take(self, changed: Changed, now_s: float) -> None:
+        if changed.kind is not WORKLOAD:
+            return
+        for key in self._cache.take(changed):
+            if key in self._job_of:
+                self._pending[self._job_of[key]] = None
+        if not changed.changes:
+            self._pending.update(dict.fromkeys(self._jobs))
+
+    def heard(self, written: Written, now_s: float) -> None:
+        self._cache.heard(written)
+
+    # ------------------------------------------------------------------------------------------- its turn
+
+    def next_s(self) -> float:
+        return min(self._due_s, min(self._later.values(), default=math.inf))
+
+    def drive(self, now_s: float) -> None:
+        for job in [job for job, due_s in self._later.items() if due_s <= now_s]:
+            del self._later[job]
+            self._pending[job] = None
+        if not self._pending or not self._cache.is_served:
+            return
+        self._pending = {job: None for job in self._pending if not self._tend(job, now_s)}
+        self._due_s = self._cache.later_s(now_s)
+
+    def _tend(self, job: JobId, now_s: float) -> bool:
+        """Does the next thing for one job; whether nothing is left to do until something changes."""
+        shown = self._jobs.get(job)
+        if shown is None:
+            return True
+        if shown.end is None:
+            self._ask_anew(job, shown)
+        if shown.asking is None:
+            self._forget(job, shown)
+            return True
+        self._job_of[shown.asking.key] = job
+        there = self._cache.shown.get(shown.asking.key)
+        if shown.end is not None:
+            return there is None or self._finish(job, shown, there, now_s)
+        there = self._cache.bring(shown.asking, now_s)
+        return there is not None and self._write(job, shown, there, now_s)
+
+    def _ask_anew(self, job: JobId, shown: _PublishedWorkload) -> None:
+        run = self._runs.get(job)
+        if isinstance(run, UnifiedJobReconciler):
+            made_of: object = (run.uj.metadata.uid, run.uj.metadata.generation, shown.standing.job)
+            if made_of != shown.made_of:
+                shown.made_of, shown.asking = made_of, request_of_unified_job(run.uj, shown.standing.job)
+        elif isinstance(run, GangReconciler) and shown.made_of != shown.standing.job:
+            shown.made_of, shown.asking = shown.standing.job, self._asked_by(run, shown)
+
+    def _asked_by(self, run: GangReconciler, shown: _PublishedWorkload) -> WorkloadRequest | None:
+        """Only for pods that name a queue."""
+        pods = list(run.pods().values())
+        first = min(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name), default=None)
+        if first is None or not _names_queue(first.metadata):
+            return None
+        owner = owner_of_gang(run.id, first, self._observed)
+        return None if owner is None else request_of_gang(owner, first, shown.standing.job)
+
+    def _write(self, job: JobId, shown: _PublishedWorkload, there: KueueObject, now_s: float) -> bool:
+        standing = shown.standing
+        sets = tuple(one["name"] for one in shown.asking.pod_sets) if shown.asking is not None else ()
+        admission = standing.admission(sets)
+        known = there.status.get("conditions") or []
+        listed = conditions(standing.statements(there.status), known, there.metadata.generation, now_s)
+        status: dict[str, Any] = {"conditions": listed, "admission": admission}
+        meaning = truths(listed), admission
+        if (truths(known), there.status.get("admission")) == meaning:
+            if _messages(known) == _messages(listed):
+                return True
+            if now_s < shown.written_s + REWORD_S:
+                self._later[job] = shown.written_s + REWORD_S
+                return True
+        shown.written_s = now_s
+        self._cache.patch_status(there, status, (*meaning, _messages(listed)), now_s)
+        return False
+
+    def _finish(self, job: JobId, shown: _PublishedWorkload, there: KueueObject, now_s: float) -> bool:
+        if is_true(there.status, FINISHED):
+            self._forget(job, shown)
+            return True
+        assert shown.end is not None
+        state, detail = shown.end
+        reason = "Succeeded" if state is JobState.SUCCEEDED else "Failed"
+        said = ConditionUpdate(FINISHED, True, reason, detail or f"the job has {reason.lower()}")
+        listed = conditions((said,), there.status.get("conditions") or [], there.metadata.generation, now_s)
+        self._cache.patch_status(there, {"conditions": listed}, ("finished", reason), now_s)
+        return False
+
+    def _forget(self, job: JobId, shown: _PublishedWorkload) -> None:
+        if shown.end is not None:
+            del self._jobs[job]
+            self._later.pop(job, None)
+            if shown.asking is not None:
+                self._job_of.pop(shown.asking.key, None)
+
+
+def _names_queue(meta: objects.Meta) -> bool:
+    return names.QUEUE_NAME in meta.labels or names.KUEUE_QUEUE_NAME in meta.labels
+
+
+def _messages(listed: list[dict[str, Any]]) -> list[Any]:
+    return sorted((str(one.get("type")), str(one.get("message") or "")) for one in listed)

@@ -1,0 +1,170 @@
+"""Informers of all kinds that the operator watches, including kinds that are installed later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import Any, Final
+
+from batuta.backends.kube.binder.cluster import is_over
+from batuta.backends.kube.client import kinds
+from batuta.backends.kube.client.api import Api, ServedGroup
+from batuta.backends.kube.client.errors import ApiError
+from batuta.backends.kube.client.informer import Change, ChangeType, Informer
+from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.kueue.kinds import QUEUE_FILES
+from batuta.backends.kube.objects import Pod
+from batuta.backends.kube.operator.cache import slim_batch, slim_pod, slim_unified_job
+from batuta.backends.kube.operator.watched_kinds import (
+    ALWAYS,
+    ANY_VERSION,
+    EVERYWHERE,
+    IF_SERVED,
+    UNIFIED_JOB,
+)
+from batuta.backends.kube.operator.workqueue import Changed, Inbox
+
+LOOK_AGAIN_S: Final = 30.0
+"""How often the cluster is asked whether it has more kinds by now."""
+_log = logging.getLogger(__name__)
+
+
+class InformerSet:
+    """Puts what informers hear into the inbox. For the event loop."""
+
+    def __init__(
+        self,
+        api: Api,
+        inbox: Inbox,
+        namespaces: Sequence[str],
+        tasks: asyncio.TaskGroup,
+        further: Sequence[Kind[Any]] = (),
+        files: tuple[str, str] | None = None,
+    ) -> None:
+        """`namespaces`: where jobs may be; empty for everywhere. Pods are watched in all of them anyway.
+
+        `further`: kinds that are watched as well where the cluster has them. `files`: namespace and name of
+        the ConfigMap with queues.
+        """
+        self._api = api
+        self._inbox = inbox
+        self._namespaces = tuple(namespaces) or ("",)
+        self._tasks = tasks
+        self._files = files
+        self._missing = [*IF_SERVED, *further]
+
+    async def start(self) -> None:
+        """Returns when all that is there has been listed."""
+        informers = [one for kind in ALWAYS for one in self._watch(kind, kind)]
+        if self._files is not None:
+            informers.append(self._watch_files(*self._files))
+        found = await self._found()
+        await self._watch_all(found)
+        for informer in informers:
+            await informer.synced.wait()
+        self._tasks.create_task(self._look_again())
+
+    async def _watch_all(self, found: Sequence[tuple[Kind[Any], Kind[Any]]]) -> None:
+        """Begins with kinds that the cluster has, and says so when all that there is of them was listed."""
+        for informer in [one for kind, served in found for one in self._watch(kind, served)]:
+            await informer.synced.wait()
+        for kind, served in found:
+            self._inbox.put(Changed(kind, (), served.version))
+
+    def _watch(self, kind: Kind[Any], served: Kind[Any]) -> list[Informer[Any]]:
+        places = ("",) if kind in EVERYWHERE else self._namespaces
+        found = [
+            Informer(self._api, served, self._teller(kind), namespace=place, slim=SLIM.get(kind))
+            for place in places
+        ]
+        for informer in found:
+            self._tasks.create_task(informer.run())
+        return found
+
+    def _watch_files(self, namespace: str, name: str) -> Informer[Any]:
+        teller, fields = self._teller(QUEUE_FILES), f"metadata.name={name}"
+        informer = Informer(self._api, QUEUE_FILES, teller, namespace=namespace, fields=fields)
+        self._tasks.create_task(informer.run())
+        return informer
+
+    def _teller(self, kind: Kind[Any]) -> Callable[[Sequence[Change[Any]]], None]:
+        def tell(changes: Sequence[Change[Any]]) -> None:
+            found = [(change, news_of(change)) for change in changes]
+            news = [change for change, what in found if what is not Relevance.NONE]
+            if news:
+                self._inbox.put(Changed(kind, news), urgent=any(what is Relevance.MORE for _, what in found))
+
+        return tell
+
+    async def _look_again(self) -> None:
+        while self._missing:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            found = await self._found()
+            # One that may not be listed must not keep us from seeing others.
+            self._tasks.create_task(self._watch_all(found))
+
+    async def _found(self) -> list[tuple[Kind[Any], Kind[Any]]]:
+        """Kinds of other projects that the cluster has and that were missing, each as it is served."""
+        found: list[tuple[Kind[Any], Kind[Any]]] = []
+        groups = {
+            group: await self._served(group) for group in dict.fromkeys(one.group for one in self._missing)
+        }
+        for kind in tuple(self._missing):
+            served, version = groups[kind.group], kind.version
+            if kind in ANY_VERSION and not served.has(version, kind.plural):
+                version = served.version_of(kind.plural)
+            if served.has(version, kind.plural):
+                self._missing.remove(kind)
+                _log.info("the cluster has %s", kind)
+                found.append((kind, kind if version == kind.version else replace(kind, version=version)))
+        return found
+
+    async def _served(self, group: str) -> ServedGroup:
+        try:
+            return await self._api.discover(group)
+        except ApiError as error:
+            _log.warning("cannot see what the cluster has of %s: %s; trying again", group, error)
+            return ServedGroup()
+
+
+SLIM: Final[dict[Kind[Any], Callable[[Any], Any]]] = {
+    kinds.POD: slim_pod,
+    kinds.JOB: slim_batch,
+    kinds.MPI_JOB: slim_batch,
+    UNIFIED_JOB: slim_unified_job,
+}
+"""What is kept of objects that are over: there may be thousands of them, and nothing is done with them."""
+
+
+class Relevance(Enum):
+    """What a change says that was not known."""
+
+    NONE = "nothing that is read here"
+    STATUS = "how a pod is doing that is where it was"
+    MORE = "something that may call for a decision"
+
+
+def news_of(change: Change[Any]) -> Relevance:
+    """What an object says that it did not say before, of what is read of it.
+
+    The heartbeats of a thousand nodes, and what others write into fields that nobody here reads, would
+    otherwise wake the engine all the time.
+    """
+    now, before = change.object, change.old
+    if change.did is not ChangeType.MODIFIED or before is None:
+        return Relevance.MORE
+    version, now.metadata.resource_version = now.metadata.resource_version, before.metadata.resource_version
+    try:
+        if now == before:
+            return Relevance.NONE
+        goes_on = isinstance(now, Pod) and not is_over(now)
+        return Relevance.STATUS if goes_on and _is_wanted_alike(now, before) else Relevance.MORE
+    finally:
+        now.metadata.resource_version = version
+
+
+def _is_wanted_alike(now: Pod, before: Pod) -> bool:
+    return now.metadata == before.metadata and now.spec == before.spec

@@ -1,0 +1,304 @@
+"""Report nodes to the World: their presence, what other pods use of them, and how busy their GPUs are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.gpu_usage import STALE_S
+from batuta.backends.kube.client.informer import Change, ChangeType
+from batuta.backends.kube.client.kinds import NODE
+from batuta.backends.kube.operator.cache import ObjectCache
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.nodes import NodeReporter, ill_cards, is_open, is_unhealthy, read_node
+from batuta.backends.kube.operator.workqueue import Changed, Written
+from batuta.core import event as ev
+from batuta.core.cluster import NodeName
+from batuta.core.job import JobId
+from batuta.core.world import World
+
+_MIB = 1 << 20
+
+
+class Used(NamedTuple):
+    """What pods hold of a node that are no jobs of the World."""
+
+    gpus: tuple[int, ...] = ()
+    cpus_milli: int = 0
+    memory_mib: int = 0
+
+
+class NodeController:
+    """Takes in nodes and reports of their NUMA nodes, for the binder and for the World."""
+
+    def __init__(
+        self,
+        context: ReconcileContext,
+        observed: ObjectCache,
+        teller: NodeReporter,
+        gpu_resources: Sequence[str],
+        told: Mapping[NodeName, Used],
+    ) -> None:
+        """`told`: what the World knows from before of the use by others."""
+        self._context = context
+        self._observed = observed
+        self._teller = teller
+        self._gpu_resources = tuple(gpu_resources)
+        self._told = dict(told)
+        self._doubtful = set(told)
+        """Nodes of which others may use something else than the World was told."""
+
+    def doubt(self, node: NodeName) -> None:
+        """Something came to a node or went from it that is no job of the World."""
+        self._doubtful.add(node)
+
+    def node(self, change: Change[objects.Node], now_s: float) -> None:
+        name = self._observed.note(self._observed.nodes, change)
+        if change.did is ChangeType.DELETED:
+            self._context.cluster.node_gone(name)
+        else:
+            self._context.cluster.node_set(change.object)
+        self._tell(name, now_s)
+        self.doubt(name)
+
+    def topology(self, change: Change[objects.NodeResourceTopology], now_s: float) -> None:
+        name = self._observed.note(self._observed.topologies, change)
+        if change.did is ChangeType.DELETED:
+            self._context.cluster.topology_gone(name)
+        else:
+            self._context.cluster.topology_set(change.object)
+        self._tell(name, now_s)
+
+    def finish_first_look(self, now_s: float) -> None:
+        """Nodes of the World that were not found are gone."""
+        for name in self._teller.names():
+            if name not in self._observed.nodes:
+                self._tell(name, now_s)
+
+    def tell_others(self, booked_on: Callable[[NodeName], Collection[str]], now_s: float) -> None:
+        """Tells the World what it does not know yet; `booked_on` has the pods of its jobs on a node."""
+        for name in self._doubtful:
+            if name not in self._teller:
+                continue
+            held = self._context.cluster.others(name, booked_on(name))
+            used = Used(held.gpus, held.cpus_milli, held.memory_bytes // _MIB)
+            if self._told.get(name, Used()) != used:
+                self._told[name] = used
+                self._context.say(ev.OthersUse(now_s, name, *used))
+        self._doubtful.clear()
+
+    def _tell(self, name: NodeName, now_s: float) -> None:
+        node, was_there = self._observed.nodes.get(name), name in self._teller
+        found = None
+        if node is not None:
+            found = read_node(node, self._observed.topologies.get(name), self._gpu_resources)
+        opened, ill = (False, frozenset[int]()) if node is None else (is_open(node), ill_cards(node))
+        cause = "health" if node is not None and is_unhealthy(node) else "cluster"
+        for event in self._teller.tell(name, found, opened, now_s, ill, cause):
+            self._context.say(event)
+        if name in self._teller and not was_there:
+            self._doubtful.add(name)
+
+
+AGAIN_S: Final = 300.0
+"""What stays the same is told again after so long: the World forgets what it has not heard for a while."""
+_STEP: Final = 0.1
+_IDLE: Final = 0.02
+_MOST_GPUS: Final = 1024
+_NOBODY: Final[Mapping[JobId, float]] = {}
+
+
+class UsageReporter:
+    """Remembers what it told of each node. An agent writes every 30 s; the journal need not have it all.
+
+    Of a node whose agent has fallen silent it is told that nothing is known any more.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[NodeName, ev.GpusUsed] = {}
+        self._reported_s: dict[NodeName, float] = {}
+        """Nodes of which something is known, and when their agents last reported."""
+
+    def tell(
+        self,
+        node: NodeName,
+        annotations: Mapping[str, str],
+        now_s: float,
+        sharers: Mapping[JobId, float] = _NOBODY,
+    ) -> Iterator[ev.GpusUsed]:
+        """The event that a node's annotations are worth; none for what cannot be read or is no news.
+
+        `sharers`: what jobs that share a card had of it. The card alone does not tell which job used it.
+        """
+        found = _read(annotations.get(names.UTILISATION, ""))
+        if found is None or now_s - found.time > STALE_S:
+            return
+        # A report from the future comes from a clock that is wrong.
+        time_s = min(found.time, now_s)
+        self._reported_s[node] = time_s
+        news = ev.GpusUsed(time_s, node, _by_number(found), tuple(sorted(sharers.items())), cause="agent")
+        before = self._told.get(node)
+        if before is not None and (
+            time_s <= before.time_s or (time_s - before.time_s < AGAIN_S and _same(before, news))
+        ):
+            return
+        self._told[node] = news
+        yield news
+
+    def tell_silent(self, now_s: float) -> Iterator[ev.GpusUsed]:
+        """What has to be said of nodes whose agents have not reported for too long: usage unknown."""
+        for node in [node for node, time_s in self._reported_s.items() if now_s - time_s > STALE_S]:
+            del self._reported_s[node]
+            self._told[node] = ev.GpusUsed(now_s, node, (), cause="agent")
+            yield self._told[node]
+
+    def silent_s(self) -> float:
+        """When the next one will have been silent for too long."""
+        first_s = min(self._reported_s.values(), default=math.inf)
+        # The bound itself is not beyond it.
+        return math.nextafter(first_s + STALE_S, math.inf)
+
+    def forget(self, node: NodeName) -> None:
+        self._told.pop(node, None)
+        self._reported_s.pop(node, None)
+
+
+class _Gpu(msgspec.Struct):
+    """One GPU of a report."""
+
+    index: int
+    utilisation: float | None = None
+
+
+class _Report(msgspec.Struct):
+    """What the agent writes on a node."""
+
+    time: float
+    gpus: list[_Gpu] = []
+
+
+class _Figures(msgspec.Struct):
+    """How busy a pod keeps its GPUs."""
+
+    mean: float
+
+
+class _PodReport(msgspec.Struct):
+    """What the agent writes on a pod."""
+
+    utilisation: _Figures | None = None
+
+
+def pod_use(annotations: Mapping[str, str]) -> float | None:
+    """What a pod has of its GPU, by the word of its node's agent; None where that is not known."""
+    text = annotations.get(names.POD_USAGE, "")
+    try:
+        found = msgspec.json.decode(text, type=_PodReport).utilisation if text else None
+    except msgspec.MsgspecError:
+        return None
+    return None if found is None else _bounded(found.mean)
+
+
+def _read(text: str) -> _Report | None:
+    try:
+        return msgspec.json.decode(text, type=_Report) if text else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def _by_number(report: _Report) -> tuple[float | None, ...]:
+    known = {one.index: one.utilisation for one in report.gpus if 0 <= one.index < _MOST_GPUS}
+    return tuple(_bounded(known.get(index)) for index in range(max(known, default=-1) + 1))
+
+
+def _bounded(value: float | None) -> float | None:
+    return None if value is None else min(max(value, 0.0), 1.0)
+
+
+def _same(before: ev.GpusUsed, now: ev.GpusUsed) -> bool:
+    """Whether no decision would differ: small steps do not matter, but none at all does."""
+    jobs, others = dict(before.jobs), dict(now.jobs)
+    return (
+        len(before.gpus) == len(now.gpus)
+        and jobs.keys() == others.keys()
+        and all(map(_alike, before.gpus, now.gpus))
+        and all(_alike(used, others[job]) for job, used in jobs.items())
+    )
+
+
+def _alike(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) < _STEP and (one <= _IDLE) is (other <= _IDLE)
+
+
+Sharers: TypeAlias = Callable[[NodeName], dict[JobId, float]]
+
+
+class UsageController:
+    """Takes in what agents write. For the engine's thread."""
+
+    def __init__(
+        self,
+        observed: ObjectCache,
+        is_told: Callable[[NodeName], bool],
+        sharers: Sharers,
+        say: Callable[[ev.Event], None],
+    ) -> None:
+        """`is_told`: whether the World knows a node. `sharers`: what jobs there have of cards they share."""
+        self._observed = observed
+        self._is_told = is_told
+        self._sharers = sharers
+        self._say = say
+        self._teller = UsageReporter()
+        self._changed: dict[NodeName, None] = {}
+
+    def take(self, changed: Changed, now_s: float) -> None:
+        if changed.kind is NODE:
+            for change in changed.changes:
+                name = change.object.metadata.name
+                self._changed[name] = None
+                if change.did is ChangeType.DELETED:
+                    self._teller.forget(name)
+
+    def heard(self, written: Written, now_s: float) -> None:
+        """It writes nothing."""
+
+    def drive(self, now_s: float) -> None:
+        """After nodes and jobs had their turn: the World hears of a node before it hears how busy it is."""
+        changed, self._changed = self._changed, {}
+        for name in changed:
+            node = self._observed.nodes.get(name)
+            if node is None or not self._is_told(name):
+                self._teller.forget(name)
+                continue
+            for event in self._teller.tell(name, node.metadata.annotations, now_s, self._sharers(name)):
+                self._say(event)
+        for event in self._teller.tell_silent(now_s):
+            self._say(event)
+
+    def next_s(self) -> float:
+        return self._teller.silent_s()
+
+
+def sharers_on(
+    world: World,
+    observed: ObjectCache,
+    pods_on: Callable[[NodeName], Iterable[str]],
+    job_of: Callable[[str], JobId | None],
+    node: NodeName,
+) -> dict[JobId, float]:
+    """What jobs that share a card of a node have of it, where its agent knows. `job_of`: of a pod."""
+    found: dict[JobId, float] = {}
+    for key in pods_on(node):
+        pod, job = observed.pods.get(key), job_of(key)
+        if pod is None or job is None or job not in world.jobs:
+            continue
+        used = pod_use(pod.metadata.annotations)
+        if used is not None and world.jobs.jobs[world.jobs.row(job)].share is not None:
+            found[job] = max(used, found.get(job, 0.0))
+    return found

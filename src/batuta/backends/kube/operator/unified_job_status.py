@@ -1,0 +1,431 @@
+"""The status of a UnifiedJob: state, conditions, chosen size and training progress.
+
+Users read it in `kubectl get`; the next operator continues from it. Progress has Kubeflow Trainer's names.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from batuta.backends.kube import names
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import NotFound
+from batuta.backends.kube.jobtypes.status import is_ready
+from batuta.backends.kube.operator.admission import PendingReason
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
+from batuta.backends.kube.unified_job.model import SizeChoiceStatus, UnifiedJob
+from batuta.backends.kube.unified_job.to_job import pinned_replicas
+from batuta.core.job import Job, JobState, Progress, SizeChoice
+from batuta.core.reason import Reason
+from batuta.prediction.initial_size import legal_sizes, settle
+from batuta.quota.kueue_names import OF_QUOTA, kueue_name
+from batuta.spec.task_job import NEVER_S
+
+if TYPE_CHECKING:
+    from batuta.backends.kube.operator.unified_job_reconciler import UnifiedJobReconciler
+
+
+class SizeSelector:
+    """Settles the size of one job. The same answer at every look, also by the next operator."""
+
+    def __init__(self, context: ReconcileContext, known: Job | None) -> None:
+        """`known`: the job as the World knows it from before."""
+        self._context = context
+        self.choice: SizeChoice | None = None if known is None else known.size_choice
+        """What was chosen; None while nothing was, and for a job that says its size."""
+
+    def settle(self, uj: UnifiedJob, job: Job) -> Job:
+        """The job with the size that was chosen for it; as it is where its user says one."""
+        if (
+            uj.metadata.annotations.get(names.WANTED) != names.ANY_SIZE
+            or job.share is not None
+            or job.cpu_only
+        ):
+            self.choice = None
+            return job
+        if pinned_replicas(uj) is not None:
+            return job
+        if self.choice is None:
+            self.choice = _read(uj.status.size_choice, job)
+        if self.choice is None or not _is_legal(self.choice, job):
+            self.choice = self._context.choose(job)
+        if self.choice is None:
+            return job  # it is tried out first
+        # A job that cannot save what it has done is not resized.
+        return settle(job, self.choice, for_good=job.checkpoint_interval_s == NEVER_S)
+
+
+def size_choice_status(choice: SizeChoice) -> dict[str, Any]:
+    """What people read of it, and the next operator."""
+    return {
+        "gpus": choice.gpus,
+        "fastestGpus": choice.best_gpus,
+        "speedPercentage": round(100 * choice.speed_share),
+        "measuredJobs": choice.jobs,
+        "message": choice.sentence,
+    }
+
+
+def _read(written: SizeChoiceStatus | None, job: Job) -> SizeChoice | None:
+    if written is None:
+        return None
+    return SizeChoice(
+        written.gpus,
+        written.fastest_gpus,
+        written.speed_percentage / 100,
+        job.application,
+        written.measured_jobs,
+    )
+
+
+def _is_legal(choice: SizeChoice, job: Job) -> bool:
+    """Whether its user has not changed the range meanwhile, and the status is valid."""
+    return choice.gpus in legal_sizes(job)
+
+
+PROGRESS_KEYS: Final = ("progress", "eta", "trainerStatus")
+"""The parts of a status that are from here."""
+_LONGEST_S: Final = 10**9
+_UNITS: Final = ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s"))
+
+
+def trainer_status(progress: Progress | None, left_s: float | None, heard_s: float) -> dict[str, Any]:
+    """What is to be written of progress that was heard at a time, when so much was left."""
+    if progress is None:
+        return {}
+    numbers = {
+        "loss": progress.loss,
+        "samples_per_second": progress.samples_per_s,
+        "step": progress.step,
+        "epoch": progress.epoch,
+    }
+    percent = None if progress.fraction is None else math.floor(100 * progress.fraction)
+    if percent is None:
+        left_s = None  # unknown for a job that does not report its length
+    return {
+        # A merge patch keeps what it does not name: what is not known any more is named with nothing.
+        "progress": None if percent is None else f"{percent}%",
+        "eta": None if left_s is None else short_time(left_s),
+        "trainerStatus": {
+            "progressPercentage": percent,
+            "estimatedRemainingSeconds": None if left_s is None else math.ceil(left_s),
+            "metrics": [
+                {"name": name, "value": str(value)} for name, value in numbers.items() if value is not None
+            ],
+            "lastUpdatedTime": datetime.fromtimestamp(heard_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        },
+    }
+
+
+def short_time(seconds: float) -> str:
+    """A time span in two units at most, as kubectl writes ages: 45s, 12m30s, 3h5m, 2d4h."""
+    whole = min(math.ceil(seconds), _LONGEST_S)
+    for size, name, part, part_name in _UNITS:
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{name}{rest}{part_name}" if rest else f"{whole // size}{name}"
+    return f"{whole}s"
+
+
+BACKOFF = (Reason.RESIZE_BACKOFF, Reason.RESTART_BACKOFF)
+INVALID = "Invalid"
+CANNOT_WRITE = "CannotWrite"
+_REWORDED = ("message", "conditions")
+_ACTED_ON = (
+    "state",
+    "reason",
+    "replicas",
+    "readyReplicas",
+    "gpus",
+    "nodes",
+    "restarts",
+    "failures",
+    "run",
+    "sizeChoice",
+)
+REWORD_S = 15.0
+"""A status is not written sooner than this for other numbers alone, …"""
+REPAIR_S = 5.0
+"""… nor sooner than this when another client has overwritten it, …"""
+PROGRESS_S = 5.0
+"""… nor sooner than this for progress alone: less often if there are many jobs (`Listening.show_every_s`)."""
+
+
+DEADLINE = "DeadlineExceeded"
+"""What Kubernetes says of a job that has run for too long."""
+
+
+@dataclass(slots=True)
+class Outlook:
+    """What the World thinks of a job."""
+
+    state: JobState = JobState.PENDING
+    reason: Reason | None = None
+    message: str = ""
+    restarts: int = 0
+    progress: Progress | None = None
+    left_s: float | None = None
+    """How long it was thought to run on when that was heard."""
+    heard_s: float = 0.0
+    """When its progress was another one last."""
+    faults: tuple[str, ...] = ()
+    cause: str = ""
+    """Why it could not start or change its size when that was tried last; empty since it could."""
+    trouble: str = ""
+    """Why its children cannot be written; empty while they can."""
+    waiting: PendingReason | None = None
+    """Why the admission gate keeps it out."""
+    end: tuple[JobState, str, float] | None = field(default=None)
+    end_reason: str = ""
+    """Why it was ended, in a word, where it did not end by itself."""
+
+    def changes(self, state: JobState, reason: Reason, message: str, restarts: int) -> bool:
+        """Notes what the World thinks now; whether it thought otherwise before."""
+        before = self.state, self.reason, self.message, self.restarts
+        after = state, reason, message, restarts
+        self.state, self.reason, self.message, self.restarts = after
+        return before != after
+
+    def progresses(self, progress: Progress | None, left_s: float | None, now_s: float) -> bool:
+        """Notes how far it is; whether it was elsewhere before. What is left is as of when that was heard."""
+        if progress is None or progress == self.progress:
+            return False
+        self.progress, self.left_s, self.heard_s = progress, left_s, now_s
+        return True
+
+    def ended(self, state: JobState, detail: str, now_s: float) -> None:
+        self.end = state, detail, now_s
+
+
+class StatusWriter:
+    """Writes the status of one job when it has changed, by one write at a time."""
+
+    def __init__(self, context: ReconcileContext) -> None:
+        self._context = context
+        self._written: dict[str, Any] | None = None
+        self._written_s = 0.0
+        self.due_s = math.inf
+        """When a sentence with other numbers may be written."""
+        self._target: int | None = None
+        self.is_shown = False
+        """Whether the object shows what it shall."""
+
+    def write(self, run: UnifiedJobReconciler, now_s: float) -> None:
+        """Asks for whatever has to be written."""
+        status = status_of(run, now_s)
+        uj = run.uj
+        self.due_s = math.inf
+        is_shown = self.is_shown = shows(uj, status)
+        if status == self._written and not is_shown:
+            self.due_s = self._written_s + REPAIR_S
+        if self._written is None and is_shown:
+            self._written = status  # by the operator before this one
+        elif status != self._written and now_s < (may_s := self._may_write_s(status)):
+            self.due_s = may_s
+        elif status != self._written or now_s >= self.due_s:
+            self.due_s = math.inf
+            do = partial(_patch_status, uj.metadata.name, uj.metadata.namespace, status)
+            if self._context.writes.ask(f"{run.id}//status", do, now_s):
+                self._written, self._written_s = status, now_s
+        self._write_target(run, now_s)
+
+    def _may_write_s(self, status: dict[str, Any]) -> float:
+        """When: news at once; progress, and other numbers in the same sentence, only from time to time."""
+        if self._written is None:
+            return -math.inf
+        truths = [
+            [(one["type"], one["status"], one["reason"]) for one in own["conditions"]]
+            for own in (self._written, status)
+        ]
+        if truths[0] != truths[1] or _without(_REWORDED + PROGRESS_KEYS, self._written, status):
+            return -math.inf
+        show_s = self._written_s + self._context.listening.show_every_s(PROGRESS_S)
+        if _without(_REWORDED, self._written, status):
+            return show_s
+        return max(show_s, self._written_s + REWORD_S)
+
+    def failed(self, write: str) -> None:
+        """What was thought to be written is not."""
+        if write == "status":
+            self._written = None
+        elif write == "target":
+            self._target = None
+
+    def _write_target(self, run: UnifiedJobReconciler, now_s: float) -> None:
+        """Writes how many replicas the scheduler wants, unless a person has pinned the size."""
+        uj = run.uj
+        wanted = run.replicas
+        said = uj.spec.replica_spec.target_replicas
+        if run.outlook.end is not None or run.outlook.faults or (said is None and not wanted):
+            return
+        own = uj.metadata.annotations.get(names.TARGET)
+        if said is not None and str(said) != own:
+            return
+        if wanted not in (said, self._target):
+            do = partial(_apply_target, uj.metadata.name, uj.metadata.namespace, wanted)
+            if self._context.writes.ask(f"{run.id}//target", do, now_s):
+                self._target = wanted
+        elif said == wanted:
+            self._target = None
+
+
+def _without(keys: tuple[str, ...], one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two differ beside these keys."""
+    return any(one.get(key) != other.get(key) for key in {*one, *other} - {*keys})
+
+
+def is_finished(uj: UnifiedJob) -> bool:
+    """Whether the object says that the job is over."""
+    return any(one.status == "True" and one.type in ("Complete", "Failed") for one in uj.status.conditions)
+
+
+def ending_of(uj: UnifiedJob) -> JobState:
+    """How a finished job ended, by its conditions: its state is a word for people."""
+    if any(one.type == "Complete" and one.status == "True" for one in uj.status.conditions):
+        return JobState.SUCCEEDED
+    return JobState.CANCELLED if uj.status.state == JobState.CANCELLED.value else JobState.FAILED
+
+
+def shows(uj: UnifiedJob, status: dict[str, Any]) -> bool:
+    """Whether the object has this status, in the fields that programs act on."""
+    shown = uj.raw_status if isinstance(uj.raw_status, dict) else {}
+    placement = {node: n for node, n in status["placement"].items() if n is not None}
+    conditions = shown.get("conditions")
+    truths = [
+        [(one.get("type"), one.get("status"), one.get("reason")) for one in own if isinstance(one, dict)]
+        for own in (status["conditions"], conditions if isinstance(conditions, list) else ())
+    ]
+    return (
+        all(shown.get(key) == status.get(key) for key in _ACTED_ON if key in status)
+        and (shown.get("placement") or {}) == placement
+        and truths[0] == truths[1]
+    )
+
+
+def status_of(run: UnifiedJobReconciler, now_s: float) -> dict[str, Any]:
+    """The whole status, as it shall be."""
+    uj, outlook = run.uj, run.outlook
+    before = uj.status
+    pods = run.live_pods()
+    state, message, reason = _state(run)
+    placement: dict[str, int] = {}
+    for pod in pods:
+        if pod.spec.node_name:
+            placement[pod.spec.node_name] = placement.get(pod.spec.node_name, 0) + 1
+    status: dict[str, Any] = {
+        "observedGeneration": uj.metadata.generation,
+        "state": state.value,
+        "reason": reason,
+        "message": message,
+        "replicas": len(pods),
+        "readyReplicas": sum(map(is_ready, pods)),
+        "gpus": sum(placement.values()) * uj.spec.replica_spec.gpus_per_replica,
+        # A merge patch keeps what it does not name: nodes that are left are named with nothing.
+        "placement": {**dict.fromkeys(before.placement), **placement},
+        "nodes": ",".join(sorted(placement)),
+        # Not what the World counts: to it, a resize in place is another start as well.
+        "restarts": max(before.restarts, 0 if run.run is None else run.run.start),
+        "failures": run.failures,
+        "selector": f"{names.JOB_NAME}={uj.metadata.name}",
+        "conditions": _conditions(run, state, reason, message, now_s),
+        "startTime": before.start_time or (_time(now_s) if run.has_started else None),
+    }
+    if run.run is not None:
+        status["run"] = {
+            "start": run.run.start,
+            "firstReplicas": run.run.first_of(),
+            "maxReplicas": run.run.ceiling_of(uj),
+        }
+    if run.size_choice is not None:
+        status["sizeChoice"] = size_choice_status(run.size_choice)
+    elif before.size_choice is not None:
+        status["sizeChoice"] = None  # its user has said a size since
+    if outlook.end is not None:
+        status["completionTime"] = before.completion_time or _time(outlook.end[2])
+    if run.result is not None:
+        status["result"] = run.result
+    left_s = outlook.left_s if state is JobState.RUNNING else None
+    status.update(trainer_status(outlook.progress, left_s, outlook.heard_s))
+    return status
+
+
+def _state(run: UnifiedJobReconciler) -> tuple[JobState, str, str]:
+    outlook = run.outlook
+    if outlook.end is not None:
+        state, detail, _ = outlook.end
+        return state, detail, outlook.end_reason or state.value.title().replace("_", "")
+    if outlook.faults:
+        return JobState.PENDING, "; ".join(outlook.faults), INVALID
+    if outlook.waiting is not None and not run.replicas:
+        return outlook.state, outlook.waiting.message, outlook.waiting.reason
+    if outlook.trouble and not run.has_started:
+        return outlook.state, outlook.trouble, CANNOT_WRITE
+    reason = "" if outlook.reason is None else outlook.reason.name.title().replace("_", "")
+    said = (
+        f"{outlook.message}: {outlook.cause}"
+        if outlook.cause and outlook.reason in BACKOFF
+        else outlook.message
+    )
+    return outlook.state, said, reason
+
+
+def _conditions(
+    run: UnifiedJobReconciler, state: JobState, reason: str, message: str, now_s: float
+) -> list[dict[str, Any]]:
+    outlook = run.outlook
+    has_places = bool(run.replicas)
+    over = outlook.end is not None
+    truths = {
+        "QuotaReserved": has_places or (outlook.reason is not None and outlook.reason not in OF_QUOTA),
+        "Admitted": has_places or over,
+        "PodsReady": run.has_started,
+        "Resizing": state is JobState.RESIZING,
+        "Complete": state is JobState.SUCCEEDED,
+        "Failed": over and state is not JobState.SUCCEEDED,
+    }
+    if outlook.faults or (outlook.waiting is not None and not has_places):
+        truths["QuotaReserved"] = False
+    before = {one.type: one for one in run.uj.status.conditions}
+    found = []
+    for kind, truth in truths.items():
+        status, known = "True" if truth else "False", before.get(kind)
+        changed = known is None or known.status != status
+        word = reason
+        if kind == "QuotaReserved" and not truth and outlook.reason in OF_QUOTA and not outlook.waiting:
+            word = kueue_name(outlook.reason)  # which other tools know
+        found.append(
+            {
+                "type": kind,
+                "status": status,
+                "reason": word or "Unknown",
+                "message": message[:1024],
+                "lastTransitionTime": _time(now_s) if changed else known.last_transition_time,  # type: ignore[union-attr]
+                "observedGeneration": run.uj.metadata.generation,
+            }
+        )
+    return found
+
+
+def _time(now_s: float) -> str:
+    return datetime.fromtimestamp(now_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def _patch_status(name: str, namespace: str, status: dict[str, Any], api: Api) -> None:
+    try:
+        await api.patch_status(UNIFIED_JOB, name, status, namespace)
+    except NotFound:
+        return
+
+
+async def _apply_target(name: str, namespace: str, target: int, api: Api) -> None:
+    """Not by force: a size that a person has written since we looked is respected."""
+    body = {
+        "metadata": {"name": name, "namespace": namespace, "annotations": {names.TARGET: str(target)}},
+        "spec": {"replicaSpec": {"targetReplicas": target}},
+    }
+    await api.apply(UNIFIED_JOB, body)

@@ -1,0 +1,226 @@
+"""The queues between the engine's thread and the event loop: changes and results one way, writes the other.
+
+Writes go to the API server one per object at a time, and are retried with back-off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import ApiError, NotFound, Unavailable
+from batuta.backends.kube.client.informer import Change
+from batuta.backends.kube.client.kinds import POD, Kind
+from batuta.backends.kube.progress.log_lines import LogReport
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Objects of one kind came, changed or went."""
+
+    kind: Kind[Any]
+    changes: Sequence[Change[Any]]
+    """Empty once: the cluster has this kind, and all that there was has been told."""
+    version: str = ""
+    """With it: the version in which the cluster has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The answer to a write; `error` is None when it was done."""
+
+    key: str
+    error: ApiError | None
+
+
+Message: TypeAlias = Changed | Written | LogReport | None
+"""None: wake up, there is something else to do."""
+
+GATHER_S = 0.005
+"""News rarely comes alone: hundreds of pods get their nodes each second. Taken together it costs far less."""
+REST_S = 0.2
+"""News that can wait is taken no sooner than this after the last: thousands of pods begin one by one."""
+
+
+class Inbox:
+    """Messages in the order in which they were put in. Any thread may put, one takes."""
+
+    def __init__(self, gather_s: float = GATHER_S, rest_s: float = REST_S) -> None:
+        self._gather_s = gather_s
+        self._rest_s = rest_s
+        self._messages: list[Message] = []
+        self._is_urgent = self._is_patient = False
+        """Whether there are messages that cannot wait, and such that can."""
+        self._rested_s = 0.0
+        """From then on, messages that can wait are taken as well."""
+        self._changed = threading.Condition(threading.Lock())
+
+    def put(self, message: Message, *, urgent: bool = True) -> None:
+        """Adds a message; one that is not urgent may lie for a moment, if others like it were just taken."""
+        with self._changed:
+            self._messages.append(message)
+            is_first = not (self._is_urgent if urgent else self._is_patient)
+            self._is_urgent |= urgent
+            self._is_patient |= not urgent
+            if is_first:
+                self._changed.notify()
+
+    def take(self, timeout_s: float) -> list[Message]:
+        """Everything that is there. If nothing is, waits for the first and a moment for what follows it."""
+        if self._waits(time.monotonic() + timeout_s):
+            time.sleep(self._gather_s)
+        with self._changed:
+            taken, self._messages = self._messages, []
+            if self._is_patient:
+                self._rested_s = time.monotonic() + self._rest_s
+            self._is_urgent = self._is_patient = False
+        return taken
+
+    def _waits(self, until_s: float) -> bool:
+        """Waits until something is to be taken; whether it was not there yet and came."""
+        has_waited = False
+        with self._changed:
+            while not self._is_urgent:
+                left_s = min(until_s, self._rested_s if self._is_patient else until_s) - time.monotonic()
+                if left_s <= 0:
+                    break
+                has_waited = True
+                self._changed.wait(left_s)
+            return has_waited and bool(self._messages)
+
+
+WriteFn: TypeAlias = Callable[[Api], Awaitable[Any]]
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 30.0
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """A write that failed, and when it may be tried again."""
+
+    pause_s: float
+    due_s: float
+
+
+class WriteQueue:
+    """The engine's side. A caller asks again until its write is done."""
+
+    def __init__(self, post: Callable[[list[tuple[str, WriteFn]]], None], seed: int = 0) -> None:
+        self._post = post
+        self._under_way: set[str] = set()
+        self._trouble: dict[str, _Trouble] = {}
+        self._waiting: dict[str, float] = {}
+        """By key: when it may be tried again, until it was reported."""
+        self._asked: list[tuple[str, WriteFn]] = []
+        self._random = random.Random(seed)
+        self.failed = 0
+
+    def ask(self, key: str, do: WriteFn, now_s: float) -> bool:
+        """Begins with a write, unless one of the same key is under way or has just failed."""
+        if key in self._under_way:
+            return False
+        trouble = self._trouble.get(key)
+        if trouble is not None and now_s < trouble.due_s:
+            return False
+        self._under_way.add(key)
+        self._asked.append((key, do))
+        return True
+
+    def is_under_way(self, key: str) -> bool:
+        return key in self._under_way
+
+    def is_busy(self, prefix: str) -> bool:
+        """Whether a write whose key begins so is under way, or failed and is to be tried again."""
+        return any(key.startswith(prefix) for key in (*self._under_way, *self._waiting))
+
+    def send(self) -> None:
+        """Hands over what was asked for since the last time, all at once."""
+        if self._asked:
+            asked, self._asked = self._asked, []
+            self._post(asked)
+
+    def heard(self, written: Written, now_s: float) -> None:
+        """Takes in an answer. What failed may be tried again after a pause that grows."""
+        self._under_way.discard(written.key)
+        if written.error is None:
+            self._trouble.pop(written.key, None)
+            return
+        self.failed += 1
+        before = self._trouble.get(written.key)
+        pause_s = min(before.pause_s * 2, LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
+        due_s = now_s + pause_s * self._random.uniform(0.8, 1.2)
+        self._trouble[written.key] = _Trouble(pause_s, due_s)
+        self._waiting[written.key] = due_s
+
+    def forget(self, key: str) -> None:
+        """The object is gone, and so is the trouble with it."""
+        self._trouble.pop(key, None)
+        self._waiting.pop(key, None)
+
+    def forget_all(self, prefix: str) -> None:
+        """The same for all whose keys begin so. Few writes are in trouble at a time."""
+        for key in [key for key in self._trouble if key.startswith(prefix)]:
+            self.forget(key)
+
+    def next_s(self) -> float:
+        """When the first write that failed may be tried again."""
+        return min(self._waiting.values(), default=float("inf"))
+
+    def due(self, now_s: float) -> list[str]:
+        """Writes that failed and may be tried again now, each once: the caller asks again."""
+        due = [key for key, due_s in self._waiting.items() if due_s <= now_s]
+        for key in due:
+            del self._waiting[key]
+        return due
+
+
+class WriteWorkers:
+    """The other side: some coroutines that take writes one by one, so that so many are in flight at most."""
+
+    def __init__(self, api: Api, inbox: Inbox, hands: int = 32) -> None:
+        self._api = api
+        self._inbox = inbox
+        self._hands = hands
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: asyncio.Queue[tuple[str, WriteFn]] = asyncio.Queue()
+
+    def post(self, asked: list[tuple[str, WriteFn]]) -> None:
+        """Takes writes over from another thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._take, asked)
+
+    def _take(self, asked: list[tuple[str, WriteFn]]) -> None:
+        for one in asked:
+            self._waiting.put_nowait(one)
+
+    async def run(self) -> None:
+        """Works until it is cancelled."""
+        self._loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._hands):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            key, do = await self._waiting.get()
+            try:
+                await do(self._api)
+            except ApiError as error:
+                self._inbox.put(Written(key, error))
+            except (TimeoutError, OSError) as error:
+                self._inbox.put(Written(key, Unavailable(str(error) or repr(error))))
+            else:
+                self._inbox.put(Written(key, None))
+
+
+async def delete_pod(api: Api, *, name: str, namespace: str, uid: str) -> None:
+    """Deletes one pod, unless another of the same name is there by now."""
+    try:
+        await api.delete(POD, name, namespace, uid=uid)
+    except NotFound:
+        return

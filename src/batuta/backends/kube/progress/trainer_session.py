@@ -1,0 +1,352 @@
+"""The exchange with the training script of one job: its reports, checkpoint requests, and its result.
+
+A checkpoint is requested by an annotation on the pods, which the kubelet shows in the pod (see
+`control_volume`) within a second or two and the SDK reads as a file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from batuta.backends.kube import names, objects
+from batuta.backends.kube.binder.cluster import has_begun, is_over
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import NotFound
+from batuta.backends.kube.client.kinds import POD
+from batuta.backends.kube.jobtypes.job_type import JobType
+from batuta.backends.kube.jobtypes.pod_template import LAUNCHER
+from batuta.backends.kube.operator.context import ReconcileContext
+from batuta.backends.kube.progress.log_lines import LogReport, LogSource, ResultReport, TrainingReport
+from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.core.cluster import Span
+from batuta.core.event import JobProgressed
+from batuta.core.job import Job, JobId, Progress
+from batuta.engine.checkpoints import CheckpointWatch
+from batuta.engine.report_meter import ReportMeter, sample_of
+from batuta.engine.stragglers.rank_watch import RankWatch
+from batuta.spec.problem import InputError
+from batuta.spec.task_elastic import Checkpoint
+from batuta.spec.task_resources import RankSettings, rank_settings
+
+
+class JobReports:
+    """Told when runs begin and end and what is heard of them. For the engine's thread."""
+
+    def __init__(self, job: JobId, ranks: RankWatch) -> None:
+        self._ranks = ranks
+        self.checkpoints = CheckpointWatch(job)
+        self.result: str | None = None
+        """What the script gave to `batuta.sdk.result`, as JSON."""
+        self.has_spoken = False
+        """Whether its script is one that reports."""
+        self._reports: ReportMeter | None = None
+        self._start: int | None = None
+        """Which start of the job goes on."""
+        self._spent: set[str] = set()
+        """Pods of which nothing more can be heard."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run goes on."""
+        return self._start is not None
+
+    def began(self, job: Job, start: int, places: Iterable[Span], begun_s: float) -> None:
+        """All members of a start run, or run at another size: since then."""
+        if self._reports is None:
+            self._reports = ReportMeter(job)
+        self.checkpoints.began(start)
+        if start != self._start:
+            self._start = start
+            self._spent.clear()
+        held = list(places)
+        gpus, nodes = sum(len(place.gpus) for place in held), len({place.node for place in held})
+        self._reports.began(begun_s, gpus or 1, nodes)  # a CPU-only job has one speed
+        self._ranks.began([place.node for place in held], {place.node for place in held}, start)
+
+    def ended(self, now_s: float) -> None:
+        """The run is over, or about to be."""
+        if self._start is not None and self._reports is not None:
+            self._reports.ended(now_s)
+        self._start = None
+
+    def changed(self, job: Job) -> None:
+        """Its user asks for something else."""
+        if self._reports is not None:
+            self._reports.meter.changed(job)
+
+    def asked(self, now_s: float) -> None:
+        """A checkpoint was asked for; what is made from now on counts."""
+        self.checkpoints.asked()
+        if self._reports is not None:
+            self._reports.meter.transitions.asked(now_s)
+
+    def checkpointed(self, now_s: float) -> None:
+        """There it is."""
+        if self._reports is not None:
+            self._reports.meter.transitions.checkpointed(now_s)
+
+    def hear(self, heard: LogReport, now_s: float) -> JobProgressed | None:
+        """Takes in what was said in a log; an event when it is worth one."""
+        if heard.is_all:
+            self._spent.add(heard.uid)
+        for one in heard.said:
+            if isinstance(one, ResultReport):
+                self.result = one.text
+            else:
+                self.checkpoints.hear(one.report, _made_s(one, now_s))
+        reported = [one for one in heard.said if isinstance(one, TrainingReport)]
+        self.has_spoken |= bool(reported)
+        if not (reported or heard.is_all) or self._reports is None or self._start is None:
+            return None
+        # By the clock of the node: a script may say anything, but nothing is said before it happens.
+        for one in reported:
+            self._ranks.hear(one.report, now_s)
+        self._reports.add([sample_of(one.report, _made_s(one, now_s)) for one in reported])
+        return self._reports.news(now_s, at_last=heard.is_all)
+
+    def is_spent(self, log: LogSource) -> bool:
+        """Whether all was heard that can be heard of a pod."""
+        return log.uid in self._spent
+
+    def log_of(self, job: JobId, kind: JobType, pods: Iterable[objects.Pod]) -> LogSource | None:
+        """The log that tells of the run: that of the launcher where there is one, else of replica 0."""
+        if self._start is None:
+            return None
+        start = str(self._start)
+        own = [pod for pod in pods if pod.metadata.labels.get(names.START) == start and has_begun(pod)]
+        launchers = [pod for pod in own if pod.metadata.labels.get(names.ROLE) == LAUNCHER]
+        pod = next(iter(launchers or [pod for pod in own if kind.replica_of(pod) == 0]), None)
+        if pod is None or not pod.spec.containers:
+            return None
+        meta, container = pod.metadata, pod.spec.containers[0].name
+        return LogSource(job, meta.namespace, meta.name, meta.uid, container, is_over(pod))
+
+
+def _made_s(reported: TrainingReport, now_s: float) -> float:
+    return now_s if reported.time_s is None else min(reported.time_s, now_s)
+
+
+DEFAULT_GRACE_S: Final = 30.0
+"""That of Kubernetes."""
+WRITE: Final = "checkpoint/"
+ECHO_S: Final = 10.0
+"""So long the informers may take to show what was written."""
+
+
+class CheckpointRequester:
+    """One job. For a checkpoint it has as long as for its end."""
+
+    def __init__(self, context: ReconcileContext, reports: JobReports) -> None:
+        self._context = context
+        self._reports = reports
+        self._number = 0
+        self._deadline_s = math.inf
+        self._is_answered = False
+        self._is_deaf = False
+        """It was asked, and did not answer in time."""
+        self._written: dict[str, float] = {}
+        """By uid: pods that were told and do not show it yet; they are not told again before this time."""
+        self.due_s = math.inf
+        """When the time is up."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a checkpoint was asked for that is waited for."""
+        return self._number > 0 and not self._is_answered
+
+    def drop(self) -> None:
+        """The pods stay, or are gone: nothing is waited for any more."""
+        self._number, self._deadline_s, self.due_s, self._is_answered = 0, math.inf, math.inf, False
+        self._written.clear()
+
+    def failed(self, write: str) -> None:
+        """What was thought to be written is not."""
+        if write.startswith(WRITE):
+            self._written.clear()
+
+    def is_settled(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> bool:
+        """Whether these pods may be ended now: they have saved, cannot, or have had their time."""
+        if not self._number:
+            if not self._saves_when_asked(uj):
+                return True
+            if not pods or any(pod.status.phase != "Running" or _is_leaving(pod) for pod in pods):
+                return True
+            self._begin(uj, pods, now_s)
+        if self._reports.checkpoints.has_answered(self._number) and not self._is_answered:
+            self._is_answered = True
+            self._reports.checkpointed(now_s)
+        if self._is_answered or now_s >= self._deadline_s:
+            self._is_deaf = not self._is_answered
+            self.due_s = math.inf
+            return True
+        self._write(uj, pods, now_s)
+        self.due_s = self._deadline_s
+        return False
+
+    def _saves_when_asked(self, uj: UnifiedJob) -> bool:
+        """By its annotation. Without one, an elastic job does whose script is known to use the SDK."""
+        word, replicas = uj.metadata.annotations.get(names.CHECKPOINT, ""), uj.spec.replica_spec
+        if word:
+            return word == Checkpoint.ON_SIGNAL.value
+        is_elastic = replicas.largest > replicas.min_replicas
+        return is_elastic and self._reports.has_spoken and not self._is_deaf
+
+    def _begin(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> None:
+        """An operator before this one may have asked: an answer to that is one to this, too."""
+        asked = max(map(_number_on, pods))
+        is_new = not asked or self._reports.checkpoints.has_answered(asked)
+        self._number = asked + 1 if is_new else asked
+        self._deadline_s = now_s + _grace_s(uj)
+        self._reports.asked(now_s)
+
+    def _write(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> None:
+        for pod in pods:
+            meta = pod.metadata
+            if _number_on(pod) < self._number and now_s >= self._written.get(meta.uid, 0.0):
+                do = partial(_ask, meta.name, meta.namespace, meta.uid, self._number)
+                if self._context.writes.ask(f"{uj.id}//{WRITE}{meta.uid}", do, now_s):
+                    self._written[meta.uid] = now_s + ECHO_S
+
+
+async def _ask(pod: str, namespace: str, uid: str, number: int, api: Api) -> None:
+    body = {"metadata": {"uid": uid, "annotations": {names.CHECKPOINT_REQUEST: str(number)}}}
+    try:
+        await api.patch(POD, pod, body, namespace)
+    except NotFound:
+        return
+
+
+def _number_on(pod: objects.Pod) -> int:
+    text = pod.metadata.annotations.get(names.CHECKPOINT_REQUEST, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+
+def _is_leaving(pod: objects.Pod) -> bool:
+    return bool(pod.metadata.deletion_timestamp)
+
+
+def _grace_s(uj: UnifiedJob) -> float:
+    spec = uj.spec.replica_spec.template.get("spec")
+    said = spec.get("terminationGracePeriodSeconds") if isinstance(spec, dict) else None
+    return float(said) if isinstance(said, int) and said >= 0 else DEFAULT_GRACE_S
+
+
+FINAL_REPORT_WAIT_S: Final = 2.0
+"""A job that has succeeded is over so much later at most, if the end of its log is slow to come."""
+YOUNG_S: Final = 5.0
+"""In so long a script may have said nothing yet; after that it is known whether it is one that reports."""
+
+
+class TrainerSession:
+    """One job, through all its starts. For the engine's thread."""
+
+    def __init__(self, context: ReconcileContext, job: JobId) -> None:
+        self._context = context
+        self._job = job
+        self._ranks = RankWatch(job, context.listening.ranks)
+        self._wishes = RankSettings()
+        self._reports = JobReports(job, self._ranks)
+        self._asking = CheckpointRequester(context, self._reports)
+        self._begun_s = -math.inf
+        self._until_s = math.inf
+        """Until when its final reports are waited for."""
+        self.progress: Progress | None = None
+        """The last that the World was told."""
+        self.due_s = math.inf
+        """When to look again at what is waited for."""
+
+    @property
+    def result(self) -> str | None:
+        return self._reports.result
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether its pods are about to go, and save before that."""
+        return self._asking.is_open
+
+    def began(self, job: Job, start: int, places: Iterable[Span], begun_s: float) -> None:
+        """All members of a start run, or run at another size: since then."""
+        self._begun_s = begun_s
+        self._reports.began(job, start, places, begun_s)
+        self._asking.drop()
+        self.due_s = self._until_s = math.inf
+
+    def ended(self, now_s: float) -> None:
+        """The run is over, and nothing that it says counts any more."""
+        self._reports.ended(now_s)
+        self._asking.drop()
+        self.due_s = math.inf
+
+    def stays(self) -> None:
+        """The members that run now go on: nothing is asked of them."""
+        self._asking.drop()
+        self.due_s = math.inf
+
+    def changed(self, job: Job) -> None:
+        self._reports.changed(job)
+
+    def failed(self, write: str) -> None:
+        self._asking.failed(write)
+
+    def listen(self, kind: JobType | None, pods: Iterable[objects.Pod]) -> None:
+        """Says which log is to be heard now."""
+        log = None if kind is None else self._log(kind, pods)
+        self._context.listening.to(self._job, log)
+
+    def hear(self, heard: LogReport, now_s: float, *, is_alive: bool) -> bool:
+        """Takes in what was said, and tells the World; whether the job shall be looked at for it."""
+        self._context.listening.count(heard)
+        event = self._reports.hear(heard, now_s)
+        if event is not None and is_alive:
+            self.progress = event.progress
+            self._context.say(event)
+        saved = self._reports.checkpoints.news(now_s, at_last=heard.is_all)
+        if saved is not None and is_alive:
+            self._context.say(saved)
+        if is_alive:
+            self._tell_of_ranks(now_s)
+        has_result = any(isinstance(one, ResultReport) for one in heard.said)
+        return heard.is_all or has_result or self._asking.is_open
+
+    def watch(self, labels: Mapping[str, str], now_s: float) -> float:
+        """Looks whether its ranks hold it up; when to look again, even if nothing is heard until then.
+
+        `labels` may say what the job wants to be done about it; what means nothing there is passed over.
+        """
+        with suppress(InputError):
+            if (wishes := rank_settings(labels)) != self._wishes:
+                self._wishes = wishes
+                self._ranks.judge_by(self._context.listening.ranks.for_job(wishes))
+        if not self._reports.is_running or self._asking.is_open:
+            return math.inf
+        self._tell_of_ranks(now_s)
+        return self._ranks.next_look_s(now_s)
+
+    def _tell_of_ranks(self, now_s: float) -> None:
+        for found in self._ranks.look(now_s):
+            self._context.listening.on_held_up(found)
+
+    def may_go(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> bool:
+        """Whether these pods may be ended: they have saved when asked, cannot, or have had their time."""
+        if not self._context.listening.is_on:
+            return True
+        settled = self._asking.is_settled(uj, pods, now_s)
+        self.due_s = self._asking.due_s
+        return settled
+
+    def has_more_to_say(self, kind: JobType, pods: Iterable[objects.Pod], now_s: float) -> bool:
+        """Whether the end of the log of a run that has succeeded is still to be heard, and worth the wait."""
+        is_young = now_s - self._begun_s < YOUNG_S
+        if self._log(kind, pods) is None or not (self._reports.has_spoken or is_young):
+            return False
+        self.due_s = self._until_s = min(self._until_s, now_s + FINAL_REPORT_WAIT_S)
+        return now_s < self._until_s
+
+    def _log(self, kind: JobType, pods: Iterable[objects.Pod]) -> LogSource | None:
+        """The log of which more can be heard."""
+        log = self._reports.log_of(self._job, kind, pods) if self._context.listening.is_on else None
+        return None if log is None or self._reports.is_spent(log) else log

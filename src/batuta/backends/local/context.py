@@ -1,0 +1,106 @@
+"""What all jobs of one machine share: GPU occupancy, ports, timing, and the callbacks to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from batuta.backends.local.addresses import PortReservations
+from batuta.backends.local.files import DirectoryPool
+from batuta.backends.local.processes import RunningReplica
+from batuta.backends.local.replica_plan import Machine
+from batuta.core.cluster import NodeName, Placement, Span
+from batuta.core.event import Event
+from batuta.core.job import JobId
+from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How often to look, and how long to wait."""
+
+    poll_s: float = 0.25
+    """Between looks at the progress files of jobs that run."""
+    poll_asked_s: float = 0.05
+    """The same while a checkpoint is waited for."""
+    look_s: float = 5.0
+    """Between looks at all replicas, should news of one have been lost."""
+    cancel_grace_s: float = 10.0
+    """A job that is cancelled gets its own grace, but not more than this."""
+    unseen_grace_s: float = 10.0
+    """So does one that is asked for a checkpoint and was never seen to save: likely it has no handler."""
+    peer_grace_s: float = 5.0
+    """So do the replicas that are left when one has failed."""
+    release_s: float = 5.0
+    """A job that changes its workers by itself has left a GPU so long after it was told to."""
+    overdue_s: float = 20.0
+    """How long after its time a runner may take before it is killed itself."""
+    back_off_s: float = 1.0
+    """Before the first restart after an end that was not planned; doubled with each that follows."""
+    longest_back_off_s: float = 300.0
+
+    def back_off(self, streak: int) -> float:
+        return float(min(self.longest_back_off_s, self.back_off_s * 2 ** min(max(streak - 1, 0), 30)))
+
+
+class GpuOccupancy:
+    """Which runs are on which GPUs: physically, so until the last process of a run is gone."""
+
+    def __init__(self) -> None:
+        self._on: dict[tuple[NodeName, int], set[JobId]] = {}
+        self._of: dict[JobId, Placement] = {}
+
+    def take(self, job: JobId, placement: Placement) -> None:
+        """From now on a job is on these GPUs and no others."""
+        self.release(job)
+        self._of[job] = placement
+        for gpu in gpus_of(placement):
+            self._on.setdefault(gpu, set()).add(job)
+
+    def release(self, job: JobId) -> None:
+        for gpu in gpus_of(self._of.pop(job, Placement(()))):
+            self._on[gpu].discard(job)
+
+    def on(self, placement: Placement) -> set[JobId]:
+        """Jobs that have processes on any of these GPUs."""
+        return {job for gpu in gpus_of(placement) for job in self._on.get(gpu, ())}
+
+
+def gpus_of(placement: Placement) -> set[tuple[NodeName, int]]:
+    return {(span.node, gpu) for span in placement.spans for gpu in span.gpus}
+
+
+FailureAttribution: TypeAlias = Callable[[JobId, Sequence[Span], float], str]
+"""Why a job that has failed is not to blame, or shall have another try; empty: it has failed. It gets to know
+where the job's ranks ran, and since when."""
+
+
+def blame_job(job: JobId, workers: Sequence[Span], since_s: float) -> str:
+    """A job that has failed has failed."""
+    return ""
+
+
+def ignore_straggler(found: HeldUp) -> None:
+    """Does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """Handed to each job."""
+
+    machine: Machine
+    ports: PortReservations
+    timing: Timing
+    occupancy: GpuOccupancy
+    emit: Callable[[Event], None]
+    watch: Callable[[RunningReplica, JobId, int], None]
+    """Has news of a replica brought to its job: by job and rank."""
+    later: Callable[[Callable[[], None]], None]
+    """Does something once all that was said so far is durable."""
+    on_result: Callable[[JobId, str], None] | None = None
+    directory_pool: DirectoryPool | None = None
+    excuse: FailureAttribution = blame_job
+    held_up: Callable[[HeldUp], None] = ignore_straggler
+    """Is told of jobs that some of their ranks hold up, or that hang."""
+    ranks: RankRules = field(default_factory=RankRules)

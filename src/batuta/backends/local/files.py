@@ -1,0 +1,188 @@
+"""Files in folders that a job may write to, read, created and removed without blocking the engine.
+
+Small files are read and replaced as a whole. A FIFO in the place of a file would block the engine for as long
+as the job likes, so only regular files are read, and opening never waits.
+
+A folder that is no longer needed is renamed into the trash, which is one step, and removed by a thread
+(`TrashCollector`). Folders for new jobs are created ahead of time (`DirectoryPool`): creating them takes the
+engine's thread longer than anything else that a start needs of the disk, and a rename is a single step. When
+the pool is empty, a start creates its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import shutil
+import stat
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from batuta.engine.fence import Fence
+
+
+Place: TypeAlias = Path | str
+_LARGEST_BYTES = 16 * 2**20
+
+
+class UnreadableFile(OSError):
+    """There is something, but no regular file, or one that is too large to be what it should be."""
+
+
+def read_small(path: Place, most_bytes: int = _LARGEST_BYTES) -> bytes:
+    """What is in a regular file. OSError when there is none."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+            raise UnreadableFile(f"no regular file of at most {most_bytes} bytes: {path}")
+        return os.read(file, found.st_size)
+    finally:
+        os.close(file)
+
+
+def write_small(path: Place, data: bytes) -> None:
+    """Writes a file that only its owner can read. OSError when the disk does not let us."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    file = os.open(path, flags, 0o600)
+    try:
+        write_all(file, data)
+    finally:
+        os.close(file)
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Writes all of it into an open file."""
+    while data:
+        data = data[os.write(file, data) :]
+
+
+def read_json(path: Place) -> Any:
+    """What is in a file; None when nothing is that makes sense."""
+    try:
+        return json.loads(read_small(path))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def write_json(path: Place, value: Any) -> None:
+    """Replaces a file as a whole. OSError when the disk does not let us; then the old one stays."""
+    draft = f"{path}.new"
+    write_small(draft, f"{json.dumps(value)}\n".encode())
+    os.replace(draft, path)
+
+
+REMOVAL_PART = "removal of old files"
+
+
+def move_to_trash(root: Path, folder: Path) -> None:
+    """Takes a folder out of sight; nothing happens when it is not there."""
+    place = root / "trash"
+    try:
+        _rename(folder, place)
+    except FileNotFoundError:
+        # The folder is not there, or the trash is not there yet.
+        if folder.exists():
+            with contextlib.suppress(OSError):
+                place.mkdir(mode=0o700)
+                _rename(folder, place)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _rename(folder: Path, place: Path) -> None:
+    os.rename(folder, place / secrets.token_hex(8))
+
+
+class TrashCollector:
+    """Tidies up below a root in a thread of its own: does what it is told, then empties the trash."""
+
+    def __init__(self, root: Path, fence: Fence) -> None:
+        self._place = root / "trash"
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._tasks.put(_nothing)  # for what a former server has left
+        self._fence = fence
+        self._thread = self._fence.start(REMOVAL_PART, self._run)
+
+    def call(self, task: Callable[[], None] | None = None) -> None:
+        """Has something done, if there is more to do than to empty the trash."""
+        self._tasks.put(task or _nothing)
+
+    def close(self, within_s: float = 5.0) -> None:
+        """Ends when all is done, or later; what is left then is the next server's."""
+        self._tasks.put(None)
+        self._thread.join(within_s)
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._do_all()
+            with contextlib.suppress(OSError):
+                for name in os.listdir(self._place):
+                    shutil.rmtree(self._place / name, ignore_errors=True)
+
+    def _do_all(self) -> bool:
+        """Waits for tasks and does all that are there; whether the last one is among them."""
+        task = self._tasks.get()
+        while task is not None:
+            # A folder that stays is harmless.
+            with self._fence.around(REMOVAL_PART):
+                task()
+            try:
+                task = self._tasks.get_nowait()
+            except queue.Empty:
+                return False
+        return True
+
+
+def _nothing() -> None:
+    pass
+
+
+_AHEAD = 16
+_INSIDE = ("", "/runs", "/runs/0", "/runs/0/0", "/logs", "/checkpoints", "/work")
+"""What the first run of a job with one replica needs (job_files.py)."""
+
+
+class DirectoryPool:
+    """Gives out folders that have no name yet. `later` has something done in another thread."""
+
+    def __init__(self, root: Path, later: Callable[[Callable[[], None]], None]) -> None:
+        self._root = root
+        self._place = root / "blank"
+        self._later = later
+        self._ready: deque[str] = deque()
+        later(self._begin)
+
+    def take(self, folder: Path) -> bool:
+        """Makes a folder with all that a new job's has; False when it is there already, or cannot be had."""
+        try:
+            blank = self._ready.popleft()
+        except IndexError:
+            return False
+        self._later(self._make)
+        try:
+            os.rename(blank, folder)
+        except OSError:
+            return False  # the next server throws it away
+        return True
+
+    def _begin(self) -> None:
+        move_to_trash(self._root, self._place)  # a former server's
+        for _ in range(_AHEAD):
+            self._make()
+
+    def _make(self) -> None:
+        blank = f"{self._place}/{secrets.token_hex(8)}"
+        with contextlib.suppress(OSError):  # no room: the start that needs it will say so
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(self._place, 0o700)
+            for name in _INSIDE:
+                os.mkdir(blank + name, 0o700)
+            self._ready.append(blank)

@@ -1,0 +1,241 @@
+"""Drives all jobs of this machine, and recovers those that a former server left on disk."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from batuta.backends.local import processes
+from batuta.backends.local.context import GpuOccupancy, Timing, gpus_of
+from batuta.backends.local.job_files import JobFiles, read_record
+from batuta.backends.local.job_run import JobRun
+from batuta.backends.local.live_run import LiveRun
+from batuta.backends.local.watch import RunnerEvent
+from batuta.core.cluster import Placement
+from batuta.core.job import JobId
+from batuta.core.job_table import Phase
+from batuta.core.world import World
+from batuta.engine.fence import Fence
+from batuta.prediction import fit_together
+
+_log = logging.getLogger(__name__)
+REPORTS_PART = "progress reports"
+"""A job runs on when what it reports cannot be measured."""
+
+
+class JobManager:
+    """Drives jobs: those that leave first, then those that wait for what they leave."""
+
+    def __init__(
+        self, occupancy: GpuOccupancy, timing: Timing, is_ready: Callable[[], bool], fence: Fence
+    ) -> None:
+        self.runs: dict[JobId, JobRun] = {}
+        """Of every living job that was ever wanted to run."""
+        self.owners: dict[str, tuple[JobId, int]] = {}
+        """By run id: job and rank."""
+        self._occupancy = occupancy
+        self._timing = timing
+        self._is_ready = is_ready
+        self._fence = fence
+        self._active: dict[JobId, JobRun] = {}
+        """Those with something to do, in the order in which it was asked for."""
+        self._dirty: set[JobId] = set()
+        self._heard: dict[tuple[JobRun, LiveRun, int], None] = {}
+        """Replicas of which there was news, to be looked at once however much there was."""
+        self._poll_s = self._look_s = -math.inf
+
+    def touch(self, job_run: JobRun) -> None:
+        """Something else is wanted of a job."""
+        self._active[job_run.job.id] = job_run
+        self._dirty.add(job_run.job.id)
+
+    def hear(self, news: RunnerEvent) -> None:
+        """Something has happened to a replica."""
+        job, rank = self.owners.get(news.run_id, ("", -1))
+        if news.ended:
+            self.owners.pop(news.run_id, None)
+        job_run = self.runs.get(job)
+        run = None if job_run is None else job_run.run
+        if job_run is not None and run is not None and run.record.run_id(rank) == news.run_id:
+            self._heard[job_run, run, rank] = None
+            self._dirty.add(job)
+
+    def take_from_others(self, given: Mapping[JobId, Placement]) -> None:
+        """Who wants GPUs that are given to another has lost them before, to a failure of the GPU say."""
+        for job, placement in given.items():
+            gpus, share = gpus_of(placement), self.runs[job].job.share
+            for other in self._active.values():
+                if other.wanted is None or other.job.id in given or (share and other.job.share):
+                    continue
+                if gpus & gpus_of(other.wanted):
+                    other.wanted = None
+                    self._dirty.add(other.job.id)
+
+    def next_s(self) -> float:
+        """When something is to be done even if nothing happens until then."""
+        if not self._active:
+            return math.inf
+        first_s = min(job_run.due_s for job_run in self._active.values())
+        if any(job_run.run is not None for job_run in self._active.values()):
+            first_s = min(first_s, self._poll_s, self._look_s)
+        return first_s
+
+    def drive(self, now_s: float) -> None:
+        """Drives all jobs for which something has happened or a time has come."""
+        looks, polls = now_s >= self._look_s, now_s >= self._poll_s
+        heard, self._heard = self._heard, {}
+        dirty, self._dirty = self._dirty, set()
+        # An unexpected error ends one job, and not all.
+        for job_run, run, rank in heard:
+            try:
+                run.look(rank)
+            except Exception as error:
+                self._give_up(job_run, now_s, error)
+        if polls:
+            self._read_reports(now_s)
+        for job_run in list(self._active.values()):
+            try:
+                if job_run.run is not None and looks:
+                    job_run.run.look_at_all()
+                if job_run.run is not None and polls:
+                    with self._fence.around(REPORTS_PART):
+                        job_run.poll(now_s)
+                if looks or job_run.job.id in dirty or job_run.due_s <= now_s:
+                    job_run.drive(now_s)
+            except Exception as error:
+                self._give_up(job_run, now_s, error)
+        if looks:
+            self._look_s = now_s + self._timing.look_s
+        if polls:
+            self._poll_s = now_s + self._timing.poll_s
+        ready = self._is_ready()
+        for job_run in list(self._active.values()):
+            try:
+                if ready and job_run.needs_start and self._is_free(job_run):
+                    job_run.start(now_s)
+            except Exception as error:
+                self._give_up(job_run, now_s, error)
+            self._retire(job_run)
+
+    def _read_reports(self, now_s: float) -> None:
+        """Reads what all jobs report, and fits their curves side by side: one by one it takes far longer."""
+        meters = []
+        for job_run in list(self._active.values()):
+            if job_run.run is not None:
+                with self._fence.around(REPORTS_PART):
+                    meters.append(job_run.read(now_s))
+        with self._fence.around(REPORTS_PART):
+            fit_together(meters)
+
+    def _give_up(self, job_run: JobRun, now_s: float, error: Exception) -> None:
+        _log.error(
+            "job %s is given up: something went wrong that should not",
+            job_run.job.id,
+            exc_info=error,
+            extra={"job": job_run.job.id},
+        )
+        job_run.give_up(now_s, error)
+
+    def close(
+        self, now_s: float, within_s: float, clock: Callable[[], float], wait: Callable[[float], object]
+    ) -> None:
+        """Stops all that runs, so that a next server finds it stopped; after `within_s` without grace."""
+        for job_run in self._active.values():
+            job_run.is_closing = True  # also those that were just about to start
+        running = [job_run for job_run in self._active.values() if job_run.run is not None]
+        for job_run in running:
+            self.touch(job_run)
+        give_up_s, was_killed = now_s + within_s, False
+        while True:
+            self.drive(now_s)
+            if not any(job_run.run is not None for job_run in running):
+                return
+            if now_s >= give_up_s:
+                if was_killed:
+                    return
+                give_up_s, was_killed = now_s + self._timing.overdue_s, True
+                for job_run in running:
+                    job_run.kill(now_s)
+            wait(min(give_up_s, self.next_s()))
+            now_s = clock()
+
+    def _is_free(self, job_run: JobRun) -> bool:
+        """Whether the GPUs that a job wants are free, or used only by shares that stay beside its share."""
+        assert job_run.wanted is not None
+        others = (self.runs[job] for job in self._occupancy.on(job_run.wanted))
+        return all(
+            job_run.job.share is not None and other.job.share is not None and not other.is_going
+            for other in others
+        )
+
+    def _retire(self, job_run: JobRun) -> None:
+        if job_run.is_over:
+            self.runs.pop(job_run.job.id, None)
+        if job_run.run is None and not job_run.needs_start and (job_run.is_over or not job_run.is_ending):
+            self._active.pop(job_run.job.id, None)
+
+
+_WITHIN_S = 15.0
+_UNSETTLED = frozenset((Phase.STARTING, Phase.RESIZING))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedJob:
+    """What the World says of a living job."""
+
+    placement: Placement | None
+    phase: Phase
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do for it, unless something of it runs."""
+        return self.placement is None and self.phase is not Phase.STOPPING
+
+
+def expected_jobs(world: World) -> dict[JobId, ExpectedJob]:
+    """What `resume` wants to know, from a World that was recovered."""
+    jobs = world.jobs
+    return {
+        job: ExpectedJob(placement, jobs.phase_of(row))
+        for row, (job, placement) in enumerate(zip(jobs.ids, jobs.placements, strict=True))
+    }
+
+
+def recover(job_run: JobRun, files: JobFiles, held: ExpectedJob, now_s: float) -> None:
+    """Brings a job's run state to where the last server left it; to drive it does the rest.
+
+    The World was durable before any command was carried out: what it says is wanted. What runs is on disk,
+    and so is how it ended, if it did.
+    """
+    job_run.is_ending = held.phase is Phase.STOPPING
+    job_run.wanted = None if job_run.is_ending else held.placement
+    numbers = files.run_numbers()
+    clear_runs(files, numbers[:-1])
+    record = read_record(files, numbers[-1]) if numbers else None
+    if held.phase is Phase.BROKEN:
+        # It has lost GPUs, and the scheduler has not decided yet what to do about it.
+        job_run.wanted = None if record is None else record.placement
+    job_run.remember(now_s, record)
+    if record is not None:
+        job_run.adopt(LiveRun.find(files, record), is_announced=held.phase not in _UNSETTLED)
+    else:
+        clear_runs(files, numbers[-1:])  # nothing was started: its record was not even written
+
+
+def clear_runs(files: JobFiles, numbers: Iterable[int]) -> None:
+    """Kills the processes of runs that are not wanted any more, and discards the runs."""
+    numbers = list(numbers)
+    found = [folder for number in numbers for folder in files.run(number).glob("[0-9]*")]
+    alive = [replica for folder in found if (replica := processes.adopt(folder)) is not None]
+    for replica in alive:
+        processes.kill(replica)
+    give_up = time.monotonic() + _WITHIN_S
+    while any(replica.is_running for replica in alive) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    for folder in found:
+        processes.clean_up(folder)
+    for number in numbers:
+        files.discard_run(number)

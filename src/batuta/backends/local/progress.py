@@ -1,0 +1,272 @@
+"""What a job reports, from its files to the engine: new lines in, measured speed and progress out.
+
+Beside `progress.jsonl`, Voda's per-epoch CSV is read where a script that was written for Voda leaves one.
+That is the file that `VODA_METRICS_CSV` in the task's `envs` names (relative to its working directory), or
+else the first `*.csv` in `$BATUTA_CHECKPOINT_DIR`, or beside it in the job's folder, whose first line has
+`epoch` and `epoch_time_sec`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from batuta.backends.local.job_files import JobFiles
+from batuta.backends.local.replica_plan import workdir_of
+from batuta.core.cluster import NodeName, Placement
+from batuta.core.event import JobProgressed
+from batuta.core.job import Job
+from batuta.engine.checkpoints import CheckpointWatch
+from batuta.engine.report_meter import ReportMeter, sample_of
+from batuta.engine.stragglers.rank_watch import RankRules, RankWatch
+from batuta.prediction import Run, Sample, SpeedMeter, replay
+from batuta.spec.progress import ProgressReport, parse_line, parse_voda_csv
+from batuta.spec.task import Task
+from batuta.spec.task_resources import rank_settings
+
+_MOST_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TailPosition:
+    """How far a file has been read. Kept in the journal, it spares a new server what the old one has read."""
+
+    inode: int = 0
+    offset: int = 0
+
+
+class ProgressTail:
+    """Yields each complete line of a file once, as the file grows; starts again when it is replaced or cut.
+
+    One poll of a file that has not changed is one `stat`. A poll reads at most `most_bytes`; a line longer
+    than that is left out and counted in `skipped_bytes`.
+    """
+
+    def __init__(
+        self, path: Path, position: TailPosition | None = None, most_bytes: int = _MOST_BYTES
+    ) -> None:
+        self.position = position or TailPosition()
+        self.skipped_bytes = 0
+        self._path = path
+        self._most_bytes = most_bytes
+        self._in_long_line = False
+
+    def poll(self, *, at_end: bool = False) -> list[str]:
+        """The new lines. `at_end`: nothing more will be written, so the last line may lack its newline."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            return []
+        if found.st_ino != self.position.inode:
+            rest = self._rest_of_rotated()
+            if rest:
+                return rest
+            self._go_to(found.st_ino, 0)
+        elif found.st_size < self.position.offset:
+            self._go_to(found.st_ino, 0)
+        if found.st_size == self.position.offset:
+            return []
+        return self._read(self._path, at_end=at_end)
+
+    def _rest_of_rotated(self) -> list[str]:
+        """What is unread of the file that had our name before, if it was moved to `.1`."""
+        rotated = self._path.with_name(self._path.name + ".1")
+        return self._read(rotated, at_end=True) if self.position.inode else []
+
+    def _read(self, path: Path, *, at_end: bool) -> list[str]:
+        try:
+            # A job may put anything in its place: a FIFO would wait for a writer.
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            return []
+        try:
+            if os.fstat(file).st_ino != self.position.inode:
+                return []  # replaced this instant: next time
+            data = os.pread(file, self._most_bytes, self.position.offset)
+        except OSError:
+            return []  # a folder, or the disk is broken
+        finally:
+            os.close(file)
+        whole = data.rfind(b"\n") + 1
+        if at_end and len(data) < self._most_bytes:
+            whole = len(data)
+        if whole == 0:
+            if len(data) == self._most_bytes:
+                self._skip(len(data))
+            return []
+        self._go_to(self.position.inode, self.position.offset + whole, in_long_line=self._in_long_line)
+        lines = data[:whole].decode("utf-8", "replace").removesuffix("\n").split("\n")
+        if self._in_long_line:
+            self.skipped_bytes += len(lines.pop(0))
+            self._in_long_line = False
+        return lines
+
+    def _skip(self, count: int) -> None:
+        self._go_to(self.position.inode, self.position.offset + count, in_long_line=True)
+        self.skipped_bytes += count
+
+    def _go_to(self, inode: int, offset: int, *, in_long_line: bool = False) -> None:
+        self.position = TailPosition(inode, offset)
+        self._in_long_line = in_long_line
+
+
+CSV_VARIABLE = "VODA_METRICS_CSV"
+_LARGEST_BYTES = 4 * 2**20
+_EVERY_S, _SELDOM_S = 2.0, 30.0
+"""Epochs are long, and to look into folders is dear: the longer nothing was found, the less often."""
+_MOST_ENTRIES = 2000
+
+
+class VodaSource:
+    """Yields each row once. Costs nothing where there is no such file, but a look into two folders."""
+
+    def __init__(self, files: JobFiles, task: Task) -> None:
+        named = dict(task.envs).get(CSV_VARIABLE)
+        self._path = workdir_of(task, files) / named if named else None
+        self._folders = () if named else (files.checkpoints, files.folder)
+        self._look_s = 0.0
+        self._pause_s = _EVERY_S
+        self._seen: tuple[int, int] | None = None
+        self._rows = 0
+
+    def poll(self, now_s: float, *, at_end: bool = False) -> Sequence[ProgressReport]:
+        """The rows that are new."""
+        if now_s < self._look_s and not at_end:
+            return ()
+        if self._path is None:
+            self._pause_s = min(self._pause_s * 1.5, _SELDOM_S)
+            self._path = next((path for path in self._candidates() if _is_voda(path)), None)
+        if self._path is None:
+            self._look_s = now_s + self._pause_s
+            return ()
+        self._look_s = now_s + _EVERY_S
+        return self._read(self._path, at_end=at_end)
+
+    def _read(self, path: Path, *, at_end: bool) -> Sequence[ProgressReport]:
+        try:
+            found = path.stat()
+            seen = (found.st_mtime_ns, found.st_size)
+            if (seen == self._seen and not at_end) or not _is_readable(found):
+                return ()
+            data = path.read_bytes()
+        except OSError:
+            return ()
+        self._seen = seen
+        local = datetime.now().astimezone().tzinfo
+        assert local is not None
+        reports = parse_voda_csv(data, timezone=local, final=at_end).reports
+        if len(reports) < self._rows:
+            self._rows = 0  # another file has its name now
+        fresh, self._rows = reports[self._rows :], len(reports)
+        return fresh
+
+    def _candidates(self) -> Iterator[Path]:
+        for folder in self._folders:
+            try:
+                with os.scandir(folder) as entries:
+                    names = [entry.name for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False)]
+            except OSError:
+                continue
+            yield from (folder / name for name in sorted(names) if name.endswith(".csv"))
+
+
+def _is_voda(path: Path) -> bool:
+    try:
+        if not _is_readable(path.stat()):
+            return False
+        with open(path, "rb") as file:
+            header = file.readline(4096).decode("utf-8-sig", "replace")
+    except OSError:
+        return False
+    return {"epoch", "epoch_time_sec"} <= {cell.strip().strip('"') for cell in header.split(",")}
+
+
+def _is_readable(found: os.stat_result) -> bool:
+    """Whether to read it ends, and soon: a FIFO would wait for a writer."""
+    return stat.S_ISREG(found.st_mode) and found.st_size <= _LARGEST_BYTES
+
+
+_MOST_READS = 64
+"""Pieces of a long file per poll: a server that starts again catches up bit by bit."""
+_LONG_BEFORE_S = 60.0
+"""What is so much older than a run is of no run: more than a clock may be off."""
+
+
+class ProgressFeed:
+    """Reads one job's reports once each, and measures the job by them."""
+
+    def __init__(self, files: JobFiles, task: Task, job: Job, ranks: RankRules = RankRules()) -> None:  # noqa: B008
+        self.ranks = RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels))))
+        self._reports = ReportMeter(job)
+        self._tail = ProgressTail(files.progress)
+        self._voda = VodaSource(files, task)
+        self.checkpoints = CheckpointWatch(job.id)
+
+    @property
+    def meter(self) -> SpeedMeter:
+        return self._reports.meter
+
+    def remember(self, past: Sequence[Run], now_s: float) -> None:
+        """Feeds the meter anew with all that was reported so far, after a restart of the server."""
+        reports = list(self._read(now_s, at_end=False))
+        # A report without a time says how far the job was, and nothing any more about speed.
+        time_s = min(run.began_s for run in past) - _LONG_BEFORE_S
+        samples = []
+        for report in reports:
+            time_s = time_s if report.time_s is None else report.time_s
+            samples.append(_sample(report, time_s))
+        replay(self.meter, past, samples)
+        if any(report.time_s is None for report in reports):
+            # Nor when the present run had started up: the next report must not count as its first.
+            self.meter.transitions.progressed(-math.inf)
+
+    def began(
+        self, time_s: float, number: int, placement: Placement, places: Sequence[NodeName] = ()
+    ) -> None:
+        """A run begins, or has been going on since then; `places`: the node of each replica, if known."""
+        self.checkpoints.began(number)
+        self._reports.began(time_s, placement.size or 1, len(placement.nodes))
+        self.ranks.began(places, placement.nodes, number)
+
+    def ended(self, time_s: float) -> None:
+        self._reports.ended(time_s)
+
+    def asked(self, time_s: float) -> None:
+        """A checkpoint was asked for; what is made from now on counts."""
+        self.meter.transitions.asked(time_s)
+        self.checkpoints.asked()
+
+    def read(self, now_s: float, *, at_end: bool = False) -> None:
+        """Reads what is new."""
+        reports = list(self._read(now_s, at_end=at_end))
+        for report in reports:
+            self.ranks.hear(report, now_s)
+        if reports:
+            self._reports.add([_sample(report, now_s) for report in reports])
+
+    def poll(self, now_s: float, *, at_end: bool = False) -> JobProgressed | None:
+        """The same, and an event when it is worth one: at the end of a run, whatever is new."""
+        self.read(now_s, at_end=at_end)
+        return self._reports.news(now_s, at_last=at_end)
+
+    def _read(self, now_s: float, *, at_end: bool) -> Iterator[ProgressReport]:
+        for _ in range(_MOST_READS):
+            lines = self._tail.poll(at_end=at_end)
+            for line in lines:
+                report = parse_line(line) if line else None
+                if report is not None:
+                    self.checkpoints.hear(report, now_s if report.time_s is None else report.time_s)
+                    yield report
+            if not lines:
+                break
+        yield from self._voda.poll(now_s, at_end=at_end)
+
+
+def _sample(report: ProgressReport, now_s: float) -> Sample:
+    """Made when the report says, or when it was read where it does not."""
+    return sample_of(report, now_s if report.time_s is None else report.time_s)

@@ -1,0 +1,369 @@
+"""Projections: a fork of the World that the engine runs ahead on simulated machines, job by job.
+
+Jobs that run go on where they are, jobs that wait keep waiting, and time passes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from batuta.backends.sim.backend import SimBackend
+from batuta.backends.sim.failures import FailureRecord
+from batuta.backends.sim.forecast.sampling import believed_left_s
+from batuta.backends.sim.recorder import Contention, Recorder, attained_gpu_s
+from batuta.backends.sim.workload import SimJob
+from batuta.core import event as ev
+from batuta.core.apply import apply
+from batuta.core.cluster import Node
+from batuta.core.curve import SpeedCurve
+from batuta.core.decide import SchedulerProfile
+from batuta.core.event import Event, JobEnded, JobFound, JobInterrupted, JobSubmitted, NodeLost, Planned
+from batuta.core.job import NO_RESTART_S, DesiredState, Job, JobId, JobState
+from batuta.core.job_events import never_fits
+from batuta.core.job_table import Phase
+from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start
+from batuta.core.world import World
+from batuta.engine.journal import JournaledWorld, NoJournal
+from batuta.engine.loop import Cadence, Engine
+from batuta.engine.observers import Observer
+from batuta.engine.ports import Backend
+
+
+class MeasuredJob(NamedTuple):
+    """The measured speed and start time of a job."""
+
+    curve: SpeedCurve
+    restart_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalEvents:
+    """External events during a projection, in the order of time."""
+
+    arrivals: Sequence[SimJob] = ()
+    script: Sequence[ev.Event] = ()
+    """Changes by users and administrators: quota, requests, new nodes."""
+    failures: Sequence[FailureRecord] = ()
+
+
+NO_EVENTS = ExternalEvents()
+
+
+def fork_at(world: World, now_s: float) -> World:
+    """A fork of the World at this time, without finished jobs, which a projection does not need."""
+    fork = world.fork()
+    fork.past.clear()
+    apply(fork, ev.TimePassed(max(now_s, fork.now_s), cause="fork"))
+    return fork
+
+
+def backend_of(
+    fork: World,
+    left_s: Mapping[JobId, float],
+    external: ExternalEvents = NO_EVENTS,
+    decides_at_once: bool = True,
+    measured: Mapping[JobId, MeasuredJob] | None = None,
+) -> SimBackend:
+    """A simulated backend that continues from the state of the fork; `left_s` is each job's true work left.
+
+    `measured` has the true speed and start time of jobs where the World's are estimates. `decides_at_once`
+    lets the first cycle run at once, for events that no cycle has seen yet.
+    """
+    now_s, jobs = fork.now_s, fork.jobs
+    nodes = [*fork.nodes.nodes, *_nodes_to_come(external.script)]
+    script = [*_opening(fork, decides_at_once), *external.script, *_releases(fork), *_trial_ends(fork)]
+    script.sort(key=lambda event: event.time_s)
+    backend = SimBackend(external.arrivals, nodes, failures=external.failures, script=script, now_s=now_s)
+    begun_s, resized_s = jobs.last_start_s, jobs.last_resize_s
+    for row, job in enumerate(jobs.jobs):
+        phase, placement = jobs.phase_of(row), jobs.placements[row]
+        curve, restart_s = (measured or {}).get(job.id) or (job.curve, float(jobs.restart_s[row]))
+        saves = job.restartable or job.id in jobs.checkpoints
+        known = job if saves == job.restartable else replace(job, restartable=saves)
+        sim = SimJob(as_simulated(known, believed_left_s(fork, row), restart_s), left_s[job.id], curve)
+        last_s = max(_or_zero(begun_s[row]), _or_zero(resized_s[row]))
+        ran_s = _ran_s(fork, row) if job.time_limit_s is not None else 0.0
+        if phase is Phase.STOPPING:
+            continue
+        if placement is None or phase is Phase.BROKEN:
+            # A broken job makes no progress until the next cycle gives it whole GPUs.
+            backend.adopt(sim, None, begun_s=now_s, ran_s=ran_s)
+        elif phase is Phase.RUNNING:
+            backend.adopt(sim, placement, begun_s=last_s, ran_s=ran_s)
+        else:
+            ready_s = last_s + sim.job.restart_s
+            backend.adopt(sim, placement, begun_s=last_s, ready_s=ready_s, ran_s=ran_s)
+    return backend
+
+
+def _ran_s(fork: World, row: int) -> float:
+    """How long a job has run so far."""
+    jobs = fork.jobs
+    since_s = 0.0 if jobs.placements[row] is None else fork.now_s - float(jobs.anchor_s[row])
+    return since_s + float(jobs.run_s[row])
+
+
+def as_simulated(job: Job, believed_s: float, restart_s: float) -> Job:
+    """The job as the simulated machines know it.
+
+    A job that cannot be restarted still starts once; that time is not known and counts as 0.
+    """
+    known_s = 0.0 if restart_s >= NO_RESTART_S else restart_s
+    return replace(job, work_s=believed_s, restart_s=known_s)
+
+
+def _opening(fork: World, decides_at_once: bool) -> list[ev.Event]:
+    """What is about to happen: ends that are under way, and a decision that may be due."""
+    found: list[ev.Event] = [
+        ev.JobEnded(fork.now_s, job.id, JobState.CANCELLED)
+        for row, job in enumerate(fork.jobs.jobs)
+        if fork.jobs.phase_of(row) is Phase.STOPPING
+    ]
+    return [*found, ev.TimePassed(fork.now_s, cause="fork")] if decides_at_once else found
+
+
+def _releases(fork: World) -> list[ev.Event]:
+    """The times at which the backoff of jobs and the exclusion of nodes end."""
+    times = {time_s for time_s in fork.jobs.not_before_s.tolist() if time_s > fork.now_s}
+    times |= {avoided.until_s for avoided in fork.avoided.values() if avoided.until_s > fork.now_s}
+    return [ev.TimePassed(time_s, cause="release") for time_s in sorted(times)]
+
+
+def _trial_ends(fork: World) -> list[ev.Event]:
+    """The latest times at which trial runs end: the job is queued, or done if it was a trial only."""
+    found: list[ev.Event] = []
+    for job_id, measured in fork.trials.items():
+        row = fork.jobs.row(job_id)
+        plan = fork.jobs.jobs[row].trial
+        if plan is None or fork.jobs.wish_of(row) is not DesiredState.TRY:
+            continue
+        end_s = max(fork.now_s, fork.jobs.jobs[row].submit_s + plan.budget_s)
+        if plan.only:
+            found.append(ev.JobEnded(end_s, job_id, JobState.SUCCEEDED, cause="trial"))
+        elif not never_fits(measured, plan.sizes):
+            found.append(ev.JobWished(end_s, job_id, DesiredState.RUN, cause="trial"))
+    return found
+
+
+def _nodes_to_come(script: Sequence[ev.Event]) -> list[Node]:
+    return [event.node for event in script if isinstance(event, ev.NodeAdded)]
+
+
+def _or_zero(time_s: float) -> float:
+    return 0.0 if math.isnan(time_s) else float(time_s)
+
+
+_CLOCK_EVERY = 16
+"""Engine steps between two readings of the CPU clock."""
+_COARSER = 1.2
+_NEAR_S = 600.0
+"""The precision is never finer than at this distance."""
+
+
+class ProjectionBackend(Backend, Protocol):
+    """A simulated backend that also knows how long a job takes alone."""
+
+    def alone_s(self, job: JobId, gpus: float) -> float: ...
+
+
+@dataclass(slots=True)
+class Projection:
+    """What happens to the jobs. A job that does not start or end within the projection is missing."""
+
+    now_s: float
+    """When it began."""
+    until_s: float = 0.0
+    """When it ended."""
+    start_s: dict[JobId, float] = field(default_factory=dict)
+    """When jobs without GPUs get them for the first time."""
+    end_s: dict[JobId, float] = field(default_factory=dict)
+    wait_s: dict[JobId, float] = field(default_factory=dict)
+    """How long each job is without GPUs, from the beginning on."""
+    gpu_s: dict[JobId, float] = field(default_factory=dict)
+    """GPU-seconds held by jobs that ended, from the beginning on."""
+    fairness: dict[JobId, float] = field(default_factory=dict)
+    """Finish-time fairness ρ from the beginning on: time taken over that of a fair share of the cluster."""
+    restarts_of: dict[JobId, int] = field(default_factory=dict)
+    """Starts after the first one, resizes and migrations; jobs without any are missing."""
+    preemptions: int = 0
+    cycles: int = 0
+    used_gpu_s: float = 0.0
+    offered_gpu_s: float = 0.0
+    truncated: bool = False
+    """Whether it stopped before all awaited jobs ended: at its horizon, or out of CPU time."""
+
+    @property
+    def restarts(self) -> int:
+        return sum(self.restarts_of.values())
+
+    @property
+    def utilisation(self) -> float:
+        return self.used_gpu_s / self.offered_gpu_s if self.offered_gpu_s else 0.0
+
+
+class ProjectionWatcher(Observer):
+    """A watcher of the engine that fills a Future."""
+
+    def __init__(
+        self, world: World, projection: Projection, recorder: Recorder | None, awaited: set[JobId]
+    ) -> None:
+        self._future = projection
+        self._recorder = recorder
+        self.awaited = awaited
+        """The jobs that have not ended yet."""
+        self.born_s = dict.fromkeys(world.jobs.ids, projection.now_s)
+        """Since when each job is observed."""
+        self._waits_since: dict[JobId, float] = {
+            job: projection.now_s
+            for job, placement in zip(world.jobs.ids, world.jobs.placements, strict=True)
+            if placement is None
+        }
+        begun_s = world.jobs.first_start_s.tolist()
+        self._had_run = {
+            job for job, first_s in zip(world.jobs.ids, begun_s, strict=True) if not math.isnan(first_s)
+        }
+        self._attained_gpu_s = {
+            job: attained_gpu_s(world, row, projection.now_s) for row, job in enumerate(world.jobs.ids)
+        }
+
+    def saw(self, world: World, event: Event) -> None:
+        if isinstance(event, Planned):
+            self._planned(event.time_s, event.plan)
+        elif isinstance(event, JobEnded):
+            self._ended(world, event)
+        elif isinstance(event, JobSubmitted):
+            self.born_s[event.job.id] = self._waits_since[event.job.id] = event.time_s
+        elif isinstance(event, JobFound):
+            self._add_wait(event.job, event.time_s)
+        elif isinstance(event, NodeLost | JobInterrupted):
+            for job, placement in zip(world.jobs.ids, world.jobs.placements, strict=True):
+                if placement is None:
+                    self._waits_since.setdefault(job, event.time_s)
+
+    def _planned(self, time_s: float, plan: Plan) -> None:
+        projection = self._future
+        for command in plan.commands:
+            job = command.job
+            if isinstance(command, Start):
+                if job in projection.start_s or job in self._had_run:
+                    self._count_restart(job)
+                projection.start_s.setdefault(job, time_s)
+                self._add_wait(job, time_s)
+            elif isinstance(command, Resize | Migrate):
+                self._count_restart(job)
+                self._add_wait(job, time_s)
+            elif isinstance(command, Preempt):
+                projection.preemptions += 1
+                self._waits_since.setdefault(job, time_s)
+
+    def _count_restart(self, job: JobId) -> None:
+        counts = self._future.restarts_of
+        counts[job] = counts.get(job, 0) + 1
+
+    def _add_wait(self, job: JobId, time_s: float) -> None:
+        since_s = self._waits_since.pop(job, None)
+        if since_s is not None:
+            self._future.wait_s[job] = self._future.wait_s.get(job, 0.0) + time_s - since_s
+
+    def _ended(self, world: World, event: JobEnded) -> None:
+        projection, job, over = self._future, event.job, world.past.get(event.job)
+        # The backend may report the end of a job late.
+        end_s = event.time_s if over is None else over.end_s
+        self._add_wait(job, end_s)
+        self.awaited.discard(job)
+        projection.end_s[job] = end_s
+        projection.wait_s.setdefault(job, 0.0)
+        if over is not None:
+            projection.gpu_s[job] = over.attained_gpu_s - self._attained_gpu_s.get(job, 0.0)
+
+    def decided(self, world: World, plan: Plan) -> None:
+        self._future.cycles += 1
+        if self._recorder is not None:
+            self._recorder.look(world, plan.time_s)
+
+    def postponed(self, world: World) -> None:
+        if self._recorder is not None:
+            self._recorder.look(world, world.now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectionLimits:
+    """When a projection stops early, and how fine it is."""
+
+    horizon_s: float = math.inf
+    """Seconds ahead."""
+    cpu_s: float = math.inf
+    """The CPU clock of this thread at which it stops: an emergency limit, not the plan."""
+    precision: float = 0.0
+    """At most one scheduling cycle per this fraction of the time ahead: the near future is finer."""
+
+
+def project(
+    world: World,
+    backend: ProjectionBackend,
+    rules: SchedulerProfile,
+    cadence: Cadence,
+    awaited: Set[JobId],
+    limits: ProjectionLimits = ProjectionLimits(),  # noqa: B008  (frozen)
+    *,
+    measured: bool = False,
+) -> Projection:
+    """Runs the engine ahead until the awaited jobs have ended. It owns the World and the backend.
+
+    `measured` also computes fairness and utilisation, which takes longer.
+    """
+    projection = Projection(world.now_s)
+    recorder = Recorder(keep_segments=False) if measured else None
+    watch = ProjectionWatcher(world, projection, recorder, set(awaited))
+    state = JournaledWorld(world, NoJournal())
+    engine = Engine(state, backend, replace(rules, explains=False), watch, cadence)
+    _run(engine, projection, watch.awaited, limits)
+    projection.until_s = world.now_s
+    if recorder is not None:
+        recorder.look(world, world.now_s)
+        _measure(projection, recorder, backend, watch.born_s)
+    return projection
+
+
+def _run(engine: Engine, projection: Projection, left: set[JobId], limits: ProjectionLimits) -> None:
+    world, usual, steps = engine.world, engine.cadence, 0
+    engine.cadence = slower(usual, limits.precision * _NEAR_S)
+    while left and engine.step():
+        steps += 1
+        ahead_s = world.now_s - projection.now_s
+        slow = steps % _CLOCK_EVERY == 0 and time.thread_time() > limits.cpu_s
+        if left and (slow or ahead_s > limits.horizon_s):
+            projection.truncated = True
+            return
+        pace_s = limits.precision * ahead_s
+        if pace_s > (engine.cadence.round_s or 0.0) * _COARSER:
+            engine.cadence = slower(usual, pace_s)
+
+
+def slower(usual: Cadence, pace_s: float) -> Cadence:
+    """One scheduling cycle per `pace_s`; the usual cadence where that is slower still."""
+    if pace_s <= max(usual.round_s or 0.0, usual.min_interval_s):
+        return usual
+    return Cadence(round_s=pace_s)
+
+
+def _measure(
+    projection: Projection, recorder: Recorder, backend: ProjectionBackend, born_s: dict[JobId, float]
+) -> None:
+    line = recorder.timeline()
+    lengths = np.diff(line.time_s)
+    projection.used_gpu_s = float((line.used_gpus[:-1] * lengths).sum())
+    projection.offered_gpu_s = float((line.capacity_gpus[:-1] * lengths).sum())
+    ended = list(projection.end_s)
+    from_s, to_s = (np.array([times[job] for job in ended]) for times in (born_s, projection.end_s))
+    shares = Contention(line).shares(from_s, to_s)
+    for job, taken_s, share in zip(ended, (to_s - from_s).tolist(), shares.tolist(), strict=True):
+        fair_s = backend.alone_s(job, share)
+        if 0 < fair_s < math.inf:
+            projection.fairness[job] = taken_s / fair_s

@@ -1,1 +1,0 @@
-"""What `batuta doctor` looks at."""

@@ -1,0 +1,316 @@
+"""`batuta eta` and `batuta whatif`: simulate the cluster's future, as it is and with changes."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from batuta.cli.options import (
+    HomeOption,
+    Output,
+    OutputOption,
+    collect_problems,
+    complete_jobs,
+    complete_nodes,
+    complete_policies,
+    connect_to_server,
+    stopped_server_home,
+)
+from batuta.cli.output import (
+    DASH,
+    Column,
+    format_seconds,
+    print_json,
+    print_result,
+    print_stderr,
+    print_table,
+    spinner,
+    state_text,
+)
+from batuta.client.errors import NoServerError
+from batuta.spec.problem import InputError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from batuta.apitypes.forecasts import Change, EtaAnswer, Expected, JobChange, JobEta, WhatIfAnswer
+_SHOWN_JOBS = 20
+
+ArrivalsOption = Annotated[
+    bool, typer.Option("--arrivals/--no-arrivals", help="Whether jobs keep coming as they did lately.")
+]
+
+
+def eta(
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]", help="Id or name of a job; default: all.", autocompletion=complete_jobs
+        ),
+    ] = None,
+    arrivals: ArrivalsOption = True,
+    output: OutputOption = Output.TABLE,
+    home: HomeOption = None,
+) -> None:
+    """Tell when jobs will start and finish.
+
+    The cluster as it is now goes on in a simulation, under the policy that decides, several times with other
+    lengths of jobs, while others keep coming as they did lately. In half of these futures a job is done by
+    the first time, in nine of ten by the second; how earlier answers came true is taken into account.
+
+    Examples:
+
+      batuta eta
+
+      batuta eta resnet --no-arrivals
+    """
+    forecast = _request_eta(job, home, arrivals)
+    if output is Output.JSON:
+        print_json(forecast)
+        return
+    _print_eta(forecast)
+    if forecast.jobs:
+        print_stderr(f"under {forecast.policy}, {'; '.join(forecast.assumes)} ({forecast.runs} runs)")
+
+
+def _request_eta(job: str | None, home: Path | None, arrivals: bool) -> EtaAnswer:
+    """Return the forecast of the server; without a server, that from its journal."""
+    with spinner("looking ahead"):
+        try:
+            with connect_to_server(home) as client:
+                known = None if job is None else client.job(job).id
+                return client.eta(known, expects_arrivals=arrivals)
+        except NoServerError:
+            from batuta.apitypes.forecasts import EtaAnswer
+            from batuta.bootstrap import offline
+            from batuta.client.decoding import decode
+
+            return decode(EtaAnswer, offline.eta(stopped_server_home(home), job, expects_arrivals=arrivals))
+
+
+def _print_eta(forecast: EtaAnswer) -> None:
+    columns = (
+        Column("ID"),
+        Column("NAME", least=8),
+        Column("STATE", drop=2),
+        Column("STARTS", right=True),
+        Column("AT THE LATEST", right=True, drop=3),
+        Column("FINISHES", right=True),
+        Column("AT THE LATEST", right=True),
+        Column("", drop=1, least=10),
+    )
+    rows = [
+        (*(one.id, one.name, state_text(one.state)), *_times(forecast, one), one.why) for one in forecast.jobs
+    ]
+    print_table(columns, rows, empty="there is no job that is not over")
+
+
+def _times(forecast: EtaAnswer, one: JobEta) -> tuple[str, str, str, str]:
+    """Return start and finish, each as P50 and P90; a job that has GPUs has started."""
+    started = one.start.p50_s is not None and one.start.p50_s <= forecast.now_s
+    start = ("started", "") if started else _time_pair(forecast, one.start)
+    return (*start, *_time_pair(forecast, one.finish))
+
+
+def _time_pair(forecast: EtaAnswer, expected: Expected) -> tuple[str, str]:
+    return _time(forecast, expected.p50_s), _time(forecast, expected.p90_s)
+
+
+def _time(forecast: EtaAnswer, time_s: float | None) -> str:
+    """Return `in 12m 5s (14:05)`; without the time of day for a World whose clock begins at 0."""
+    if time_s is None:
+        return DASH
+    ahead = f"in {format_seconds(max(time_s - forecast.now_s, 0.0))}"
+    if abs(forecast.now_s - time.time()) > 7 * 86_400:
+        return ahead
+    then, now = time.localtime(time_s), time.localtime()
+    return f"{ahead} ({time.strftime('%H:%M' if then[:3] == now[:3] else '%a %H:%M', then)})"
+
+
+def whatif(
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy", "-p", help="Another policy decides.", metavar="NAME", autocompletion=complete_policies
+        ),
+    ] = None,
+    add_nodes: Annotated[
+        str, typer.Option("--add-nodes", help="Nodes join, as in 2x8:A100.", metavar="NODES")
+    ] = "",
+    quota: Annotated[
+        list[Path] | None, typer.Option("--quota", help="Quota of a file is applied.", metavar="FILE")
+    ] = None,
+    submit: Annotated[
+        list[Path] | None, typer.Option("--submit", help="A task is submitted.", metavar="TASK.yaml")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", help="GPUs of the submitted tasks, as in A100:4.", metavar="GPUS")
+    ] = None,
+    num_nodes: Annotated[
+        str | None, typer.Option("--num-nodes", help="Nodes of the submitted tasks.", metavar="N")
+    ] = None,
+    drain: Annotated[
+        list[str] | None,
+        typer.Option("--drain", help="A node is drained.", metavar="NODE", autocompletion=complete_nodes),
+    ] = None,
+    arrivals: ArrivalsOption = False,
+    seed: Annotated[int, typer.Option("--seed", help="Other luck of the jobs.", min=0)] = 0,
+    all_jobs: Annotated[
+        bool, typer.Option("--all", "-a", help="Also jobs for which little changes.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    home: HomeOption = None,
+) -> None:
+    """Tell what a change would do to every job. Nothing is changed.
+
+    The cluster as it is goes on twice in a simulation, as things are and changed, with the same luck.
+    Several changes come together; --quota, --submit and --drain may be repeated.
+
+    Examples:
+
+      batuta whatif --policy afs-l
+
+      batuta whatif --add-nodes 2x8:A100 --drain node-3
+
+      batuta whatif --submit train.yaml --gpus A100:8
+    """
+    from batuta.client.submission import Submission
+    from batuta.spec.problem import read_text
+
+    problems: list[Problem] = []
+    if (gpus or num_nodes) and not submit:
+        problems.append(Problem("--gpus and --num-nodes are for tasks", fix="add --submit TASK.yaml"))
+    overrides = {
+        "gpus": gpus,
+        "num_nodes": int(num_nodes) if num_nodes and num_nodes.isdecimal() else num_nodes,
+    }
+    texts, tasks = list[tuple[str, str]](), list[Submission]()
+    for path in quota or ():
+        with collect_problems(problems):
+            texts.append((str(path), read_text(path)))
+    for path in submit or ():
+        with collect_problems(problems):
+            tasks.append(Submission.of(path, overrides=overrides))
+    request: dict[str, Any] = {
+        "policy": policy,
+        "add_nodes": add_nodes,
+        "quota": [(name, text) for name, text in texts if text],
+        "submit": tasks,
+        "drain": drain or [],
+        "expects_arrivals": arrivals,
+        "seed": seed,
+    }
+    if not any((policy, add_nodes, quota, submit, drain)):
+        problems.append(
+            Problem("what shall be changed?", fix="--policy, --add-nodes, --quota, --submit or --drain")
+        )
+    if problems:
+        raise InputError(problems)
+    result = _request_what_if(request, home)
+    print_result(result, output, lambda found: _print_what_if(found, all_jobs))
+
+
+def _request_what_if(request: dict[str, Any], home: Path | None) -> WhatIfAnswer:
+    """Return the result of the server; without a server, that from its journal."""
+    with spinner("looking ahead twice"):
+        try:
+            with connect_to_server(home) as client:
+                return client.what_if(**request)
+        except NoServerError:
+            from batuta.apitypes.forecasts import WhatIfAnswer
+            from batuta.bootstrap import offline
+            from batuta.client.cluster_calls import what_if_body
+            from batuta.client.decoding import decode
+
+            return decode(
+                WhatIfAnswer, offline.what_if(stopped_server_home(home), dict(what_if_body(**request)))
+            )
+
+
+def _print_what_if(result: WhatIfAnswer, all_jobs: bool) -> None:
+    rows = [
+        ("mean completion time", *_change_cells(result.jct_s, format_seconds)),
+        ("mean waiting from now on", *_change_cells(result.wait_s, format_seconds)),
+        ("finish-time fairness, mean", *_change_cells(result.fairness, _hundredths)),
+        ("finish-time fairness, worst", *_change_cells(result.worst_fairness, _hundredths)),
+        (
+            "GPUs in use",
+            *_change_cells(result.utilisation, lambda value: DASH if value is None else f"{value:.0%}"),
+        ),
+        ("until all are done", *_change_cells(result.makespan_s, format_seconds)),
+        ("restarts", *_count_cells(result.restarts)),
+        ("preemptions", *_count_cells(result.preemptions)),
+    ]
+    if result.unfinished.before or result.unfinished.after:
+        rows.append(
+            ("jobs that never end", *_change_cells(result.unfinished, lambda value: f"{value or 0:.0f}"))
+        )
+    columns = (Column(""), Column("NOW", right=True), Column("CHANGED", right=True), Column("", right=True))
+    print_table(columns, rows)
+    jobs = _most_changed(result, all_jobs)
+    if jobs:
+        typer.echo("")
+        _print_job_changes(jobs)
+        if len(jobs) < len(result.jobs):
+            left = len(result.jobs) - len(jobs)
+            print_stderr(
+                f"{left} more job{'' if left == 1 else 's'}: --all shows {'it' if left == 1 else 'them'}"
+            )
+    print_stderr(f"{'; '.join(result.assumes)} ({result.runs} runs)")
+
+
+def _print_job_changes(jobs: list[JobChange]) -> None:
+    columns = (
+        *(Column("ID"), Column("NAME", drop=2, least=8)),
+        *(Column("DONE AFTER", right=True), Column("CHANGED", right=True), Column("", right=True)),
+        *(Column("WAITS", right=True, drop=1), Column("CHANGED", right=True, drop=1)),
+    )
+    rows = [
+        (
+            *(one.id, one.name, *_change_cells(one.jct_s, format_seconds)),
+            *(format_seconds(one.wait_s.before), format_seconds(one.wait_s.after)),
+        )
+        for one in jobs
+    ]
+    print_table(columns, rows)
+
+
+def _change_cells(change: Change, show: Callable[[float | None], str]) -> tuple[str, str, str]:
+    before, after = change.before, change.after
+    share = f"{after / before - 1:+.0%}" if before and after is not None and before > 0 else ""
+    return show(before), show(after), "" if share in ("+0%", "-0%") else share
+
+
+def _count_cells(change: Change) -> tuple[str, str, str]:
+    """Return counts and their difference as a number: a percentage of small counts says little."""
+    before, after = change.before, change.after
+    grown = "" if before is None or after is None else f"{after - before:+.1f}"
+    return _tenths(before), _tenths(after), "" if grown in ("+0.0", "-0.0") else grown
+
+
+def _hundredths(value: float | None) -> str:
+    return DASH if value is None else f"{value:.2f}"
+
+
+def _tenths(value: float | None) -> str:
+    return DASH if value is None else f"{value:.1f}"
+
+
+def _most_changed(result: WhatIfAnswer, all_jobs: bool) -> list[JobChange]:
+    """Return the jobs that change most, and new ones, in their order."""
+    if all_jobs:
+        return list(result.jobs)
+
+    def weight(one: JobChange) -> float:
+        before, after = one.jct_s.before, one.jct_s.after
+        if before is None or after is None:
+            return float("inf") if before is not after else 0.0
+        return abs(after - before)
+
+    chosen = {
+        one.id for one in sorted(result.jobs, key=weight, reverse=True)[:_SHOWN_JOBS] if weight(one) >= 1.0
+    }
+    return [one for one in result.jobs if one.id in chosen]

@@ -1,0 +1,503 @@
+"""`batuta up` and `batuta down`: start and stop the server of this machine."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from batuta.cli.options import (
+    HomeOption,
+    OtlpOption,
+    Output,
+    OutputOption,
+    check_otlp_option,
+    collect_problems,
+    complete_policies,
+)
+from batuta.cli.output import print_json, print_stderr, spinner
+from batuta.client.errors import ClientError, NoServerError
+from batuta.spec.problem import InputError, Problem
+from batuta.telemetry import LogFormat
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from batuta.bootstrap.local_server import Server
+    from batuta.engine.stragglers.rank_watch import RankRules
+
+
+NOTE_PREFIX = "note: "
+"""Begins the lines of the server's log that `batuta up -d` prints too."""
+STARTUP_TIMEOUT_S = 60.0
+SHUTDOWN_TIMEOUT_S = 150.0
+"""The server gives its jobs two minutes to save a checkpoint and to end."""
+_SHOWN_LINES = 20
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class Stragglers(StrEnum):
+    """Values of --stragglers."""
+
+    MOVE = "move"
+    REPORT = "report"
+    OFF = "off"
+
+
+HangAfterOption = Annotated[
+    str,
+    typer.Option(
+        "--hang-after",
+        help="A job that used to report and says nothing for so long is restarted; off: never.",
+        metavar="TIME",
+    ),
+]
+StragglersOption = Annotated[
+    Stragglers,
+    typer.Option("--stragglers", help="What becomes of jobs with a rank that is slower than the others."),
+]
+
+
+class ShareOrder(StrEnum):
+    """Values of --shares."""
+
+    BIN_PACK = "bin-pack"
+    SPREAD = "spread"
+
+
+class IdleAction(StrEnum):
+    """Values of --idle-action."""
+
+    REPORT = "report"
+    SHRINK = "shrink"
+    PARK = "park"
+
+
+def up(
+    shape: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SHAPE]",
+            help="Of virtual GPUs: NODESxGPUS[:TYPE], as in 1x8 or 2x4:A100.",
+            show_default=False,
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", help="How many nodes this machine is; default 1, or 2 virtual ones.", metavar="N"
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option("--gpus", help="GPUs of each node; default all, or 4 virtual ones.", metavar="M"),
+    ] = None,
+    virtual: Annotated[
+        bool, typer.Option("--virtual", help="Virtual GPUs: everything can be tried without a real one.")
+    ] = False,
+    gpu_type: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu-type",
+            help="What virtual GPUs are, as in H100; default: they stand for every type.",
+            metavar="TYPE",
+            show_default=False,
+        ),
+    ] = None,
+    cpus: Annotated[
+        float | None,
+        typer.Option(
+            "--cpus",
+            min=0.001,
+            max=100_000,
+            help="CPUs of each node; default its part of this machine's, or 16 for each virtual GPU.",
+            metavar="N",
+        ),
+    ] = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            "--memory",
+            min=0.001,
+            max=10_000_000,
+            help="GiB of memory of each node; default as for --cpus, or 128 for each virtual GPU.",
+            metavar="GIB",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="TCP port; default 7077 or a free one; 0: a free one."),
+    ] = None,
+    listen: Annotated[
+        str, typer.Option("--listen", help="Address to listen at.", metavar="ADDR")
+    ] = "127.0.0.1",
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy",
+            "-p",
+            help="Who decides; default: the last one, else rent.",
+            autocompletion=complete_policies,
+        ),
+    ] = "",
+    shadow: Annotated[
+        str,
+        typer.Option(
+            "--shadow", help="A second policy that only watches: see batuta shadow.", metavar="NAME"
+        ),
+    ] = "",
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Virtual GPUs, and some elastic jobs that arrive by themselves.")
+    ] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="With --demo: go on when its jobs are over.")] = False,
+    user_priority: Annotated[
+        int,
+        typer.Option(
+            "--user-priority",
+            min=-1000,
+            max=1000,
+            help="The highest priority that users may give jobs where the queue has no max_priority.",
+            metavar="N",
+        ),
+    ] = 0,
+    open_metrics: Annotated[
+        bool, typer.Option("--open-metrics", help="Prometheus may read /metrics without a token.")
+    ] = False,
+    metrics_per_job: Annotated[
+        int,
+        typer.Option(
+            "--metrics-per-job", min=0, help="How many jobs have metrics of their own.", metavar="N"
+        ),
+    ] = 50,
+    pass_env: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pass-env",
+            help="A variable that jobs inherit beside PATH, HOME, PYTHON*, CUDA* and the like; repeatable.",
+            metavar="NAME",
+        ),
+    ] = None,
+    shares: Annotated[
+        ShareOrder, typer.Option("--shares", help="Shares of GPUs go to full cards first, or to empty ones.")
+    ] = ShareOrder.BIN_PACK,
+    busiest: Annotated[
+        float,
+        typer.Option(
+            "--busiest",
+            min=0.0,
+            max=1.0,
+            help="A GPU is shared further while all on it together are not busier than this.",
+            metavar="SHARE",
+        ),
+    ] = 0.7,
+    over_allocate: Annotated[
+        int,
+        typer.Option(
+            "--over-allocate",
+            min=100,
+            max=1000,
+            help="Soft shares of a GPU have so much of its compute together, in percent.",
+            metavar="PERCENT",
+        ),
+    ] = 100,
+    idle_after: Annotated[
+        str,
+        typer.Option(
+            "--idle-after", help="A job that uses none of its GPUs for so long is idle.", metavar="TIME"
+        ),
+    ] = "15m",
+    idle_action: Annotated[
+        IdleAction,
+        typer.Option("--idle-action", help="What becomes of idle jobs, where their queue says nothing."),
+    ] = IdleAction.REPORT,
+    stragglers: StragglersOption = Stragglers.MOVE,
+    hang_after: HangAfterOption = "30m",
+    retain_jobs: Annotated[
+        int, typer.Option("--retain-jobs", min=0, help="How many jobs that are over are kept.", metavar="N")
+    ] = 10_000,
+    retain_days: Annotated[
+        float, typer.Option("--retain-days", help="How long jobs that are over are kept.", metavar="D")
+    ] = 7.0,
+    otlp: OtlpOption = None,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="How the lines of server.log look.")
+    ] = LogFormat.JSON,
+    health_log: Annotated[
+        Path | None,
+        typer.Option(
+            "--health-log",
+            help="The kernel log with errors of GPUs; default: /dev/kmsg, or that of the virtual GPUs.",
+            metavar="FILE",
+        ),
+    ] = None,
+    health_rules: Annotated[
+        Path | None,
+        typer.Option(
+            "--health-rules",
+            help="What errors of GPUs mean: an edited copy of what batuta health rules prints.",
+            metavar="FILE",
+        ),
+    ] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Turn this machine into a cluster.
+
+    Engine, journal, API and dashboard run in one process, until Ctrl-C or batuta down. Who asks from
+    another machine needs --listen and a token.
+
+    Examples:
+
+      batuta up -d
+
+      batuta up --virtual --nodes 2 --gpus 4 --policy afs-l
+
+      batuta up --virtual 2x8:H100
+
+      batuta up --demo
+    """
+    from batuta.client.address import find_home
+
+    folder = find_home(home)
+    virtual = virtual or demo
+    problems: list[Problem] = []
+    if shape is not None:
+        nodes, gpus, gpu_type = _read_shape(shape, (nodes, gpus, gpu_type), problems, virtual=virtual)
+    if gpu_type is not None and not virtual:
+        problems.append(Problem("--gpu-type is for virtual GPUs", fix="add --virtual"))
+    if stay and not demo:
+        problems.append(Problem("--stay is for the demo: any other server stays anyway", fix="add --demo"))
+    if not 0 < retain_days < math.inf:
+        problems.append(Problem(f"--retain-days takes more than 0 days, found {retain_days:g}"))
+    problems += [
+        Problem(f"--pass-env takes the name of a variable, found {name!r}")
+        for name in pass_env or ()
+        if not _VARIABLE.fullmatch(name)
+    ]
+    idle_after_s = _parse_idle_after(idle_after, problems)
+    if health_log is not None or health_rules is not None:
+        from batuta.bootstrap.local_health import read_health
+
+        with collect_problems(problems):
+            read_health(health_log, health_rules)
+    hang_after_s = parse_hang_after(hang_after, problems)
+    check_otlp_option(otlp, problems)
+    if problems:
+        raise InputError(problems)
+    if not virtual:
+        from batuta.bootstrap.local_facts import count_gpus
+
+        if count_gpus() == 0:
+            raise InputError.of("this machine has no GPU that NVML knows of", fix="batuta up --virtual")
+    if detach:
+        start_detached(folder, sys.argv[1:])
+        return
+    from batuta.bootstrap.local_facts import run_server
+    from batuta.bootstrap.local_server import UpOptions, idle_rules
+    from batuta.engine.retention import Keep
+
+    options = UpOptions(
+        home=folder,
+        nodes=nodes,
+        gpus=gpus,
+        virtual=virtual,
+        cpus=cpus,
+        memory_gib=memory,
+        port=port,
+        listen=listen,
+        policy=policy,
+        shadow=shadow,
+        user_priority=user_priority,
+        open_metrics=open_metrics,
+        metrics_per_job=metrics_per_job,
+        pass_env=tuple(pass_env or ()),
+        shares=shares.value,
+        busiest=busiest,
+        over_allocate=over_allocate,
+        idle=idle_rules(idle_after_s, idle_action.value),
+        keep=Keep(retain_jobs, retain_days * 86_400.0),
+        health_log=None if health_log is None else health_log.absolute(),
+        health_rules=None if health_rules is None else health_rules.absolute(),
+        ranks=rank_rules(hang_after_s, stragglers),
+        otlp=otlp or "",
+        log_format=log_format,
+        **({"gpu_type": gpu_type} if gpu_type is not None else {}),
+    )
+    raise typer.Exit(run_server(options, _print_ready, demo=demo, stay=stay))
+
+
+def parse_hang_after(text: str, problems: list[Problem]) -> float:
+    """Return the seconds of --hang-after; add what is wrong with it to `problems`."""
+    from batuta.spec.task_resources import parse_hang_after_s
+
+    try:
+        return parse_hang_after_s(text)
+    except InputError as error:
+        problems.extend(replace(one, message=f"--hang-after: {one.message}") for one in error.problems)
+        return 0.0
+
+
+def rank_rules(hang_after_s: float, stragglers: Stragglers) -> RankRules:
+    """Return the rules for --hang-after and --stragglers."""
+    from batuta.engine.stragglers.rank_watch import RankRules, StragglerAction
+    from batuta.prediction.hang import HangRules
+
+    return RankRules(StragglerAction(stragglers.value), hang=HangRules(after_s=hang_after_s))
+
+
+def _read_shape(
+    shape: str, given: tuple[int | None, int | None, str | None], problems: list[Problem], *, virtual: bool
+) -> tuple[int | None, int | None, str | None]:
+    """Return nodes, GPUs of each and their type for a shape like `2x4:A100`; `given` if it is not valid."""
+    from batuta.spec.cluster import DEFAULT_TYPE, parse_cluster_string
+
+    if not virtual:
+        problems.append(Problem(f"{shape}: a shape is for virtual GPUs", fix="add --virtual"))
+    options = zip(("--nodes", "--gpus", "--gpu-type"), given, strict=True)
+    if doubled := [option for option, value in options if value is not None]:
+        problems.append(
+            Problem(f"{shape} and {', '.join(doubled)} say the same", fix="leave one of them out")
+        )
+    try:
+        found = parse_cluster_string(shape)
+    except InputError as error:
+        problems.extend(error.problems)
+        return given
+    if len({(node.gpus, node.gpu_type) for node in found}) > 1:
+        problems.append(Problem(f"{shape} has nodes that differ", fix="one NODESxGPUS[:TYPE] for all nodes"))
+    kind = found[0].gpu_type
+    return len(found), found[0].gpus, None if kind == DEFAULT_TYPE else kind
+
+
+def _parse_idle_after(text: str, problems: list[Problem]) -> float:
+    from batuta.spec.quantity import parse_duration_s
+
+    try:
+        found = parse_duration_s(text, "--idle-after")
+    except InputError as error:
+        problems.extend(error.problems)
+        return 0.0
+    if not 0 < found < math.inf:
+        problems.append(Problem(f"--idle-after must be more than 0, found {text}", fix="as in 15m"))
+    return found
+
+
+def _print_ready(server: Server) -> None:
+    """Print where the server listens, and what to do next."""
+    from batuta.client.address import show_path
+
+    home = show_path(server.state.path)
+    typer.echo(
+        f"Batuta serves at {server.url} (pid {os.getpid()}, state in {home}); Ctrl-C ends it", err=True
+    )
+    typer.echo("batuta dashboard opens the dashboard, batuta launch starts a job", err=True)
+    for note in server.gpus.notes:
+        typer.echo(f"{NOTE_PREFIX}{note}", err=True)
+
+
+def start_detached(home: Path, words: list[str]) -> None:
+    """Start `batuta up` in a session of its own, and return when it is ready; print its log where it ends."""
+    import subprocess
+
+    from batuta.bootstrap.local_facts import prepare_home, server_pid
+    from batuta.client.address import show_path
+
+    prepare_home(home)
+    if (pid := server_pid(home)) is not None:
+        # Before its log is truncated.
+        raise ClientError(f"a server (pid {pid}) has {show_path(home)} already; batuta down ends it")
+    log = home / "up.log"
+    command = [sys.executable, "-m", "batuta", *(word for word in words if word not in ("-d", "--detach"))]
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {"BATUTA_HOME": str(home)},
+        )
+    with spinner("the server starts"):
+        url = _wait_until_ready(home, child, log)
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith(NOTE_PREFIX):
+            typer.echo(line, err=True)
+    print_stderr(f"the server runs at {url} (pid {child.pid}); its log is {show_path(log)}")
+    if not sys.stdout.isatty():  # for scripts: a user has just read it
+        typer.echo(url)
+
+
+def _wait_until_ready(home: Path, child: subprocess.Popen[bytes], log: Path) -> str:
+    from batuta.client.address import read_server_file
+    from batuta.client.client import Client
+
+    give_up = time.monotonic() + STARTUP_TIMEOUT_S
+    while time.monotonic() < give_up:
+        code = child.poll()
+        if code is not None:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
+            for line in lines or [f"error: the server ended at once with exit code {code}"]:
+                typer.echo(line, err=True)
+            raise typer.Exit(code if code > 0 else 1)
+        if read_server_file(home).get("pid") == child.pid:
+            try:
+                with Client(home=home, timeout_s=5.0) as client:
+                    if client.is_ready() and client.address is not None:
+                        return client.address.url
+            except ClientError:
+                pass  # it is still starting
+        time.sleep(0.05)
+    raise ClientError(f"the server (pid {child.pid}) is not ready after {STARTUP_TIMEOUT_S:.0f} s: see {log}")
+
+
+def down(
+    keep_jobs: Annotated[
+        bool, typer.Option("--keep-jobs", help="Let jobs run on; the next server takes them over.")
+    ] = False,
+    output: OutputOption = Output.TABLE,
+    home: HomeOption = None,
+) -> None:
+    """Stop the server. Jobs make a checkpoint and stop as well, and go on at the next start.
+
+    Examples:
+
+      batuta down
+
+      batuta down --keep-jobs
+    """
+    from batuta.bootstrap.local_facts import server_pid
+    from batuta.client.address import find_home, show_path
+    from batuta.client.client import Client
+
+    folder = find_home(home)
+    pid = server_pid(folder)
+    if pid is None:
+        if output is Output.JSON:
+            print_json({"stopped": False, "pid": None})
+        else:
+            typer.echo(f"no server is running for {show_path(folder)}")
+        return
+    try:
+        with Client(home=folder) as client:
+            client.shut_down(keep_jobs=keep_jobs)
+    except NoServerError:
+        raise ClientError(f"the server (pid {pid}) does not answer; to end it: kill {pid}") from None
+    with spinner("the server shuts down"):
+        give_up = time.monotonic() + SHUTDOWN_TIMEOUT_S
+        while server_pid(folder) == pid:
+            if time.monotonic() > give_up:
+                raise ClientError(f"the server (pid {pid}) still runs after {SHUTDOWN_TIMEOUT_S:.0f} s")
+            time.sleep(0.05)
+    if output is Output.JSON:
+        print_json({"stopped": True, "pid": pid})
+    else:
+        kept = "; its jobs run on" if keep_jobs else ""
+        typer.echo(f"the server for {show_path(folder)} (pid {pid}) has stopped{kept}")

@@ -1,0 +1,115 @@
+"""The scenario of the demo: which job arrives when, for real processes and for the simulator.
+
+Made for two virtual nodes with four GPUs each. In two and a half minutes one sees a job take the whole
+cluster, give GPUs back as others come, one job wait for a shorter one, and all grow again towards the end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from importlib import resources
+
+from batuta.demo.training import Options, parse_options
+
+RESTART_S = 2.0
+"""What a start or a resize of these jobs costs: a checkpoint within a step, and new processes."""
+_TIMES = (
+    *((0.0, "vision"), (10.0, "tabular"), (30.0, "language")),
+    *((50.0, "speech"), (60.0, "eval"), (115.0, "smoke")),
+)
+_MODULE = "batuta.demo.trainer"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A job of the demo, and when it comes."""
+
+    at_s: float
+    """Seconds after the demo's beginning."""
+    task_yaml_text: str
+    """The task file, with the Python that runs this in it: `python3` may be one without Batuta."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What the simulator has to know of a task file."""
+
+    name: str
+    size: int
+    min: int
+    max: int
+    options: Options
+
+    @property
+    def work_s(self) -> float:
+        return self.options.steps * self.options.step_s(1)
+
+    @property
+    def curve(self) -> list[float]:
+        """Speeds with 1, 2, … GPUs, relative to one."""
+        alone_s = self.options.step_s(1)
+        return [round(alone_s / self.options.step_s(gpus), 4) for gpus in range(1, self.max + 1)]
+
+
+def demo_workload(*, rigid: bool = False) -> str:
+    """The same jobs as a workload for the simulator, in Batuta's JSON lines.
+
+    `rigid` is what a cluster without elasticity would make of them: each has the size that it asks for.
+    """
+    name = "demo-rigid" if rigid else "demo"
+    lines = [json.dumps({"batuta_workload": 1, "name": name, "notes": []})]
+    for at_s, file in _TIMES:
+        job = _read_job(_task_text(file))
+        record = {
+            "id": job.name,
+            "submit_s": at_s,
+            "size": job.size,
+            "min": job.size if rigid else job.min,
+            "max": job.size if rigid else job.max,
+            "work_s": job.work_s,
+            "curve": job.curve,
+            "name": job.name,
+            "application": job.name,
+            "restart_s": RESTART_S,
+        }
+        lines.append(json.dumps(record))
+    return "\n".join(lines) + "\n"
+
+
+def _task_text(name: str) -> str:
+    return resources.files("batuta.demo").joinpath("tasks", f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _with_this_python(text: str) -> str:
+    # A JSON text is a YAML text: quotes, spaces and backslashes in the path stay what they are.
+    return re.sub(
+        r"^  PYTHON: .*$", lambda _: f"  PYTHON: {json.dumps(sys.executable)}", text, flags=re.MULTILINE
+    )
+
+
+def _read_job(text: str) -> _Job:
+    """Reads what our own task files say, which are plain enough for that; `batuta.spec` is not known here."""
+    name, run = _value(text, "name"), _value(text, "run")
+    if name is None or run is None:
+        raise ValueError("a task of the demo needs name and run, on a line each")
+    size = int(_value(text, "num_nodes") or 1)
+    words = shlex.split(run)
+    return _Job(
+        name,
+        size,
+        int(_value(text, "min_nodes") or size),
+        int(_value(text, "max_nodes") or size),
+        parse_options(words[words.index(_MODULE) + 1 :]),
+    )
+
+
+def _value(text: str, key: str) -> str | None:
+    found = re.search(rf"^ *{key}: (.+)$", text, re.MULTILINE)
+    return found[1] if found else None
+
+
+DEMO: tuple[Arrival, ...] = tuple(Arrival(at_s, _with_this_python(_task_text(file))) for at_s, file in _TIMES)

@@ -1,0 +1,285 @@
+"""What an engine can do without, kept from ending it: observers, work in the background, threads of others.
+
+Only the journal may stop an engine. Whatever else fails is logged, counted by part, shown by `batuta doctor`,
+and tried again after a pause; the engine goes on without it meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TypeVar
+
+from batuta.core.world import World
+from batuta.engine.requests import EngineStopped
+
+T = TypeVar("T")
+TELL_AGAIN_S = 60.0
+"""A part that goes on failing is logged no more often than this."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
+"""Before what failed is tried again; it doubles."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What went wrong with one part so far."""
+
+    failures: int
+    why: str
+    """The last time."""
+    last_s: float
+    """When that was."""
+    is_failing: bool
+    """It has not worked since."""
+
+
+class Fence:
+    """Keeps count of failures by part, and of threads that could not be started. For any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.time, pause_s: float = FIRST_PAUSE_S) -> None:
+        """`pause_s`: before what has failed is tried again the first time, and counts as working again."""
+        self._clock = clock
+        self._pause_s = pause_s
+        self._lock = threading.Lock()
+        self._troubles: dict[str, Trouble] = {}
+        self._told_s: dict[str, float] = {}
+        self._failing: set[str] = set()
+        self._untold: set[str] = set()
+        """Parts of whose failure there is a line in the log, and none yet of their working again."""
+        self._threads: list[FencedThread] = []
+        """Those that could not be started, or that have died."""
+
+    # -------------------------------------------------------------------------------------------- what failed
+
+    @property
+    def troubles(self) -> dict[str, Trouble]:
+        """By part: what has ever failed."""
+        with self._lock:
+            return dict(self._troubles)
+
+    def failed(self, part: str, error: BaseException) -> None:
+        """Notes a failure."""
+        now_s = self._clock()
+        with self._lock:
+            before = self._troubles.get(part)
+            count = 1 if before is None else before.failures + 1
+            self._troubles[part] = Trouble(count, _sentence(error), now_s, True)
+            self._failing.add(part)
+            is_news = now_s >= self._told_s.get(part, -TELL_AGAIN_S) + TELL_AGAIN_S
+            if is_news:
+                self._told_s[part] = now_s
+                self._untold.add(part)
+        if is_news:
+            _log.error(
+                "%s failed (failure %d): %s; the scheduler goes on without it and tries again",
+                part,
+                count,
+                _sentence(error),
+                exc_info=error,
+                extra={"part": part},
+            )
+
+    def worked(self, part: str) -> None:
+        """Notes that a part works, or works again."""
+        if part not in self._failing:
+            return
+        with self._lock:
+            before = self._troubles[part]
+            if self._clock() < before.last_s + self._pause_s:
+                return  # some of it works, and some may not
+            self._failing.discard(part)
+            self._troubles[part] = replace(before, is_failing=False)
+            is_news = part in self._untold
+            self._untold.discard(part)
+        if is_news:
+            _log.info("%s works again, after %d failures so far", part, before.failures, extra={"part": part})
+
+    def around(self, part: str) -> _Around:
+        """Whatever is raised within is noted, and goes no further."""
+        return _Around(self, part)
+
+    def asking(self, part: str, ask: Callable[[World], T], otherwise: T) -> Callable[[World], T]:
+        """A function that answers the same, and something else where that fails."""
+
+        def answer(world: World) -> T:
+            with self.around(part):
+                return ask(world)
+            return otherwise
+
+        return answer
+
+    # ------------------------------------------------------------------------------------------------ threads
+
+    def start(self, part: str, run: Callable[[], None]) -> FencedThread:
+        """Runs something in a thread of its own, which is started as soon as that is possible.
+
+        One that ends by an exception is started again, after a pause.
+        """
+        thread = FencedThread(self, part, run, self._pause_s)
+        thread.try_start()
+        return thread
+
+    def background(self, part: str) -> Background:
+        return Background(self, part, self._pause_s)
+
+    def restarting(self, thread: FencedThread) -> None:
+        with self._lock:
+            if thread not in self._threads:
+                self._threads.append(thread)
+
+    def tend(self) -> None:
+        """Starts threads that could not be started before, when their pause is over."""
+        if not self._threads:
+            return
+        now_s = time.monotonic()
+        with self._lock:
+            due = [thread for thread in self._threads if now_s >= thread.not_before_s]
+            self._threads = [thread for thread in self._threads if thread not in due]
+        for thread in due:
+            thread.try_start()
+
+
+class _Around:
+    __slots__ = ("_fence", "_part")
+
+    def __init__(self, fence: Fence, part: str) -> None:
+        self._fence, self._part = fence, part
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self._fence.worked(self._part)
+            return False
+        if isinstance(error, EngineStopped):
+            return True  # nothing is wrong: the server ends
+        if isinstance(error, Exception):
+            self._fence.failed(self._part, error)
+            return True
+        return False
+
+
+class NoFence(Fence):
+    """Where nothing is kept from anybody, as in tests: what fails is raised."""
+
+    def failed(self, part: str, error: BaseException) -> None:
+        raise error
+
+
+class FencedThread:
+    """A thread that may have to wait for its start. Until then its work is not done."""
+
+    def __init__(self, fence: Fence, part: str, run: Callable[[], None], pause_s: float) -> None:
+        self._fence, self._part, self._run, self._pauses = fence, part, run, Pauses(pause_s)
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self.not_before_s = 0.0
+
+    def try_start(self) -> None:
+        if self._is_closed:
+            return
+        thread = threading.Thread(target=self._work, name=f"batuta-{self._part}", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads just now
+            self._again(error)
+        else:
+            self._thread = thread
+
+    def _work(self) -> None:
+        try:
+            self._run()
+        except EngineStopped:
+            return
+        except Exception as error:
+            self._again(error)
+
+    def _again(self, error: Exception) -> None:
+        self.not_before_s = time.monotonic() + self._pauses.next_s()
+        self._fence.failed(self._part, error)
+        self._fence.restarting(self)
+
+    def is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self, within_s: float | None = None) -> None:
+        """Waits for its end; one that was never started is not started any more."""
+        self._is_closed = True
+        if self._thread is not None:
+            self._thread.join(within_s)
+
+
+class Background:
+    """Work that takes long, one piece at a time, each in a thread of its own.
+
+    After a piece that failed, or could not be begun, it rests: longer each time, until one works.
+    """
+
+    def __init__(self, fence: Fence, part: str, pause_s: float) -> None:
+        self._fence, self._part, self._pauses = fence, part, Pauses(pause_s)
+        self._thread: threading.Thread | None = None
+        self._rest_s = 0.0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a piece may be begun."""
+        is_busy = self._thread is not None and self._thread.is_alive()
+        return not is_busy and time.monotonic() >= self._rest_s
+
+    def begin(self, work: Callable[..., None], *arguments: object) -> bool:
+        """Begins with a piece; False when that was not possible."""
+        thread = threading.Thread(
+            target=self.do, args=(work, *arguments), name=f"batuta-{self._part}", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # no more threads just now
+            self._failed(error)
+            return False
+        self._thread = thread
+        return True
+
+    def do(self, work: Callable[..., None], *arguments: object) -> bool:
+        """Does a piece here and now; whether that worked."""
+        try:
+            work(*arguments)
+        except Exception as error:
+            self._failed(error)
+            return False
+        self._pauses.start_over()
+        self._fence.worked(self._part)
+        return True
+
+    def join(self, within_s: float) -> None:
+        if self._thread is not None:
+            self._thread.join(within_s)
+
+    def _failed(self, error: Exception) -> None:
+        self._rest_s = time.monotonic() + self._pauses.next_s()
+        self._fence.failed(self._part, error)
+
+
+class Pauses:
+    """How long to wait after each failure: twice as long as after the one before, up to a limit."""
+
+    def __init__(self, first_s: float) -> None:
+        self._first_s = self._next_s = first_s
+
+    def next_s(self) -> float:
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, LONGEST_PAUSE_S)
+        return pause_s
+
+    def start_over(self) -> None:
+        self._next_s = self._first_s
+
+
+def _sentence(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,194 @@
+"""Build what a container gets with its units: variables, mounts and devices that enforce its share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from batuta.gpu.device_plugin.allocation import Grant
+from batuta.gpu.device_plugin.inventory import UNIT_MIB, Card
+from batuta.gpu.device_plugin.messages import ContainerAllocateResponse, DeviceSpec, Mount
+from batuta.gpu.share.limits import DeviceLimit, ShareLimits, container_mounts, preload_text, write_limits
+from batuta.gpu.share.mps import (
+    CGROUPS,
+    CgroupUnavailable,
+    MpsDaemon,
+    client_environment,
+    limit_memory,
+    pod_cgroup,
+)
+
+STATE_FOLDER: Final = Path("/var/lib/batuta/share")
+"""On the node, and at the same path in the plugin's container: the kubelet mounts what is below it."""
+_SHARED_BY_ALL: Final = 0o1777
+_CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_MIB: Final = 1 << 20
+_SHARED_MEMORY: Final = "/dev/shm"
+"""A server and its clients connect there."""
+
+
+class ShareEnforcer(Protocol):
+    """One way to enforce the shares of containers."""
+
+    @property
+    def needs_pre_start(self) -> bool:
+        """Whether `pre_start` has anything to do."""
+
+    def container_response(self, grant: Grant) -> ContainerAllocateResponse:
+        """Return what the container gets; the same again for the same grant."""
+
+    def pre_start(self, grant: Grant) -> None:
+        """Prepare the start of the container; its pod's cgroup is there."""
+
+    def keep_only(self, uids: frozenset[str]) -> None:
+        """Remove what was kept for pods other than these."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """What every container with a share gets, however the share is enforced."""
+
+    dev: Path | None = None
+    """Where the node's device files are, to be passed on; None: NVIDIA's container runtime does it."""
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: Sequence[Mount] = ()
+
+    def container_response(self, grant: Grant) -> ContainerAllocateResponse:
+        uuid = grant.card.uuid
+        envs = {"NVIDIA_VISIBLE_DEVICES": uuid, "CUDA_VISIBLE_DEVICES": uuid} | dict(self.envs)
+        return ContainerAllocateResponse(envs, tuple(self.mounts), self._device_nodes(grant))
+
+    def _device_nodes(self, grant: Grant) -> tuple[DeviceSpec, ...]:
+        if self.dev is None:
+            return ()
+        names = [*_CONTROL_NODES, *([f"nvidia{grant.card.minor}"] if grant.card.minor >= 0 else [])]
+        return tuple(
+            DeviceSpec(f"/dev/{name}", str(self.dev / name), "rw")
+            for name in names
+            if (self.dev / name).exists()
+        )
+
+
+def device_limit(grant: Grant) -> DeviceLimit:
+    """Return what the container may have of its GPU; what it did not request is not limited."""
+    share = grant.container
+    compute = min(share.compute_percent, 100) or None
+    return DeviceLimit(
+        grant.card.uuid,
+        memory_mib=share.memory_units * UNIT_MIB or None,
+        compute_percent=None if grant.pod.is_soft else compute,
+        soft_compute_percent=compute if grant.pod.is_soft else None,
+        weight=compute or DeviceLimit("").weight,
+    )
+
+
+class PreloadEnforcer:
+    """Enforces shares by `native/share`: a library that each program in the container loads."""
+
+    needs_pre_start = False
+
+    def __init__(self, state: Path, library: Path, spec: ContainerSpec) -> None:
+        """`library` is copied to where containers can have it mounted."""
+        self._state, self._spec = state, spec
+        self._library = state / "lib" / library.name
+        self._preload = state / "lib" / "ld.so.preload"
+        self._cards = state / "cards"
+        self._library.parent.mkdir(parents=True, exist_ok=True)
+        _replace(library, self._library)
+        self._preload.write_text(preload_text())
+        _make_open(self._cards)
+
+    def container_response(self, grant: Grant) -> ContainerAllocateResponse:
+        home = self._state / "pods" / grant.pod.uid / grant.container.name
+        region = home / "region"
+        _make_open(region)
+        limits = ShareLimits(
+            container=f"{grant.pod.uid}_{grant.container.name}"[:63],
+            region=region / "accounts",
+            devices=(device_limit(grant),),
+            cards=self._cards,
+        )
+        path = home / "limits" / "limits"
+        write_limits(path, limits)
+        found = self._spec.container_response(grant)
+        mounts = tuple(
+            Mount(str(one.container_path), str(one.host_path), one.read_only)
+            for one in container_mounts(self._library, self._preload, path, limits)
+        )
+        return ContainerAllocateResponse(found.envs, (*found.mounts, *mounts), found.devices)
+
+    def pre_start(self, grant: Grant) -> None:
+        """Nothing to do: the file is there already."""
+
+    def keep_only(self, uids: frozenset[str]) -> None:
+        for folder in (self._state / "pods").glob("*"):
+            if folder.name not in uids:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(source: Path, target: Path) -> None:
+    """Put a new file under the old name: running containers keep the one that they have loaded."""
+    unfinished = target.with_suffix(".new")
+    shutil.copyfile(source, unfinished)
+    unfinished.chmod(0o755)
+    unfinished.replace(target)
+
+
+def _make_open(folder: Path) -> None:
+    """Make a folder in which every user of every container may create files, and remove only their own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(_SHARED_BY_ALL)
+
+
+class MpsEnforcer:
+    """Enforces shares by MPS: each container is a client of its GPU's MPS daemon."""
+
+    def __init__(
+        self,
+        daemons: Mapping[str, MpsDaemon],
+        spec: ContainerSpec,
+        regions: Mapping[str, str] | None = None,
+        cgroups: Path = CGROUPS,
+    ) -> None:
+        """`daemons` by UUID. `regions`, by PCI address: the kernel limits memory instead of MPS."""
+        self._daemons, self._spec = daemons, spec
+        self._regions, self._cgroups = regions, cgroups
+        for daemon in daemons.values():
+            daemon.ensure()
+
+    @property
+    def needs_pre_start(self) -> bool:
+        return self._regions is not None
+
+    def container_response(self, grant: Grant) -> ContainerAllocateResponse:
+        daemon, share = self._daemons[grant.card.uuid], grant.container
+        daemon.ensure()
+        memory_mib = share.memory_units * UNIT_MIB or None
+        # A soft limit of MPS would not be given back: it holds from the start of a process to its end.
+        compute = None if grant.pod.is_soft else min(share.compute_percent, 100) or None
+        found = self._spec.container_response(grant)
+        envs = client_environment(daemon, None if self._regions is not None else memory_mib, compute)
+        mounts = (Mount(str(daemon.pipe), str(daemon.pipe)), Mount(_SHARED_MEMORY, _SHARED_MEMORY))
+        return ContainerAllocateResponse({**found.envs, **envs}, (*found.mounts, *mounts), found.devices)
+
+    def pre_start(self, grant: Grant) -> None:
+        if self._regions is None:
+            return
+        memory_mib = UNIT_MIB * sum(share.memory_units for share in grant.pod.containers if not share.is_init)
+        if memory_mib:
+            folder = pod_cgroup(grant.pod.uid, self._cgroups)
+            limit_memory(folder, self._region(grant.card), memory_mib * _MIB, self._cgroups)
+
+    def keep_only(self, uids: frozenset[str]) -> None:
+        """Nothing is kept for pods: their limits go with their processes and cgroups."""
+
+    def _region(self, card: Card) -> str:
+        found = (self._regions or {}).get(card.pci)
+        if found is None:
+            raise CgroupUnavailable(
+                f"the dmem controller has no region of GPU {card.index} at {card.pci or '?'}"
+            )
+        return found

@@ -1,0 +1,164 @@
+"""Collect findings in local mode: from the kernel log, metrics of GPUs, and logs of jobs that failed."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from batuta.core.cluster import NodeName, Span
+from batuta.core.health_rules import Finding, Source
+from batuta.core.health_signals import Figures, FigureSource, findings_in, news
+from batuta.core.job import JobId
+from batuta.gpu.health.kernel_log import MAX_LINE_CHARS, KernelError, normalize_pci_address, parse_line
+from batuta.gpu.health.log_queue import KernelLogQueue, QueuedLine
+from batuta.gpu.health.state import HealthState
+from batuta.gpu.owners import Owners
+
+LOOK_S: Final = 10.0
+"""Between reads of metrics: they change slowly, and the driver writes what is urgent into the kernel log."""
+TAIL_BYTES: Final = 64 << 10
+"""A program that fails says why at its end. No more of a log is read, however long it is."""
+_HOST: Final = re.compile(r"(?:^|\s)(?P<host>[\w.-]{1,253})\s+kernel:")
+_log = logging.getLogger(__name__)
+
+
+class GpuLocation(NamedTuple):
+    """A GPU, or a node."""
+
+    node: NodeName
+    gpu: int | None
+
+
+class GpuLocator:
+    """Finds the GPU that a line of the kernel log is about, by its PCI address and the host in the line."""
+
+    def __init__(self, addresses: Mapping[NodeName, Sequence[str]], *, one_machine: bool = False) -> None:
+        """`addresses`: by node those of its GPUs, in their order, in any spelling.
+
+        `one_machine`: all nodes are parts of one machine, whose switches they share.
+        """
+        self._nodes = tuple(addresses)
+        self._one_machine = one_machine or len(self._nodes) == 1
+        self._gpus: dict[str, list[GpuLocation]] = {}
+        for node, own in addresses.items():
+            for gpu, address in enumerate(own):
+                self._gpus.setdefault(normalize_pci_address(address), []).append(GpuLocation(node, gpu))
+
+    def of(self, line: str, error: KernelError) -> tuple[GpuLocation, ...]:
+        """Return what an error is about: one GPU, or for an error of a switch all nodes of its machine.
+
+        Empty where the GPU is of another machine, or could be one of several.
+        """
+        named = _HOST.search(line)
+        node = named["host"].split(".")[0] if named is not None else ""
+        is_known = node in self._nodes
+        if error.source is Source.SXID:
+            nodes = (node,) if is_known else self._nodes if self._one_machine else ()
+            return tuple(GpuLocation(name, None) for name in nodes)
+        found = [place for place in self._gpus.get(error.pci, ()) if not is_known or place.node == node]
+        return tuple(found) if len(found) == 1 else ()
+
+
+class RankLog:
+    """The log of one rank of a job."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def tail(self, offset: int) -> tuple[list[str], int]:
+        """Return the last lines behind an offset, and the offset behind them. A log that shrank is new."""
+        try:
+            with self._path.open("rb") as file:
+                end = file.seek(0, 2)
+                begin = max(offset if offset <= end else 0, end - TAIL_BYTES)
+                file.seek(begin)
+                data = file.read(end - begin)
+        except OSError:
+            return [], offset
+        return [line[:MAX_LINE_CHARS] for line in data.decode(errors="replace").splitlines()], end
+
+
+class FindingSources:
+    """All sources of findings; one that is absent is None. The caller holds the lock of the state."""
+
+    def __init__(
+        self,
+        queue: KernelLogQueue | None,
+        locator: GpuLocator,
+        owners: Owners,
+        figures: FigureSource | None,
+        rank_log: Callable[[JobId, int], RankLog],
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._queue, self._locator, self._owners = queue, locator, owners
+        self._figures, self._rank_log, self._look_s = figures, rank_log, look_s
+        self._next_look_s = 0.0
+        if queue is not None:
+            queue.__enter__()
+
+    def kernel_log(self, state: HealthState) -> list[Finding]:
+        """Return the findings of the kernel log behind `state.last_note`, and move that on."""
+        queue = self._queue
+        if queue is None:
+            return []
+        queue.collect()
+        for sentence in queue.missed:
+            _log.warning("kernel log: %s", sentence)
+        found: list[Finding] = []
+        for line in queue.waiting:
+            if line.number > state.last_note:
+                found += self._findings(line)
+                state.last_note = line.number
+        return found
+
+    def _findings(self, queued: QueuedLine) -> Iterator[Finding]:
+        error = parse_line(queued.line)
+        if error is None:
+            return
+        owner = self._owners.of(error.pid) if error.pid is not None else None
+        jobs = (owner.job,) if owner is not None else ()
+        places = self._locator.of(queued.line, error)
+        if not places:
+            _log.warning(
+                "a GPU error that belongs to no GPU, or to several, of this cluster: %s", queued.line
+            )
+        for node, gpu in places:
+            yield Finding(queued.time_s, node, error.source, error.code, error.text, gpu, jobs)
+
+    def done(self, number: int) -> None:
+        """Drop the queued lines up to this number: their findings are stored."""
+        if self._queue is not None:
+            self._queue.done(number)
+
+    def look(self, *, at_once: bool = False) -> Figures:
+        """Read the metrics of all GPUs if it is time. Hold no lock: a driver may take minutes."""
+        if self._figures is None or (time.monotonic() < self._next_look_s and not at_once):
+            return {}
+        self._next_look_s = time.monotonic() + self._look_s
+        return self._figures.read()
+
+    def figures(self, state: HealthState, found: Figures, now_s: float) -> list[Finding]:
+        """Return the findings that metrics show for the first time."""
+        return list(news(state.machine.rules, state.figures, found, now_s))
+
+    def job_log(self, state: HealthState, job: JobId, workers: Sequence[Span], now_s: float) -> list[Finding]:
+        """Return what the ranks of a failed job have logged about GPUs since their logs were last read."""
+        found: list[Finding] = []
+        for rank, worker in enumerate(workers):
+            key = f"{job}/{rank}"
+            lines, end = self._rank_log(job, rank).tail(state.read.get(key, 0))
+            own = list(findings_in(state.machine.rules, lines, worker, job, now_s))
+            if own:
+                state.read.pop(key, None)
+                state.read[key] = end
+            found += own
+        return found
+
+    def close(self) -> None:
+        if self._queue is not None:
+            self._queue.__exit__(None, None, None)
+            self._queue = None

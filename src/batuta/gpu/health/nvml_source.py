@@ -1,0 +1,231 @@
+"""Read the health of GPUs: metrics and Xid events from NVML, metrics of virtual GPUs from their files.
+
+A metric that a GPU or its driver does not answer is left out.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid as unique
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from batuta.core.cluster import NodeName
+from batuta.core.health_signals import Figure, Values
+from batuta.gpu.devices import NvmlUnavailable, nvml_text, open_nvml, same_device
+from batuta.gpu.health.kernel_log import Batch, Cursor
+from batuta.gpu.vgpu.device_file import Device, open_device_file
+from batuta.spec.problem import InputError
+
+MAX_LINKS: Final = 18
+_LINK_ERRORS: Final = range(3)
+"""Replays, recoveries, checksum errors of data: a fourth counts what was repaired by those."""
+_GONE: Final = frozenset({2, 6, 15, 16})
+"""Invalid argument, not found, lost, needs a reset: of a GPU that was there before, all mean the same."""
+T = TypeVar("T")
+_WAIT_MS: Final = 1_000
+MAX_EVENT_LINES: Final = 10_000
+"""Kept for readers that have not seen them; the oldest are dropped."""
+
+
+class NvmlHealthSource:
+    """Reads the metrics of GPUs, divided among nodes. A GPU that NVML no longer knows counts as lost."""
+
+    def __init__(self, devices: Mapping[NodeName, Sequence[str]]) -> None:
+        """`devices`: by node the UUIDs of its GPUs. Raises NvmlUnavailable."""
+        self._nvml = open_nvml()
+        self._devices = {(node, gpu): uuid for node, own in devices.items() for gpu, uuid in enumerate(own)}
+
+    def read(self) -> Mapping[tuple[NodeName, int], Values]:
+        return {place: self._read_gpu(uuid) for place, uuid in self._devices.items()}
+
+    def addresses(self) -> dict[NodeName, list[str]]:
+        """Return the PCI addresses of the GPUs, by node and in order; empty for one that does not answer."""
+        found: dict[NodeName, list[str]] = {}
+        for (node, _), uuid in self._devices.items():
+            handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid.encode())
+            pci = None if handle is None else self._ask(self._nvml.nvmlDeviceGetPciInfo, handle)
+            bus = "" if pci is None else pci.busId
+            found.setdefault(node, []).append(nvml_text(bus))
+        return found
+
+    def in_use(self, uuid: str) -> bool:
+        """Return whether processes compute on a GPU; False where the driver does not answer."""
+        handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid.encode())
+        return handle is not None and bool(self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle))
+
+    def _read_gpu(self, uuid: str) -> Values:
+        nvml = self._nvml
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            nvml.nvmlDeviceGetMemoryInfo(handle)
+        except nvml.NVMLError as error:
+            # Any other error, as while a driver is replaced, says nothing about the GPU.
+            return {Figure.LOST: 1} if error.value in _GONE else {}
+        found = {Figure.LOST: 0}
+        remapped = self._ask(nvml.nvmlDeviceGetRemappedRows, handle)
+        if remapped is not None:
+            found[Figure.REMAP_PENDING], found[Figure.REMAP_FAILED] = int(remapped[2]), int(remapped[3])
+        for figure, kind in (
+            (Figure.ECC_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
+            (Figure.ECC_UNCORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
+        ):
+            self._add(found, figure, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC)
+        self._add(found, Figure.TEMPERATURE, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+        if reasons is not None:
+            by_hardware = (
+                nvml.nvmlClocksThrottleReasonHwSlowdown
+                | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+                | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+            )
+            found[Figure.SLOWED_DOWN] = int(bool(reasons & by_hardware))
+        self._read_links(handle, found)
+        return found
+
+    def _read_links(self, handle: Any, found: dict[Figure, int]) -> None:
+        nvml = self._nvml
+        up = [self._ask(nvml.nvmlDeviceGetNvLinkState, handle, link) for link in range(MAX_LINKS)]
+        if not any(up):
+            return  # no links, or none that is connected to anything
+        found[Figure.NVLINKS_DOWN] = sum(state == 0 for state in up)
+        counts = [
+            self._ask(nvml.nvmlDeviceGetNvLinkErrorCounter, handle, link, kind)
+            for link, state in enumerate(up)
+            if state is not None
+            for kind in _LINK_ERRORS
+        ]
+        known = [int(count) for count in counts if count is not None]
+        if known:
+            found[Figure.NVLINK_ERRORS] = sum(known)
+
+    def _add(
+        self, found: dict[Figure, int], figure: Figure, call: Callable[..., Any], *arguments: Any
+    ) -> None:
+        value = self._ask(call, *arguments)
+        if value is not None:
+            found[figure] = int(value)
+
+    def _ask(self, call: Callable[..., T], *arguments: Any) -> T | None:
+        with suppress(self._nvml.NVMLError):
+            return call(*arguments)
+        return None
+
+
+class NvmlEventLog:
+    """Xid events as lines of a kernel log, for a server that may not read the kernel's own.
+
+    It listens from its construction until it is closed. An event has a code and a GPU: no process, and none
+    of the text by which some rules distinguish kinds of an error.
+    """
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        """`uuids`: of the GPUs to listen to. Raises NvmlUnavailable if none reports events."""
+        self._nvml = nvml = open_nvml()
+        self._run = unique.uuid4().hex
+        self._lines: list[str] = []
+        self._count = 0
+        """Lines so far, of which the last are kept."""
+        self._lock, self._stop = threading.Lock(), threading.Event()
+        self._handles: list[tuple[Any, str]] = []
+        try:
+            self._events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError as error:
+            raise NvmlUnavailable(str(error)) from None
+        for uuid in uuids:
+            with suppress(nvml.NVMLError):
+                self._register(uuid)
+        if not self._handles:
+            raise NvmlUnavailable("no GPU reports events")
+        self._thread = threading.Thread(target=self._listen, name="batuta-xids", daemon=True)
+        self._thread.start()
+
+    def _register(self, uuid: str) -> None:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        bus = nvml.nvmlDeviceGetPciInfo(handle).busId
+        nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
+        self._handles.append((handle, nvml_text(bus)))
+
+    def _listen(self) -> None:
+        nvml = self._nvml
+        while not self._stop.is_set():
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, _WAIT_MS)
+            except nvml.NVMLError_Timeout:
+                continue
+            except nvml.NVMLError:  # the driver is being replaced, say
+                self._stop.wait(_WAIT_MS / 1000)
+                continue
+            # By its handle: a GPU that is lost does not answer with its address any more.
+            pci = next((bus for one, bus in self._handles if same_device(one, event.device)), "")
+            if pci and event.eventType & nvml.nvmlEventTypeXidCriticalError:
+                self._add_line(pci, int(event.eventData))
+
+    def _add_line(self, pci: str, code: int) -> None:
+        address = pci.lower()[-12:].rpartition(".")[0]
+        with self._lock:
+            self._lines = [*self._lines, f"NVRM: Xid (PCI:{address}): {code}, by NVML"][-MAX_EVENT_LINES:]
+            self._count += 1
+
+    def read(self, cursor: Cursor | None) -> Batch:
+        """Return the lines behind a cursor; all lines for a cursor of another run."""
+        with self._lock:
+            is_own = cursor is not None and cursor.get("run") == self._run
+            seen = int(cursor["seen"]) if cursor is not None and is_own else 0
+            first = self._count - len(self._lines)
+            missed = f"{first - seen} errors came too fast" if seen < first else ""
+            return Batch(
+                tuple(self._lines[max(0, seen - first) :]), {"run": self._run, "seen": self._count}, missed
+            )
+
+    def close(self) -> None:
+        """Stop listening, within about a second."""
+        self._stop.set()
+        self._thread.join(2 * _WAIT_MS / 1000)
+        if not self._thread.is_alive():
+            with suppress(self._nvml.NVMLError):
+                self._nvml.nvmlEventSetFree(self._events)
+
+
+class VirtualHealthSource:
+    """Reads the metrics of virtual GPUs from the device files of their nodes."""
+
+    def __init__(self, nodes: Sequence[NodeName], path_of: Callable[[NodeName], Path | None]) -> None:
+        """`path_of`: returns the device file of a node; None while there is none."""
+        self._nodes, self._path_of = nodes, path_of
+
+    def read(self) -> Mapping[tuple[NodeName, int], Values]:
+        found: dict[tuple[NodeName, int], Values] = {}
+        for node in self._nodes:
+            path = self._path_of(node)
+            if path is None:
+                continue
+            try:
+                with open_device_file(path) as file:
+                    found |= {(node, gpu): _values(file.devices[gpu]) for gpu in range(file.devices_count)}
+            except InputError:
+                continue  # the file was removed: nothing is known of this node
+        return found
+
+
+def _values(device: Device) -> Values:
+    if device.lost:
+        return {Figure.LOST: 1}
+    # Load alone never makes a virtual GPU too hot, and computing its share takes longer than all else.
+    temperature_c = device.fixed_celsius or device.idle_celsius
+    found = {
+        Figure.LOST: 0,
+        Figure.ECC_CORRECTED: device.ecc_volatile[0],
+        Figure.ECC_UNCORRECTED: device.ecc_volatile[1],
+        Figure.TEMPERATURE: temperature_c,
+        Figure.SLOWED_DOWN: int(temperature_c >= device.slowdown_celsius),
+    }
+    if device.row_remap:
+        found |= {Figure.REMAP_PENDING: device.remap_pending, Figure.REMAP_FAILED: device.remap_failed}
+    links = (1 << device.links) - 1
+    if links & ~device.links_down:
+        found[Figure.NVLINKS_DOWN] = (device.links_down & links).bit_count()
+    return found

@@ -1,0 +1,210 @@
+"""Find the job that owns a process on a GPU, and what it reports, from /proc and the job's files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+PROC: Final = Path("/proc")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PROC_MAX_BYTES: Final = 1 << 16
+V = TypeVar("V")
+_MAX_CACHED: Final = 4096
+_JOB: Final = "BATUTA_JOB_ID"
+_REPLICA: Final = "BATUTA_REPLICA"
+_PROGRESS: Final = "BATUTA_PROGRESS"
+_PROGRESS_MAX_BYTES: Final = 1 << 16
+"""Read at a time; of a longer text only the newest lines are read."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Owner:
+    """A pod of a job, or a job's replica on this machine."""
+
+    job: str
+    pod: str = ""
+    """The pod, or the replica; empty where a job has no parts."""
+    namespace: str = ""
+    """Of both, on Kubernetes."""
+
+
+class Owners(Protocol):
+    """Finds the owners of processes and GPUs."""
+
+    def of(self, pid: int) -> Owner | None:
+        """Return the owner of a process; None for one of the host, or one that has ended."""
+
+    def by_gpu(self) -> Mapping[str, Owner]:
+        """Return the owners of whole GPUs, by UUID: for GPUs whose processes cannot be seen."""
+
+
+class NoOwners:
+    """Finds no owners."""
+
+    def of(self, pid: int) -> Owner | None:
+        return None
+
+    def by_gpu(self) -> Mapping[str, Owner]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessWork:
+    """What a process has used since it began. Its pid and start time identify it for good."""
+
+    pid: int
+    start_ticks: int
+    cpu_s: float
+    read_bytes: int | None = None
+    """From disks; None without permission."""
+    written_bytes: int | None = None
+
+
+def read_work(pid: int, proc: Path = PROC) -> ProcessWork | None:
+    """Return what a process has used; None for one that has ended, or is a zombie."""
+    stat = _text(f"{proc}/{pid}/stat")
+    state, *fields = stat.rpartition(")")[2].split() or [""]
+    if len(fields) < 19 or state in ("Z", "X"):
+        return None
+    lines = (line.partition(": ") for line in _text(f"{proc}/{pid}/io").splitlines())
+    counters = {name: int(value) for name, _, value in lines if value.isdecimal()}
+    return ProcessWork(
+        pid,
+        start_ticks=int(fields[18]),
+        cpu_s=(int(fields[10]) + int(fields[11])) / _TICKS_PER_S,
+        read_bytes=counters.get("read_bytes"),
+        written_bytes=counters.get("write_bytes"),
+    )
+
+
+def read_control_groups(pid: int, proc: Path = PROC) -> str:
+    """Return its /proc/PID/cgroup, or an empty text."""
+    return _text(f"{proc}/{pid}/cgroup")
+
+
+def read_environment(pid: int, proc: Path = PROC) -> dict[str, str]:
+    """Return the variables that it was started with; empty without permission."""
+    pairs = (part.partition("=") for part in _text(f"{proc}/{pid}/environ").split("\0"))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _text(path: str) -> str:
+    try:
+        # Once a second for each process on a GPU: a file object would cost more than the reading.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(file, _PROC_MAX_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(file)
+
+
+class ProcessCache(Generic[V]):
+    """Calls `ask` once for each process. Pids are reused: a process is its pid and its start time."""
+
+    def __init__(self, ask: Callable[[int], V], proc: Path = PROC) -> None:
+        self._ask = ask
+        self._proc = proc
+        self._known: dict[int, tuple[int, V]] = {}
+
+    def of(self, pid: int) -> V | None:
+        """Return the answer for a process; None for one that has ended."""
+        work = read_work(pid, self._proc)
+        if work is None:
+            self._known.pop(pid, None)
+            return None
+        known = self._known.get(pid)
+        if known is None or known[0] != work.start_ticks:
+            if len(self._known) >= _MAX_CACHED:
+                self._known.clear()  # most of them have long ended
+            known = self._known[pid] = (work.start_ticks, self._ask(pid))
+        return known[1]
+
+
+class LocalOwners:
+    """Owners on a machine without Kubernetes: replicas carry their names in their environment.
+
+    A process may claim any name, so no permission may depend on it.
+    """
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._memo = ProcessCache(self._ask, proc)
+        self.progress_files: dict[str, str] = {}
+        """By job: the file to which its processes report their progress."""
+
+    def of(self, pid: int) -> Owner | None:
+        return self._memo.of(pid)
+
+    def by_gpu(self) -> Mapping[str, Owner]:
+        return {}
+
+    def _ask(self, pid: int) -> Owner | None:
+        env = read_environment(pid, self._proc)
+        job = env.get(_JOB, "")
+        if job and env.get(_PROGRESS):
+            self.progress_files[job] = env[_PROGRESS]
+        return Owner(job, pod=env.get(_REPLICA, "")) if job else None
+
+
+class ProgressLine(NamedTuple):
+    """One report of a job."""
+
+    job: str
+    time_s: float
+    step: float
+    total_steps: float | None
+
+
+class ProgressFiles:
+    """Reads the lines that `batuta.sdk` adds to jobs' files. Only rank 0 counts: all report the same."""
+
+    def __init__(self) -> None:
+        self._read_bytes: dict[str, int] = {}
+
+    def read_new(self, files: Mapping[str, str]) -> Iterator[ProgressLine]:
+        """Yield the reports since the last call. `files`: by job, the file to which it reports."""
+        self._read_bytes = {job: count for job, count in self._read_bytes.items() if job in files}
+        for job, path in files.items():
+            for line in self._new_lines(job, Path(path)):
+                if (report := _parsed(job, line)) is not None:
+                    yield report
+
+    def _new_lines(self, job: str, path: Path) -> list[bytes]:
+        """Return whole new lines; a line without an end is left for the next call."""
+        try:
+            # A job chooses the path: a pipe would block the agent.
+            if not path.is_file():
+                return []
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                begin = self._read_bytes.get(job, 0)
+                begin = max(begin if begin <= size else 0, size - _PROGRESS_MAX_BYTES)
+                file.seek(begin)
+                whole, _, rest = file.read(_PROGRESS_MAX_BYTES).rpartition(b"\n")
+                self._read_bytes[job] = file.tell() - len(rest)
+                return whole.split(b"\n")
+        except OSError:
+            return []
+
+
+def _parsed(job: str, line: bytes) -> ProgressLine | None:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or found.get("rank", 0) != 0:
+        return None
+    time_s, step, total = (_number(found.get(key)) for key in ("time", "step", "total_steps"))
+    return None if time_s is None or step is None else ProgressLine(job, time_s, step, total)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

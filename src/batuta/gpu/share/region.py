@@ -1,0 +1,214 @@
+"""Read what a container has of its GPUs out of its region, for the profiler and for `batuta share status`.
+
+The layout mirrors native/share/region.h and card.h byte for byte; a test compares them. Reading takes no lock
+and changes nothing: two values of one moment may be a call apart.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import c_char, c_int32, c_int64, c_uint32, c_uint64
+from dataclasses import dataclass
+from pathlib import Path
+
+from batuta.gpu.vgpu.snapshot import is_alive
+from batuta.spec.problem import InputError
+
+REGION_MAGIC = int.from_bytes(b"BUTSHARE", "little")
+CARD_MAGIC = int.from_bytes(b"BUTSCARD", "little")
+LAYOUT = 1
+DEVICES = 16
+PROCESSES = 256
+TENANTS = 64
+UUID = 48
+UNLIMITED = (1 << 64) - 1
+_WHOLE = 1000
+"""Permille."""
+
+
+class Device(ctypes.Structure):
+    """One GPU, for the whole container."""
+
+    _fields_ = (
+        ("uuid", c_char * UUID),
+        ("limit_bytes", c_uint64),
+        ("hard_permille", c_uint32),
+        ("soft_permille", c_uint32),
+        ("weight", c_uint32),
+        ("tenant", c_uint32),
+        ("used_bytes", c_uint64),
+        ("peak_bytes", c_uint64),
+        ("refusals", c_uint64),
+        ("launches", c_uint64),
+        ("charged_ns", c_uint64),
+        ("waited_ns", c_uint64),
+        ("spent_until_ns", c_int64),
+        ("rate_permille", c_uint32),
+        ("factor_permille", c_uint32),
+        ("corrected_ns", c_int64),
+        ("corrected_charged_ns", c_uint64),
+        ("longest_ns", c_uint64),
+        ("published_ns", c_int64),
+        ("published_charged_ns", c_uint64),
+    )
+
+
+class Use(ctypes.Structure):
+    """What a process has of one device."""
+
+    _fields_ = (("used_bytes", c_uint64), ("peak_bytes", c_uint64), ("launches", c_uint64))
+
+
+class Process(ctypes.Structure):
+    """A process: a pid and the time it started, in clock ticks since boot."""
+
+    _fields_ = (
+        ("taken", c_uint32),
+        ("pid", c_int32),
+        ("start_ticks", c_uint64),
+        ("use", Use * DEVICES),
+    )
+
+
+class Region(ctypes.Structure):
+    """What the processes of a container share."""
+
+    _fields_ = (
+        ("magic", c_uint64),
+        ("layout", c_uint32),
+        ("devices_count", c_uint32),
+        ("size_bytes", c_uint64),
+        ("pid_namespace", c_uint64),
+        ("damaged", c_uint32),
+        ("repairs", c_uint32),
+        ("container", c_char * 64),
+        ("lock", c_uint64 * 8),
+        ("devices", Device * DEVICES),
+        ("processes", Process * PROCESSES),
+    )
+
+
+class Tenant(ctypes.Structure):
+    """A container on a card."""
+
+    _fields_ = (
+        ("key", c_uint64),
+        ("hard_permille", c_uint32),
+        ("soft_permille", c_uint32),
+        ("weight", c_uint32),
+        ("use_permille", c_uint32),
+        ("active_until_ns", c_int64),
+        ("hungry_until_ns", c_int64),
+    )
+
+
+class Card(ctypes.Structure):
+    """What the containers on a card share."""
+
+    _fields_ = (
+        ("magic", c_uint64),
+        ("layout", c_uint32),
+        ("reserved", c_uint32),
+        ("size_bytes", c_uint64),
+        ("uuid", c_char * UUID),
+        ("tenants", Tenant * TENANTS),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessShare:
+    """A process of the container, and what it has of one GPU."""
+
+    pid: int
+    """In the container's own numbers."""
+    used_bytes: int
+    peak_bytes: int
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a container may have and has of one GPU. Counters only grow; they begin with the region."""
+
+    uuid: str
+    limit_bytes: int | None
+    used_bytes: int
+    peak_bytes: int
+    refusals: int
+    """Allocations that would have exceeded the limit."""
+    hard_percent: float | None
+    soft_percent: float | None
+    weight: int
+    rate_percent: float
+    """The device time that it may have now."""
+    launches: int
+    charged_s: float
+    """Device time, as estimated and corrected."""
+    waited_s: float
+    """How long launches waited for their turn, all threads together."""
+    correction: float
+    """What estimates are multiplied with, so that they agree with NVML."""
+    processes: tuple[ProcessShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerShare:
+    """One container's region."""
+
+    container: str
+    repairs: int
+    """How often a process was killed in the middle of a change."""
+    devices: tuple[DeviceShare, ...]
+
+
+def read_region(path: Path) -> ContainerShare:
+    """Return the region as it is now. Processes that have ended do not count, where that can be seen."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError.of(f"cannot read {path}: {error.strerror}") from error
+    if not any(data[:8]):
+        return ContainerShare("", 0, ())  # it is being made this very moment
+    if len(data) != ctypes.sizeof(Region) or int.from_bytes(data[:8], "little") != REGION_MAGIC:
+        raise InputError.of(f"{path} is not the region of a container")
+    region = Region.from_buffer_copy(data)
+    if region.layout != LAYOUT:
+        raise InputError.of(f"{path} has layout {region.layout}, this version reads {LAYOUT}")
+    # Pids of another namespace mean nothing here: then every slot counts as alive.
+    foreign = region.pid_namespace != os.stat("/proc/self/ns/pid").st_ino
+    living = [
+        process
+        for process in region.processes
+        if process.taken and (foreign or is_alive(process.pid, process.start_ticks))
+    ]
+    return ContainerShare(
+        region.container.decode(errors="replace"),
+        region.repairs,
+        tuple(_device(region, index, living) for index in range(region.devices_count)),
+    )
+
+
+def _device(region: Region, index: int, living: list[Process]) -> DeviceShare:
+    device = region.devices[index]
+    processes = tuple(
+        ProcessShare(one.pid, one.use[index].used_bytes, one.use[index].peak_bytes, one.use[index].launches)
+        for one in living
+        if one.use[index].peak_bytes or one.use[index].launches
+    )
+    return DeviceShare(
+        uuid=device.uuid.decode(errors="replace"),
+        limit_bytes=None if device.limit_bytes == UNLIMITED else device.limit_bytes,
+        used_bytes=sum(one.used_bytes for one in processes),
+        peak_bytes=device.peak_bytes,
+        refusals=device.refusals,
+        hard_percent=device.hard_permille / 10 if device.hard_permille < _WHOLE else None,
+        soft_percent=device.soft_permille / 10 or None,
+        weight=device.weight,
+        rate_percent=device.rate_permille / 10,
+        launches=device.launches,
+        charged_s=device.charged_ns / 1e9,
+        waited_s=device.waited_ns / 1e9,
+        correction=device.factor_permille / _WHOLE,
+        processes=processes,
+    )

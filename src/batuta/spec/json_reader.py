@@ -1,0 +1,187 @@
+"""Reads values from parsed JSON; collects all problems with the line and column of each value."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from json import JSONDecoder
+from typing import Any, NamedTuple, TypeAlias
+
+from batuta.spec.problem import Problem, did_you_mean
+
+JsonPath: TypeAlias = tuple[str | int, ...]
+"""Keys and indexes from the top down to a value."""
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_DECODER = JSONDecoder()
+LARGEST = 10**9
+"""No count in a snapshot is larger; it keeps sums well inside 64 bits."""
+_MISSING: Any = object()
+
+
+class Position(NamedTuple):
+    """Both count from 1."""
+
+    line: int
+    column: int
+
+
+def format_path(path: JsonPath) -> str:
+    """`("jobs", 3, "min")` as people write it: `jobs[3].min`."""
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
+
+
+def find_positions(text: str, wanted: Collection[JsonPath]) -> dict[JsonPath, Position]:
+    """The places of those wanted values that are there. The text must be valid JSON."""
+    found: dict[JsonPath, int] = {}
+    _walk(text, 0, (), set(wanted), found)
+    return {
+        path: Position(text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
+        for path, at in found.items()
+    }
+
+
+def _walk(text: str, at: int, path: JsonPath, wanted: set[JsonPath], found: dict[JsonPath, int]) -> int:
+    """Notes wanted values from `at` on and returns where the value that begins there ends."""
+    at = _skip_space(text, at)
+    if path in wanted:
+        found[path] = at
+    opening = text[at]
+    if opening not in "{[":
+        return _DECODER.raw_decode(text, at)[1]
+    closing = "}" if opening == "{" else "]"
+    at = _skip_space(text, at + 1)
+    index = 0
+    while text[at] != closing:
+        key: str | int = index
+        if opening == "{":
+            key, at = _DECODER.raw_decode(text, at)
+            at = _skip_space(text, at) + 1
+        at = _skip_space(text, _walk(text, at, (*path, key), wanted, found))
+        if text[at] == ",":
+            at = _skip_space(text, at + 1)
+        index += 1
+    return at + 1
+
+
+def _skip_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
+
+
+@dataclass(slots=True)
+class JsonProblems:
+    """What is wrong, each with the path of the value."""
+
+    found: list[tuple[JsonPath, str, str]] = field(default_factory=list)
+
+    def add(self, path: JsonPath, message: str, fix: str = "") -> None:
+        self.found.append((path, message, fix))
+
+    def problems(self, text: str, file: str) -> list[Problem]:
+        """The same with file, line and column. A missing value is placed at what it is missing from."""
+        wanted = {path[:end] for path, _, _ in self.found for end in range(len(path) + 1)}
+        places = find_positions(text, wanted)
+        result = []
+        for path, message, fix in self.found:
+            nearest = next(path[:end] for end in range(len(path), -1, -1) if path[:end] in places)
+            name = format_path(path)
+            result.append(Problem(f"{name} {message}" if name else message, file, *places[nearest], fix))
+        return result
+
+
+class JsonObject:
+    """One JSON object that is being read. Every reader returns a usable value, sound or not."""
+
+    __slots__ = ("_findings", "_path", "_values", "_wrong")
+
+    def __init__(self, values: dict[str, Any], path: JsonPath, findings: JsonProblems) -> None:
+        self._values, self._path, self._findings = values, path, findings
+        self._wrong: set[str] = set()
+
+    def has(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def all_sound(self, *keys: str) -> bool:
+        """Whether nothing is wrong with these so far; only then is it fair to compare them."""
+        return self._wrong.isdisjoint(keys)
+
+    def wrong(self, key: str, message: str, fix: str = "", *below: int) -> None:
+        """Notes a problem with the value of a key, or with what lies at an index below it."""
+        self._wrong.add(key)
+        self._findings.add((*self._path, key, *below), message, fix)
+
+    def refuse_unknown(self, known: Sequence[str]) -> None:
+        for key in self._values:
+            if key not in known:
+                self.wrong(key, "is not a known key", did_you_mean(key, known))
+
+    def text(self, key: str) -> str:
+        value = self._get(key, _MISSING, "")
+        if value is _MISSING:
+            return ""
+        if not isinstance(value, str) or not value:
+            self.wrong(key, f"must be a text that is not empty, found {_show(value)}")
+            return ""
+        return value
+
+    def number(self, key: str, default: float = _MISSING) -> float:
+        """A finite number of at least 0."""
+        value = self._get(key, default, "a number ≥ 0")
+        if value is _MISSING:
+            return 0.0
+        if not is_number(value) or value < 0:
+            self.wrong(key, f"must be a finite number ≥ 0, found {_show(value)}")
+            return 0.0
+        return float(value)
+
+    def moment(self, key: str) -> float:
+        """A time in seconds, or NaN where it is absent or null."""
+        return self.number(key) if self.has(key) else math.nan
+
+    def count(self, key: str, least: int, default: int = _MISSING) -> int:
+        value = self._get(key, default, f"a whole number ≥ {least}")
+        if value is _MISSING:
+            return least
+        if not is_number(value) or value != int(value) or not least <= value <= LARGEST:
+            self.wrong(key, f"must be a whole number in {least}..{LARGEST}, found {_show(value)}")
+            return least
+        return int(value)
+
+    def items(self, key: str) -> list[Any]:
+        value = self._get(key, _MISSING, "a list")
+        if value is _MISSING:
+            return []
+        if not isinstance(value, list):
+            self.wrong(key, f"must be a list, found {_show(value)}")
+            return []
+        return value
+
+    def table(self, key: str) -> dict[str, Any]:
+        value = self._get(key, _MISSING, "an object")
+        if value is _MISSING:
+            return {}
+        if not isinstance(value, dict):
+            self.wrong(key, f"must be an object, found {_show(value)}")
+            return {}
+        return value
+
+    def _get(self, key: str, default: Any, wanted: str) -> Any:
+        value = self._values.get(key)
+        if value is not None:
+            return value
+        if default is _MISSING:
+            self.wrong(key, "is missing", f"give {wanted}" if wanted else "")
+        return default
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _show(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,353 @@
+"""Reads the fields of each kind: ClusterQueue, ResourceFlavor, LocalQueue, Cohort, WorkloadPriorityClass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from batuta.core.quota import (
+    ClusterQueue,
+    Cohort,
+    Expression,
+    Flavor,
+    FlavorQuota,
+    Fungibility,
+    Limits,
+    LocalQueue,
+    Preemption,
+    Preference,
+    PriorityClass,
+    Reclaim,
+    ResourceGroup,
+    Search,
+    Selector,
+    StopPolicy,
+    Strategy,
+    Taint,
+    Toleration,
+    Within,
+)
+from batuta.spec.kueue.object_reader import Item, Section, check_label, check_resource, read_text_value
+from batuta.spec.quantity import shown
+
+MOST_GROUPS, MOST_IN_GROUP, MOST_TOGETHER, MOST_CELLS = 16, 64, 256, 512
+_GROUP = ("coveredResources", "flavors")
+_FLAVOR = ("name", "resources")
+_QUOTA = ("name", "nominalQuota", "borrowingLimit", "lendingLimit")
+MAX_INT32 = 2**31 - 1
+_LEAST_WEIGHT = 1e-9
+_CHECKS = "jobs start without waiting for these checks"
+_KNOWN = (
+    *("resourceGroups", "queueingStrategy", "namespaceSelector", "flavorFungibility", "preemption"),
+    *("stopPolicy", "fairSharing"),
+)
+_COHORT = ("cohort", "cohortName")
+_UNUSED = {
+    "admissionChecksStrategy": _CHECKS,
+    "admissionScope": "what a queue used before does not change its turn",
+    "concurrentAdmissionPolicy": "a job waits for one flavor at a time",
+    "excludeResourcePrefixes": "every resource that a group covers is counted",
+}
+_UNUSED_BY_VERSION = {"v1beta1": {"admissionChecks": _CHECKS}, "v1beta2": {}}
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+_LOCAL_UNUSED = {
+    "fairSharing": "the local queues of a cluster queue are served in the order of their jobs",
+    "wallTimePolicy": "the time that jobs run is not limited",
+}
+_PARENT = ("parent", "parentName")
+STRATEGIES = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
+"""The strategies by which fair sharing preempts a job, in this order."""
+MOST_PER_FLAVOR = 8
+_UNUSED_FLAVOR_KEYS = {
+    "topologyName": "where replicas stand close together is said by each task (gpu.topology)",
+    "resourceWeights": "all resources weigh the same in fair sharing",
+}
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_TAINT = ("key", "value", "effect", "timeAdded")
+_TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
+
+
+class _Seen:
+    """Names that may stand once in all groups together."""
+
+    def __init__(self) -> None:
+        self.resources: set[str] = set()
+        self.flavors: set[str] = set()
+
+
+def read_groups(spec: Section, parent: str, *, lends_at_most_nominal: bool) -> tuple[ResourceGroup, ...]:
+    """The groups of a queue or cohort that is below `parent`; empty when it has no parent."""
+    seen, found = _Seen(), list[ResourceGroup]()
+    for group in spec.sections("resourceGroups", MOST_GROUPS, _GROUP):
+        resources = _resources(group, seen)
+        parts = list(group.sections("flavors", MOST_IN_GROUP, _FLAVOR))
+        if not parts:
+            group.fault("flavors", f"{group.path} needs flavors", "at least one")
+        read = [_flavor(part, resources, parent, seen, lends_at_most_nominal) for part in parts]
+        flavors = [flavor for flavor in read if flavor is not None]
+        if len(flavors) * len(resources) > MOST_CELLS:
+            group.fault("flavors", f"{group.path} has too many quotas", f"at most {MOST_CELLS} in a group")
+        found.append(ResourceGroup(resources, tuple(flavors)))
+    for what, count in (("flavors", len(seen.flavors)), ("resources", len(seen.resources))):
+        if count > MOST_TOGETHER:
+            spec.fault(
+                "resourceGroups", f"all groups together have {count} {what}", f"at most {MOST_TOGETHER}"
+            )
+    return tuple(found)
+
+
+def _resources(group: Section, seen: _Seen) -> tuple[str, ...]:
+    names: list[str] = []
+    items = group.items("coveredResources", MOST_IN_GROUP)
+    if not items:
+        group.fault("coveredResources", f"{group.path} needs coveredResources", 'as in ["nvidia.com/gpu"]')
+    for item in items:
+        name = read_text_value(group.reader, item)
+        check_resource(group.reader, item, name)
+        if name and name in seen.resources:
+            group.reader.fault(
+                item.node,
+                f"{item.path}: {shown(name)} is covered twice",
+                "name each resource once in all groups",
+            )
+        elif name:
+            seen.resources.add(name)
+            names.append(name)
+    return tuple(names)
+
+
+def _flavor(
+    part: Section, resources: tuple[str, ...], parent: str, seen: _Seen, lends_at_most_nominal: bool
+) -> FlavorQuota | None:
+    before = len(part.reader.problems)
+    name = part.name("name")
+    if "name" not in part:
+        part.fault("name", f"{part.path} needs the name of a ResourceFlavor")
+    elif name and name in seen.flavors:
+        part.fault(
+            "name", f"{part.path}: flavor {name} is named twice", "name each flavor once in all groups"
+        )
+    seen.flavors.add(name)
+    quotas = list(part.sections("resources", MOST_IN_GROUP, _QUOTA))
+    names = tuple(quota.text("name") for quota in quotas)
+    if names != resources and len(part.reader.problems) == before:
+        wanted = ", ".join(resources) or "nothing"
+        part.fault(
+            "resources",
+            f"{part.at('resources')} has {', '.join(names) or 'nothing'} where the group covers {wanted}",
+            "the same resources in the same order as coveredResources",
+        )
+    limits = tuple(_limits(quota, parent, lends_at_most_nominal) for quota in quotas)
+    return FlavorQuota(name, limits) if len(part.reader.problems) == before else None
+
+
+def _limits(quota: Section, parent: str, lends_at_most_nominal: bool) -> Limits:
+    if "nominalQuota" not in quota:
+        quota.fault("nominalQuota", f"{quota.path} needs nominalQuota", "0 for none of its own")
+    nominal = quota.milli("nominalQuota")
+    for key in ("borrowingLimit", "lendingLimit"):
+        if key in quota and not parent:
+            below = "cohort" if lends_at_most_nominal else "parent"
+            quota.fault(
+                key, f"{quota.at(key)} has no meaning without a {below}", f"drop it, or name a {below}"
+            )
+    lending = quota.milli("lendingLimit")
+    too_much = lending is not None and nominal is not None and lending > nominal
+    if too_much and parent and lends_at_most_nominal:
+        quota.fault(
+            "lendingLimit",
+            f"{quota.at('lendingLimit')} is more than nominalQuota",
+            "lend at most what there is",
+        )
+    return Limits(nominal or 0, quota.milli("borrowingLimit"), lending)
+
+
+def read_cluster_queue(top: Section, name: str, version: str) -> ClusterQueue:
+    spec = top.section("spec", (*_KNOWN, *_COHORT), _UNUSED | _UNUSED_BY_VERSION[version])
+    top.unused += spec.unused
+    cohort = read_by_version(spec, version, _COHORT)
+    return ClusterQueue(
+        name,
+        cohort,
+        read_groups(spec, cohort, lends_at_most_nominal=True),
+        spec.choice("queueingStrategy", Strategy, Strategy.BEST_EFFORT_FIFO),
+        _preemption(spec),
+        _fungibility(spec, version),
+        _namespaces(spec),
+        read_weight(spec),
+        spec.choice("stopPolicy", StopPolicy, StopPolicy.NONE),
+    )
+
+
+def read_by_version(spec: Section, version: str, keys: tuple[str, str]) -> str:
+    """Return a name whose key changed in v1beta2."""
+    older, newer = keys
+    key, other = (newer, older) if version == "v1beta2" else (older, newer)
+    if other in spec:
+        spec.fault(other, f"unknown key {other} in {spec.path}", f"{version} calls it {key}")
+    # The intent is clear: do not report what follows from the wrong key.
+    return spec.name(key if key in spec else other)
+
+
+def read_weight(spec: Section) -> float:
+    """`fairSharing.weight`; 0 is allowed and means: behind all others."""
+    fair = spec.section("fairSharing", ("weight",))
+    weight = fair.quantity("weight")
+    if weight is None:
+        return 1.0
+    if weight < 0 or 0 < weight <= _LEAST_WEIGHT:
+        fault = "must not be negative" if weight < 0 else f"must be 0 or more than {_LEAST_WEIGHT:g}"
+        fair.fault("weight", f"{fair.at('weight')} {fault}", "1 is what others have")
+        return 1.0
+    return float(weight)
+
+
+def _preemption(spec: Section) -> Preemption:
+    rules = spec.section("preemption", ("withinClusterQueue", "reclaimWithinCohort", "borrowWithinCohort"))
+    borrow = rules.section("borrowWithinCohort", ("policy", "maxPriorityThreshold"))
+    reclaim = rules.choice("reclaimWithinCohort", Reclaim, Reclaim.NEVER)
+    while_borrowing = borrow.word("policy", ("Never", "LowerPriority"), "Never") == "LowerPriority"
+    if while_borrowing and reclaim is Reclaim.NEVER:
+        borrow.fault(
+            "policy",
+            f"{borrow.at('policy')} is LowerPriority while reclaimWithinCohort is Never",
+            "set reclaimWithinCohort to LowerPriority or Any",
+        )
+    return Preemption(
+        rules.choice("withinClusterQueue", Within, Within.NEVER),
+        reclaim,
+        while_borrowing,
+        borrow.whole("maxPriorityThreshold", -MAX_INT32 - 1, MAX_INT32),
+    )
+
+
+def _fungibility(spec: Section, version: str) -> Fungibility:
+    newer = version != "v1beta1"
+    known = ("whenCanBorrow", "whenCanPreempt", *(("preference",) if newer else ()))
+    rules = spec.section("flavorFungibility", known)
+    stop = Search.MAY_STOP_SEARCH
+    found = Fungibility(
+        rules.choice("whenCanBorrow", Search, stop, {} if newer else {"Borrow": stop}),
+        rules.choice("whenCanPreempt", Search, Search.TRY_NEXT_FLAVOR, {} if newer else {"Preempt": stop}),
+        rules.choice("preference", Preference, Preference.BORROWING_OVER_PREEMPTION),
+    )
+    if "preference" in rules and stop in (found.when_can_borrow, found.when_can_preempt):
+        rules.fault(
+            "preference",
+            f"{rules.at('preference')} has a meaning only when all flavors are tried",
+            "set whenCanBorrow and whenCanPreempt to TryNextFlavor",
+        )
+    return found
+
+
+def _namespaces(spec: Section) -> Selector | None:
+    """Absent is a selector of nothing, empty one of everything."""
+    if "namespaceSelector" not in spec:
+        return None
+    selector = spec.section("namespaceSelector", ("matchLabels", "matchExpressions"))
+    terms = []
+    for part in selector.sections("matchExpressions", 64, ("key", "operator", "values")):
+        key, operator = part.text("key"), part.word("operator", _OPERATORS, "")
+        items = part.items("values", 256)
+        values = tuple(read_text_value(part.reader, item, may_be_empty=True) for item in items)
+        for item, value in zip(items, values, strict=True):
+            check_label(part.reader, item, key or "key", value)
+        if not key or "operator" not in part:
+            part.fault(
+                "key", f"{part.path} needs key and operator", f"an operator is {', '.join(_OPERATORS)}"
+            )
+        elif operator and bool(values) != (operator in ("In", "NotIn")):
+            fix = "In and NotIn have values, Exists and DoesNotExist have none"
+            part.fault("values", f"{part.at('values')} does not go with {operator}", fix)
+        terms.append(Expression(key, operator, values))
+    return Selector(selector.labels("matchLabels"), tuple(terms))
+
+
+def read_local_queue(top: Section, name: str, namespace: str) -> LocalQueue:
+    spec = top.section("spec", ("clusterQueue", "stopPolicy"), _LOCAL_UNUSED)
+    top.unused += spec.unused
+    queue = spec.name("clusterQueue")
+    if "clusterQueue" not in spec:
+        (spec if spec.node is not None else top).fault("spec", "a LocalQueue needs spec.clusterQueue")
+    return LocalQueue(name, queue, namespace, spec.choice("stopPolicy", StopPolicy, StopPolicy.NONE))
+
+
+def read_cohort(top: Section, name: str, version: str) -> Cohort:
+    spec = top.section("spec", (*_PARENT, "resourceGroups", "fairSharing"))
+    parent = read_by_version(spec, version, _PARENT)
+    groups = read_groups(spec, parent, lends_at_most_nominal=False)
+    return Cohort(name, parent, groups, read_weight(spec))
+
+
+def read_priority_class(top: Section, name: str) -> PriorityClass:
+    value = top.whole("value", -MAX_INT32 - 1, MAX_INT32)
+    if "value" not in top:
+        top.fault("value", "a WorkloadPriorityClass needs a value", "a whole number; higher goes first")
+    return PriorityClass(name, value or 0, top.text("description"))
+
+
+def read_fair_sharing(top: Section) -> bool:
+    """Whether the Configuration turns fair sharing on: by `enable`, or since v1beta2 by being there."""
+    if "fairSharing" not in top:
+        return False
+    fair = top.section("fairSharing", ("enable", "preemptionStrategies"))
+    items = fair.items("preemptionStrategies", 8)
+    found = tuple(read_text_value(top.reader, item) for item in items)
+    if found and found != STRATEGIES:
+        fair.fault(
+            "preemptionStrategies",
+            f"{fair.at('preemptionStrategies')} is {', '.join(found)}",
+            f"Batuta uses {' and then '.join(STRATEGIES)}: drop the key",
+        )
+    return fair.flag("enable", default=top.text("apiVersion").endswith("/v1beta2"))
+
+
+def read_flavor(top: Section, name: str) -> Flavor:
+    spec = top.section("spec", ("nodeLabels", "nodeTaints", "tolerations"), _UNUSED_FLAVOR_KEYS)
+    top.unused += spec.unused
+    return Flavor(
+        name,
+        spec.labels("nodeLabels", MOST_PER_FLAVOR),
+        tuple(_taints(spec)),
+        tuple(read_toleration(part) for part in spec.sections("tolerations", MOST_PER_FLAVOR, _TOLERATION)),
+    )
+
+
+def _taints(spec: Section) -> Iterable[Taint]:
+    seen: set[tuple[str, str]] = set()
+    for part in spec.sections("nodeTaints", MOST_PER_FLAVOR, _TAINT):
+        taint = Taint(part.text("key"), part.text("value"), _effect(part))
+        if not taint.key:
+            part.fault("key", f"{part.path} needs a key")
+        elif part.node is not None:
+            check_label(part.reader, Item(part.node, part.path), taint.key, taint.value)
+        if "effect" not in part:
+            part.fault("effect", f"{part.path} needs an effect", f"one of {', '.join(_EFFECTS)}")
+        if (taint.key, taint.effect) in seen:
+            part.fault("key", f"{part.path}: {taint.key} with {taint.effect} appears twice")
+        seen.add((taint.key, taint.effect))
+        yield taint
+
+
+def read_toleration(part: Section) -> Toleration:
+    """One toleration, by the rules of pods."""
+    found = Toleration(
+        part.text("key"),
+        part.word("operator", ("Equal", "Exists"), "Equal"),
+        part.text("value"),
+        _effect(part, ""),
+    )
+    if not found.key and found.operator != "Exists":
+        part.fault("key", f"{part.path} has no key", "with operator Exists it tolerates everything")
+    if found.operator == "Exists" and found.value:
+        part.fault("value", f"{part.path}: Exists goes without a value", "drop the value, or say Equal")
+    if "tolerationSeconds" in part and found.effect != "NoExecute":
+        part.fault("tolerationSeconds", f"{part.path}: tolerationSeconds goes with the effect NoExecute only")
+    return found
+
+
+def read_tolerations(part: Section, key: str) -> tuple[Toleration, ...]:
+    return tuple(read_toleration(one) for one in part.sections(key, 64, _TOLERATION))
+
+
+def _effect(part: Section, default: str = "NoSchedule") -> str:
+    return part.word("effect", _EFFECTS, default)

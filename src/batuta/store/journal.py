@@ -1,0 +1,289 @@
+"""The journal: every event and every plan, in order, numbered from 1 without a gap."""
+
+from __future__ import annotations
+
+import math
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from batuta.core.event import Event, JobSubmitted, Planned
+from batuta.core.job import JobId
+from batuta.core.plan import Decisions
+from batuta.store.codec import (
+    JournalEntry,
+    decode,
+    encode,
+    job_of,
+    jobs_of,
+    pack_decision_change,
+    pack_decisions,
+    unpack_decisions,
+    with_decisions,
+    without_decisions,
+)
+from batuta.store.database import Database, Statement, require_storable, storable_text
+from batuta.store.errors import CodecError
+from batuta.store.records import Tasks
+from batuta.store.snapshots import Snapshots
+
+PAGE = 1_000
+
+
+class StoredEvent(NamedTuple):
+    """An event as stored JSON, and its number: for readers that pass it on. Plans come without decisions."""
+
+    seq: int
+    json: str
+
+
+class JournalReader:
+    """Reads events by number. Numbers ascend without a gap; the oldest may have been pruned."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._base: tuple[int, Decisions] | None = None
+        """Cache of the last plan that others were written as changes of."""
+
+    @property
+    def first_seq(self) -> int:
+        """The number of the oldest event that is kept; 1 for an empty journal."""
+        (seq,) = self._one("SELECT min(seq) FROM events")
+        return int(seq or self.durable_seq + 1)
+
+    @property
+    def durable_seq(self) -> int:
+        """The number of the newest event that is committed; 0 for an empty journal."""
+        # A snapshot may be all that is left of the past.
+        (seq,) = self._one(
+            "SELECT max(seq) FROM "
+            "(SELECT max(seq) AS seq FROM events UNION ALL SELECT max(seq) FROM snapshots) AS newest"
+        )
+        return int(seq or 0)
+
+    def read(self, from_seq: int = 0, limit: int = PAGE, *, decisions: bool = True) -> list[JournalEntry]:
+        """Return up to `limit` events from number `from_seq` on. Plans are faster without decisions."""
+        found = self._database.rows(
+            "SELECT seq, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", from_seq, limit
+        )
+        return self._entries(found, decisions)
+
+    def events_after(self, seq: int, limit: int = PAGE, *, decisions: bool = True) -> list[JournalEntry]:
+        """Return the events after `seq`, as for a client that reconnects with Last-Event-ID."""
+        return self.read(seq + 1, limit, decisions=decisions)
+
+    def texts_after(self, seq: int, limit: int = PAGE) -> list[StoredEvent]:
+        """Return the same as stored JSON, without decoding it."""
+        sql = "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+        return [StoredEvent(*row) for row in self._database.rows(sql, seq, limit)]
+
+    def all_after(self, seq: int = 0, *, decisions: bool = True) -> Iterator[JournalEntry]:
+        """Yield all events after `seq`, a page at a time."""
+        while page := self.events_after(seq, decisions=decisions):
+            yield from page
+            seq = page[-1].seq
+
+    def of_job(self, job: JobId, after: int = 0, limit: int = PAGE) -> list[JournalEntry]:
+        """Return events about one job, and plans that change it (without decisions), oldest first."""
+        return self._entries(self._rows_of_job(job, after, limit), decisions=False)
+
+    def texts_of_job(self, job: JobId, after: int = 0, limit: int = PAGE) -> list[StoredEvent]:
+        return [StoredEvent(*row) for row in self._rows_of_job(job, after, limit)]
+
+    def decisions_at(self, seq: int) -> Decisions | None:
+        """Return the decisions of the last plan up to and including event `seq`; None when there is none."""
+        row = self._database.row("SELECT seq FROM plans WHERE seq <= ? ORDER BY seq DESC LIMIT 1", seq)
+        return None if row is None else self._decisions(row[0])
+
+    def seq_at(self, time_s: float) -> int:
+        """Return the number of the last event before a time; the one before the oldest when there is none.
+
+        By bisection: times ascend, except for events that came at nearly the same time.
+        """
+        first = self.first_seq
+        return first + bisect_left(range(first, self.durable_seq + 1), time_s, key=self._time_of) - 1
+
+    def _time_of(self, seq: int) -> float:
+        (time_s,) = self._one("SELECT max(time_s) FROM events WHERE seq = ?", seq)
+        return -math.inf if time_s is None else float(time_s)
+
+    def _one(self, sql: str, *values: Any) -> tuple[Any, ...]:
+        return self._database.rows(sql, *values)[0]
+
+    def _rows_of_job(self, job: JobId, after: int, limit: int) -> list[tuple[Any, ...]]:
+        key = storable_text(job)
+        return self._database.rows(
+            "SELECT seq, body FROM events WHERE job = ? AND seq > ? UNION ALL "
+            "SELECT seq, body FROM plan_jobs JOIN events USING (seq) WHERE plan_jobs.job = ? AND seq > ? "
+            "ORDER BY seq LIMIT ?",
+            *(key, after, key, after, limit),
+        )
+
+    def _entries(self, rows: Iterable[tuple[Any, ...]], decisions: bool) -> list[JournalEntry]:
+        return [JournalEntry(seq, self._event(seq, body, decisions)) for seq, body in rows]
+
+    def _event(self, seq: int, body: str, decisions: bool) -> Event:
+        try:
+            event = decode(body)
+            if decisions and isinstance(event, Planned):
+                return with_decisions(event, self._decisions(seq))
+        except CodecError as error:
+            raise type(error)(f"event {seq} of {self._database.name}: {error}") from error
+        return event
+
+    def _decisions(self, seq: int) -> Decisions:
+        row = self._database.row("SELECT base, decisions FROM plans WHERE seq = ?", seq)
+        if row is None:
+            raise CodecError(f"the decisions of plan {seq} are missing")
+        base, block = row
+        if not base:
+            return unpack_decisions(block)
+        known = self._base
+        if known is None or known[0] != base:
+            known = self._base = (base, self._decisions(base))
+        return unpack_decisions(block, known[1])
+
+
+_ADD_EVENT = "INSERT INTO events (seq, time_s, job, body) VALUES (?, ?, ?, ?)"
+_ADD_PLAN = "INSERT INTO plans (seq, base, decisions) VALUES (?, ?, ?)"
+_ADD_PLAN_JOB = "INSERT INTO plan_jobs (seq, job) VALUES (?, ?)"
+_CHUNK, _PAUSE_S = 2_000, 0.005
+"""Events that are pruned in one transaction, and the pause after it, so that the engine never waits long."""
+_FEW = 64
+"""Fewer decisions than this are always written in full: a change would not be smaller."""
+
+
+@dataclass(slots=True)
+class _BasePlan:
+    """The last plan whose decisions were written in full."""
+
+    seq: int
+    decisions: Decisions
+    size_bytes: int
+    change_bytes: int = 0
+    """The size of all changes of it since."""
+
+
+class JournalWriter(JournalReader):
+    """The one writer of a journal, and a reader of it.
+
+    `append` is quick and touches no disk. `commit` makes everything since the last one durable, together.
+    Before that, the engine must not acknowledge an event or carry out a command.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        super().__init__(database)
+        self.snapshots = Snapshots(self.database, self)
+        self._last_seq = self._committed_seq = super().durable_seq
+        self._listeners: list[Callable[[int], None]] = []
+        self._plan_base: _BasePlan | None = None
+        """None after a start: the first plan is written in full."""
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last event that was appended, committed or not."""
+        return self._last_seq
+
+    @property
+    def durable_seq(self) -> int:
+        """The number of the last event that is committed."""
+        return self._committed_seq
+
+    def append(self, event: Event) -> None:
+        """Number the event and stage it for the next commit."""
+        plan = event if isinstance(event, Planned) else None
+        job = job_of(event)
+        key = None if job is None else storable_text(job)
+        body = encode(event if plan is None else without_decisions(plan))
+        with self.database.exclusive():
+            seq = self._last_seq + 1
+            statements: list[Statement] = [(_ADD_EVENT, (seq, _column_time(event), key, body))]
+            if plan is not None:
+                statements += self._plan_statements(seq, plan)
+            # The task outlives its event, which may be pruned while the job still waits.
+            elif isinstance(event, JobSubmitted) and event.task:
+                statements.append((Tasks.PUT, (key, require_storable(event.task))))
+            self.database.stage(statements)
+            self._last_seq = seq
+
+    def commit(self) -> int:
+        """Make all that was appended durable; return the number of the last event.
+
+        JournalUnavailable when the disk is full or the server does not answer: nothing is lost, retry.
+        """
+        with self.database.exclusive():
+            seq = self._last_seq
+            self.database.commit()
+            is_new, self._committed_seq = seq > self._committed_seq, seq
+        if is_new:
+            for listener in tuple(self._listeners):
+                listener(seq)
+        return seq
+
+    def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
+        """Call `listener` with the last number after each commit, in that thread; it must not raise.
+
+        Return a function that unsubscribes it.
+        """
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def close(self) -> None:
+        """Close the database. What was appended and not committed is dropped."""
+        self.database.close()
+
+    def _plan_statements(self, seq: int, event: Planned) -> list[Statement]:
+        base, block = self._pack(seq, event.plan.decisions)
+        return [
+            (_ADD_PLAN, (seq, base, block)),
+            *((_ADD_PLAN_JOB, (seq, storable_text(job))) for job in jobs_of(event)),
+        ]
+
+    def _pack(self, seq: int, decisions: Decisions) -> tuple[int, bytes]:
+        """Pack the decisions as a change of the last full ones, unless all changes would outgrow those."""
+        base = self._plan_base
+        if base is not None and len(decisions) >= _FEW:
+            change = pack_decision_change(base.decisions, decisions)
+            if change is not None and base.change_bytes + len(change) <= base.size_bytes:
+                base.change_bytes += len(change)
+                return base.seq, change
+        block = pack_decisions(decisions)
+        # Read back, not kept: the caller may change its arrays.
+        self._plan_base = _BasePlan(seq, unpack_decisions(block), len(block))
+        return 0, block
+
+    def prune(self, before_seq: int = 0, before_s: float | None = None) -> int:
+        """Remove events older than a number or a time, whichever is later; return how many.
+
+        Recovery stays possible from each of the last two snapshots: an event after the older one is never
+        removed, and without two intact snapshots nothing is. Another thread may call this.
+        """
+        limit = before_seq if before_s is None else max(before_seq, self.seq_at(before_s) + 1)
+        limit = min(limit, self.snapshots.needed_from())
+        begin = start = self.first_seq
+        while start < limit:
+            start = min(start + _CHUNK, limit)
+            self.database.write_now(
+                (
+                    ("DELETE FROM events WHERE seq < ?", (start,)),
+                    ("DELETE FROM plan_jobs WHERE seq < ?", (start,)),
+                    # Plans that are kept may be written as changes of one that is not.
+                    (
+                        "DELETE FROM plans WHERE seq < ?1 "
+                        "AND seq NOT IN (SELECT base FROM plans WHERE seq >= ?1)",
+                        (start,),
+                    ),
+                )
+            )
+            self.database.reclaim_space()
+            time.sleep(_PAUSE_S)
+        return start - begin
+
+
+def _column_time(event: Event) -> float | None:
+    """Return None for NaN: SQLite stores it as NULL anyway, PostgreSQL would sort it after all others."""
+    time_s = float(event.time_s)
+    return None if math.isnan(time_s) else time_s

@@ -1,0 +1,248 @@
+"""A database in one SQLite file: a single writer that commits in groups, and one reader per thread.
+
+Nothing but SQLite may open the file while it is in use: closing any other descriptor of it would drop the
+locks of the whole process (POSIX).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from batuta.store.database import (
+    Batch,
+    Database,
+    known_migrations,
+    migrate,
+    reject_newer_schema,
+    require_newest_schema,
+)
+from batuta.store.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError
+
+APPLICATION_ID = 0x42415455
+"""In the file header: "BATU"."""
+BUSY_TIMEOUT_S = 5.0
+_WAL_LIMIT_BYTES = 64 << 20
+_PRIMARY_CODE = 0xFF
+_ENOUGH_BYTES = 1 << 20
+
+
+class SqliteDatabase(Database):
+    """A journal in a file of this machine."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        read_only: bool = False,
+        check: bool = True,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> None:
+        super().__init__()
+        self.path = Path(path).absolute()
+        self.name = str(self.path)
+        self.read_only = read_only
+        self._busy_timeout_s = busy_timeout_s
+        self._local = threading.local()
+        self._writer: sqlite3.Connection | None = None
+        self._closed = False
+        with translate_errors(self.path):
+            if read_only:
+                self._check_reader(self.reader())
+            else:
+                self._writer = self._open_writer(check)
+
+    # ------------------------------------------------------------------------------------------------ opening
+
+    def _open_writer(self, check: bool) -> sqlite3.Connection:
+        is_new = _create(self.path)
+        connection = sqlite3.connect(
+            self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
+        )
+        try:
+            if is_new:
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            else:
+                _reject_foreign(connection, self.path)
+                reject_newer_schema(connection, self.name, known_migrations()[-1].version)
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise StoreError(f"{self.path}: no write-ahead log on this file system (mode is {mode!r})")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA fullfsync = ON")
+            connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
+            if check and not is_new:
+                _quick_check(connection, self.path)
+            if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            migrate(connection, self.name)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _check_reader(self, connection: sqlite3.Connection) -> None:
+        _reject_foreign(connection, self.path)
+        require_newest_schema(connection, self.name)
+
+    # ------------------------------------------------------------------------------------------------ reading
+
+    def reader(self) -> sqlite3.Connection:
+        """Return the read-only connection of this thread. It sees what is committed and never waits."""
+        held: _ThreadConnection | None = getattr(self._local, "held", None)
+        if held is None:
+            if self._closed:
+                raise StoreError(f"{self.path} is closed")
+            with translate_errors(self.path):
+                connection = sqlite3.connect(
+                    f"{self.path.as_uri()}?mode=ro",
+                    uri=True,
+                    timeout=self._busy_timeout_s,
+                    isolation_level=None,
+                    check_same_thread=False,
+                )
+            connection.execute("PRAGMA query_only = ON")
+            held = self._local.held = _ThreadConnection(connection)
+        return held.connection
+
+    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return all rows at once: an open cursor would block the checkpoint of the write-ahead log."""
+        with translate_errors(self.path):
+            return self.reader().execute(sql, values).fetchall()
+
+    # ------------------------------------------------------------------------------------------------ writing
+
+    def count_now(self, sql: str, *values: Any) -> int:
+        with self._lock, translate_errors(self.path):
+            return self._connection().execute(sql, values).rowcount
+
+    def _write(self, batch: Batch) -> None:
+        connection = self._connection()
+        with translate_errors(self.path):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                execute = connection.execute
+                for sql, values in batch.statements:
+                    execute(sql, values)
+                execute("COMMIT")
+            except BaseException:
+                # SQLite itself has rolled back after some errors, a full disk among them.
+                if connection.in_transaction:
+                    with suppress(sqlite3.Error):
+                        connection.execute("ROLLBACK")
+                raise
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._writer is None:
+            raise StoreError(f"{self.path} is {'closed' if self._closed else 'opened for reading only'}")
+        return self._writer
+
+    # -------------------------------------------------------------------------------------------- maintenance
+
+    def size_bytes(self) -> int:
+        """Return the space on disk, write-ahead log included."""
+        parts = (self.path, Path(f"{self.path}-wal"), Path(f"{self.path}-shm"))
+        return sum(part.stat().st_size for part in parts if part.exists())
+
+    def reclaim_space(self, pages: int = 2_000) -> None:
+        """Return the space of deleted rows to the disk, some pages at a time."""
+        with self._lock, translate_errors(self.path):
+            # Each step of this statement frees one page, and `execute` takes but one step.
+            self._connection().executescript(f"PRAGMA incremental_vacuum({int(pages)})")
+
+    def checkpoint(self) -> None:
+        """Move the write-ahead log into the database file and empty it, unless a reader blocks that."""
+        with self._lock, translate_errors(self.path):
+            self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def close(self) -> None:
+        """Close this thread's reader and the writer. What is staged and not committed is dropped."""
+        with self._lock:
+            self._closed = True
+            if getattr(self._local, "held", None) is not None:
+                del self._local.held
+            if self._writer is not None:
+                writer, self._writer = self._writer, None
+                # Gives the next start less to do, even if readers of other threads are still open.
+                with suppress(sqlite3.Error):
+                    writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+                writer.close()
+
+
+class _ThreadConnection:
+    """Closes a thread's connection when the thread ends and its local values go."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+
+    def __del__(self) -> None:
+        self.connection.close()
+
+
+def _create(path: Path) -> bool:
+    """Create an empty file that only its owner may read; SQLite gives its other files the same mode."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return path.stat().st_size == 0
+    except OSError as error:
+        raise StoreError(f"cannot create {path}: {error.strerror}") from error
+    return True
+
+
+def _reject_foreign(connection: sqlite3.Connection, path: Path) -> None:
+    (number,) = connection.execute("PRAGMA application_id").fetchone()
+    # 0 with an empty schema: a first start that was killed early.
+    if number != APPLICATION_ID and (
+        number or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    ):
+        raise StoreCorruptError(f"{path} is a database, but none of Batuta's")
+
+
+def _quick_check(connection: sqlite3.Connection, path: Path) -> None:
+    found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
+    if found != ["ok"]:
+        raise _damaged(path, "; ".join(found).replace("*** in database main ***\n", "").replace("\n", "; "))
+
+
+def _damaged(path: Path, what: str) -> StoreCorruptError:
+    return StoreCorruptError(
+        f"{path} is damaged: {what}. Move it away together with {path.name}-wal and {path.name}-shm, "
+        "and put a copy of it in its place or start with an empty journal."
+    )
+
+
+@contextmanager
+def translate_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite into errors of the store, which say what to do."""
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE
+        # A write-ahead log that cannot grow on a full disk may also fail as an I/O error.
+        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _is_full(path)):
+            raise StoreFullError(
+                f"no room left for {path}: make room on the disk (what was not written can be tried again)"
+            ) from error
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise StoreBusyError(f"{path} is locked by another process: {error}") from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise _damaged(path, str(error)) from error
+        raise StoreError(f"{path}: {error}") from error
+
+
+def _is_full(path: Path) -> bool:
+    try:
+        room = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize < _ENOUGH_BYTES

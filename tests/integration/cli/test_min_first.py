@@ -1,0 +1,63 @@
+"""Two people on one server with the default policy: whoever fits at its `min` runs before any job grows."""
+
+import sys
+import time
+
+TRAINS = """
+name: {name}
+resources: {{accelerators: 1}}
+run: exec {python} -m batuta.demo.trainer --steps 4000 --work-ms 300
+elastic: {{min_nodes: 1, max_nodes: 8, grace: 10s}}
+"""
+SILENT = """
+name: silent
+resources: {accelerators: 1}
+run: sleep 600
+elastic: {min_nodes: 1, max_nodes: 8}
+"""
+
+
+def trains(cli, name):
+    (cli.cwd / f"{name}.yaml").write_text(TRAINS.format(name=name, python=sys.executable))
+    job = cli.launch(f"{name}.yaml")
+    cli.wait(job, "RUNNING")
+    return job
+
+
+def runs_with(cli, job, gpus):
+    return cli.until(
+        lambda: cli.json("status", job),
+        lambda found: found["state"] == "RUNNING" and found["gpus"]["now"] == gpus,
+    )
+
+
+def test_two_equal_elastic_jobs_both_run_and_neither_is_restarted_again_and_again(cli):
+    first = trains(cli, "first")
+    runs_with(cli, first, 8)
+    second = trains(cli, "second")
+    time.sleep(10)  # reports come in, and the scheduler learns how fast both are
+    sizes = {}
+    for job in (first, second):
+        found = cli.json("status", job)
+        assert found["state"] == "RUNNING"
+        sizes[job] = found["gpus"]["now"]
+        assert found["restarts"] <= 1
+    assert min(sizes.values()) >= 1
+    assert sum(sizes.values()) == 8
+
+
+def test_an_arrival_and_its_end_cost_a_running_job_one_restart_each(cli):
+    long = trains(cli, "long")
+    runs_with(cli, long, 8)
+    cli.wait(cli.launch("--", "sleep 3"), "SUCCEEDED")
+    assert runs_with(cli, long, 8)["restarts"] <= 2
+
+
+def test_a_job_that_reports_nothing_does_not_keep_another_from_its_one_gpu(cli):
+    """It never saves, so a restart costs its work: then there is a wait, and it is bounded by a minute."""
+    (cli.cwd / "silent.yaml").write_text(SILENT)
+    silent = cli.launch("silent.yaml")
+    runs_with(cli, silent, 8)
+    short = cli.launch("--", "sleep 1")
+    cli.wait(short, "SUCCEEDED")
+    assert cli.json("status", silent)["state"] in ("RUNNING", "RESIZING")

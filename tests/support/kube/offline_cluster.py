@@ -1,0 +1,274 @@
+"""A cluster without a control plane: objects in a file, pods that run and end, and a whole operator on them.
+
+What the operator's engine does with thousands of UnifiedJobs can be measured here in a minute, with nothing
+else in the process: objects are kept in a file, so the memory of the process is the operator's.
+"""
+
+import queue
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from batuta.backends.kube import objects
+from batuta.backends.kube.client import kinds
+from batuta.backends.kube.client.api import Api
+from batuta.backends.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound
+from batuta.backends.kube.client.informer import Change, ChangeType, ObjectStore, key_of
+from batuta.backends.kube.client.kinds import Kind
+from batuta.backends.kube.operator.informers import SLIM, Relevance, news_of
+from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
+from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteFn, WriteWorkers, Written
+from batuta.backends.kube.operator_config import OperatorConfig
+from batuta.backends.kube.progress.log_reader import LogReaders
+from batuta.bootstrap.operator_leader import Leader, build_leader
+from tests.support.kube.nodes import NodeShape, node
+from tests.support.kube.unified import manifest
+
+Json = dict[str, Any]
+NAMESPACE = "team"
+WATCHED = (kinds.POD, UNIFIED_JOB)
+_RUNS = {
+    "phase": "Running",
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "containerStatuses": [{"name": "main", "ready": True, "state": {"running": {}}}],
+}
+_HAS_ENDED = {
+    "phase": "Succeeded",
+    "conditions": [],
+    "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
+}
+
+
+class OfflineCluster:
+    """The API server and the kubelets. Writes are done by a thread of its own."""
+
+    def __init__(self, folder: Path, nodes: int = 8) -> None:
+        self.inbox = Inbox()
+        self._todo: queue.SimpleQueue[tuple[str, WriteFn] | Json | None] = queue.SimpleQueue()
+        self._file = sqlite3.connect(folder / "objects.db", check_same_thread=False, isolation_level=None)
+        self._file.execute("PRAGMA journal_mode = OFF")
+        self._file.execute("PRAGMA synchronous = OFF")
+        self._file.execute("CREATE TABLE IF NOT EXISTS objects (kind, key, body, PRIMARY KEY (kind, key))")
+        self._known: dict[str, ObjectStore[Any]] = {
+            kind.plural: ObjectStore(SLIM.get(kind)) for kind in WATCHED
+        }
+        self._version = 0
+        shape = NodeShape(gpus=8)
+        self._nodes = [msgspec.convert(node(f"node-{k}", k, shape), objects.Node) for k in range(nodes)]
+        self._thread = threading.Thread(target=self._work, name="offline-cluster", daemon=True)
+
+    def open(self) -> None:
+        """Shows all that there is, as a list does; from now on it does what it is told."""
+        self.inbox.put(Changed(kinds.NODE, [Change(ChangeType.ADDED, one) for one in self._nodes]))
+        for kind in (UNIFIED_JOB, kinds.POD):
+            found = [self._decode(kind, body) for body in self._bodies(kind)]
+            self.inbox.put(Changed(kind, self._known[kind.plural].replace(found)))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._todo.put(None)
+        self._thread.join(30)
+        self._file.close()
+
+    def post(self, asked: Any) -> None:
+        """Writes of the operator. Logs that it wants to listen to have nothing to say."""
+        if isinstance(asked, list):
+            for one in asked:
+                self._todo.put(one)
+
+    def remove(self, name: str) -> None:
+        """A user deletes a UnifiedJob."""
+        uid = self._get(UNIFIED_JOB, f"{NAMESPACE}/{name}")["metadata"]["uid"]  # type: ignore[index]
+        self._todo.put(("", partial(_delete, name, uid)))
+
+    def submit(self, name: str, **how: Any) -> None:
+        """A user creates a UnifiedJob; each of its pods ends at once when it runs."""
+        self._todo.put(manifest(name, "Pods", **how))
+
+    def shown(self, kind: Kind[Any]) -> list[Json]:
+        """All objects of a kind, as `kubectl get` would show them."""
+        return self._bodies(kind)
+
+    # ------------------------------------------------------------------------------------ its own thread
+
+    def _work(self) -> None:
+        while (one := self._todo.get()) is not None:
+            if isinstance(one, dict):
+                _done(self.create(UNIFIED_JOB, one, NAMESPACE))
+            else:
+                key, do = one
+                self.inbox.put(Written(key, _done(do(cast(Api, self)))))
+
+    async def create(self, kind: Kind[Any], body: Json, namespace: str = "") -> None:
+        name = body["metadata"].get("name") or f"{body['metadata'].get('generateName', '')}{uuid.uuid4().hex}"
+        if kind not in WATCHED:
+            return  # a Service or an Event, which nobody reads here
+        if self._get(kind, f"{namespace}/{name}") is not None:
+            raise AlreadyExists(f"{kind} {name} is there")
+        own = {"name": name, "namespace": namespace, "uid": str(uuid.uuid4()), "generation": 1}
+        meta = body["metadata"] | own | {"creationTimestamp": _now()}
+        made = body | {"metadata": meta}
+        if kind is kinds.POD:
+            made["status"] = {"phase": "Pending"}
+        self._put(kind, made)
+
+    async def apply(self, kind: Kind[Any], body: Json, **how: Any) -> None:
+        if kind in WATCHED:
+            await self.patch(kind, body["metadata"]["name"], body, body["metadata"]["namespace"])
+
+    async def patch(self, kind: Kind[Any], name: str, body: Json, namespace: str = "", **how: Any) -> None:
+        if kind not in WATCHED:
+            return
+        before = self._get(kind, f"{namespace}/{name}")
+        if before is None:
+            raise NotFound(f"no {kind} {name}")
+        self._put(kind, _merged(before, body))
+
+    async def patch_status(self, kind: Kind[Any], name: str, status: Json, namespace: str = "") -> None:
+        await self.patch(kind, name, {"status": status}, namespace)
+
+    async def delete(
+        self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", **how: Any
+    ) -> None:
+        found = self._get(kind, f"{namespace}/{name}")
+        if found is None or (uid and found["metadata"]["uid"] != uid):
+            raise NotFound(f"no {kind} {name}")
+        self._drop(kind, found)
+        for pod in self._bodies(kinds.POD) if kind is UNIFIED_JOB else ():
+            if any(one["uid"] == uid for one in pod["metadata"].get("ownerReferences", ())):
+                self._drop(kinds.POD, pod)
+
+    async def bind(
+        self, namespace: str, pod: str, uid: str, node: str, annotations: Mapping[str, str] | None = None
+    ) -> None:
+        found = self._get(kinds.POD, f"{namespace}/{pod}")
+        if found is None or found["metadata"]["uid"] != uid:
+            raise NotFound("no such pod")
+        if found["spec"].get("nodeName", node) != node:
+            raise Conflict("it has a node")
+        meta = {"annotations": dict(annotations or {})}
+        for status in ({}, _RUNS, _HAS_ENDED):
+            found = _merged(found, {"metadata": meta, "spec": {"nodeName": node}, "status": status})
+            self._put(kinds.POD, found)
+
+    # ---------------------------------------------------------------------------------------- the file
+
+    def _get(self, kind: Kind[Any], key: str) -> Json | None:
+        found = self._file.execute(
+            "SELECT body FROM objects WHERE kind = ? AND key = ?", (kind.plural, key)
+        ).fetchone()
+        return None if found is None else msgspec.json.decode(found[0])
+
+    def _bodies(self, kind: Kind[Any]) -> list[Json]:
+        rows = self._file.execute("SELECT body FROM objects WHERE kind = ? ORDER BY key", (kind.plural,))
+        return [msgspec.json.decode(body) for (body,) in rows.fetchall()]
+
+    def _put(self, kind: Kind[Any], body: Json) -> None:
+        self._version += 1
+        body["metadata"]["resourceVersion"] = str(self._version)
+        found, changes = self._decode(kind, body), list[Change[Any]]()
+        self._file.execute(
+            "INSERT OR REPLACE INTO objects VALUES (?, ?, ?)",
+            (kind.plural, key_of(found.metadata), msgspec.json.encode(body)),
+        )
+        self._known[kind.plural].put(found, changes)
+        self._tell(kind, changes)
+
+    def _drop(self, kind: Kind[Any], body: Json) -> None:
+        found, changes = self._decode(kind, body), list[Change[Any]]()
+        self._file.execute(
+            "DELETE FROM objects WHERE kind = ? AND key = ?", (kind.plural, key_of(found.metadata))
+        )
+        self._known[kind.plural].drop(found, changes)
+        self._tell(kind, changes)
+
+    def _tell(self, kind: Kind[Any], changes: list[Change[Any]]) -> None:
+        """As the operator's informers do: what says nothing new is not told."""
+        news = [change for change in changes if news_of(change) is not Relevance.NONE]
+        if news:
+            self.inbox.put(Changed(kind, news))
+
+    @staticmethod
+    def _decode(kind: Kind[Any], body: Json) -> Any:
+        return kind.decode(msgspec.json.encode(body))
+
+
+@contextmanager
+def leading(cluster: OfflineCluster, state: Path, config: OperatorConfig | None = None) -> Iterator[Leader]:
+    """What decides in `batuta operator`, on this cluster, with a journal below `state`."""
+    cluster.open()
+    config = config or OperatorConfig()
+    clerks, listeners = cast(WriteWorkers, cluster), cast(LogReaders, cluster)
+    leader = build_leader(config, state, cluster.inbox, clerks, listeners)
+    leader.service.start()
+    try:
+        yield leader
+    finally:
+        leader.end()
+        cluster.close()
+
+
+def run_jobs(
+    cluster: OfflineCluster,
+    leader: Leader,
+    names: Sequence[str],
+    at_once: int = 50,
+    within_s: float = 600.0,
+    **how: Any,
+) -> None:
+    """Submits jobs, so many at a time, and waits until all have come and gone in the World."""
+    ended, give_up_s = leader.cycles.schedule.ended, time.monotonic() + within_s
+    before = ended["SUCCEEDED"]
+    for number, name in enumerate(names):
+        while number - (ended["SUCCEEDED"] - before) >= at_once:
+            _wait(leader, give_up_s)
+        cluster.submit(name, **how)
+    while ended["SUCCEEDED"] - before < len(names):
+        _wait(leader, give_up_s)
+
+
+def _wait(leader: Leader, give_up_s: float) -> None:
+    assert leader.service.running, leader.service.trouble
+    assert time.monotonic() < give_up_s, "jobs do not end"
+    time.sleep(0.002)
+
+
+def _merged(before: Json, patch: Json) -> Json:
+    """A JSON merge patch."""
+    found = dict(before)
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, dict):
+            inner = found.get(key)
+            found[key] = _merged(inner if isinstance(inner, dict) else {}, value)
+        else:
+            found[key] = value
+    return found
+
+
+async def _delete(name: str, uid: str, api: Api) -> None:
+    await api.delete(UNIFIED_JOB, name, NAMESPACE, uid=uid)
+
+
+def _done(doing: Any) -> ApiError | None:
+    """Does it; what went wrong."""
+    try:
+        for _ in cast(Iterator[None], doing.__await__()):
+            raise AssertionError("nothing waits for anything here")
+    except ApiError as error:
+        return error
+    return None
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

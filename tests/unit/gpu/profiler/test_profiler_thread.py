@@ -1,0 +1,46 @@
+"""A profiler that looks by itself, in a thread."""
+
+import threading
+
+from batuta.gpu.profiler.profiler import Profiler, ProfilerThread, Timing
+from batuta.gpu.profiler.sources import NodeSample
+from tests.unit.gpu.profiler.scenes import gpu
+
+WITHIN_S = 20.0
+
+
+class Looks:
+    """A source that counts, and fails when told to."""
+
+    def __init__(self, wanted: int, failing: int = 0) -> None:
+        self.count = 0
+        self.enough = threading.Event()
+        self._wanted, self._failing = wanted, failing
+
+    def __call__(self) -> NodeSample:
+        self.count += 1
+        if self.count >= self._wanted:
+            self.enough.set()
+        if self.count <= self._failing:
+            raise RuntimeError("the driver is being replaced")
+        return NodeSample(1000.0 + self.count, (gpu(0, 0.5),))
+
+
+def test_it_looks_again_and_again_until_it_is_told_to_end():
+    looks = Looks(5)
+    with ProfilerThread(Profiler(looks, node="n", timing=Timing(interval_s=0.01))) as sampling:
+        assert looks.enough.wait(WITHIN_S)
+        assert sampling.usage().gpus[0].utilisation == 0.5
+    ended = looks.count
+    assert not sampling.is_alive
+    assert sampling.samples == ended
+
+
+def test_a_driver_that_fails_for_a_while_does_not_end_it():
+    looks, worked = Looks(6, failing=3), list[int]()
+    profiler = Profiler(looks, node="n", timing=Timing(interval_s=0.01))
+    with ProfilerThread(profiler, lambda: worked.append(looks.count)) as sampling:
+        assert looks.enough.wait(WITHIN_S)
+    assert sampling.failures == 3
+    assert worked[0] == 4
+    assert sampling.samples >= 3

@@ -1,0 +1,68 @@
+from batuta.core.apply import apply
+from batuta.core.event import NodeAdded, TimePassed
+from batuta.core.world import World
+from batuta.store.maintenance import JournalMaintenance
+from batuta.store.store import Store
+from tests.support.worlds import make_nodes
+
+
+def take(store: Store, world: World, count: int) -> None:
+    for number in range(count):
+        event = TimePassed(world.now_s + number)
+        store.journal.append(event)
+        apply(world, event)
+    store.journal.commit()
+
+
+def begin(store: Store) -> World:
+    world = World()
+    event = NodeAdded(0.0, make_nodes(2)[0])
+    store.journal.append(event)
+    apply(world, event)
+    store.journal.commit()
+    return world
+
+
+def test_a_snapshot_is_saved_when_enough_has_happened(store: Store) -> None:
+    world = begin(store)
+    upkeep = JournalMaintenance(store, 0, every=10)
+    upkeep.after_step(world)
+    assert store.recover().snapshot_seq == 0
+    take(store, world, 10)
+    upkeep.after_step(world)
+    upkeep.finish(world)
+    assert store.recover().snapshot_seq == 11
+
+
+def test_a_clean_end_saves_what_has_happened_since(store: Store) -> None:
+    world = begin(store)
+    take(store, world, 3)
+    JournalMaintenance(store, 0).finish(world)
+    assert (store.recover().snapshot_seq, store.recover().world.now_s) == (4, world.now_s)
+
+
+def test_a_world_that_is_ahead_of_the_journal_is_not_saved(store: Store) -> None:
+    """The disk was full at the end, say: what was not written has not happened for the next server."""
+    world = begin(store)
+    take(store, world, 3)
+    event = TimePassed(world.now_s + 1)
+    store.journal.append(event)
+    apply(world, event)
+    JournalMaintenance(store, 0).finish(world)
+    found = store.recover()
+    assert (found.snapshot_seq, found.world.version) == (0, world.version - 1)
+
+
+def test_old_events_go_after_a_while(store: Store) -> None:
+    world = begin(store)
+    now = [0.0]
+    upkeep = JournalMaintenance(store, 0, every=10, keep_s=5.0, clock=lambda: now[0])
+    for _ in range(3):
+        take(store, world, 10)
+        upkeep.after_step(world)
+        upkeep.finish(world)
+    now[0] = world.now_s + 4_000
+    upkeep.after_step(world)
+    upkeep.finish(world)
+    assert store.journal.first_seq > 1
+    assert store.recover().world.now_s == world.now_s
