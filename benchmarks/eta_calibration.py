@@ -18,6 +18,7 @@ from functools import partial
 
 import numpy as np
 
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.forecast.calibration import ForecastCalibrator
 from batuta.backends.sim.forecast.forecast import (
     Forecast,
@@ -35,8 +36,6 @@ from batuta.backends.sim.forecast.sampling import (
     draw_arrivals,
     recent_arrivals,
 )
-from batuta.backends.sim.workload import Experiment
-from batuta.bootstrap import run_experiment
 from batuta.core.job import JobId, JobState
 from batuta.core.plan import Plan
 from batuta.core.world import World

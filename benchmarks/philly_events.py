@@ -23,10 +23,10 @@ from batuta.backends.sim.run import simulate
 from batuta.backends.sim.traces.reader import read_workload
 from batuta.backends.sim.traces.trace_format import Elasticity, TraceOptions
 from batuta.backends.sim.workload import SimJob
-from batuta.bootstrap import cluster_nodes
 from batuta.core.plan import Plan
 from batuta.core.world import World
 from batuta.engine.profile import profile_for
+from batuta.spec.cluster import read_cluster
 from benchmarks.child import Outcome, in_child
 from benchmarks.measure import no_collection, shared_data, show, times
 from benchmarks.simpy_queue import SimpyJob, SimpyQueue
@@ -90,7 +90,7 @@ def same_state(world: World, truth: dict[str, SimJob]) -> SimpyQueue:
 def run_ours(
     jobs: tuple[SimJob, ...], watch: Callable[[World, Plan], None] | None = None, reasons: bool = False
 ) -> RunResult:
-    backend = SimBackend(jobs, cluster_nodes(CLUSTER), SimOptions(restart_s=0.0))
+    backend = SimBackend(jobs, read_cluster(CLUSTER), SimOptions(restart_s=0.0))
     setting = RunSetting("philly", CLUSTER, keep_segments=False)
     return simulate(backend, profile_for("elastic-fifo", weigh=False), setting, watch=watch, explains=reasons)
 

@@ -11,10 +11,9 @@ import csv
 import statistics
 from pathlib import Path
 
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.goodput.application import load_applications
 from batuta.backends.sim.result import RunResult
-from batuta.backends.sim.workload import Experiment
-from batuta.bootstrap import run_experiment
 from benchmarks.measure import cpu_s, shared_data, show, times
 from tests.unit.backends.sim.goodput.reference_replay import read_requests, replay
 

@@ -12,9 +12,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.result import summarise
-from batuta.backends.sim.workload import Experiment
-from batuta.bootstrap import run_experiment
 from benchmarks.measure import shared_data, show
 
 LOADS, WORKLOADS, ROUND_S = ("0.5", "1.0", "1.5", "2.0"), ("1", "2", "3", "4"), 60.0

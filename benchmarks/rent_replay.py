@@ -20,9 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.result import RunResult, summarise
-from batuta.backends.sim.workload import Experiment
-from batuta.bootstrap import run_experiment
 from batuta.policies import registry
 from batuta.policies.rent import Rent
 from benchmarks.measure import shared_data, show, times

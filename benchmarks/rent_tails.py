@@ -15,9 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.result import RunResult
-from batuta.backends.sim.workload import Experiment
-from batuta.bootstrap import run_experiment
 from benchmarks.measure import shared_data, show, times
 from benchmarks.rent_replay import MAKESPAN_BAR, P99_BAR, TAIL_LOAD, WORKLOADS
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.result import RunResult
-from batuta.backends.sim.workload import Experiment
-from batuta.bootstrap import run_experiment
 from benchmarks.measure import shared_data, show, times
 
 FIXED, AMDAHL = ("rigid", "linear"), ("0.5:2", "amdahl:0.05")

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.bootstrap import DEFAULT_POLICY
 from batuta.core.partitions import Partitions
 from batuta.core.policy import Policy, PolicyTraits, as_parted, as_tiered, as_typed
 from batuta.core.view import PoolView, TypedView
-from batuta.policies.registry import load_policy, policy_names
+from batuta.policies.registry import DEFAULT_POLICY, load_policy, policy_names
 from batuta.spec.snapshot import SnapshotJob
 from tests.support.reference_policies import legal_sizes
 from tests.support.views import make_view, pools, run, typed_pools

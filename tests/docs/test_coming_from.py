@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from batuta.bootstrap import policy_summaries
 from batuta.cli.main import app
+from batuta.policies.registry import policy_summaries
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "coming-from.md").read_text(encoding="utf-8")

@@ -6,9 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from batuta import bootstrap
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.result import summarise
-from batuta.backends.sim.workload import Experiment
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-policy.md"
 
@@ -27,7 +26,7 @@ def test_the_example_is_about_thirty_lines_and_beats_fifo(tmp_path: Path) -> Non
     assert len(body.splitlines()) <= 30
 
     def mean_jct_s(policy: str) -> float:
-        run = bootstrap.run_experiment(Experiment(policy=policy, workload="sample", cluster="8x4"))
+        run = run_experiment(Experiment(policy=policy, workload="sample", cluster="8x4"))
         told = summarise(run)
         assert told["finished"] == 120
         return float(json.loads(json.dumps(told))["jct_s"]["mean"])

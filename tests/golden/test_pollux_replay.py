@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batuta import bootstrap
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.result import summarise
-from batuta.backends.sim.workload import Experiment
 
 LOADS = ("0.5", "1.0", "1.5", "2.0")
 WORKLOADS = ("1", "2", "3", "4")
@@ -32,7 +31,7 @@ def test_the_published_average_of_each_workload_comes_out_to_the_digit(
     folder = shared_data / "pollux"
     expected = published(folder)
     for number in WORKLOADS:
-        run = bootstrap.run_experiment(
+        run = run_experiment(
             Experiment(
                 policy=f"{policy}-replay",
                 workload=str(folder / "workloads" / f"load-{load}" / f"workload-{number}.csv"),
@@ -50,7 +49,7 @@ def test_the_published_average_of_each_workload_comes_out_to_the_digit(
 @pytest.mark.parametrize("knowledge", ["own", "history", "history+totals", "oracle"])
 def test_ordinary_policies_finish_the_replay_whatever_they_know(shared_data: Path, knowledge: str) -> None:
     workload = shared_data / "pollux" / "workloads" / "load-0.5" / "workload-1.csv"
-    run = bootstrap.run_experiment(
+    run = run_experiment(
         Experiment(
             policy="afs-l",
             workload=str(workload),

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batuta import bootstrap
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.result import RunResult
-from batuta.backends.sim.workload import Experiment
 from tests.golden.test_pollux_replay import published
 
 LOAD, WORKLOAD = "0.5", "3"
@@ -17,7 +16,7 @@ LOAD, WORKLOAD = "0.5", "3"
 
 def replay(folder: Path, policy: str) -> RunResult:
     path = folder / "workloads" / f"load-{LOAD}" / f"workload-{WORKLOAD}.csv"
-    return bootstrap.run_experiment(Experiment(policy, str(path), "16x4:T4", keep_segments=False))
+    return run_experiment(Experiment(policy, str(path), "16x4:T4", keep_segments=False))
 
 
 def mean_jct_s(run: RunResult) -> float:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta import bootstrap
-from batuta.backends.sim.workload import Experiment
+from batuta.backends.sim.experiment import Experiment, run_experiment
 
 PUBLISHED_POLLUX_S = {"1": 1059.5125, "3": 1310.525}
 
@@ -18,7 +17,7 @@ def test_the_mean_completion_time_is_what_it_was(
     shared_data: Path, number: str, knowledge: str, mean_s: float
 ) -> None:
     workload = shared_data / "pollux" / "workloads" / "load-0.5" / f"workload-{number}.csv"
-    run = bootstrap.run_experiment(
+    run = run_experiment(
         Experiment("rent", str(workload), "16x4:T4", knowledge=knowledge, keep_segments=False)
     )
     found_s = sum(job.jct_s for job in run.jobs) / len(run.jobs)
@@ -31,6 +30,6 @@ def test_the_mean_completion_time_is_what_it_was(
 def test_nobody_starves_when_jobs_are_of_unequal_length(shared_data: Path) -> None:
     workload = shared_data / "pollux" / "workloads" / "load-0.5" / "workload-2.csv"
     experiment = Experiment("rent", str(workload), "16x4:T4", lengths="0.2-1", keep_segments=False)
-    run = bootstrap.run_experiment(experiment)
+    run = run_experiment(experiment)
     assert {job.state.name for job in run.jobs} == {"SUCCEEDED"}
     assert max(job.fairness for job in run.jobs) < 3

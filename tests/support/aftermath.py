@@ -13,13 +13,13 @@ from batuta.backends.local import processes
 from batuta.backends.local.context import gpus_of
 from batuta.backends.local.job_files import JobFiles, jobs_with_runs, read_record
 from batuta.backends.local.logs import ReplicaLog
-from batuta.bootstrap import DEFAULT_POLICY
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.plan import Migrate, Preempt, Resize, Start
 from batuta.core.world import World
 from batuta.engine.journal import ReplayDiffersError, replay
 from batuta.engine.profile import profile_for
+from batuta.policies.registry import DEFAULT_POLICY
 from batuta.store.snapshots import encode_world
 from batuta.store.store import SqliteStore
 from tests.support.busy_jobs import BAD_SETUP, HOPELESS, TRAINER, BusyJob, Note, numbered_lines, read_notes

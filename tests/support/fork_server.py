@@ -17,9 +17,9 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from batuta.bootstrap import policy_summaries
 from batuta.bootstrap.local_server import UpOptions, serve
 from batuta.engine.profile import profile_for
+from batuta.policies.registry import policy_summaries
 
 LATE = (
     "uvicorn.lifespan.on",

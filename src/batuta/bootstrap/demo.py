@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from batuta.backends.sim.workload import Experiment
-from batuta.bootstrap import run_experiment
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.bootstrap.local_server import Server, UpOptions, serve
 from batuta.client.client import Client
 from batuta.demo.scenario import DEMO, demo_workload

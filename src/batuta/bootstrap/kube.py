@@ -94,10 +94,10 @@ def connect_to_cluster(
 ) -> Connection:
     """The cluster of a kubeconfig. Nothing is opened yet."""
     check_extra()
-    from batuta.bootstrap import version
+    from batuta import __version__
     from batuta.client.kube.client import KubeClient
 
-    return KubeClient(kubeconfig, context, namespace, all_namespaces=all_namespaces, version=version())
+    return KubeClient(kubeconfig, context, namespace, all_namespaces=all_namespaces, version=__version__)
 
 
 MOST_SKEW_S = 3.0
@@ -107,8 +107,8 @@ MOST_SKEW_S = 3.0
 def check_cluster(kubeconfig: Path | None, context: str | None, namespace: str | None) -> Iterator[Finding]:
     """All that can be seen with the user's own rights. A cluster that does not answer is one finding."""
     check_extra()
+    from batuta import __version__
     from batuta.backends.kube.doctor import take_snapshot
-    from batuta.bootstrap import version
     from batuta.client.errors import ClientError
     from batuta.client.kube.session import Session
 
@@ -120,7 +120,7 @@ def check_cluster(kubeconfig: Path | None, context: str | None, namespace: str |
         return
     finally:
         session.close()
-    yield from findings_of(sight, version())
+    yield from findings_of(sight, __version__)
 
 
 def findings_of(sight: ClusterSnapshot, version: str) -> Iterator[Finding]:
@@ -196,8 +196,8 @@ def plan_install(options: InstallOptions) -> Installation:
 def _release(options: InstallOptions) -> Release:
     import re
 
+    from batuta import __version__
     from batuta.backends.kube.install.release import Release, read_values
-    from batuta.bootstrap import version
     from batuta.spec.problem import InputError, Problem
 
     problems = [
@@ -214,7 +214,7 @@ def _release(options: InstallOptions) -> Release:
         problems.extend(error.problems)
     if problems:
         raise InputError(problems)
-    return Release(values, options.namespace, version(), options.release)
+    return Release(values, options.namespace, __version__, options.release)
 
 
 def _notes(release: Release) -> Sequence[str]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fastapi import FastAPI
 
+from batuta import __version__
 from batuta.api.app import ApiServer, create_app
 from batuta.api.dependencies import MAX_JOB_SERIES, USER_PRIORITY, ServerDependencies
 from batuta.api.scheduler_counters import SchedulerCounters
@@ -28,7 +29,6 @@ from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.job_environment import inherited_env, with_job_python
 from batuta.backends.local.job_manager import expected_jobs
-from batuta.bootstrap import DEFAULT_POLICY, policy_summaries, version
 from batuta.bootstrap.forecast_process import ForecastProcess
 from batuta.bootstrap.local_gpus import (
     LocalGpus,
@@ -65,6 +65,7 @@ from batuta.engine.trials.controller import TrialController
 from batuta.engine.usage_watch import UsageWatch
 from batuta.gpu.health.watch import EngineAccess, HealthWatch
 from batuta.placement import PlacerOptions
+from batuta.policies.registry import DEFAULT_POLICY, policy_summaries
 from batuta.report.gpu_usage_page import render_usage
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
@@ -296,7 +297,7 @@ def _build(
         images=containers.rules,
         ports_at=_ports_at(options.listen),
         paths=PathRules(None, Path.home(), no_mounts=backend.private_mounts.why_not),
-        version=version(),
+        version=__version__,
         user_priority=options.user_priority,
         open_metrics=options.open_metrics,
         metrics_per_job=options.metrics_per_job,

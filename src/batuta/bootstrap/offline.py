@@ -23,7 +23,6 @@ from batuta.backends.sim.forecast.forecast import Forecast
 from batuta.backends.sim.forecast.queries import EtaQuery, WhatIfQuery
 from batuta.backends.sim.forecast.replay import JournalSpan, read_span, replay_span, summarise_replays
 from batuta.backends.sim.forecast.whatif import Comparison, Hypothesis
-from batuta.bootstrap import DEFAULT_POLICY
 from batuta.bootstrap.forecast_process import answer, book_of
 from batuta.client.errors import ClientError, UnknownJobError
 from batuta.core import event as ev
@@ -33,6 +32,7 @@ from batuta.core.job import Job
 from batuta.core.world import World
 from batuta.engine.profile import find_policy
 from batuta.policies.checked import PolicyAnswerError
+from batuta.policies.registry import DEFAULT_POLICY
 from batuta.report.gpu_usage import UsageAccounting, UsageReport
 from batuta.spec.problem import InputError, Problem
 from batuta.spec.task import Task

@@ -29,6 +29,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from batuta import __version__
 from batuta.api.app import create_app
 from batuta.api.auth import Caller, TokenAuthenticator
 from batuta.api.cluster_metrics import counter, gauge
@@ -49,11 +50,11 @@ from batuta.backends.kube.client.errors import ApiError, Forbidden
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.operator.access_review import ReviewedUser, review
 from batuta.backends.kube.operator_config import OperatorConfig
-from batuta.bootstrap import policy_summaries, version
 from batuta.bootstrap.offline import account
 from batuta.bootstrap.operator_leader import Leader, OperatorHealthView, operator_profile
 from batuta.core.job import JobId
 from batuta.engine.profile import find_policy
+from batuta.policies.registry import policy_summaries
 from batuta.report.gpu_usage_page import render_usage
 from batuta.store.records import Role, hash_of
 
@@ -123,7 +124,7 @@ def parts_of(
         partial(operator_profile, config=config),
         shutdown=lambda keep_jobs: None,
         cycles=leader.cycles,
-        version=version(),
+        version=__version__,
         open_metrics=config.api.open_metrics,
         metrics_per_job=config.api.metrics_per_job,
         experience=leader.assembly.history,
@@ -429,7 +430,7 @@ class _Scrape(Collector):
             return
         picture = leader.pictures.take()
         yield from cluster_metrics(picture, leader.cycles, time.time(), NoNodeFacts(), self._per_job)
-        yield from engine_metrics(leader.service, version(), picture.policy)
+        yield from engine_metrics(leader.service, __version__, picture.policy)
         yield from _work(leader)
         yield from health_metrics(OperatorHealthView(leader.backend.reconciler).seen())
         yield from duration_metrics(leader.assembly.history.calibration())

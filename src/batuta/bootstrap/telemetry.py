@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from batuta import __version__
 from batuta.api.scheduler_counters import SchedulerCounters
-from batuta.bootstrap import version
 from batuta.core.world import World
 from batuta.engine.fence import Fence
 from batuta.engine.observers import Observer
@@ -71,7 +71,7 @@ def telemetry(
     endpoint = check_otlp(otlp)
     if endpoint is None:
         return Telemetry(logged)
-    exporter = SpanExporter(endpoint, _resource(place), version(), tell=_log.warning, fence=fence)
+    exporter = SpanExporter(endpoint, _resource(place), __version__, tell=_log.warning, fence=fence)
     trace = CycleTrace(world, exporter.offer, tells_of_preempted=tells_of_preempted)
     _log.info("traces go to %s", endpoint)
     return Telemetry(logged, exporter, trace)
@@ -82,7 +82,7 @@ def _resource(place: str) -> Attributes:
     host = socket.gethostname()
     return (
         ("service.name", "batuta"),
-        ("service.version", version()),
+        ("service.version", __version__),
         ("service.instance.id", f"{host}-{os.getpid()}"),
         ("host.name", host),
         ("batuta.place", place),

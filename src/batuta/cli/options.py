@@ -210,7 +210,7 @@ def complete_queues(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]
 
 def complete_policies(incomplete: str) -> list[tuple[str, str]]:
     """Complete names of policies, without a server."""
-    from batuta.bootstrap import policy_summaries
+    from batuta.policies.registry import policy_summaries
 
     return [(name, text) for name, text in policy_summaries() if name.startswith(incomplete)]
 

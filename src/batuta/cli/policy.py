@@ -125,7 +125,7 @@ def policies(output: OutputOption = Output.TABLE) -> None:
 
     Example: batuta policies
     """
-    from batuta.bootstrap import policy_summaries
+    from batuta.policies.registry import policy_summaries
 
     known = dict(policy_summaries())
     if output is Output.JSON:
@@ -155,7 +155,7 @@ def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Ou
 
     Optional: now_s; for a job first_start_s, tier, sizes as in [1, 2, 4]. A list of snapshots gives a list.
     """
-    from batuta.bootstrap import find_policy
+    from batuta.engine.profile import find_policy
     from batuta.spec.snapshot import read_snapshots
 
     problems: list[Problem] = []

@@ -69,8 +69,8 @@ def replay(
 
       batuta replay --from '2026-11-15 09:00' --to '2026-11-15 18:00' -p elastic-tiresias
     """
-    from batuta import bootstrap
     from batuta.client.address import find_home
+    from batuta.engine.profile import find_policy
 
     problems: list[Problem] = []
     now_s, times = time.time(), dict[str, float]()
@@ -82,7 +82,7 @@ def replay(
         problems.append(Problem("--policy names no policy", fix="see batuta policies"))
     for name in names:
         with collect_problems(problems):
-            bootstrap.find_policy(name)
+            find_policy(name)
     if len(times) == 2 and times["--from"] >= times["--to"]:
         problems.append(Problem("--from must be before --to"))
     if problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import replace
 from enum import StrEnum
@@ -17,9 +18,11 @@ from batuta.spec.problem import InputError, Problem
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
+    from batuta.backends.sim.experiment import Experiment
     from batuta.backends.sim.recorder import DecisionHistory
     from batuta.backends.sim.result import RunResult
-    from batuta.backends.sim.workload import Experiment
 
 
 class Knowledge(StrEnum):
@@ -167,9 +170,8 @@ def simulate(
 
       batuta simulate -w sample -p tiresias --explain job-017
     """
-    from batuta import bootstrap
+    from batuta.backends.sim.experiment import Experiment, workload_of
     from batuta.backends.sim.recorder import DecisionHistory
-    from batuta.backends.sim.workload import Experiment
 
     problems: list[Problem] = []
     times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
@@ -200,18 +202,18 @@ def simulate(
     if round is not None and times.get("round") == 0:
         problems.append(Problem("--round must be longer than 0s"))
     if explain is not None and not problems:
-        known = bootstrap.workload_of(experiment).jobs
+        known = workload_of(experiment).jobs
         if all(sim.job.id != explain for sim in known):
             problems.append(
                 Problem(f"no job {explain!r} in {workload}", fix=f"ids look like {known[0].job.id}")
             )
-    bootstrap.check_outputs(report, [jobs, timeline], problems)
+    _check_outputs(report, [jobs, timeline], problems)
     if problems:
         raise InputError(problems)
 
     story = DecisionHistory(explain) if explain else None
     run = _with_progress(experiment, story)
-    bootstrap.write_results([run], report, jobs, timeline, command=sys.argv[1:])
+    _write_results([run], report, jobs, timeline)
     if output is Output.JSON:
         from batuta.backends.sim.result import summarise
 
@@ -220,7 +222,7 @@ def simulate(
             summary["explain"] = _story_json(story)
         typer.echo(json.dumps(summary, indent=2))
     else:
-        bootstrap.print_run(run)
+        _print_run(run)
         if story is not None:
             _print_story(story)
     if report is not None:
@@ -233,20 +235,18 @@ def simulate(
 
 def _with_progress(experiment: Experiment, story: DecisionHistory | None) -> RunResult:
     """Run the experiment, with a progress bar on a terminal."""
-    from batuta import bootstrap
+    from batuta.backends.sim.experiment import run_experiment, workload_of
 
     watch = story.watch if story else None
     if not sys.stderr.isatty():
-        return bootstrap.run_experiment(experiment, watch=watch)
+        return run_experiment(experiment, watch=watch)
     from rich.console import Console
     from rich.progress import Progress
 
-    total = len(bootstrap.workload_of(experiment).jobs)
+    total = len(workload_of(experiment).jobs)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"{experiment.policy}", total=min(total, experiment.limit or total))
-        return bootstrap.run_experiment(
-            experiment, tell=lambda _, over: bar.update(task, completed=over), watch=watch
-        )
+        return run_experiment(experiment, tell=lambda _, over: bar.update(task, completed=over), watch=watch)
 
 
 def _story_json(story: DecisionHistory) -> list[dict[str, object]]:
@@ -315,8 +315,7 @@ def compare(
 
       batuta compare -p fifo,elastic-fifo,afs-l -w trace.csv -c 16x8 --elastic 0.5:2 --seeds 8
     """
-    from batuta import bootstrap
-    from batuta.backends.sim.workload import Experiment
+    from batuta.backends.sim.experiment import Experiment
     from batuta.policies.registry import policy_names
 
     workloads = workload or ["sample"]
@@ -359,18 +358,18 @@ def compare(
                 own,
             )
             problems.extend(problem for problem in own if problem not in problems)
-            experiments.extend(bootstrap.with_seed(base, seed) for seed in range(seeds))
-    bootstrap.check_outputs(report, [jobs], problems)
+            experiments.extend(replace(base, seed=seed) for seed in range(seeds))
+    _check_outputs(report, [jobs], problems)
     if problems:
         raise InputError(problems)
 
     runs = _run_all(experiments, parallel)
     if runs:
-        bootstrap.write_results(runs, report, jobs, None, command=sys.argv[1:], baseline=chosen_baseline)
+        _write_results(runs, report, jobs, None, baseline=chosen_baseline)
         if output is Output.JSON:
-            typer.echo(json.dumps(bootstrap.comparison_json(runs, chosen_baseline), indent=2))
+            typer.echo(json.dumps(_comparison_json(runs, chosen_baseline), indent=2))
         else:
-            bootstrap.print_comparison(runs, chosen_baseline)
+            _print_comparison(runs, chosen_baseline)
         if report is not None:
             typer.echo(f"report: {report}", err=True)
     if len(runs) < len(experiments):
@@ -383,33 +382,35 @@ def _run_all(experiments: Sequence[Experiment], parallel: int) -> list[RunResult
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from batuta import bootstrap
+    from batuta.backends.sim.experiment import run_experiments
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(
         *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
     ) as bar:
         task = bar.add_task("simulating", total=len(experiments))
-        return bootstrap.run_experiments(experiments, parallel, lambda: bar.advance(task))
+        return run_experiments(experiments, parallel, lambda: bar.advance(task))
 
 
 def _check_experiment(experiment: Experiment, problems: list[Problem]) -> Experiment:
     """Check all that an experiment names before it runs; add what is wrong to `problems`."""
-    from batuta import bootstrap
+    from batuta.backends.sim.experiment import default_cluster, quota_for, workload_of
+    from batuta.engine.profile import find_policy
+    from batuta.spec.cluster import read_cluster
 
     with collect_problems(problems):
-        bootstrap.find_policy(experiment.policy)
+        find_policy(experiment.policy)
     cluster: str | None = experiment.cluster or "8x4"
     with collect_problems(problems):
-        workload = bootstrap.workload_of(experiment)
-        cluster = experiment.cluster or bootstrap.default_cluster(workload)
+        workload = workload_of(experiment)
+        cluster = experiment.cluster or default_cluster(workload)
     if cluster is None:
         problems.append(Problem("which cluster?", fix="add --cluster, as in --cluster 16x4:T4"))
     else:
         with collect_problems(problems):
-            bootstrap.cluster_nodes(cluster)
+            read_cluster(cluster)
     with collect_problems(problems):
-        bootstrap.quota_for(experiment)
+        quota_for(experiment)
     return replace(experiment, cluster=cluster or "")
 
 
@@ -422,3 +423,62 @@ def _parse_durations(problems: list[Problem], **texts: str | None) -> dict[str, 
         with collect_problems(problems):
             found[name] = None if text is None else parse_duration_s(text, f"--{name.replace('_', '-')}")
     return found
+
+
+def _check_outputs(report: Path | None, tables: Sequence[Path | None], problems: list[Problem]) -> None:
+    """Look at where results shall go before anything runs; add what is wrong to `problems`."""
+    from batuta.report.result_files import NotWritable, check_path, check_results_path
+
+    for path, check in ((report, check_path), *((table, check_results_path) for table in tables)):
+        if path is not None:
+            try:
+                check(path)
+            except NotWritable as error:
+                problems.append(Problem(str(error)))
+
+
+def _write_results(
+    runs: Sequence[RunResult],
+    report: Path | None,
+    jobs: Path | None,
+    timeline: Path | None,
+    baseline: str | None = None,
+) -> None:
+    """Write the report and the tables that were asked for."""
+    from batuta.report.page import Provenance, write_report
+    from batuta.report.result_files import write_jobs, write_timeline
+
+    if jobs is not None:
+        write_jobs(jobs, runs)
+    if timeline is not None:
+        write_timeline(timeline, runs)
+    if report is not None:
+        command = shlex.join(["batuta", *sys.argv[1:]])
+        write_report(report, runs, baseline=baseline, origin=Provenance(command=command))
+
+
+def _print_run(run: RunResult) -> None:
+    from batuta.report.cli_table import run_view
+
+    _table_console().print(run_view(run))
+
+
+def _print_comparison(runs: Sequence[RunResult], baseline: str) -> None:
+    from batuta.report.cli_table import comparison_view
+    from batuta.report.comparison import compare
+
+    console = _table_console()
+    console.print(comparison_view(compare(runs, baseline), width=console.width))
+
+
+def _comparison_json(runs: Sequence[RunResult], baseline: str) -> dict[str, object]:
+    from batuta.report.comparison import compare, comparison_json
+
+    return comparison_json(compare(runs, baseline))
+
+
+def _table_console() -> Console:
+    """Return a console as wide as the terminal; wide enough for a table where there is none, as in a pipe."""
+    from rich.console import Console
+
+    return Console() if sys.stdout.isatty() else Console(width=120)

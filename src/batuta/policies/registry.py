@@ -135,6 +135,8 @@ def _load_module(path: str) -> ModuleType:
     return module
 
 
+DEFAULT_POLICY = "rent"
+"""Decides where none was chosen."""
 _BUILT_IN = {
     "fifo": "First come, first served; every job gets the fewest GPUs that it can run on.",
     "srjf": "Jobs with the least work left go first; every job gets the fewest GPUs that it can run on.",

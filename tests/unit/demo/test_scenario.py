@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from batuta import bootstrap
+from batuta.backends.sim.experiment import Experiment, run_experiment
 from batuta.backends.sim.result import RunResult
 from batuta.backends.sim.traces import batuta_jsonl
 from batuta.backends.sim.traces.trace_format import RIGID_OPTIONS, TraceFile
-from batuta.backends.sim.workload import Experiment, Workload
-from batuta.bootstrap import DEFAULT_POLICY
+from batuta.backends.sim.workload import Workload
 from batuta.core.job import JobKind, JobState
 from batuta.demo.scenario import DEMO, demo_workload
+from batuta.policies.registry import DEFAULT_POLICY
 from batuta.spec.cluster import read_cluster
 from batuta.spec.task import parse_task
 from batuta.spec.task_elastic import Checkpoint, find_kind
@@ -93,9 +93,7 @@ def test_jobs_scale_differently():
 def simulated(folder: Path, policy: str, *, rigid: bool = False) -> RunResult:
     path = folder / f"{rigid}.jsonl"
     path.write_text(demo_workload(rigid=rigid))
-    return bootstrap.run_experiment(
-        Experiment(policy=policy, workload=str(path), cluster="2x4", keep_segments=True)
-    )
+    return run_experiment(Experiment(policy=policy, workload=str(path), cluster="2x4", keep_segments=True))
 
 
 def mean_jct_s(run: RunResult) -> float:

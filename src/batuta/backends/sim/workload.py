@@ -48,38 +48,6 @@ class Workload:
     """What the reader left out or assumed, for users to read."""
 
 
-KNOWLEDGE = ("own", "history", "history+totals", "oracle")
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """One run: all that changes its outcome, as names and numbers that another process can be sent."""
-
-    policy: str
-    workload: str
-    cluster: str
-    format: str | None = None
-    elastic: str = "rigid"
-    speed: str = "linear"
-    limit: int | None = None
-    """Only this many jobs, the first ones."""
-    seed: int = 0
-    round_s: float | None = None
-    min_interval_s: float = 0.0
-    restart_s: float | None = None
-    weigh: bool = True
-    profiles: str | None = None
-    knowledge: str = "history"
-    lengths: str = "1"
-    """Shares of their epochs that jobs of a goodput replay run for, as `0.2-1`."""
-    failures: str | None = None
-    queues: str | None = None
-    """A file of quota; None: no quota."""
-    keep_segments: bool = True
-    locality: float = 1.0
-    """Factor on the speed of a job whose GPUs lie on more than one node."""
-
-
 def resample(workload: Workload, seed: int) -> Workload:
     """Seed 0 is the workload itself; any other draws its jobs anew, with replacement, for the same arrivals.
 

@@ -5,18 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.sim.result import RunResult, summarise
-from batuta.backends.sim.workload import Experiment, Workload
-from batuta.bootstrap import (
+from batuta.backends.sim.experiment import (
+    Experiment,
     cadence_for,
-    cluster_nodes,
     default_cluster,
-    policy_summaries,
     run_experiment,
     run_experiments,
-    with_seed,
     workload_of,
 )
+from batuta.backends.sim.result import RunResult, summarise
+from batuta.backends.sim.workload import Workload
 from batuta.core.decide import SchedulerProfile
 from batuta.engine.loop import Cadence
 from batuta.engine.profile import find_policy, placer_for, profile_for
@@ -24,7 +22,8 @@ from batuta.placement.most_free import MostFreePlacer
 from batuta.placement.placer import TopologyPlacer
 from batuta.placement.whole_nodes import WholeNodePlacer
 from batuta.policies.fifo import Fifo
-from batuta.policies.registry import policy_names
+from batuta.policies.registry import policy_names, policy_summaries
+from batuta.spec.cluster import read_cluster
 from batuta.spec.problem import InputError
 from tests.support.deep import deep
 
@@ -153,8 +152,8 @@ def test_workloads_that_were_made_for_a_cluster_have_it_by_default(
 def test_the_default_clusters_are_clusters_and_the_sample_has_one() -> None:
     cluster = default_cluster(workload_of(SAMPLE))
     assert cluster is not None
-    assert sum(node.gpus for node in cluster_nodes(cluster)) == 32
-    assert sum(node.gpus for node in cluster_nodes("16x4:T4")) == 64
+    assert sum(node.gpus for node in read_cluster(cluster)) == 32
+    assert sum(node.gpus for node in read_cluster("16x4:T4")) == 64
 
 
 # ------------------------------------------------------------------------------------------------ experiments
@@ -170,7 +169,7 @@ def found(run: RunResult) -> object:
 
 def test_an_experiment_gives_the_same_result_again() -> None:
     assert found(run_experiment(SAMPLE)) == found(run_experiment(SAMPLE))
-    assert found(run_experiment(SAMPLE)) != found(run_experiment(with_seed(SAMPLE, 1)))
+    assert found(run_experiment(SAMPLE)) != found(run_experiment(replace(SAMPLE, seed=1)))
 
 
 def test_failures_and_locality_are_part_of_an_experiment() -> None:
@@ -185,7 +184,7 @@ def test_in_parallel_experiments_give_the_same_results_in_the_same_order() -> No
     experiments = [
         # The first takes longest, so the order in which they are done is another one.
         *(replace(SAMPLE, policy=policy, limit=limit) for policy, limit in (("afs-l", 60), ("fifo", 3))),
-        *(with_seed(SAMPLE, seed) for seed in (1, 2)),
+        *(replace(SAMPLE, seed=seed) for seed in (1, 2)),
     ]
     advanced: list[int] = []
     serial = run_experiments(experiments, 1, lambda: advanced.append(1))
