@@ -159,7 +159,7 @@ class UsePoint(BaseModel):
 
 
 class GpuUse(BaseModel):
-    """How busy the GPUs of a job were over time; empty where nobody measures it."""
+    """How busy the GPUs of a job were over time; empty where it is not measured."""
 
     points: list[UsePoint]
 

@@ -127,7 +127,7 @@ class Operator:
     async def _metrics(self, scope: Scope) -> str:
         """What Prometheus reads; without a token only where the configuration says so."""
         if not self.options.config.api.open_metrics and not await self._is_known(scope):
-            raise HttpProblem(401, "metrics need the token of somebody who may list UnifiedJobs")
+            raise HttpProblem(401, "metrics need the token of a user who may list UnifiedJobs")
         return await asyncio.to_thread(operator_metrics, self.leader, self.options.config.api.metrics_per_job)
 
     async def _is_known(self, scope: Scope) -> bool:

@@ -215,7 +215,7 @@ def _suspecting(desks: Iterable[object]) -> Callable[[NodeName, JobId, str], Non
 
 
 def _note_suspect(node: NodeName, job: JobId, why: str) -> None:
-    """Somebody should look at this node; jobs but this one may still go there."""
+    """An administrator should look at this node; jobs but this one may still go there."""
     _log.warning("node %s is suspect: %s", node, why, extra={"job": job})
 
 

@@ -60,7 +60,7 @@ def cordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOp
 
 @app.command()
 def uncordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
-    """Put a node back into service; one that nobody had cordoned is well by your word.
+    """Put a node back into service; a node that was not cordoned is healthy by your word.
 
     Example: batuta nodes uncordon node-1
     """

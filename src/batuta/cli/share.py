@@ -42,7 +42,7 @@ def selftest(
 ) -> None:
     """Try on a GPU whether limits hold; fails if one does not.
 
-    Every way to allocate and to launch, and shares of device time. Half a minute, on a GPU nobody else uses.
+    Every way to allocate and to launch, and shares of device time, in half a minute on an unused GPU.
 
     Example: batuta share selftest, or batuta vgpu run node.vgpu -- batuta share selftest
     """

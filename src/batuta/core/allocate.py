@@ -55,7 +55,7 @@ def _who_may_change(
         fixed = unmoved if fixed is None else fixed | unmoved
     if jobs.held_back:
         alone = left_alone(jobs, now_s)
-        # Whoever is cancelled does not have to finish its start first.
+        # A cancelled job does not have to finish its start first.
         fixed = alone if fixed is None else fixed & ~withheld(jobs, now_s) | alone
     if cap is None:
         return fixed, None if fixed is None else ~fixed
@@ -106,7 +106,7 @@ def assign_types(
     for kind, need in zip(held, low, strict=True):
         if kind >= 0:
             room[kind] -= need
-    # What those before have or wait for. It does not change when somebody behind is started or stopped for a
+    # What those before have or wait for. It does not change when a later job is started or stopped for a
     # job that waits: if it did, the job would be sent to another type, and all would go round in circles.
     ahead = [0] * len(types)
     order = sorted(range(len(types)), key=lambda kind: (-capacity[kind], kind))
@@ -266,7 +266,7 @@ def allocate(world: World, now_s: float, admitted: Admitted, policy: Policy, fre
     rows = rows_to_shrink(jobs, admitted.cap)
     if not rows.size:
         return found
-    # Somebody waits. Would the policy start it if those could be resized, too?
+    # A job waits. Would the policy start it if those could be resized, too?
     cap = (jobs.max if admitted.cap is None else admitted.cap).copy()
     cap[rows] = jobs.held[rows]
     wanted = _allocate(world, now_s, replace(admitted, cap=cap), policy, freeze, rows)

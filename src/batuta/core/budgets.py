@@ -38,7 +38,7 @@ def within_budgets(world: World, now_s: float, admitted: Admitted, policy: Polic
     low, sizes = world.jobs.min, world.jobs.legal_sizes()
     rows = np.concatenate([budget.rows for budget in budgets])
     number = np.repeat(np.arange(len(budgets)), [len(budget.rows) for budget in budgets])
-    # Whoever shall not run now, for another reason than quota, leaves its part to the others.
+    # A job that shall not run now, for another reason than quota, leaves its part to the others.
     starts = cap[rows] >= low[rows]
     rows, number = rows[starts], number[starts]
     limit = np.array([budget.gpus for budget in budgets])

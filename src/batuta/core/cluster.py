@@ -140,7 +140,7 @@ NodeTerm: TypeAlias = tuple[Requirement, ...]
 
 
 class NodeSelector(Protocol):
-    """Whoever wants something of what is written on nodes."""
+    """A requirement on the labels of nodes."""
 
     @property
     def node_labels(self) -> tuple[tuple[str, str], ...]: ...

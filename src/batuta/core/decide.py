@@ -23,7 +23,7 @@ from batuta.core.world import World
 
 STEPS = ("admit", "allocate", "place", "weigh", "explain")
 ROUNDS = 4
-"""So often quota is given out anew, because somebody who got some finds no place."""
+"""So often quota is given out anew, because a job that got some finds no place."""
 FEW = 8
 """So many jobs are found one by one in less time than by comparing two columns."""
 
@@ -38,7 +38,7 @@ class SchedulerProfile:
     costs: Costs = field(default_factory=Costs)
     idle: IdleRules = field(default_factory=IdleRules)
     explains: bool = True
-    """False where nobody reads it: commands still have their reasons, but not every job gets a decision."""
+    """False where it is not read: commands still have their reasons, but not every job gets a decision."""
 
 
 def decide(

@@ -37,7 +37,7 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class JobFound:
-    """The job has these GPUs, whatever was planned: nobody had looked yet, or a resize did not work.
+    """The job has these GPUs, whatever was planned: it had not been observed yet, or a resize failed.
 
     Another job that was thought to have one of them loses it. A GPU that cannot be there is left out.
     """
@@ -109,7 +109,7 @@ class JobEnded:
     detail: str = ""
     """What people should know of the end, as a sentence."""
     ended_s: float | None = None
-    """When it really ended, where that was found out later: nobody was there to see it."""
+    """When it really ended, where that was found out later, by a server that was not up then."""
     reason: Reason | None = field(default=None, metadata={"rare": True})
     """Why it was ended, where it did not end by itself; its sentence is filled from the evidence."""
     evidence: Evidence | None = field(default=None, metadata={"rare": True})
@@ -154,7 +154,7 @@ class JobHeldUp:
     ranks: tuple[int, ...] = ()
     """Those that do, as far as it is known."""
     nodes: tuple[NodeName, ...] = ()
-    """Where these are: to blame for it. Empty when nobody can be blamed."""
+    """Where these are: to blame for it. Empty when the cause is unknown."""
     avoid: tuple[NodeName, ...] = ()
     """The job is not placed on these nodes …"""
     until_s: float = 0.0

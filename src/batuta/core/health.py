@@ -130,7 +130,7 @@ class HealthStateMachine:
         return classify(self.rules, finding, () if record is None else record.incidents)
 
     def found(self, finding: Finding) -> list[Order]:
-        """Something was noticed. Of nodes and GPUs that nobody knows nothing follows."""
+        """Something was noticed. Nodes and GPUs that are not known are ignored."""
         member = self.members.get(finding.node)
         if member is None or not -1 < (finding.gpu or 0) < member.gpus:
             return []

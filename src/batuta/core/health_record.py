@@ -78,7 +78,7 @@ def _is_same(rule: Rule, finding: Finding, one: Incident) -> bool:
 def _different_jobs(rule: Rule, finding: Finding, history: Iterable[Incident], limits: HealthLimits) -> int:
     """In how many jobs this happened, the new one included.
 
-    Who shares a GPU may be hit by somebody else's error: an incident counts once however many jobs it hit,
+    A job that shares a GPU may be hit by another job's error: an incident counts once for all jobs it hit,
     and not at all if one of them was counted before.
     """
     same = [
@@ -129,9 +129,9 @@ class Cordon(NamedTuple):
     """A human's own word that nothing new shall start on a node."""
 
     who: str = ""
-    """Empty where nobody knows."""
+    """Empty where it is unknown."""
     since_s: float = 0.0
-    """0 where nobody knows."""
+    """0 where it is unknown."""
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ class TakeOut:
 
 @dataclass(frozen=True, slots=True)
 class Mend:
-    """Somebody, or something, is to do this and then to say so."""
+    """An administrator, or a program, is to do this and then to say so."""
 
     target: Target
     remedy: Action
@@ -193,7 +193,7 @@ class Mend:
 
 @dataclass(frozen=True, slots=True)
 class BurnIn:
-    """It is to be tested; whoever does it tells the outcome."""
+    """It is to be tested; the tester reports the outcome."""
 
     target: Target
 

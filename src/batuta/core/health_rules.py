@@ -21,7 +21,7 @@ class Action(StrEnum):
     RESET_GPU = "reset GPU"
     REBOOT = "reboot"
     REPLACE = "replace"
-    """Out of service until somebody has looked: new hardware, new firmware, a cable."""
+    """Out of service until an administrator has looked: new hardware, new firmware, a cable."""
 
     @property
     def takes_out(self) -> bool:
@@ -45,7 +45,7 @@ class Source(StrEnum):
     NVML = "nvml"
     """A figure of a GPU: its name is the text, its value the code."""
     BEHAVIOUR = "behaviour"
-    """How a job does on a node: what somebody who watches jobs says of it."""
+    """How a job does on a node: what an observer of jobs says of it."""
 
     @property
     def has_codes(self) -> bool:
@@ -128,7 +128,7 @@ _UNITS: Final = {"temperature": " °C"}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that was noticed on a node, by whoever looks."""
+    """Something that was noticed on a node."""
 
     time_s: float
     node: NodeName
@@ -136,7 +136,7 @@ class Finding:
     code: int = 0
     text: str = ""
     gpu: int | None = None
-    """None: not about a GPU, or nobody knows about which."""
+    """None: not about a GPU, or it is unknown about which."""
     jobs: tuple[JobId, ...] = ()
     """Whose work was hit."""
 

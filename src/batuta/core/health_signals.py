@@ -66,7 +66,7 @@ class FigureSource(Protocol):
 def news(rules: HealthRules, seen: Seen, found: Figures, now_s: float) -> Iterator[Finding]:
     """What is new since the last look and of interest to the rules; `seen` is brought up to date.
 
-    A counter that was never seen before begins where it is: what it counted is nobody's news. One that is
+    A counter that was never seen before begins where it is: what it counted before is not news. One that is
     lower than before was reset, and all of it is new. Any other figure is news when it comes to fit another
     rule than before: a GPU that stays hot is told of once.
     """

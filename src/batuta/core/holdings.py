@@ -147,7 +147,7 @@ def _take_from_others(world: World, job: Job, found: Placement, now_s: float) ->
         if in_use:
             wanted[node] = wanted.get(node, 0) | in_use
     if not wanted:
-        return  # as nearly always; nobody has to be looked for
+        return  # as nearly always; there is no job to look for
     for row, held in enumerate(world.jobs.placements):
         if held is not None:
             left = without(held, wanted)

@@ -132,7 +132,7 @@ class Share:
     memory_mib: int = 0
     compute_percent: int = 0
     soft: bool = False
-    """Its compute may be exceeded while nobody else wants the card's time; memory never."""
+    """Its compute may be exceeded while no other job wants the card's time; memory never."""
 
     def booked_percent(self, promised_percent: int) -> int:
         """What is booked for it at most, of a card whose compute is promised so often to soft shares."""
@@ -296,7 +296,7 @@ class DesiredState(IntEnum):
 
     RUN = 0
     PARK = 1
-    """Have no GPUs until somebody says RUN again."""
+    """Have no GPUs until a user says RUN again."""
     CANCEL = 2
     """End. This cannot be taken back."""
     EVICT = 3

@@ -101,7 +101,7 @@ def _change(world: World, event: ev.JobChanged) -> None:
         restartable=wanted.restartable,
     )
     if jobs.placements[row] is None:
-        # Whoever has no GPUs may also want others.
+        # A job without GPUs may also want others.
         changed = replace(
             changed,
             gpu_types=wanted.gpu_types,
@@ -192,10 +192,10 @@ def _wished(world: World, event: ev.JobWished) -> None:
     if jobs.wish_of(row) is DesiredState.CANCEL or jobs.wish_of(row) is event.wish is DesiredState.PARK:
         return  # of one that is parked it stays known why
     if event.wish is not DesiredState.EVICT:
-        world.idle.pop(event.job, None)  # somebody has looked after it
+        world.idle.pop(event.job, None)  # a user has looked after it
         if jobs.wish_of(row) is DesiredState.TRY:
             give_up_trials(world, jobs.jobs[row])
-        # Whoever says RUN does not want to wait for a back-off to end.
+        # A user who says RUN does not want to wait for a back-off to end.
         jobs.hold_back(row, event.wish, 0.0 if event.wish is DesiredState.RUN else None)
     elif jobs.placements[row] is not None and jobs.wish_of(row) is DesiredState.RUN:
         jobs.hold_back(row, DesiredState.EVICT)

@@ -428,7 +428,7 @@ class JobTable:
         self._i[first : first + 2, row] = self._add_curve(curve)
 
     def _add_curve(self, curve: SpeedCurve) -> tuple[int, int]:
-        """Jobs report new curves as long as they run: those that nobody has any more are given up in time."""
+        """Jobs report new curves as long as they run: those that no job has any more are given up in time."""
         if self.curves.used > self.curves.limit:
             self.curves, first = CurvePool(), self.I["curve_start"]
             for row, job in enumerate(self.jobs):

@@ -69,7 +69,7 @@ def _others_use(world: World, event: ev.OthersUse) -> None:
     if now.gpus == before.gpus:
         world.look_beside(i, before)
         return
-    # A job of ours on such a GPU keeps it: who was there first nobody knows, and the backend will tell.
+    # A job of ours on such a GPU keeps it: who was there first is unknown, and the backend will tell.
     _refresh_node(world, i, event.time_s)
 
 

@@ -172,7 +172,7 @@ class NodeTable:
 
 
 def _leave(by_trait: dict[Any, int], bit: int) -> None:
-    """Takes a node out of the sets by a trait; sets that nobody is in any more go as well."""
+    """Takes a node out of the sets by a trait; sets that become empty go as well."""
     for trait in [trait for trait, nodes in by_trait.items() if nodes & bit]:
         by_trait[trait] &= ~bit
         if not by_trait[trait]:

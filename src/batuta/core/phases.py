@@ -1,8 +1,8 @@
 """How a job's speed will change over the rest of its life: phases with work, and a speed at each size.
 
 A speed curve says how fast a job is on average until its end. Training that can use larger batches later
-scales better later; whoever plans ahead wants to know when. Thousands of jobs of one application share the
-same phases: a job only adds where it ends. Where it is now follows from the seconds that it has left.
+scales better later; a policy that plans ahead wants to know when. Thousands of jobs of one application
+share the same phases: a job only adds where it ends. Where it is now follows from the seconds it has left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Phases:
         self.marks, self.per_s = frozen(marks), frozen(per_s)
         with np.errstate(divide="ignore"):
             seconds = np.diff(marks)[:, None] / per_s
-        seconds[:, 0] = 0.0  # nobody asks; infinity would only spoil sums
+        seconds[:, 0] = 0.0  # not read; infinity would only spoil sums
         table = np.zeros((len(marks), per_s.shape[1]))
         np.cumsum(seconds, axis=0, out=table[1:])
         self.spent_s = frozen(table)

@@ -81,7 +81,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decisions:
-    """One decision for every job, kept as columns; reasons are worked out when somebody asks."""
+    """One decision for every job, kept as columns; reasons are worked out when they are read."""
 
     ids: Sequence[JobId]
     gpus: IntArray
@@ -179,5 +179,5 @@ _NO_DECISIONS = Decisions((), _NONE, None, _NONE, _NONE, _NONE, None, (), (), {}
 
 
 def no_decisions() -> Decisions:
-    """The decisions of a cycle without jobs, or of one that nobody asks for reasons."""
+    """The decisions of a cycle without jobs, or of one whose reasons are not read."""
     return _NO_DECISIONS

@@ -25,7 +25,7 @@ class IdleAction(Enum):
     SHRINK = "shrink"
     """It is made as small as it may be."""
     PARK = "park"
-    """It makes a checkpoint and waits until somebody starts it again."""
+    """It makes a checkpoint and waits until a user starts it again."""
 
 
 class IdleWish(NamedTuple):
@@ -237,7 +237,7 @@ class ClusterQueue:
     preemption: Preemption = Preemption()
     fungibility: Fungibility = Fungibility()
     namespaces: Selector | None = Selector()
-    """Whose jobs it takes; None for nobody's."""
+    """Whose jobs it takes; None: it takes no jobs."""
     weight: float = 1.0
     stop: StopPolicy = StopPolicy.NONE
     idle: IdleWish = NO_WISH

@@ -41,7 +41,7 @@ class _OpenCards:
         self._bundles[number] = card, size
         booked = card.booked_percent(size.promised_percent)
         if booked > WHOLE:
-            # Others than we have put so much there; nobody can join.
+            # Pods of others take so much there that no job can join.
             return
         levels = self._levels.get(size)
         if levels is None:

@@ -48,7 +48,7 @@ def withheld(jobs: JobTable, now_s: float) -> BoolArray:
 def left_alone(jobs: JobTable, now_s: float) -> BoolArray:
     """The jobs that were found on their way, or without all their GPUs, and keep what they have for a while.
 
-    Somebody has just tried to do better, in vain.
+    The backend has just tried to do better, in vain.
     """
     phase, later = jobs.phase, jobs.not_before_s > now_s
     found: BoolArray = (jobs.wish == DesiredState.RUN) & later & (jobs.held > 0) & (phase != Phase.RUNNING)

@@ -29,7 +29,7 @@ class TrialPlan:
     priority: int = 0
     """Of the trial runs."""
     only: bool = False
-    """The job is over when it is tried out: somebody only wanted to know."""
+    """The job is over when it is tried out: its user only wanted to know."""
     open_up_to: int | None = None
     """The most GPUs that may be chosen for it; None where its user said a size."""
     for_good: bool = False

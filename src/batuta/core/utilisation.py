@@ -37,7 +37,7 @@ def learn(world: World, job: Job, busy: float) -> None:
 
 
 def learn_name(world: World, name: str, busy: float) -> None:
-    """Takes in how busy a job of a name keeps a GPU. Names that nobody used for long are forgotten."""
+    """Takes in how busy a job of a name keeps a GPU. Names that were not used for long are forgotten."""
     if name:
         before = world.loads.pop(name, busy)
         world.loads[name] = before + _NEWS * (busy - before)
@@ -77,7 +77,7 @@ class IdleRules:
 
 
 class Usage(NamedTuple):
-    """How busy the GPUs of a node were, by number; None where nobody knows."""
+    """How busy the GPUs of a node were, by number; None where it is unknown."""
 
     time_s: float
     gpus: tuple[float | None, ...]
@@ -87,7 +87,7 @@ class Idle(NamedTuple):
     """What is remembered of a job that left its GPUs idle."""
 
     since_s: float | None = None
-    """None while it uses them, or nobody knows."""
+    """None while it uses them, or that is unknown."""
     busy_s: float | None = None
     """Since when a job that is kept small uses what it has."""
     told: bool = False
@@ -116,7 +116,7 @@ def note_use(world: World, node: int, usage: Usage, own: Mapping[JobId, float]) 
     """Takes in a report. `own` is what jobs that share a card had of it, where that is known."""
     before = world.usage.get(node)
     world.usage[node] = usage
-    # Of the time in which nobody looked it is not known what happened.
+    # What happened in a time without reports is unknown.
     goes_on = before is not None and usage.time_s - before.time_s <= STALE_S
     jobs, name = world.jobs, world.nodes.nodes[node].name
     for row, placement in enumerate(jobs.placements):

@@ -57,7 +57,7 @@ class PoolView:
     restart_s: FloatArray
     priority: IntArray
     restart_left_s: FloatArray | None = None
-    """Seconds until a job that was just started or resized makes progress; None where nobody is."""
+    """Seconds until a job that was just started or resized makes progress; None where no job is."""
     node_gpus: int = 0
     """GPUs of the usual node of this type; 0 where that is not known."""
     restarts: IntArray | None = None

@@ -115,7 +115,7 @@ class Changes:
 def weigh(
     world: World, now_s: float, changes: Changes, placed: Placed, admitted: Admitted, costs: Costs
 ) -> None:
-    """Drops growth that does not pay, then every shrink or stop that nobody profits from."""
+    """Drops growth that does not pay, then every shrink or stop that no job profits from."""
     if not costs.enabled:
         return
     jobs, layout = world.jobs, placed.layout
@@ -130,7 +130,7 @@ def weigh(
                 continue
             worth = _worth(world, now_s, row, before, after, costs)
             job = jobs.jobs[row]
-            # What somebody asked for, when he lifted its `min`, need not pay.
+            # What a user asked for by raising its `min` need not pay.
             stays = _may_keep(job, before.size, row, admitted)
             if not worth.pays and stays and _put_back(layout, job, before, after):
                 del changes.after[row]

@@ -130,13 +130,13 @@ class World:
         self.trials: dict[JobId, tuple[TrialMeasurement, ...]] = {}
         """By living job that is tried out, or was: what that showed."""
         self.forgotten = 0
-        """How many jobs that were over are not in `past` any more, since whoever holds this World began."""
+        """How many jobs that were over are not in `past` any more, since the owner of this World began."""
         self.reach: dict[NodeRequirements, list[int]] = {}
         """By what living jobs want of nodes, and by type: the most GPUs that such a job could have.
 
         For CPU-only jobs one number, the most replicas."""
         self.most: dict[JobId, list[int]] = {}
-        """The same by job, as far as somebody has asked: to compare wishes takes longer than to look here."""
+        """The same by job, as far as it was read: to compare wishes takes longer than to look here."""
         self._open_capacity: list[int] = []
 
     def fork(self) -> World:
@@ -166,7 +166,7 @@ class World:
         return self._effective
 
     def sound(self, i: int) -> int:
-        """The GPUs of a node that are there and not ill, whoever uses them."""
+        """The GPUs of a node that are there and not ill, in use or not."""
         if self.lost >> i & 1:
             return 0
         return (1 << self.nodes.nodes[i].gpus) - 1 & ~self.ill.get(i, 0)
@@ -184,7 +184,7 @@ class World:
         """GPUs by type that jobs have or could have: what they hold, and what is free on open nodes.
 
         What a job holds counts even if others are said to use it too: until the backend tells who has it,
-        nobody else has to make room for that.
+        no other job has to make room for that.
         """
         layout, nodes, jobs = self.layout, self.nodes, self.jobs
         total = [layout.free_gpus(layout.usable & own) for own in nodes.by_type]

@@ -58,7 +58,7 @@ class WorldView(PoolView):
         return value
 
     def in_tiers(self, tier: IntArray, tier_since_s: FloatArray) -> PoolView:
-        """Cuts out nothing that nobody has asked for."""
+        """Cuts out only what is read."""
         view = pool_view(self.source[0], self.now_s, self.source[1], self.capacity, *self.source[2:])
         _set(view, "tier", tier)
         _set(view, "tier_since_s", tier_since_s)

@@ -68,7 +68,7 @@ class Live:
     guard: AbstractContextManager[object]
     """Held while the World changes or is decided upon, so that other threads can read it in between."""
     next_due_s: Callable[[World], float] = lambda _: math.inf
-    """When somebody beside the engine wants a step, even if nothing happens until then."""
+    """When another part of the server wants a step, even if nothing happens until then."""
 
 
 class Engine:
@@ -96,7 +96,7 @@ class Engine:
         self._live = live
         self._guard: AbstractContextManager[object] = nullcontext() if live is None else live.guard
         self._last_change_s = self._last_cycle_s = -math.inf
-        # Whoever served before may have been killed between an event and the decision on it.
+        # The server before this one may have been killed between an event and the decision on it.
         self._owed = self._urgent = live is not None
         """Something happened that no decision has taken into account yet; more than reports of progress."""
         self._settled = False
@@ -131,7 +131,7 @@ class Engine:
         return True
 
     def _serve(self, requests: Requests) -> bool:
-        """Takes in what people ask for; they are answered when it is durable. False when nobody asked."""
+        """Takes in what people ask for; they are answered when it is durable. False without any request."""
         waiting = requests.take()
         if not waiting:
             return False
@@ -189,7 +189,7 @@ class Engine:
         self._settled = plan.empty
         if not plan.empty:
             self._last_change_s = now_s
-            # Whoever had to leave its GPUs may have others at once.
+            # A job that had to leave its GPUs may have others at once.
             self._owed = self._urgent = any(one.reason is Reason.EVICTED for one in plan.commands)
             # Nothing is carried out that a restart would not know of.
             self._journal.commit()

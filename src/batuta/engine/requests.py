@@ -28,7 +28,7 @@ class Request:
         self.done: Future[Sequence[Event]] = Future()
 
     def begin(self) -> bool:
-        """From now on it is carried out, whoever still waits for it; False when nobody does any more."""
+        """From now on it is carried out; False when its caller no longer waits for it."""
         return self.done.set_running_or_notify_cancel()
 
     def make(self, world: World) -> Sequence[Event]:
@@ -93,4 +93,4 @@ class Requests:
 
 
 class EngineStopped(Exception):
-    """Nobody is there any more to carry a request out."""
+    """The engine that would carry a request out has stopped."""

@@ -17,7 +17,7 @@ from batuta.engine.requests import EngineStopped, RequestFn
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 10.0
 _AT_ONCE = 200
-"""Jobs that are forgotten in one step: nobody shall wait for it."""
+"""Jobs that are forgotten in one step, so that no request has to wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def outlived(world: World, keep: Keep, now_s: float, most: int) -> list[JobId]:
 class Retention:
     """Has the engine forget jobs, with all that is left of them. For the engine's thread.
 
-    Files go first, then the event is written: whoever is killed in between finds a job without files, and
+    Files go first, then the event is written: a server killed in between finds a job without files, and
     forgets it the next time. The other way round its files would stay for ever.
     """
 

@@ -23,7 +23,7 @@ class Severity(StrEnum):
     NOTE = "note"
     """Not needed by everybody."""
     WARNING = "warning"
-    """Works, but somebody should look at it."""
+    """Works, but an administrator should look at it."""
     ERROR = "error"
     """Does not work."""
 
@@ -42,7 +42,7 @@ def ok(check: str, found: str) -> Finding:
     return Finding(check, Severity.OK, found)
 
 
-# Whoever is told that something is not as it might be is told what to do about it.
+# Every finding comes with what to do about it.
 
 
 def note(check: str, found: str, fix: str) -> Finding:

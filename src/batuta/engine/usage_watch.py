@@ -130,7 +130,7 @@ def _differs(told: float | None, now: float | None) -> bool:
 def _with_sharers(
     world: World, events: Sequence[GpusUsed], use: Mapping[NodeName, NodeUse]
 ) -> list[GpusUsed]:
-    """The same with what jobs that share a card had of it: of a card alone nobody can tell who used it."""
+    """The same with what jobs that share a card had of it: that a card is busy does not tell by whom."""
     on: dict[NodeName, list[JobId]] = {}
     for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
         if job.share is not None and placement is not None:

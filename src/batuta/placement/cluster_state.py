@@ -298,7 +298,7 @@ class ClusterState:
         self._asked = asked
         self._stranding: Stranding | None = None
         self._know: Callable[[], BusyCards] | None = None
-        """Finds out how busy GPUs really are; None where nobody knows."""
+        """Finds out how busy GPUs really are; None where it is unknown."""
         self._busy: BusyCards | None = None
         self._calm: LeastUtilisedNodes | None = None
         self.loads: Callable[[Job], float] = _unknown
@@ -308,7 +308,7 @@ class ClusterState:
         self.cards: CardLevels | None = None
         """Made when the first job that shares a card is placed."""
         self.racks: dict[int, RackProfiles] = {}
-        """By set of nodes: how full the racks are, as it was when somebody last asked."""
+        """By set of nodes: how full the racks are, as it was when it was last read."""
 
     @staticmethod
     def of(
@@ -336,7 +336,7 @@ class ClusterState:
 
     @property
     def busy(self) -> BusyCards:
-        """How busy GPUs really are; worked out when somebody asks."""
+        """How busy GPUs really are; worked out when it is read."""
         if self._busy is None:
             self._busy = NOTHING_KNOWN if self._know is None else self._know()
         return self._busy
@@ -351,7 +351,7 @@ class ClusterState:
 
     @property
     def stranding(self) -> Stranding:
-        """How many GPUs a choice would leave without CPU and memory; made when somebody asks."""
+        """How many GPUs a choice would leave without CPU and memory; made when it is read."""
         if self._stranding is None:
             self._stranding = Stranding(self.layout, self._asked)
         return self._stranding

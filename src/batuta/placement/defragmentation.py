@@ -207,7 +207,7 @@ class Tenants:
         self.placements = {
             row: placement for row, placement in draft.placements.items() if jobs.jobs[row].share is None
         }
-        # A placer that does not weigh moves nobody who runs; the jobs of this cycle are not there yet.
+        # A placer that does not weigh moves no running job; the jobs of this cycle are not there yet.
         if draft.costs.enabled:
             for row in np.flatnonzero(jobs.phase == int(Phase.RUNNING)).tolist():
                 placement = jobs.placements[row]

@@ -46,7 +46,7 @@ RUNNING = int(Phase.RUNNING)
 def consolidate(draft: PlacementAttempt) -> None:
     """Moves the jobs that lose most by being spread, a bounded number in each cycle."""
     layout, options = draft.room.layout, draft.options
-    # Without free GPUs nobody can move; on a busy cluster this ends here.
+    # Without free GPUs no job can move; on a busy cluster this ends here.
     if not draft.costs.enabled or not options.moves or not layout.usable & ~layout.buckets[0]:
         return
     found = sorted((-loss, row) for row, loss in _losses(draft))

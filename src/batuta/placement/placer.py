@@ -56,7 +56,7 @@ class TopologyPlacer:
             _repair(draft, target)
         # 3. Who changes the type frees GPUs of the old one.
         _exchange(draft, work.exchanges)
-        # 4. Growth on the nodes that a job has costs nobody a better place; the rest competes by size.
+        # 4. Growth on the nodes that a job has costs no other job a better place; the rest competes by size.
         rest = [target for target in work.grows if not _grow_at_home(draft, target)]
         _start_and_grow(draft, work.starts + rest)
         # 5. Others move for a job that fits nowhere, or only far apart, if that pays.

@@ -52,7 +52,7 @@ class CardLevels:
         self._starved: dict[tuple[int, int], int] = {}
         """By CPU and memory beside a GPU: cards of nodes that are known not to have that left."""
         for (i, gpu), card in layout.cards.items():
-            # Nobody joins on a card that others are said to use.
+            # No job joins on a card that others are said to use.
             if layout.healthy[i] >> gpu & 1:
                 self._enter(layout, i, gpu, card)
         for at_most in (self._compute, *self._memory.values()):

@@ -10,7 +10,7 @@ from batuta.core.utilisation import STALE_S, Usage, expected_load
 from batuta.core.world import World
 
 BUSIEST = 0.7
-"""Sharers of a card that is busier than this disturb each other: nobody joins them while there is room."""
+"""Sharers of a card that is busier than this disturb each other: no job joins them while there is room."""
 UNKNOWN = 0.5
 """What a GPU counts as of which nothing is known: neither idle nor busy."""
 _A_TRIFLE = 1e-9
@@ -36,7 +36,7 @@ class BusyCards:
     ) -> None:
         """`expected` is what the sharers of a card will use of it together, as far as that is known.
 
-        Nobody joins on a card that would be busier than `busiest` then.
+        No job joins on a card that would be busier than `busiest` then.
         """
         self._width = width
         self._fresh = {i: own.gpus for i, own in usage.items() if now_s - own.time_s <= STALE_S}
@@ -82,7 +82,7 @@ class BusyCards:
         return found
 
     def join(self, card: CardKey, load: float) -> None:
-        """Somebody who will use so much goes to a card: who comes next in this cycle meets it there."""
+        """A job that will use so much goes to a card: the next job in this cycle meets it there."""
         if load > 0.0:
             sums = self._together()
             sums[card] = sums.get(card, 0.0) + load

@@ -24,7 +24,7 @@ TimeS = Annotated[float, Query(ge=0, le=1e12, allow_inf_nan=False)]
 
 _REASONS = {
     400: "the request cannot be understood",
-    401: "nobody, or nobody known, asks",
+    401: "the request has no token, or one that is not known",
     403: "the asker may not do this",
     404: "there is no such thing",
     405: "not with this method",

@@ -40,7 +40,7 @@ async def cordon_node(state: StateDep, caller: Admin, node: NodePath) -> Respons
 
 @router.post("/{node}/uncordon", response_model=Node, responses=_PROBLEMS)
 async def uncordon_node(state: StateDep, caller: Admin, node: NodePath) -> Response:
-    """Back in service; where nobody had cordoned it, it is well by the asker's word."""
+    """Back in service; where it was not cordoned, it is healthy by the user's word."""
     await state.request(state.operations.uncordon(node))
     await anyio.to_thread.run_sync(state.deps.node_health.uncordoned, node, caller.user)
     return await _show_node(state, node)

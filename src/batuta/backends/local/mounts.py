@@ -80,7 +80,7 @@ def lock_folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not folder.is_dir() or folder.is_symlink() or found.st_uid != os.geteuid():
-        raise CannotMount(f"{folder} belongs to somebody else: mount points cannot be noted there")
+        raise CannotMount(f"{folder} belongs to another user: mount points cannot be noted there")
     return folder
 
 

@@ -143,7 +143,7 @@ class NoNodeHealth:
         return HealthSeen()
 
     def mended(self, node: NodeName, gpu: int | None, who: str) -> None:
-        raise ValueError("nobody looks after the health of nodes here")
+        raise ValueError("this server does not look after the health of nodes")
 
     def cordoned(self, node: NodeName, who: str) -> None:
         pass

@@ -37,7 +37,7 @@ MOST_TRIED = 64
 PATIENCE = 2.0
 """A run that goes on for so many times the longest that it took to hang does not hang; …"""
 LEAST_S = 60.0
-"""… but nobody is cleared in less than this."""
+"""… but no rank is cleared in less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class StragglerController:
             ran_s = now_s - silence.silent_s - float(jobs.last_start_s[row])
             lead = self._search.hung(found.job, found.gang, max(0.0, ran_s))
             nodes, avoid = tuple(sorted(lead.guilty)), lead.avoid
-            # On a mere suspicion nobody is made smaller.
+            # On a mere suspicion no job is made smaller.
             least = jobs.jobs[row].min if nodes else held.units
         if room_without(world, row, avoid) < least:
             avoid = frozenset()
@@ -281,7 +281,7 @@ class StragglerController:
         return (event,)
 
     def _now_s(self, world: World) -> float:
-        """Time never goes back in the journal, whatever somebody does to the clock."""
+        """Time never goes back in the journal, whatever happens to the clock."""
         return max(self._clock(), world.now_s)
 
 

@@ -52,7 +52,7 @@ class HeldUp:
     job: JobId
     found: StragglerReport | HangReport
     nodes: tuple[NodeName, ...]
-    """Where the ranks are that are to blame; empty when nobody can be blamed."""
+    """Where the ranks are that are to blame; empty when the cause is unknown."""
     gang: frozenset[NodeName]
     """All nodes of the run."""
     may_move: bool = True

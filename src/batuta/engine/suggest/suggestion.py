@@ -57,7 +57,7 @@ class Suggestion:
     events: tuple[Event, ...]
     """The change itself."""
     within_s: float | None = None
-    """When it is expected to come about by itself; None for what somebody has to do."""
+    """When it is expected to come about by itself; None for what a user has to do."""
 
     def __str__(self) -> str:
         return self.remedy.sentence(self.facts)

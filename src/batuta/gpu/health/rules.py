@@ -295,7 +295,7 @@ def _order_text(order: Order, where: str) -> str:
         case TakeOut(target=target):
             return "take the node out" if target.gpu == WHOLE_NODE else f"take GPU {where} out"
         case Mend(remedy=remedy):
-            return f"{remedy}" if remedy is not Action.REPLACE else "have somebody look"
+            return f"{remedy}" if remedy is not Action.REPLACE else "have an administrator look"
         case BurnIn():
             return "burn in"
         case _:
