@@ -1,14 +1,16 @@
-"""The chart makes what `batuta install` makes, and a real API server takes it."""
+"""`batuta install` renders the chart as Helm does, and a real API server takes what comes out."""
 
 import json
 import os
+import random
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from batuta.backends.kube.install.manifests import manifests, read_definitions
+from batuta.backends.kube.install.chart import FUNCTIONS, manifests, read_definitions
+from batuta.backends.kube.install.go_template import Templates
 from batuta.spec.problem import InputError
 from tests.support.chart import REFUSED, VARIANTS, Helm, Json, by_key, comparable, release_of
 from tests.support.kube.api import ApiError
@@ -105,6 +107,102 @@ def test_helm_and_batuta_install_make_the_same_objects(helm: Helm, variant: str)
     assert set(ours) == set(by_helm)
     for key, manifest in ours.items():
         assert manifest == by_helm[key], key
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_they_do_so_for_values_that_were_never_thought_of_together(helm: Helm, seed: int):
+    # given some sets of values, laid over each other
+    chosen = random.Random(seed).sample(sorted(VARIANTS), 4)
+    values: Json = {}
+    for name in chosen:
+        values = laid_over(values, VARIANTS[name])
+    # when Helm refuses them, so do we
+    if helm.render(values).returncode != 0:
+        with pytest.raises(InputError):
+            manifests(release_of(values))
+        return
+    # else both make the same of them
+    by_helm = {key: comparable(one) for key, one in by_key(helm.objects(values)).items()}
+    assert {key: comparable(one) for key, one in by_key(manifests(release_of(values))).items()} == by_helm
+
+
+def laid_over(below: Json, above: Json) -> Json:
+    """Mappings are merged, all else is replaced."""
+    both = {key for key in below.keys() & above.keys() if isinstance(below[key], dict)}
+    return below | above | {key: laid_over(below[key], above[key] or {}) for key in both}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"fullnameOverride": "on", "nameOverride": "yes"},
+        {"priorityClassName": "1e3", "agent": {"enabled": True, "runtimeClassName": "0"}},
+        {"journal": {"type": "postgres", "postgres": {"secretName": "007", "secretKey": "1.0"}}},
+        {"topologySpread": {"topologyKey": "a: #b"}, "podAnnotations": {"no": "null", "#": " \n\ttwo\n\n"}},
+        {"extraEnv": [{"name": "A", "value": 'it\'s "so": {x}\\ \u00e9\u2028\n  - y'}]},
+        {"queues": {"a.yaml": "  first\n\n# b\n    c: 'd'\n\n\n", "b.yaml": "", "on": "true"}},
+    ],
+    ids=str,
+)
+def test_a_text_stays_the_text_that_it_is(helm: Helm, value: Json):
+    by_helm = {key: comparable(one) for key, one in by_key(helm.objects(value, "true", "null")).items()}
+    ours = {key: comparable(one) for key, one in by_key(manifests(release_of(value, "true", "null"))).items()}
+    assert ours == by_helm
+    assert {namespace for _, namespace, _ in ours} == {"", "null"}
+
+
+SNIPPETS = {
+    "trimmed on the left": "a \n {{- 1 }} b",
+    "trimmed on the right": "a {{ 1 -}} \n b",
+    "a number that begins like a trim": "a {{-3 }}|{{- 3 }}",
+    "comments": "a {{- /* b }} */ -}} c{{/* d */}}",
+    "else if": '{{ range .words }}{{ if eq . "a" }}1{{ else if eq . "b" "c" }}2{{ else }}3{{ end }}{{ end }}',
+    "with, and what is empty": "{{ with .empty }}{{ . }}{{ else }}{{ .number }}{{ end }}",
+    "range over a mapping": "{{ range $key, $value := .mapping }}{{ $key }}={{ $value }};{{ . }} {{ end }}",
+    "range over a list with its indexes": "{{ range $at, $word := .words }}{{ $at }}{{ $word }}{{ end }}",
+    "range over nothing": "{{ range .none }}a{{ else }}b{{ end }}",
+    "a variable that an inner block changes": "{{ $a := 1 }}{{ if true }}{{ $a = 2 }}{{ end }}{{ $a }}",
+    "a variable of an inner block": "{{ $a := 1 }}{{ if true }}{{ $a := 2 }}{{ end }}{{ $a }}",
+    "the root, from within": "{{ with .mapping }}{{ range $.words }}{{ $.number }}{{ end }}{{ end }}",
+    "a pipeline": '{{ "a-b--" | trunc 4 | replace "-" "+" | printf "%s %q %d %s" "x" "y" 3 }}',
+    "groups": '{{ (dict "a" (dict "b" 1)).a.b }}{{ if and (or false .number) (not .empty) }}c{{ end }}',
+    "true and false": "{{ true }} {{ not true }} {{ ternary 1 2 false }}",
+    "quotes": '{{ quote .number }} {{ .odd | quote }} {{ printf "%q" .odd }}',
+    "lines that are indented": '{{ "a\\n\\n b\\n" | nindent 2 }}|',
+    "what is there wins": "{{ range (tuple .mapping .deep) }}{{ merge (dict) . $.other | toYaml }}{{ end }}",
+    "parts of texts": '{{ regexReplaceAll "-+$" "ab--" "" }}{{ contains "b" "abc" }}{{ dir "/a/b/c" }}',
+    "membership": '{{ has "a" .words }}{{ hasKey .mapping "z" }}{{ join "," .words }}{{ gt (int "3") 2 }}',
+}
+"""Templates, each with something of the language in it."""
+DATA: Json = {
+    "number": 7,
+    "empty": "",
+    "none": [],
+    "words": ["a", "b", "c", "d"],
+    "mapping": {"z": 1, "a": ""},
+    "deep": {"inner": {"x": 1}},
+    "other": {"a": "filled", "inner": {"x": 2, "v": [True]}, "more": "text"},
+    "odd": 'tab\t "quotes" back\\slash \u00e9',
+}
+
+
+def test_the_language_of_templates_is_read_as_go_reads_it(helm: Helm, tmp_path: Path):
+    # given a chart whose templates are these, each of which is printed as a text of JSON
+    chart = tmp_path / "language"
+    (chart / "templates").mkdir(parents=True)
+    (chart / "Chart.yaml").write_text("apiVersion: v2\nname: language\nversion: 1.0.0\n")
+    defined = [
+        f'{{{{ define "{number}" }}}}{text}{{{{ end }}}}' for number, text in enumerate(SNIPPETS.values())
+    ]
+    shown = [f'n{number}: {{{{ include "{number}" .Values | toJson }}}}' for number in range(len(SNIPPETS))]
+    (chart / "templates" / "all.yaml").write_text("\n".join([*defined, *shown]))
+    # when Helm renders it
+    (by_helm,) = helm.objects(DATA, chart=chart)
+    # then so do we
+    for number, (name, text) in enumerate(SNIPPETS.items()):
+        templates = Templates(FUNCTIONS)
+        templates.read(name, text)
+        assert templates.render(name, DATA) == by_helm[f"n{number}"], name
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from batuta.backends.kube.install.manifests import read_definitions
-from batuta.backends.kube.install.monitoring import prometheus_rule
-from batuta.backends.kube.install.operator import config_map
-from tests.support.chart import release_of, rights_of
+from batuta.backends.kube.install.chart import read_definitions
+from tests.support.chart import alerts, operator_config_of, rights_of
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape
 from tests.support.kube.ports import free_ports
@@ -53,7 +51,7 @@ def operator(cluster: ControlPlane, tmp_path: Path) -> Iterator[Running]:
     rights = rights_of({}, HOME)
     cluster.apply([*read_definitions(), *rights])
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd/unifiedjobs.batuta.dev")
-    config = yaml.safe_load(config_map(release_of({}, namespace=HOME))["data"]["config.yaml"])
+    config = yaml.safe_load(operator_config_of({}, HOME))
     (port,) = free_ports(1)
     config["api"] |= {"listen": "127.0.0.1", "port": port}
     config["stateDir"] = str(tmp_path / "state")
@@ -122,10 +120,7 @@ def test_it_is_refused_nothing_while_it_schedules(
 
     # and its alerts look at metrics that it has
     metrics = set(re.findall(r"^(batuta_\w+)", operator.ask("/metrics")[1], re.MULTILINE))
-    rule = prometheus_rule(release_of({}))
-    wanted = set(
-        re.findall(r"batuta_\w+", str([alert["expr"] for alert in rule["spec"]["groups"][0]["rules"]]))
-    )
+    wanted = set(re.findall(r"batuta_\w+", str([alert["expr"] for alert in alerts("")])))
     assert wanted <= metrics
     assert [operator.ask(path)[0] for path in ("/healthz", "/readyz")] == [200, 200]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batuta.backends.kube.install.manifests import manifests, read_definitions
+from batuta.backends.kube.install.chart import manifests, read_definitions
 from tests.support.chart import release_of, rights_of
 from tests.support.kube.api import Api, ApiError
 from tests.support.kube.control_plane import ControlPlane, wait_until

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from batuta.backends.kube.install import alerts
+from tests.support.chart import Json, alert_groups, alerts
 from tests.support.prometheus import promtool
 
 OURS = 'job="batuta",namespace="ml"'
+ALERTS = alerts(OURS)
 
 Series = dict[str, str]
 """Values, one for each minute, by series; `a+bxn` counts up."""
@@ -76,7 +77,7 @@ _GOOD: dict[str, Series] = {
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
     path = tmp_path / "rules.yaml"
-    path.write_text(yaml.safe_dump({"groups": alerts.groups("batuta", OURS)}))
+    path.write_text(yaml.safe_dump({"groups": alert_groups(OURS)}))
     return path
 
 
@@ -106,33 +107,35 @@ def _case(name: str, series: list[dict[str, str]], **expected: list[dict[str, An
     return {"name": name, "interval": "1m", "input_series": series, "alert_rule_test": asked}
 
 
-def _expected(alert: alerts.Alert) -> list[dict[str, Any]]:
+def _expected(alert: Json) -> list[dict[str, Any]]:
     own = {
         "BatutaEngineStopped": {"job": "batuta", "namespace": "ml"},
         "BatutaQueueStuck": {"job": "batuta", "namespace": "ml", "queue": "a"},
-    }.get(alert.name, {})
-    notes = {"summary": alert.summary.replace("{{ $labels.queue }}", "a"), "description": alert.fix}
-    return [{"exp_labels": own | {"severity": alert.severity}, "exp_annotations": notes}]
+    }.get(alert["alert"], {})
+    summary = alert["annotations"]["summary"].replace("{{ $labels.queue }}", "a")
+    notes = alert["annotations"] | {"summary": summary}
+    return [{"exp_labels": own | alert["labels"], "exp_annotations": notes}]
 
 
 def test_promtool_finds_nothing_wrong(rules: Path):
     done = promtool("check", "rules", rules)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{len(alerts.ALERTS)} rules found" in done.stdout
+    assert f"{len(ALERTS)} rules found" in done.stdout
 
 
 def test_every_alert_fires_when_it_has_to_and_not_at_once(rules: Path):
     # given a cluster in which something is wrong for more than an hour
     # then nobody is woken in the first minute, but later, with what to do about it
     cases = [
-        _case(one.name, _ours(_BAD[one.name]), after_1m=[], after_65m=_expected(one)) for one in alerts.ALERTS
+        _case(one["alert"], _ours(_BAD[one["alert"]]), after_1m=[], after_65m=_expected(one))
+        for one in ALERTS
     ]
     _run(rules, cases)
 
 
 def test_no_alert_fires_when_all_is_well(rules: Path):
-    assert set(_GOOD) == set(_BAD) == {one.name for one in alerts.ALERTS}
-    _run(rules, [_case(one.name, _ours(_GOOD[one.name]), after_65m=[]) for one in alerts.ALERTS])
+    assert set(_GOOD) == set(_BAD) == {one["alert"] for one in ALERTS}
+    _run(rules, [_case(name, _ours(series), after_65m=[]) for name, series in _GOOD.items()])
 
 
 def test_no_alert_cares_for_another_installation(rules: Path):

@@ -1,4 +1,4 @@
-"""The Helm chart in tests: sets of values that reach every branch of it, and what Helm makes of them."""
+"""The Helm chart in tests: sets of values that reach every branch of it, and what is made of them."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from batuta.backends.kube.install.manifests import manifests
+from batuta.backends.kube.install.chart import manifests
 from batuta.backends.kube.install.release import Release, overlaid
 from batuta.backends.kube.operator_config import OperatorConfig
 
@@ -253,6 +253,30 @@ def release_of(values: Mapping[str, Any], name: str = "batuta", namespace: str =
     return Release(overlaid([values]), namespace, version, name)
 
 
+def installed(kind: str, values: Mapping[str, Any], name: str, namespace: str = "batuta-system") -> Json:
+    """One object of a release."""
+    return by_key(manifests(release_of(values, namespace=namespace)))[kind, namespace, name]
+
+
+def operator_config_of(values: Mapping[str, Any], namespace: str = "batuta-system") -> str:
+    """The file that the operator of a release reads."""
+    text: str = installed("ConfigMap", values, "batuta-config", namespace)["data"]["config.yaml"]
+    return text
+
+
+def alert_groups(ours: str) -> list[Json]:
+    """The chart's alerts for an installation that Prometheus knows by these labels."""
+    text = (CHART / "rules" / "alerts.yaml").read_text()
+    groups: list[Json] = yaml.safe_load(text.replace("__name__", "batuta").replace("__ours__", ours))[
+        "groups"
+    ]
+    return groups
+
+
+def alerts(ours: str) -> list[Json]:
+    return [rule for group in alert_groups(ours) for rule in group["rules"]]
+
+
 def rights_of(values: Mapping[str, Any], namespace: str) -> list[Json]:
     """The accounts, roles and bindings of a release."""
     kinds = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
@@ -272,19 +296,29 @@ class Helm:
         )
 
     def render(
-        self, values: Mapping[str, Any], name: str = "batuta", namespace: str = "batuta-system", *words: str
+        self,
+        values: Mapping[str, Any],
+        name: str = "batuta",
+        namespace: str = "batuta-system",
+        *words: str,
+        chart: Path = CHART,
     ) -> subprocess.CompletedProcess[str]:
-        asked = json.dumps([values, name, namespace, words])
+        asked = json.dumps([values, name, namespace, words, str(chart)])
         if asked not in self._rendered:
             where = ("--namespace", namespace, "--kube-version", KUBE_VERSION)
-            done = self._run("template", name, CHART, *where, "--values", self._file(values), *words)
+            done = self._run("template", name, chart, *where, "--values", self._file(values), *words)
             self._rendered[asked] = done
         return self._rendered[asked]
 
     def objects(
-        self, values: Mapping[str, Any], name: str = "batuta", namespace: str = "batuta-system", *words: str
+        self,
+        values: Mapping[str, Any],
+        name: str = "batuta",
+        namespace: str = "batuta-system",
+        *words: str,
+        chart: Path = CHART,
     ) -> list[Json]:
-        done = self.render(values, name, namespace, *words)
+        done = self.render(values, name, namespace, *words, chart=chart)
         assert done.returncode == 0, done.stderr
         return [found for found in yaml.safe_load_all(done.stdout) if found is not None]
 

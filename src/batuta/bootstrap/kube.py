@@ -182,7 +182,7 @@ class Installation:
 
 def plan_install(options: InstallOptions) -> Installation:
     """Builds all objects, or raises InputError with every problem of the options."""
-    from batuta.backends.kube.install.manifests import manifests, namespace, read_definitions
+    from batuta.backends.kube.install.chart import manifests, namespace, read_definitions
 
     release = _release(options)
     return Installation(

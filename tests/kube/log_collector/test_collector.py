@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from batuta.backends.kube import names
-from batuta.backends.kube.install import log_collector_config as config
 from batuta.client.loki import ArchivedJob, Loki, LokiAddress, archived_output
 from tests.kube.conftest import AddNodes
 from tests.support.chart import CHART, rights_of
@@ -28,6 +27,9 @@ from tests.support.loki_stand_in import LokiStandIn
 HOME = "kube-system"
 USER = f"system:serviceaccount:{HOME}:batuta-log-collector"
 GROUPS = ("system:serviceaccounts", f"system:serviceaccounts:{HOME}", "system:authenticated")
+BASE, ALL_PODS = "collector.yaml", "all-pods.yaml"
+JOURNAL, KERNEL_FILES = "kernel-journal.yaml", "kernel-files.yaml"
+TENANT, TOKEN = "tenant.yaml", "token.yaml"
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus."
 JOURNALCTL = """\
 #!/bin/sh
@@ -116,12 +118,12 @@ class Node:
 
     def _here(self, files: Sequence[str]) -> dict[str, object]:
         receivers: dict[str, object] = {"filelog/pods": {"include": [f"{self.folder}/pods/*/*/*.log"]}}
-        if config.JOURNAL in files:
+        if JOURNAL in files:
             script = self.folder / "journalctl"
             script.write_text(JOURNALCTL.replace("MESSAGE_HERE", XID))
             script.chmod(0o755)
             receivers["journald/kernel"] = {"root_path": "", "journalctl_path": str(script)}
-        if config.KERNEL_FILES in files:
+        if KERNEL_FILES in files:
             receivers["filelog/kernel"] = {"include": [f"{self.folder}/kern.log"], "start_at": "beginning"}
         return {
             "extensions": {
@@ -184,12 +186,12 @@ def test_lines_of_jobs_arrive_once_with_their_replica_across_restarts(
     node.print(launcher, "main", "[0] step 1")
     node.print(own, "operator", '{"msg": "leads"}')
     node.print(stranger, "main", "not ours")
-    with node.collector(config.BASE, config.TENANT, config.TOKEN):
+    with node.collector(BASE, TENANT, TOKEN):
         wait_until(lambda: printed(loki, namespace, "train") == "one\ntwo\n", "the first lines")
         wait_until(lambda: printed(loki, namespace, "jobs", 1) == "index one\n", "those of a Job's pod")
         wait_until(lambda: printed(loki, namespace, "mpi") == "[0] step 1\n", "those of a launcher")
     node.print(worker, "main", "three")
-    with node.collector(config.BASE, config.TENANT, config.TOKEN):
+    with node.collector(BASE, TENANT, TOKEN):
         node.print(worker, "main", "four")
         wait_until(lambda: "four" in printed(loki, namespace, "train"), "what came later")
     assert printed(loki, namespace, "train") == "one\ntwo\nthree\nfour\n"
@@ -204,7 +206,7 @@ def test_the_kernel_log_and_all_pods_can_be_asked_for(
     node: Node, add_pod: Callable[..., dict[str, object]], loki: LokiStandIn, namespace: str
 ):
     node.print(add_pod("stranger"), "main", "anybody's")
-    with node.collector(config.BASE, config.ALL_PODS, config.JOURNAL):
+    with node.collector(BASE, ALL_PODS, JOURNAL):
         wait_until(lambda: {"anybody's", XID} <= {line.text for line in loki.kept}, "both to arrive")
     kernel = next(line for line in loki.kept if line.text == XID)
     assert (kernel.labels["service_name"], kernel.labels["k8s_node_name"]) == ("kernel", node.name)
@@ -217,20 +219,18 @@ def test_the_kernel_log_and_all_pods_can_be_asked_for(
 def test_of_a_syslog_file_only_the_kernels_lines_are_kept(node: Node, loki: LokiStandIn):
     kept, dropped = f"Nov 16 19:00:01 n kernel: [ 12.3] {XID}", "Nov 16 19:00:00 n sshd[1]: session opened"
     (node.folder / "kern.log").write_text(f"{dropped}\n{kept}\n")
-    with node.collector(config.BASE, config.KERNEL_FILES):
+    with node.collector(BASE, KERNEL_FILES):
         wait_until(lambda: loki.kept, "a line to arrive")
     assert [(line.text, line.labels["service_name"]) for line in loki.kept] == [(kept, "kernel")]
 
 
-@pytest.mark.parametrize("kernel", [config.JOURNAL, config.KERNEL_FILES])
+@pytest.mark.parametrize("kernel", [JOURNAL, KERNEL_FILES])
 def test_the_collector_finds_nothing_wrong_with_the_files(otelcol: Path, kernel: str, tmp_path: Path):
     """All files together; where the node's files are in the chart's pods is a folder here."""
     here = tmp_path / "here.yaml"
-    host = (
-        {"receivers": {"journald/kernel": {"root_path": str(tmp_path)}}} if kernel == config.JOURNAL else {}
-    )
+    host = {"receivers": {"journald/kernel": {"root_path": str(tmp_path)}}} if kernel == JOURNAL else {}
     here.write_text(yaml.safe_dump({"extensions": {"file_storage": {"directory": str(tmp_path)}}, **host}))
-    chosen = (config.BASE, config.ALL_PODS, kernel, config.TENANT, config.TOKEN)
+    chosen = (BASE, ALL_PODS, kernel, TENANT, TOKEN)
     words = [f"--config={path}" for path in (*(CHART / "collector" / name for name in chosen), here)]
     env = {
         "POD_IP": "127.0.0.1",

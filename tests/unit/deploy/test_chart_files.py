@@ -6,7 +6,6 @@ import re
 import yaml
 
 from batuta import __version__
-from batuta.backends.kube.install import log_collector_config
 from batuta.backends.kube.install.chart_files import readme_with_table, values_schema, values_yaml
 from batuta.backends.kube.install.values import Values
 from tests.support.chart import CHART
@@ -45,11 +44,6 @@ def test_the_schema_lets_no_unknown_key_pass():
 def test_the_readme_has_the_table():
     text = (CHART / "README.md").read_text()
     assert text == readme_with_table(text), STALE
-
-
-def test_the_files_of_the_log_collector_are_up_to_date():
-    written = {path.name: path.read_text() for path in (CHART / "collector").iterdir()}
-    assert written == log_collector_config.files(), STALE
 
 
 def test_the_chart_has_the_version_of_the_package():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.backends.kube.install.operator import config_map
+from batuta.backends.kube.install.chart import manifests
 from batuta.backends.kube.operator_config import OperatorConfig, read_operator_config
 from batuta.spec.problem import InputError
 from tests.support.chart import VARIANTS, release_of
@@ -13,12 +13,15 @@ from tests.support.chart import VARIANTS, release_of
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_operator_reads_what_is_installed(variant: str, tmp_path: Path):
     release = release_of(VARIANTS[variant])
-    (tmp_path / "config.yaml").write_text(config_map(release)["data"]["config.yaml"])
+    objects = {(one["kind"], one["metadata"]["name"]): one for one in manifests(release)}
+    (operator,) = (name for kind, name in objects if kind == "Deployment")
+    config = objects["ConfigMap", operator.replace("-operator", "-config")]
+    (tmp_path / "config.yaml").write_text(config["data"]["config.yaml"])
     found = read_operator_config(tmp_path / "config.yaml")
     assert found.policy == release.values.config.policy
     assert found.namespaces == release.values.namespaces
     assert found.queues == release.values.config.queues
-    assert found.lease_name == release.operator
+    assert found.lease_name == operator
 
 
 def test_what_a_file_leaves_out_has_its_default(tmp_path: Path):

@@ -44,8 +44,8 @@
 
 {{- /* Labels that never change, so that an upgrade finds the same pods. */ -}}
 {{- define "batuta.selector" -}}
-app.kubernetes.io/name: {{ include "batuta.chartName" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "batuta.chartName" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end -}}
 
@@ -54,7 +54,9 @@ app.kubernetes.io/component: operator
 app.kubernetes.io/part-of: batuta
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- if eq .Release.Service "Helm" }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end }}
 {{- end -}}
 
 {{- /* What `batuta operator` reads: the administrator's choices, and where it runs. */ -}}

@@ -1,4 +1,4 @@
-"""The generated files of the Helm chart: values and their schema, alerts, dashboards, collector files.
+"""What of the Helm chart is generated: values.yaml, its schema, and the table in the README.
 
 python -m batuta.backends.kube.install.chart_files deploy/helm/batuta writes them.
 """
@@ -8,14 +8,12 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from batuta.backends.kube.install import alerts, log_collector_config
-from batuta.backends.kube.install.monitoring import dashboard_files
 from batuta.backends.kube.install.values import Values
 from batuta.backends.kube.settings import Settings
 
@@ -25,8 +23,6 @@ _HEAD = """\
 #   python -m batuta.backends.kube.install.chart_files deploy/helm/batuta
 """
 _WIDTH = 110
-NAME = "__name__"
-"""Stands for the name of a release."""
 
 
 def values_yaml() -> str:
@@ -108,26 +104,11 @@ def _drop_titles(schema: Any) -> None:
             _drop_titles(inner)
 
 
-def rules_yaml() -> str:
-    """Alerts as Prometheus reads them, once the names in it that begin with __ are filled in."""
-    rules = {"groups": alerts.groups(NAME, alerts.OURS)}
-    return _HEAD.replace("values", "alerts", 1) + yaml.safe_dump(rules, sort_keys=False, width=1_000)
-
-
 def write(chart: Path) -> None:
     (chart / "values.yaml").write_text(values_yaml(), encoding="utf-8")
     (chart / "values.schema.json").write_text(values_schema(), encoding="utf-8")
-    _write_into(chart / "rules", {"alerts.yaml": rules_yaml()})
-    _write_into(chart / "dashboards", dashboard_files())
-    _write_into(chart / "collector", log_collector_config.files())
     readme = chart / "README.md"
     readme.write_text(readme_with_table(readme.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-def _write_into(folder: Path, files: Mapping[str, str]) -> None:
-    folder.mkdir(exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""All objects of one installation in the order in which they are applied: as text, or applied by kubectl.
+"""The objects of one installation as text, or applied by kubectl.
 
-Text is YAML documents, a JSON list, or the commands that remove the objects again. The CRDs lie beside this
-file in a wheel, and in deploy/ in the repository.
+Text is YAML documents, a JSON list, or the commands that remove the objects again.
 """
 
 from __future__ import annotations
@@ -12,58 +11,12 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from batuta.backends.kube.install import agent, device_plugin, log_collector, monitoring, operator
-from batuta.backends.kube.install.release import Manifest, Release
-from batuta.backends.kube.install.values import JournalType
+from batuta.backends.kube.install.release import Manifest
 from batuta.spec.problem import InputError
-
-POD_SECURITY = "pod-security.kubernetes.io"
-
-
-def namespace(release: Release) -> Manifest:
-    """The operator's namespace, in which nothing may run that has more rights than it needs."""
-    # What runs on nodes needs folders of the node, which no level but the last one allows.
-    values = release.values
-    on_nodes = values.device_plugin.enabled or values.agent.enabled or values.log_collector.enabled
-    level = "privileged" if on_nodes else "restricted"
-    levels = {f"{POD_SECURITY}/{mode}": level for mode in ("enforce", "warn", "audit")}
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": release.metadata(release.namespace, namespace=None, labels=levels),
-    }
-
-
-def manifests(release: Release) -> list[Manifest]:
-    """What the chart's templates make of the same values. CRDs and the namespace are not part of it."""
-    values = release.values
-    claims = (
-        values.journal.type is JournalType.VOLUME
-        and not values.journal.persistent_volume_claim.existing_claim
-    )
-    wanted: Sequence[tuple[bool, list[Manifest]]] = (
-        (values.service_account.create, [operator.service_account(release)]),
-        (values.rbac.create, operator.operator_rights(release)),
-        (values.rbac.user_roles, operator.user_roles(release)),
-        (True, [operator.config_map(release)]),
-        (bool(values.queues), [operator.queue_files(release)]),
-        (claims, [operator.claim(release)]),
-        (values.network_policy.enabled, [operator.network_policy(release)]),
-        (True, [operator.service(release), operator.deployment(release)]),
-        (values.pod_disruption_budget.enabled and values.replicas > 1, [operator.disruption_budget(release)]),
-        (values.device_plugin.enabled, device_plugin.device_plugin(release)),
-        (values.service_monitor.enabled, [monitoring.service_monitor(release)]),
-        (values.prometheus_rule.enabled, [monitoring.prometheus_rule(release)]),
-        (values.grafana_dashboards.enabled, [monitoring.grafana_dashboards(release)]),
-        (values.agent.enabled, agent.agent(release)),
-        (values.log_collector.enabled, log_collector.log_collector(release)),
-    )
-    return [manifest for included, found in wanted if included for manifest in found]
 
 
 class _Readable(yaml.SafeDumper):
@@ -119,18 +72,6 @@ def _delete(manifest: Manifest) -> str:
     line = shlex.join(words)
     kept = metadata.get("annotations", {}).get("helm.sh/resource-policy") == "keep"
     return f"# The journal's history:\n# {line}" if kept else line
-
-
-_HERE = Path(__file__).resolve().parent
-FOLDERS = (_HERE / "crds", *(above / "deploy/helm/batuta/crds" for above in _HERE.parents[4:5]))
-
-
-def read_definitions() -> list[Manifest]:
-    """All CustomResourceDefinitions, by the name of their file."""
-    folder = next((one for one in FOLDERS if one.is_dir()), None)
-    if folder is None:
-        raise FileNotFoundError(f"this installation of Batuta lacks its CRDs: {FOLDERS[0]}")
-    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yaml"))]
 
 
 FIELD_MANAGER = "batuta-install"
