@@ -10,6 +10,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tests.support.outcome"]
 pytest.register_assert_rewrite("tests.contract")  # cases that several test files share
 
 REPO = Path(__file__).resolve().parents[1]

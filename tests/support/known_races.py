@@ -1,0 +1,95 @@
+"""Whether `.ci/run` passes: a test that fails and then passes alone is a race, and a race is a fault.
+
+The first run and the one of what failed in it each leave a file (`pytest --outcome-to FILE`). The run stays
+red, unless every test that failed passed alone and stands in `known_races.txt` with an explanation.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+KNOWN_RACES = Path(__file__).resolve().parents[1] / "known_races.txt"
+
+_PASSED, _TESTS_FAILED = 0, 1
+"""pytest's exit codes. All others mean that it did not come to its end, or that there was nothing to run."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run of pytest ended."""
+
+    exit_code: int
+    failed: frozenset[str]
+
+    @classmethod
+    def read(cls, file: Path) -> "Outcome | None":
+        """What a run has left; None if pytest ended before it could say."""
+        if not file.exists():
+            return None
+        stored = json.loads(file.read_text())
+        return cls(stored["exit_code"], frozenset(stored["failed"]))
+
+    def write(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"exit_code": self.exit_code, "failed": sorted(self.failed)}))
+
+
+def read_known_races(text: str) -> dict[str, str]:
+    """Test id → explanation: an id at the start of a line, and the explanation on indented lines below it.
+
+    Lines that start with `#` are for the reader. A race without an explanation is refused.
+    """
+    known: dict[str, str] = {}
+    test = ""
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        if not line[0].isspace():
+            test = line.strip()
+            known[test] = ""
+        elif not test:
+            raise ValueError(f"an explanation without a test: {line.strip()}")
+        else:
+            known[test] = f"{known[test]} {line.strip()}".strip()
+    for test, explanation in known.items():
+        if not explanation:
+            raise ValueError(f"a known race without an explanation: {test}")
+    return known
+
+
+def reasons_to_refuse(first: Outcome | None, alone: Outcome | None, known: Mapping[str, str]) -> list[str]:
+    """Why the run is red, one line each; none if it is green."""
+    if first is None:
+        return ["pytest ended before it could say what failed"]
+    if first.exit_code == _PASSED:
+        return []
+    if first.exit_code != _TESTS_FAILED or not first.failed:
+        return [f"pytest ended with {first.exit_code}, which no single test explains"]
+    if alone is None or alone.exit_code not in (_PASSED, _TESTS_FAILED):
+        return ["what failed could not be run alone", *sorted(first.failed)]
+    reasons = [f"{test}: fails alone, too" for test in alone.failed]
+    reasons += [
+        f"{test}: failed, and passed alone: a race that tests/known_races.txt does not explain"
+        for test in first.failed - alone.failed
+        if test not in known
+    ]
+    return sorted(reasons)
+
+
+def main(first: Path, alone: Path) -> int:
+    """Say why the run is red, or which races it had."""
+    known = read_known_races(KNOWN_RACES.read_text())
+    before = Outcome.read(first)
+    reasons = reasons_to_refuse(before, Outcome.read(alone), known)
+    for reason in reasons:
+        sys.stdout.write(f"{reason}\n")
+    if not reasons and before is not None:
+        for test in sorted(before.failed):
+            sys.stdout.write(f"{test}: a known race. {known[test]}\n")
+    return 1 if reasons else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
