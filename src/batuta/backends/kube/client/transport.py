@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
-from socket import gaierror
 from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
@@ -104,6 +105,53 @@ class Limits:
 DEFAULT_LIMITS: Final = Limits()
 
 
+_SOCKETS_OF_REQUEST: Final[ContextVar[list[socket.socket]]] = ContextVar("sockets of the request")
+_CLOSED_WITHIN_S: Final = 1.0
+
+
+class _GivenUp:
+    """Closes the sockets of requests that are given up before their answer begins.
+
+    asyncio loses sight of a connection whose making is cancelled, or takes leave politely of a server that
+    need not answer: its socket would stay open. So the socket is shut down here, and its transport, which
+    sees that, closes it.
+    """
+
+    def __init__(self) -> None:
+        self._closing: list[socket.socket] = []
+
+    @staticmethod
+    def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        _SOCKETS_OF_REQUEST.get([]).append(made)
+        return made
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """While an answer is waited for; a connection that was there before is no concern of this."""
+        made: list[socket.socket] = []
+        token = _SOCKETS_OF_REQUEST.set(made)
+        try:
+            yield
+        except BaseException:
+            for one in made:
+                with suppress(OSError):  # it is not connected, or closed already
+                    one.shutdown(socket.SHUT_RDWR)
+            self._closing = [one for one in (*self._closing, *made) if one.fileno() >= 0]
+            raise
+        finally:
+            _SOCKETS_OF_REQUEST.reset(token)
+
+    async def wait_closed(self) -> None:
+        """Returns when all are closed, which takes a turn or two of the event loop."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSED_WITHIN_S):
+                while any(one.fileno() >= 0 for one in self._closing):
+                    await asyncio.sleep(0)
+        self._closing.clear()
+
+
 class Transport:
     """One API server, many requests. An async context manager; for one event loop."""
 
@@ -123,6 +171,7 @@ class Transport:
         self._authorization = ""
         self._exchanges: HttpPool | None = None
         self._sessions: list[aiohttp.ClientSession] = []
+        self._given_up = _GivenUp()
 
     async def __aenter__(self) -> Self:
         limits, access = self.limits, self.access
@@ -140,6 +189,7 @@ class Transport:
                         ssl=access.ssl or True,
                         keepalive_timeout=60.0,
                         ttl_dns_cache=30,
+                        socket_factory=self._given_up.make_socket,
                     ),
                     cookie_jar=aiohttp.DummyCookieJar(),
                     timeout=no_limit,
@@ -156,6 +206,7 @@ class Transport:
         for session in self._sessions:
             await session.close()
         self._sessions.clear()
+        await self._given_up.wait_closed()
 
     async def request(
         self,
@@ -191,14 +242,16 @@ class Transport:
         await self._refresh_headers()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.limits.connect_s, sock_read=silence_s)
         try:
-            async with self._sessions[1].get(
-                self._url(path),
-                headers=self._headers_for(None),
-                timeout=timeout,
-                proxy=self.access.proxy,
-                server_hostname=self.access.tls_server_name,
-                allow_redirects=False,
-            ) as answer:
+            with self._given_up.closed():
+                begun = await self._sessions[1].get(
+                    self._url(path),
+                    headers=self._headers_for(None),
+                    timeout=timeout,
+                    proxy=self.access.proxy,
+                    server_hostname=self.access.tls_server_name,
+                    allow_redirects=False,
+                )
+            async with begun as answer:
                 self.requests[verb, answer.status] += 1
                 if answer.status != 200:
                     raise self._refused(answer.status, await answer.read(), answer.headers.get("Retry-After"))
@@ -257,15 +310,17 @@ class Transport:
     async def _by_aiohttp(
         self, method: str, path: str, body: bytes | None, content_type: str | None
     ) -> tuple[int, str | None, bytes]:
-        async with self._sessions[0].request(
-            method,
-            self._url(path),
-            data=body,
-            headers=self._headers_for(content_type if body is not None else None),
-            proxy=self.access.proxy,
-            server_hostname=self.access.tls_server_name,
-            allow_redirects=False,
-        ) as answer:
+        with self._given_up.closed():
+            begun = await self._sessions[0].request(
+                method,
+                self._url(path),
+                data=body,
+                headers=self._headers_for(content_type if body is not None else None),
+                proxy=self.access.proxy,
+                server_hostname=self.access.tls_server_name,
+                allow_redirects=False,
+            )
+        async with begun as answer:
             got = await answer.read()
         self.date = answer.headers.get("Date", "")
         return answer.status, answer.headers.get("Retry-After"), got
@@ -329,7 +384,7 @@ class Transport:
             reason = certificate.verify_message or what
             text = f"the certificate of {self.access.server} is not accepted: {reason}"
         elif isinstance(
-            error, aiohttp.ClientConnectorError | ssl.SSLError | ConnectionRefusedError | gaierror
+            error, aiohttp.ClientConnectorError | ssl.SSLError | ConnectionRefusedError | socket.gaierror
         ):
             text = f"cannot reach the API server at {self.access.server}: {what}"
         else:

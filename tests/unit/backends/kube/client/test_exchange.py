@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from batuta.backends.kube.client.access import Access
 from batuta.backends.kube.client.http1 import HttpPool, MalformedResponse, parse_response
+from batuta.backends.kube.client.transport import Transport
 from tests.support.kube.certificates import Authority
 
 WITH_LENGTH = b"HTTP/1.1 201 Created\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nhello"
@@ -241,4 +243,42 @@ def test_a_secure_connection_is_closed_whenever_it_is_given_up(tmp_path: Path) -
         for seed in range(14):
             asyncio.run(run(address, random.Random(seed)))
             gc.collect()
+    assert [str(one.message) for one in left_open if one.category is ResourceWarning] == []
+
+
+async def read(transport: Transport) -> None:
+    await transport.request("get", "GET", "/x")
+
+
+async def follow(transport: Transport) -> None:
+    async with transport.stream("watch", "/x") as answer:
+        await answer.read()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl on PATH")
+@pytest.mark.parametrize("ask", [read, follow])
+def test_what_is_cancelled_before_its_answer_begins_leaves_no_socket_open(
+    ask: Callable[[Transport], Awaitable[None]], tmp_path: Path
+) -> None:
+    """Given reads and watches that are cancelled in each turn of the loop that connecting takes."""
+    trusting = ssl.create_default_context()
+    trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+
+    async def run(address: str, turns: int) -> None:
+        async with Transport(Access(address, trusting)) as transport:
+            asked = [asyncio.ensure_future(ask(transport)) for _ in range(4)]
+            for one in asked:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    with (
+        warnings.catch_warnings(record=True) as left_open,
+        secure_server(tmp_path / "certificates") as address,
+    ):
+        warnings.simplefilter("always")
+        for turns in range(16):
+            asyncio.run(run(address, turns))
+        gc.collect()
     assert [str(one.message) for one in left_open if one.category is ResourceWarning] == []
