@@ -18,6 +18,9 @@ CODE := src tests $(wildcard benchmarks)
 PIP  := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 UV   := VIRTUAL_ENV=$(VENV) $(BIN)/uv
 
+# Compiled modules are kept: the tests start hundreds of servers, and compiling what one imports takes it 2 s of CPU.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Material for MkDocs prints a notice about its successor at every build otherwise.
 export NO_MKDOCS_2_WARNING := 1
 
