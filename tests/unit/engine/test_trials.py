@@ -44,7 +44,12 @@ class Lab:
         self.now_s = 0.0
         self.printed = ""
         self.sees = Look(700, 0.5)
-        self.conductor = TrialController(self.ask, lambda job: task, self, clock=lambda: self.now_s)
+        self._task = task
+        self.restart()
+
+    def restart(self) -> None:
+        """A server that begins to watch now."""
+        self.conductor = TrialController(self.ask, lambda job: self._task, self, clock=lambda: self.now_s)
 
     def look(self, placement: Placement) -> Look:
         return self.sees
@@ -69,8 +74,11 @@ class Lab:
         carry_out(self.world, [Start(run, at(where), Reason.ADMITTED)], self.now_s)
         apply(self.world, ev.JobStarted(self.now_s, run))
         if samples_per_s is not None:
-            said = Progress(samples_per_s=samples_per_s, step_s=64 / samples_per_s)
-            apply(self.world, ev.JobProgressed(self.now_s, run, 5.0, progress=said))
+            self.reports(run, samples_per_s)
+
+    def reports(self, run: str, samples_per_s: float) -> None:
+        said = Progress(samples_per_s=samples_per_s, step_s=64 / samples_per_s)
+        apply(self.world, ev.JobProgressed(self.now_s, run, 5.0, progress=said))
 
     def ends(self, run: str, state: JobState = JobState.CANCELLED, detail: str = "") -> None:
         apply(self.world, ev.JobEnded(self.now_s, run, state, detail=detail))
@@ -188,6 +196,33 @@ def test_the_engine_is_woken_when_a_run_has_had_its_time() -> None:
     lab.starts("j-t1", "n0:0", 100.0)
     assert lab.conductor.next_due_s(lab.world) == 13.0
     assert lab.conductor.next_due_s(make_world(make_nodes(4))) == math.inf
+
+
+def test_a_run_that_went_on_while_no_server_watched_has_its_time_from_when_one_does() -> None:
+    """Given a run whose window ended while the server was down, then the next server still measures it."""
+    lab = Lab()
+    lab.step(0.5)
+    lab.starts("j-t1", "n0:0")
+    lab.now_s = 15.0
+    lab.restart()
+    lab.step(15.5)
+    assert list(lab.world.trials["j"]) == []
+    assert lab.conductor.next_due_s(lab.world) == 25.0
+    lab.reports("j-t1", 100.0)
+    lab.step(25.0)
+    (found,) = lab.world.trials["j"]
+    assert (found.outcome, found.units_per_s, found.utilisation) == (TrialOutcome.MEASURED, 100.0, 0.5)
+
+
+def test_a_restart_does_not_make_the_budget_longer() -> None:
+    lab = Lab()
+    lab.step(0.5)
+    lab.starts("j-t1", "n0:0")
+    lab.now_s = 95.0
+    lab.restart()
+    assert lab.conductor.next_due_s(lab.world) == 100.0
+    lab.step(100.0)
+    assert [one.outcome for one in lab.world.trials["j"]] == [TrialOutcome.SILENT]
 
 
 def test_no_job_is_held_back_longer_than_its_budget() -> None:

@@ -59,8 +59,11 @@ class Wait:
 Move: TypeAlias = Begin | Measure | Conclude | Wait
 
 
-def next_move(world: World, job: Job, now_s: float) -> Move:
-    """What comes next for a job that is tried out: one size after the other, the smallest first."""
+def next_move(world: World, job: Job, watched_s: float, now_s: float) -> Move:
+    """What comes next for a job that is tried out: one size after the other, the smallest first.
+
+    `watched_s`: since when this controller watches; a run that started before has its time from then.
+    """
     plan = job.trial
     if plan is None or world.jobs.wish_of(world.jobs.row(job.id)) is not DesiredState.TRY:
         return Wait()
@@ -74,7 +77,7 @@ def next_move(world: World, job: Job, now_s: float) -> Move:
                 return Wait(end_s)  # until its processes are gone: the next shall have the machine to itself
             continue
         if run in world.jobs:
-            over_s = _over_s(world, run, plan, end_s)
+            over_s = _over_s(world, run, plan, watched_s, end_s)
             return Measure(gpus) if now_s >= over_s else Wait(over_s)
         if run in world.past:
             return Measure(gpus)
@@ -83,10 +86,18 @@ def next_move(world: World, job: Job, now_s: float) -> Move:
     return Wait() if never_fits(known, plan.sizes) and not plan.only else Conclude()
 
 
-def _over_s(world: World, run: str, plan: TrialPlan, end_s: float) -> float:
+def _over_s(world: World, run: str, plan: TrialPlan, watched_s: float, end_s: float) -> float:
     """When a run has had its time; one that waits for GPUs may do so as long as the budget lasts."""
     started_s = world.jobs.first_start_s.item(world.jobs.row(run))
-    return end_s if math.isnan(started_s) else min(end_s, started_s + plan.each_s)
+    return end_s if math.isnan(started_s) else window_end_s(plan, started_s, watched_s, end_s)
+
+
+def window_end_s(plan: TrialPlan, started_s: float, watched_s: float, end_s: float) -> float:
+    """When a run that started then has been measured long enough: only time in which it was watched counts.
+
+    While the scheduler is down no report is read. A run that went on meanwhile would be judged by nothing.
+    """
+    return min(end_s, max(started_s, watched_s) + plan.each_s)
 
 
 MARK = "BATUTA_TRIAL"
@@ -181,6 +192,8 @@ class TrialController:
         self._task_of = task_of
         self._sight = sight
         self._clock = clock
+        self._watched_s = clock()
+        """Since when runs are watched: what a server before this one saw of them is lost."""
         self._seen: dict[JobId, Seen] = {}
         self._next_look_s = -math.inf
         self._asked: Future[Sequence[ev.Event]] | None = None
@@ -190,7 +203,7 @@ class TrialController:
         if not world.trials:
             return math.inf
         now_s = self._clock()
-        moves = [next_move(world, job, now_s) for job in _tried(world)]
+        moves = [next_move(world, job, self._watched_s, now_s) for job in _tried(world)]
         return min((move.until_s if isinstance(move, Wait) else now_s for move in moves), default=math.inf)
 
     def after_step(self, world: World) -> None:
@@ -201,7 +214,7 @@ class TrialController:
         if self._asked is not None and not self._asked.done():
             return
         now_s = self._clock()
-        if any(not isinstance(next_move(world, job, now_s), Wait) for job in _tried(world)):
+        if any(not isinstance(next_move(world, job, self._watched_s, now_s), Wait) for job in _tried(world)):
             with suppress(EngineStopped):
                 self._asked = self._ask(self._make)
 
@@ -233,7 +246,7 @@ class TrialController:
             return _abandon(job, now_s, f"it cannot be tried out: {error}")
 
     def _next(self, world: World, job: Job, now_s: float) -> list[ev.Event]:
-        move = next_move(world, job, now_s)
+        move = next_move(world, job, self._watched_s, now_s)
         if isinstance(move, Begin):
             return self._begin(job, move.gpus, now_s)
         if isinstance(move, Measure):

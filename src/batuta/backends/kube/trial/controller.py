@@ -153,6 +153,7 @@ class TrialController:
     # -------------------------------------------------------------------------------------------- its turn
 
     def drive(self, now_s: float) -> None:
+        self._context.watched_s = min(self._context.watched_s, now_s)
         due = (key for key, one in self._trials.items() if one.due_s <= now_s)
         turn, self._dirty = self._dirty | dict.fromkeys(due), {}
         for key in turn:

@@ -18,7 +18,7 @@ from batuta.backends.kube.trial.model import TrialRun, broken_rules
 from batuta.backends.kube.unified_job.model import LONGEST_NAME, UnifiedJob
 from batuta.core.job import Job
 from batuta.core.trial import TrialPlan
-from batuta.engine.trials.controller import GRACE_S, MARK, Begin, Conclude, Measure, plan_trial
+from batuta.engine.trials.controller import GRACE_S, MARK, Begin, Conclude, Measure, plan_trial, window_end_s
 from batuta.spec.problem import InputError
 from batuta.spec.task_elastic import TrialSpec
 from batuta.spec.task_job import NEVER_S
@@ -139,6 +139,8 @@ class TrialProgress:
     written: Collection[int]
     """… and those of which the API server knows it too: what is only known here would be lost."""
     runs: Mapping[int, ObservedRun]
+    watched_s: float = -math.inf
+    """Since when this operator watches: it has seen nothing of what a run did before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ def next_actions(
                     moves.append(End(gpus))
         elif run is not None:
             at_work += 1
-            over_s = end_s if run.is_left_over else _over_s(run, plan, end_s)
+            over_s = end_s if run.is_left_over else _over_s(run, plan, standing.watched_s, end_s)
             if run.is_left_over and not is_over:
                 continue
             if run.is_over or run.is_leaving or now_s >= over_s:
@@ -189,9 +191,9 @@ def _is_done(plan: TrialPlan, standing: TrialProgress, is_over: bool) -> bool:
     return all(gpus not in standing.runs and gpus not in standing.measured for gpus in missing)
 
 
-def _over_s(run: ObservedRun, plan: TrialPlan, end_s: float) -> float:
+def _over_s(run: ObservedRun, plan: TrialPlan, watched_s: float, end_s: float) -> float:
     """When a run has had its time; one that waits for GPUs may do so as long as the budget lasts."""
-    return end_s if run.started_s is None else min(end_s, run.started_s + plan.each_s)
+    return end_s if run.started_s is None else window_end_s(plan, run.started_s, watched_s, end_s)
 
 
 _ELASTIC: Final = ("sizes", "targetReplicas")

@@ -275,7 +275,7 @@ APPEARS_WITHIN_S: Final = 10.0
 """A job that is named may come so much later than the trial that names it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TrialContext:
     """What trials need of the operator. For the engine's thread only."""
 
@@ -286,6 +286,8 @@ class TrialContext:
     most_that_fit: Callable[[Job], int]
     is_known: Callable[[Job], bool] = lambda job: True
     """Whether earlier runs of a job's application are remembered."""
+    watched_s: float = math.inf
+    """Since when this operator watches runs; set when it first looks at all of them."""
 
 
 class TrialReconciler:
@@ -445,7 +447,8 @@ class TrialReconciler:
         shown = {one.gpus: one.state for one in self.run.status.runs}
         measured = self._measured or {}
         written = {gpus for gpus, one in measured.items() if shown.get(gpus) == one.outcome.value}
-        return TrialProgress(measured, written, {gpus: self._seen(uj) for gpus, uj in self._runs().items()})
+        runs = {gpus: self._seen(uj) for gpus, uj in self._runs().items()}
+        return TrialProgress(measured, written, runs, self._context.watched_s)
 
     def _seen(self, uj: UnifiedJob) -> ObservedRun:
         started, meta = uj.status.start_time, self.run.metadata

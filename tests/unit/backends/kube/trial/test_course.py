@@ -40,6 +40,18 @@ def test_a_run_has_its_time_from_its_start_and_waits_for_gpus_as_long_as_the_bud
     assert moves(t1=WAITS, now_s=100.0) == [Measure(1)]
 
 
+def test_a_run_that_went_on_while_no_operator_watched_has_its_time_from_when_one_does():
+    """Given a run that started at 10 s, when the operator watches since 40 s, then it is measured at 60 s."""
+    standing = TrialProgress((), (), {1: RUNS}, watched_s=40.0)
+    found = next_actions(PLAN, 1, 0.0, standing, 40.0)
+    assert (found.moves, found.due_s) == ((), 60.0)
+    assert next_actions(PLAN, 1, 0.0, standing, 60.0).moves == (Measure(1),)
+    # The budget stays what it is.
+    late = TrialProgress((), (), {1: RUNS}, watched_s=95.0)
+    assert next_actions(PLAN, 1, 0.0, late, 95.0).due_s == 100.0
+    assert next_actions(PLAN, 1, 0.0, late, 100.0).moves == (Measure(1),)
+
+
 def test_a_run_that_has_ended_or_is_deleted_by_somebody_is_measured_at_once():
     assert moves(t1=OVER) == [Measure(1)]
     assert moves(t1=ObservedRun(is_leaving=True)) == [Measure(1)]
