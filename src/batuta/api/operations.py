@@ -20,7 +20,7 @@ from batuta.core.job_events import never_fits
 from batuta.core.quota import MILLI, Cell, ClusterQueue, Quota, counts_gpus, rest_of
 from batuta.core.world import World
 from batuta.engine.requests import RequestFn
-from batuta.engine.trials.controller import plan_trial
+from batuta.engine.trials.lifecycle import plan_trial
 from batuta.prediction.initial_size import legal_sizes
 from batuta.quota.demand import demand
 from batuta.quota.tree import Tree

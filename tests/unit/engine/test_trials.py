@@ -15,7 +15,8 @@ from batuta.core.plan import Start
 from batuta.core.reason import Reason
 from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
 from batuta.engine.requests import RequestFn
-from batuta.engine.trials.controller import TrialController, ladder, plan_trial, trial_task
+from batuta.engine.trials.controller import TrialController, trial_task
+from batuta.engine.trials.lifecycle import ladder, plan_trial
 from batuta.engine.trials.measurement import Look, learn, speaks_of_memory
 from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task

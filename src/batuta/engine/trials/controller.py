@@ -12,93 +12,30 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from dataclasses import replace
+from typing import Protocol
 
 from batuta.core import event as ev
 from batuta.core.cluster import Placement
 from batuta.core.job import DesiredState, Job, JobId, JobState
 from batuta.core.job_events import never_fits
-from batuta.core.trial import TrialPlan, run_id
+from batuta.core.trial import run_id
 from batuta.core.world import World
 from batuta.engine.requests import EngineStopped, RequestFn
+from batuta.engine.trials.lifecycle import (
+    Begin,
+    Conclude,
+    End,
+    Measure,
+    NextActions,
+    ObservedRun,
+    TrialProgress,
+    next_actions,
+)
 from batuta.engine.trials.measurement import Look, Seen, learn, read_run
-from batuta.prediction.initial_size import legal_sizes
-from batuta.spec.problem import InputError
-from batuta.spec.task_elastic import NO_TRIAL, TRIAL_BUDGET_S, Checkpoint, TrialSpec
+from batuta.spec.task_elastic import NO_TRIAL, Checkpoint
 from batuta.spec.task_job import NEVER_S
 from batuta.spec.task_serialization import task_from_json, task_to_json
-
-
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """Let it run at this size."""
-
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """Write down what the run at this size showed, and end it if it goes on."""
-
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Conclude:
-    """All is known that will be: let the job go on with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing is to be done before this time, unless something happens."""
-
-    until_s: float = math.inf
-
-
-Move: TypeAlias = Begin | Measure | Conclude | Wait
-
-
-def next_move(world: World, job: Job, watched_s: float, now_s: float) -> Move:
-    """What comes next for a job that is tried out: one size after the other, the smallest first.
-
-    `watched_s`: since when this controller watches; a run that started before has its time from then.
-    """
-    plan = job.trial
-    if plan is None or world.jobs.wish_of(world.jobs.row(job.id)) is not DesiredState.TRY:
-        return Wait()
-    end_s = job.submit_s + plan.budget_s
-    known = world.trials[job.id]
-    measured = {one.gpus for one in known}
-    for gpus in plan.sizes:
-        run = run_id(job.id, gpus)
-        if gpus in measured:
-            if run in world.jobs and now_s < end_s:
-                return Wait(end_s)  # until its processes are gone: the next shall have the machine to itself
-            continue
-        if run in world.jobs:
-            over_s = _over_s(world, run, plan, watched_s, end_s)
-            return Measure(gpus) if now_s >= over_s else Wait(over_s)
-        if run in world.past:
-            return Measure(gpus)
-        return Begin(gpus) if now_s < end_s else Conclude()
-    # Whoever never fits is held until somebody says what else is to be done.
-    return Wait() if never_fits(known, plan.sizes) and not plan.only else Conclude()
-
-
-def _over_s(world: World, run: str, plan: TrialPlan, watched_s: float, end_s: float) -> float:
-    """When a run has had its time; one that waits for GPUs may do so as long as the budget lasts."""
-    started_s = world.jobs.first_start_s.item(world.jobs.row(run))
-    return end_s if math.isnan(started_s) else window_end_s(plan, started_s, watched_s, end_s)
-
-
-def window_end_s(plan: TrialPlan, started_s: float, watched_s: float, end_s: float) -> float:
-    """When a run that started then has been measured long enough: only time in which it was watched counts.
-
-    While the scheduler is down no report is read. A run that went on meanwhile would be judged by nothing.
-    """
-    return min(end_s, max(started_s, watched_s) + plan.each_s)
-
 
 MARK = "BATUTA_TRIAL"
 """Set to 1 for a trial run, so that a script may leave out what is of no use then."""
@@ -203,8 +140,8 @@ class TrialController:
         if not world.trials:
             return math.inf
         now_s = self._clock()
-        moves = [next_move(world, job, self._watched_s, now_s) for job in _tried(world)]
-        return min((move.until_s if isinstance(move, Wait) else now_s for move in moves), default=math.inf)
+        found = [next_of(world, job, self._watched_s, now_s) for job in _tried(world)]
+        return min((now_s if one.actions else one.due_s for one in found), default=math.inf)
 
     def after_step(self, world: World) -> None:
         """Looks at the runs, and asks for what is due."""
@@ -214,7 +151,7 @@ class TrialController:
         if self._asked is not None and not self._asked.done():
             return
         now_s = self._clock()
-        if any(not isinstance(next_move(world, job, self._watched_s, now_s), Wait) for job in _tried(world)):
+        if any(next_of(world, job, self._watched_s, now_s).actions for job in _tried(world)):
             with suppress(EngineStopped):
                 self._asked = self._ask(self._make)
 
@@ -246,12 +183,18 @@ class TrialController:
             return _abandon(job, now_s, f"it cannot be tried out: {error}")
 
     def _next(self, world: World, job: Job, now_s: float) -> list[ev.Event]:
-        move = next_move(world, job, self._watched_s, now_s)
-        if isinstance(move, Begin):
-            return self._begin(job, move.gpus, now_s)
-        if isinstance(move, Measure):
-            return self._measure(world, job, run_id(job.id, move.gpus), now_s)
-        return conclude(world, job, now_s) if isinstance(move, Conclude) else []
+        events: list[ev.Event] = []
+        for action in next_of(world, job, self._watched_s, now_s).actions:
+            match action:
+                case Begin(gpus):
+                    events += self._begin(job, gpus, now_s)
+                case Measure(gpus):
+                    events += self._measure(world, job, run_id(job.id, gpus), now_s)
+                case End(gpus):
+                    events.append(_cancel(run_id(job.id, gpus), now_s))
+                case Conclude():
+                    events += conclude(world, job, now_s)
+        return events
 
     def _begin(self, job: Job, gpus: int, now_s: float) -> list[ev.Event]:
         task = trial_task(self._task_of(job.id) or "", job, gpus)
@@ -261,8 +204,40 @@ class TrialController:
         found = read_run(world, run, self._seen.pop(run, Seen()), self._sight.output(run))
         events: list[ev.Event] = [ev.TrialMeasured(now_s, job.id, found)]
         if run in world.jobs:
-            events.append(ev.JobWished(now_s, run, DesiredState.CANCEL, cause=CAUSE))
+            events.append(_cancel(run, now_s))
         return events
+
+
+def next_of(world: World, job: Job, watched_s: float, now_s: float) -> NextActions:
+    """What comes next for a job of the World that is tried out: one size after the other."""
+    plan = job.trial
+    if plan is None or world.jobs.wish_of(world.jobs.row(job.id)) is not DesiredState.TRY:
+        return NextActions(())
+    known = world.trials[job.id]
+    measured = {one.gpus for one in known}
+    runs = {gpus: run for gpus in plan.sizes if (run := _observed(world, job, gpus, gpus in measured))}
+    # What stands in the World is durable.
+    found = next_actions(plan, 1, job.submit_s, TrialProgress(measured, measured, runs, watched_s), now_s)
+    if never_fits(known, plan.sizes) and not plan.only:
+        # It is held until its user says what else is to be done.
+        return replace(found, actions=tuple(one for one in found.actions if not isinstance(one, Conclude)))
+    return found
+
+
+def _observed(world: World, job: Job, gpus: int, is_measured: bool) -> ObservedRun | None:
+    run = run_id(job.id, gpus)
+    if run not in world.jobs:
+        return ObservedRun(is_over=True) if run in world.past else None
+    row = world.jobs.row(run)
+    started_s = world.jobs.first_start_s.item(row)
+    is_cancelled = world.jobs.wish_of(row) is DesiredState.CANCEL
+    return ObservedRun(
+        started_s=None if math.isnan(started_s) else started_s, is_leaving=is_measured and is_cancelled
+    )
+
+
+def _cancel(run: JobId, now_s: float) -> ev.Event:
+    return ev.JobWished(now_s, run, DesiredState.CANCEL, cause=CAUSE)
 
 
 def conclude(world: World, job: Job, now_s: float) -> list[ev.Event]:
@@ -289,62 +264,3 @@ def _abandon(job: Job, now_s: float, why: str) -> list[ev.Event]:
 def _tried(world: World) -> list[Job]:
     """The jobs that have a trial, or had one."""
     return [world.jobs.jobs[world.jobs.row(job)] for job in world.trials]
-
-
-MOST_RUNS = 6
-"""Sizes that are tried where nobody says which: from 1 to 32 GPUs, or as far as it gets."""
-CLOSE = 1.5
-"""A size that is less than so many times another is close to it."""
-LONGEST_RUN_S = 60.0
-"""For so long a job runs at each size where nobody says how long; less where the budget is small."""
-
-
-def plan_trial(
-    job: Job, wishes: TrialSpec, most: int, *, open_up_to: int | None = None, for_good: bool = False
-) -> TrialPlan:
-    """What is to be tried out of a job that could have up to `most` GPUs.
-
-    InputError for a size that was asked for and that it cannot have.
-    """
-    legal = [gpus for gpus in legal_sizes(job) if gpus <= most] or [job.min]
-    if wishes.sizes:
-        check_sizes(wishes.sizes, legal)
-    sizes = wishes.sizes or ladder(legal)
-    budget_s = wishes.budget_s or TRIAL_BUDGET_S
-    return TrialPlan(
-        sizes=sizes,
-        budget_s=budget_s,
-        each_s=wishes.each_s or min(LONGEST_RUN_S, budget_s / len(sizes)),
-        priority=job.priority if wishes.priority is None else wishes.priority,
-        only=wishes.only,
-        open_up_to=open_up_to,
-        for_good=for_good,
-    )
-
-
-def ladder(legal: Sequence[int]) -> tuple[int, ...]:
-    """The smallest size, each next that is at least twice the one before, and the largest.
-
-    Where the largest is close to the last of these, it takes its place: two that are alike teach nothing.
-    """
-    found = [legal[0]]
-    for gpus in legal:
-        if gpus >= 2 * found[-1] and len(found) < MOST_RUNS:
-            found.append(gpus)
-    if legal[-1] < CLOSE * found[-1] and len(found) > 1:
-        found[-1] = legal[-1]
-    elif found[-1] < legal[-1] and len(found) < MOST_RUNS:
-        found.append(legal[-1])
-    return tuple(found)
-
-
-def check_sizes(wanted: Sequence[int], legal: Sequence[int]) -> None:
-    """Refuses sizes that the job cannot have here, all at once."""
-    known = set(legal)
-    wrong = [str(gpus) for gpus in wanted if gpus not in known]
-    if wrong:
-        few = ", ".join(map(str, legal[:12])) + (", …" if len(legal) > 12 else "")
-        which = "is no size" if len(wrong) == 1 else "are no sizes"
-        raise InputError.of(
-            f"trial: {', '.join(wrong)} GPUs {which} that this task can have here", fix=f"some of {few}"
-        )

@@ -1,4 +1,4 @@
-"""Plan a TrialRun: its job, sizes and duration, the next actions, and the UnifiedJob of each size.
+"""Plan a TrialRun: its job, sizes and duration, and the UnifiedJob of each size.
 
 Pure: answers follow from what the API server shows.
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.operator.admission import read_request
@@ -18,7 +17,8 @@ from batuta.backends.kube.trial.model import TrialRun, broken_rules
 from batuta.backends.kube.unified_job.model import LONGEST_NAME, UnifiedJob
 from batuta.core.job import Job
 from batuta.core.trial import TrialPlan
-from batuta.engine.trials.controller import GRACE_S, MARK, Begin, Conclude, Measure, plan_trial, window_end_s
+from batuta.engine.trials.controller import GRACE_S, MARK
+from batuta.engine.trials.lifecycle import plan_trial
 from batuta.spec.problem import InputError
 from batuta.spec.task_elastic import TrialSpec
 from batuta.spec.task_job import NEVER_S
@@ -107,93 +107,6 @@ def _first_plan(trial: TrialRun, uj: UnifiedJob, job: Job, most: int) -> TrialPl
         open_up_to=most if is_open else None,
         for_good=job.checkpoint_interval_s == NEVER_S,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """What the run at this size showed is written down: it may go."""
-
-    gpus: int
-
-
-Action: TypeAlias = Begin | Measure | End | Conclude
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedRun:
-    """The UnifiedJob of one size, as the API server shows it."""
-
-    is_over: bool = False
-    started_s: float | None = None
-    is_leaving: bool = False
-    is_left_over: bool = False
-    """It is that of a trial of the same name before this one, and goes with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrialProgress:
-    """How far a trial is."""
-
-    measured: Collection[int]
-    """Sizes of which it is known what they showed, …"""
-    written: Collection[int]
-    """… and those of which the API server knows it too: what is only known here would be lost."""
-    runs: Mapping[int, ObservedRun]
-    watched_s: float = -math.inf
-    """Since when this operator watches: it has seen nothing of what a run did before."""
-
-
-@dataclass(frozen=True, slots=True)
-class NextActions:
-    """What is to be done now, and when to look again though nothing happens."""
-
-    moves: tuple[Action, ...]
-    due_s: float = math.inf
-
-
-def next_actions(
-    plan: TrialPlan, parallelism: int, began_s: float, standing: TrialProgress, now_s: float
-) -> NextActions:
-    """The smallest sizes first; no more at a time than may run beside each other."""
-    end_s = began_s + plan.budget_s
-    is_over = now_s >= end_s
-    moves: list[Action] = []
-    due_s, at_work = end_s, 0
-    for gpus in plan.sizes:
-        run = standing.runs.get(gpus)
-        if gpus in standing.measured:
-            if run is not None and not run.is_over:
-                at_work += 1  # until its pods are gone: the next shall have the machine to itself
-                if gpus in standing.written and not run.is_leaving:
-                    moves.append(End(gpus))
-        elif run is not None:
-            at_work += 1
-            over_s = end_s if run.is_left_over else _over_s(run, plan, standing.watched_s, end_s)
-            if run.is_left_over and not is_over:
-                continue
-            if run.is_over or run.is_leaving or now_s >= over_s:
-                moves.append(Measure(gpus))
-            else:
-                due_s = min(due_s, over_s)
-        elif not is_over and at_work < parallelism:
-            at_work += 1
-            moves.append(Begin(gpus))
-    if _is_done(plan, standing, is_over) and not any(isinstance(one, Measure) for one in moves):
-        return NextActions((*moves, Conclude()))
-    return NextActions(tuple(moves), due_s if now_s < due_s else math.inf)
-
-
-def _is_done(plan: TrialPlan, standing: TrialProgress, is_over: bool) -> bool:
-    """Whether all is known that will be. What has its measure written down need not be gone for that."""
-    missing = [gpus for gpus in plan.sizes if gpus not in standing.written]
-    if not is_over:
-        return not missing
-    return all(gpus not in standing.runs and gpus not in standing.measured for gpus in missing)
-
-
-def _over_s(run: ObservedRun, plan: TrialPlan, watched_s: float, end_s: float) -> float:
-    """When a run has had its time; one that waits for GPUs may do so as long as the budget lasts."""
-    return end_s if run.started_s is None else window_end_s(plan, run.started_s, watched_s, end_s)
 
 
 _ELASTIC: Final = ("sizes", "targetReplicas")

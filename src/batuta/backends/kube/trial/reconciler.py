@@ -22,13 +22,8 @@ from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import WriteQueue
 from batuta.backends.kube.trial.model import TRIAL_RUN, TrialRun
 from batuta.backends.kube.trial.plan import (
-    Action,
-    End,
-    ObservedRun,
     Planned,
-    TrialProgress,
     Unplannable,
-    next_actions,
     plan,
     run_manifest,
     run_name,
@@ -40,7 +35,16 @@ from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import Job, JobState
 from batuta.core.trial import TrialMeasurement, TrialOutcome, TrialPlan
 from batuta.core.world import World
-from batuta.engine.trials.controller import Begin, Conclude, Measure
+from batuta.engine.trials.lifecycle import (
+    Action,
+    Begin,
+    Conclude,
+    End,
+    Measure,
+    ObservedRun,
+    TrialProgress,
+    next_actions,
+)
 from batuta.engine.trials.measurement import Lesson, Look, Seen, learn, read_run
 
 
@@ -381,8 +385,8 @@ class TrialReconciler:
         began_s = seconds(self.run.metadata.creation_timestamp)
         found = next_actions(planned.plan, self.run.spec.parallelism, began_s, self._standing(), now_s)
         self.due_s = found.due_s
-        for move in found.moves:
-            self._make(planned, move, now_s)
+        for action in found.actions:
+            self._carry_out(planned, action, now_s)
 
     def _plan(self, now_s: float) -> Planned | None:
         if self.planned is not None:
@@ -417,8 +421,8 @@ class TrialReconciler:
             return True
         return now.metadata.annotations.get(names.CANCEL, "") not in ("", "false")
 
-    def _make(self, planned: Planned, move: Action, now_s: float) -> None:
-        match move:
+    def _carry_out(self, planned: Planned, action: Action, now_s: float) -> None:
+        match action:
             case Begin(gpus):
                 body = run_manifest(self.run, planned.uj, planned.job, gpus)
                 self._ask(f"begin/{gpus}", partial(_create, body), now_s)

@@ -1,10 +1,17 @@
-"""What comes next in a trial on a cluster: given what the API server shows, then this is done."""
+"""What comes next in a trial: given what is durable and what the backend shows, then this is done."""
 
 import math
 
-from batuta.backends.kube.trial.plan import End, ObservedRun, TrialProgress, next_actions
 from batuta.core.trial import TrialPlan
-from batuta.engine.trials.controller import Begin, Conclude, Measure
+from batuta.engine.trials.lifecycle import (
+    Begin,
+    Conclude,
+    End,
+    Measure,
+    ObservedRun,
+    TrialProgress,
+    next_actions,
+)
 
 PLAN = TrialPlan((1, 2, 4), budget_s=100.0, each_s=20.0)
 WAITS, RUNS, OVER = ObservedRun(), ObservedRun(started_s=10.0), ObservedRun(is_over=True)
@@ -13,7 +20,7 @@ WAITS, RUNS, OVER = ObservedRun(), ObservedRun(started_s=10.0), ObservedRun(is_o
 def moves(now_s=0.0, *, parallelism=1, measured=(), written=(), **runs):
     seen = {int(key[1:]): run for key, run in runs.items()}
     found = next_actions(PLAN, parallelism, 0.0, TrialProgress({*measured, *written}, written, seen), now_s)
-    return list(found.moves)
+    return list(found.actions)
 
 
 def due_s(now_s, **runs):
@@ -40,16 +47,16 @@ def test_a_run_has_its_time_from_its_start_and_waits_for_gpus_as_long_as_the_bud
     assert moves(t1=WAITS, now_s=100.0) == [Measure(1)]
 
 
-def test_a_run_that_went_on_while_no_operator_watched_has_its_time_from_when_one_does():
-    """Given a run that started at 10 s, when the operator watches since 40 s, then it is measured at 60 s."""
+def test_a_run_that_went_on_while_no_controller_watched_has_its_time_from_when_one_does():
+    """Given a run since 10 s, when the controller watches since 40 s, then it is measured at 60 s."""
     standing = TrialProgress((), (), {1: RUNS}, watched_s=40.0)
     found = next_actions(PLAN, 1, 0.0, standing, 40.0)
-    assert (found.moves, found.due_s) == ((), 60.0)
-    assert next_actions(PLAN, 1, 0.0, standing, 60.0).moves == (Measure(1),)
+    assert (found.actions, found.due_s) == ((), 60.0)
+    assert next_actions(PLAN, 1, 0.0, standing, 60.0).actions == (Measure(1),)
     # The budget stays what it is.
     late = TrialProgress((), (), {1: RUNS}, watched_s=95.0)
     assert next_actions(PLAN, 1, 0.0, late, 95.0).due_s == 100.0
-    assert next_actions(PLAN, 1, 0.0, late, 100.0).moves == (Measure(1),)
+    assert next_actions(PLAN, 1, 0.0, late, 100.0).actions == (Measure(1),)
 
 
 def test_a_run_that_has_ended_or_is_deleted_by_somebody_is_measured_at_once():
