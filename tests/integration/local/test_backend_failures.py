@@ -16,6 +16,7 @@ from batuta.backends.local.mounts import sweep_mount_points
 from batuta.backends.local.runner_protocol import ReplicaPhase, ReplicaState
 from batuta.core import event as ev
 from batuta.core.job import JobState
+from batuta.engine.jobs.reconcile import Observed
 from tests.support.local_backends import ANSWER, WAITS, Bench
 
 RECOVERY = {"job_recovery": {"max_restarts_on_errors": 2}}
@@ -316,14 +317,14 @@ def test_something_that_nobody_thought_of_is_the_end_of_one_job_and_of_no_other(
 ):
     for job in "ab":
         bench.task(job, WAITS)
-    go_on = JobRun._go_on
+    observe = JobRun._observe
 
-    def stumble(self: JobRun, run: LiveRun, now_s: float) -> None:
-        if self.job.id == "a" and run.all_run:
+    def stumble(self: JobRun, run: LiveRun | None, can_start: bool) -> Observed:
+        if self.job.id == "a" and run is not None and run.all_run:
             raise ZeroDivisionError("nobody thought of this")
-        go_on(self, run, now_s)
+        return observe(self, run, can_start)
 
-    monkeypatch.setattr(JobRun, "_go_on", stumble)
+    monkeypatch.setattr(JobRun, "_observe", stumble)
     bench.start("a", "n0:0")
     bench.start("b", "n0:1")
     end = bench.end_of("a")

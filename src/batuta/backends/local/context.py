@@ -13,6 +13,7 @@ from batuta.backends.local.replica_plan import Machine
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.event import Event
 from batuta.core.job import JobId
+from batuta.engine.jobs.backoff import Backoff
 from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
 
 
@@ -40,8 +41,9 @@ class Timing:
     """Before the first restart after an end that was not planned; doubled with each that follows."""
     longest_back_off_s: float = 300.0
 
-    def back_off(self, streak: int) -> float:
-        return float(min(self.longest_back_off_s, self.back_off_s * 2 ** min(max(streak - 1, 0), 30)))
+    @property
+    def backoff(self) -> Backoff:
+        return Backoff(self.back_off_s, self.longest_back_off_s)
 
 
 class GpuOccupancy:

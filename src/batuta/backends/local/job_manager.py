@@ -115,7 +115,7 @@ class JobManager:
         for job_run in list(self._active.values()):
             try:
                 if ready and job_run.needs_start and self._is_free(job_run):
-                    job_run.start(now_s)
+                    job_run.drive(now_s, can_start=True)
             except Exception as error:
                 self._give_up(job_run, now_s, error)
             self._retire(job_run)
@@ -145,13 +145,13 @@ class JobManager:
         """Stops all that runs, so that a next server finds it stopped; after `within_s` without grace."""
         for job_run in self._active.values():
             job_run.is_closing = True  # also those that were just about to start
-        running = [job_run for job_run in self._active.values() if job_run.run is not None]
+        running = [job_run for job_run in self._active.values() if job_run.has_run]
         for job_run in running:
             self.touch(job_run)
         give_up_s, was_killed = now_s + within_s, False
         while True:
             self.drive(now_s)
-            if not any(job_run.run is not None for job_run in running):
+            if not any(job_run.has_run for job_run in running):
                 return
             if now_s >= give_up_s:
                 if was_killed:
@@ -174,7 +174,7 @@ class JobManager:
     def _retire(self, job_run: JobRun) -> None:
         if job_run.is_over:
             self.runs.pop(job_run.job.id, None)
-        if job_run.run is None and not job_run.needs_start and (job_run.is_over or not job_run.is_ending):
+        if not job_run.has_run and not job_run.needs_start and (job_run.is_over or not job_run.is_ending):
             self._active.pop(job_run.job.id, None)
 
 
@@ -220,7 +220,7 @@ def recover(job_run: JobRun, files: JobFiles, held: ExpectedJob, now_s: float) -
         job_run.wanted = None if record is None else record.placement
     job_run.remember(now_s, record)
     if record is not None:
-        job_run.adopt(LiveRun.find(files, record), is_announced=held.phase not in _UNSETTLED)
+        job_run.find(record, is_announced=held.phase not in _UNSETTLED)
     else:
         clear_runs(files, numbers[-1:])  # nothing was started: its record was not even written
 

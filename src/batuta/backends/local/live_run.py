@@ -1,4 +1,10 @@
-"""One run of a job: starts, observes and stops its replicas as a gang, and assesses its outcome."""
+"""One run of a job: starts, observes and stops its replicas as a gang, and assesses its outcome.
+
+Jobs that look up their hosts while they run are resized without a restart. Horovod's driver asks the
+discovery script every second, and starts and ends workers by itself. They inherit `CUDA_VISIBLE_DEVICES` from
+it and take the GPU with their number: so the GPUs of the new placement have to be the first of those that the
+job was started with. Everything else is a restart, as for all jobs.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +14,25 @@ import os
 import re
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 
 from batuta.backends.local import processes
+from batuta.backends.local.addresses import NoPortFree
+from batuta.backends.local.context import JobContext
 from batuta.backends.local.files import read_small
 from batuta.backends.local.job_files import JobFiles, RunRecord, write_first_record, write_record
 from batuta.backends.local.logs import ReplicaLog
+from batuta.backends.local.mounts import CannotMount, link_mounts
 from batuta.backends.local.processes import ReplicaSpec, RunningReplica
+from batuta.backends.local.replica_plan import Machine, plan_replicas, rank_count, workdir_of, write_hosts
 from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaState
 from batuta.backends.local.supervisor import process_tree
-from batuta.core.job import JobState
+from batuta.core.cluster import Placement
+from batuta.core.job import Job, JobKind
+from batuta.engine.jobs.outcome import Outcome, RunEnd
+from batuta.engine.jobs.reconcile import RunPhase, StopProgress
+from batuta.spec.skypilot_keys import image_of
+from batuta.spec.task import Task
+from batuta.spec.task_paths import is_relative_target
 
 _LONGEST_LINE = 300
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]")
@@ -26,45 +40,6 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 _TROUBLES = ("EAGAIN", "EDQUOT", "EIO", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC", "EROFS", "ETXTBSY")
 _MACHINE_TROUBLE = tuple(os.strerror(getattr(errno, name)) for name in _TROUBLES if hasattr(errno, name))
 """What a command cannot be blamed for."""
-
-
-class RunEnd(Enum):
-    """How a run has ended."""
-
-    SUCCEEDED = auto()
-    STOPPED = auto()
-    """Because it was told to."""
-    FAILED = auto()
-    """By its own fault; it may be started again."""
-    FAILED_SETUP = auto()
-    TIME_LIMIT = auto()
-    CANNOT_START = auto()
-    """To try again would not help."""
-    LOST = auto()
-    """By no fault of its own: its runner was killed, the machine went down or has no room."""
-
-
-_FINAL = {
-    RunEnd.SUCCEEDED: JobState.SUCCEEDED,
-    RunEnd.FAILED_SETUP: JobState.FAILED_SETUP,
-    RunEnd.TIME_LIMIT: JobState.FAILED,
-    RunEnd.CANNOT_START: JobState.FAILED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run has ended, as a code and as a sentence."""
-
-    end: RunEnd
-    exit_code: int | None = None
-    """As a shell would say it: 128 and the signal's number for one that was killed."""
-    detail: str = ""
-
-    @property
-    def final_state(self) -> JobState | None:
-        """What the job is after it; None when it may be started again."""
-        return _FINAL.get(self.end)
 
 
 def judge(
@@ -187,17 +162,6 @@ def _signal_name(number: int) -> str:
 _OVER = frozenset((ReplicaPhase.EXITED, ReplicaPhase.ABSENT))
 
 
-class StopProgress(Enum):
-    """How far a run is on its way out."""
-
-    NO = auto()
-    ASKED = auto()
-    """It was asked for a checkpoint, and runs on."""
-    STOPPING = auto()
-    KILLED = auto()
-    """All its replicas were told to end now."""
-
-
 class LiveRun:
     """Starts, watches and stops replicas as one. What it knows of them is as fresh as the last look."""
 
@@ -271,6 +235,17 @@ class LiveRun:
             or (state.phase is ReplicaPhase.EXITED and state.run_begun_s is not None)
             for state in self.states
         )
+
+    @property
+    def phase(self) -> RunPhase:
+        """How its replicas are, together."""
+        if self.is_over:
+            return RunPhase.OVER
+        if self.trouble or self.is_partial:
+            return RunPhase.INCOMPLETE
+        if self.has_failed:
+            return RunPhase.FAILING
+        return RunPhase.RUNNING if self.all_run else RunPhase.STARTING
 
     @property
     def all_have_run(self) -> bool:
@@ -417,3 +392,64 @@ class LiveRun:
         except OSError:
             return ""
         return next((line for line in reversed(lines) if line.strip()), "")
+
+
+class CannotLaunch(Exception):
+    """Nothing was started, and why. It may be possible later."""
+
+
+def launch_run(
+    context: JobContext,
+    files: JobFiles,
+    task: Task,
+    job: Job,
+    placement: Placement,
+    number: int,
+    now_s: float,
+    limit_s: float | None,
+) -> LiveRun:
+    """The run number `number` of a job, just started; see its `trouble` when not all of it could be.
+
+    CannotLaunch when nothing could be started, because the disk is full for example; CannotMount when it
+    never can be.
+    """
+    ranks = rank_count(job, placement)
+    record = RunRecord(job.id, number, placement, ranks, port=0, started_s=now_s)
+    owner = record.run_id(0)
+    try:
+        if not context.machine.knows(placement):
+            raise CannotLaunch(f"this machine does not have {_shown(placement)}")
+        files.prepare(number, context.directory_pool)
+        if task.file_mounts and not image_of(task.image_id) and context.machine.mounts.why_not():
+            relative = [mount for mount in task.file_mounts if is_relative_target(mount.target)]
+            link_mounts(relative, workdir_of(task, files))
+        record = record.at_port(context.ports.reserve(owner)[0])
+        specs = plan_replicas(context.machine, files, task, job, record, limit_s)
+        return LiveRun.start(files, record, specs)
+    except CannotMount:
+        files.discard_run(number)
+        raise
+    except (CannotLaunch, OSError, NoPortFree, ValueError) as problem:
+        context.ports.release(owner)
+        files.discard_run(number)
+        raise CannotLaunch(f"it could not be started: {problem}") from problem
+
+
+def _shown(placement: Placement) -> str:
+    return ", ".join(f"{span.node}:{','.join(map(str, span.gpus))}" for span in placement.spans)
+
+
+def can_resize_in_place(machine: Machine, job: Job, record: RunRecord, wanted: Placement) -> bool:
+    """Whether the run can go on at another place as it is."""
+    if job.kind is not JobKind.HOROVOD_ELASTIC or not machine.knows(wanted):
+        return False
+    # By node and number: devices of virtual nodes have equal names.
+    had = [(span.node, gpu) for span in record.first.spans for gpu in span.gpus]
+    gets = [(span.node, gpu) for span in wanted.spans for gpu in span.gpus]
+    return gets == had[: len(gets)]
+
+
+def resize_in_place(files: JobFiles, record: RunRecord, wanted: Placement) -> RunRecord:
+    """Tells the run of its new hosts. OSError when that is not possible."""
+    write_hosts(files.control(record.number), wanted)
+    return record.moved_to(wanted)

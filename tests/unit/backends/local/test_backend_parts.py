@@ -17,7 +17,7 @@ from batuta.backends.local.job_files import (
     read_run_history,
     write_record,
 )
-from batuta.backends.local.job_run import can_resize_in_place
+from batuta.backends.local.live_run import can_resize_in_place
 from batuta.backends.local.replica_plan import Machine
 from batuta.core.job import JobKind
 from batuta.engine.event_buffer import SteadyClock
@@ -117,8 +117,8 @@ def test_clock_begins_where_time_has_been_already():
 
 
 def test_back_off_doubles_up_to_a_limit():
-    timing = Timing()
-    assert [timing.back_off(streak) for streak in (0, 1, 2, 5, 9, 10, 10_000)] == [1, 1, 2, 16, 256, 300, 300]
+    backoff = Timing().backoff
+    assert [backoff.pause_s(streak) for streak in (0, 1, 2, 5, 9, 10, 10_000)] == [0, 1, 2, 16, 256, 300, 300]
 
 
 def test_gpu_is_taken_until_it_is_released():

@@ -4,8 +4,9 @@ import signal
 
 import pytest
 
-from batuta.backends.local.live_run import Outcome, RunEnd, judge
+from batuta.backends.local.live_run import judge
 from batuta.backends.local.runner_protocol import ExitReason, ReplicaPhase, ReplicaState
+from batuta.engine.jobs.outcome import Outcome, RunEnd
 
 
 def exited(code: int = 0, ended_s: float = 1.0) -> ReplicaState:
