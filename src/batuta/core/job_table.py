@@ -466,13 +466,13 @@ class JobTable:
             worked_s = cell(_RATE, row) * elapsed_s
             f[_LEFT, row] = max(0.0, cell(_LEFT, row) - worked_s)
             f[_DONE, row] = cell(_DONE, row) + worked_s
+            if self.placements[row] is not None:
+                f[_RUN, row] = cell(_RUN, row) + elapsed_s
             if self._i.item(_CPU_ONLY, row):
                 return
             served = self._i.item(0, row) * elapsed_s
             f[_ATTAINED, row] = cell(_ATTAINED, row) + served
             f[_SERVICE, row] = cell(_SERVICE, row) + served
-            if self.placements[row] is not None:
-                f[_RUN, row] = cell(_RUN, row) + elapsed_s
 
     def legal_sizes(self) -> LegalSizes:
         """What each job may have, read-only. Its four columns lie side by side and are cut out at once."""

@@ -68,22 +68,41 @@ _CONFIG_REFUSED: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
         "Batuta sets the options of the container itself",
         "remove it; file_mounts, envs and resources say what a container gets",
     ),
-    ("kubernetes", "pod_config"): ("Batuta makes the pod itself", _POD),
-    ("kubernetes", "custom_metadata"): ("Batuta makes the pod itself", _POD),
+    **{
+        (of, name): ("Batuta makes the pod itself", _POD)
+        for of in ("kubernetes", "ssh")
+        for name in (
+            *("pod_config", "custom_metadata", "post_provision_runcmd", "auto_mounts"),
+            "enable_docker",
+        )
+    },
+    ("kubernetes", "allowed_nodes"): (
+        "Batuta chooses the nodes by what the task needs",
+        "name the accelerator instead; on Kubernetes write a UnifiedJob with a nodeSelector",
+    ),
     ("hooks", ""): ("Batuta calls no script when a node stops", "do it at the end of run, or on SIGTERM"),
 }
+_CONFIG_QUEUES: Final = (("quota", "queue"), ("kueue", "local_queue_name"))
+"""Where `config.kubernetes` names the local queue of a task; the first one takes precedence."""
 
 
-def read_config(reader: TaskReader, node: YamlNode | None, what: str) -> None:
-    """SkyPilot's configuration for this task: what steers a cloud is noted, what changes the task refused."""
+def read_config(reader: TaskReader, node: YamlNode | None, what: str) -> YamlNode | None:
+    """Read SkyPilot's configuration for this task, and return the queue that it names.
+
+    What steers a cloud is noted. What would change how the task runs is refused.
+    """
     if node is None or is_empty(node):
-        return
+        return None
     values = reader.mapping(node, what) or {}
     if what == "experimental" and "config_overrides" in values:
-        read_config(reader, values["config_overrides"], "experimental.config_overrides")
-        return
+        return read_config(reader, values["config_overrides"], "experimental.config_overrides")
+    queue: YamlNode | None = None
     for key, value in values.items():
         inside = reader.mapping(value, f"{what}.{key}") or {} if isinstance(value, yaml.MappingNode) else {}
+        if key == "kubernetes":
+            queue = _take_queue(reader, inside, what)
+            if queue is not None and not inside:
+                continue
         found = {name: inside.get(name) if name else value for of, name in _CONFIG_REFUSED if of == key}
         refused = {name: one for name, one in found.items() if one is not None and not is_empty(one)}
         for name, one in refused.items():
@@ -93,6 +112,25 @@ def read_config(reader: TaskReader, node: YamlNode | None, what: str) -> None:
             reader.notes.append(f"{what}.{key}.{name} is not used by Batuta")
         if not inside and not refused:
             reader.notes.append(f"{what}.{key} is not used by Batuta")
+    return queue
+
+
+def _take_queue(reader: TaskReader, kubernetes: dict[str, YamlNode], what: str) -> YamlNode | None:
+    """Take the queue's name out of `config.kubernetes`; what else stands beside it there is noted."""
+    found: YamlNode | None = None
+    for section, key in _CONFIG_QUEUES:
+        node = kubernetes.get(section)
+        if not isinstance(node, yaml.MappingNode):
+            continue
+        values = reader.mapping(node, f"{what}.kubernetes.{section}") or {}
+        if is_null(values.get(key)):
+            continue
+        found = values.pop(key) if found is None else found
+        del kubernetes[section]
+        reader.notes += [
+            f"{what}.kubernetes.{section}.{name} is not used by Batuta" for name in values if name != key
+        ]
+    return found
 
 
 def read_api_access(reader: TaskReader, node: YamlNode | None) -> None:

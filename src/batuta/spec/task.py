@@ -286,8 +286,7 @@ def _read(
     images: Callable[[], ContainerSupport] | None,
 ) -> Task:
     values = reader.section(root, "a task", _KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS)
-    for key in ("config", "experimental"):
-        read_config(reader, values.get(key), key)
+    queues = [read_config(reader, values.get(key), key) for key in ("config", "experimental")]
     read_api_access(reader, values.get("api_server_access"))
     variables = read_variables(
         reader, values.get("envs"), values.get("secrets"), overrides.env, overrides.secret
@@ -313,7 +312,7 @@ def _read(
         image_id=resources.image_id,
         ports=resources.ports,
         priority=priority,
-        queue=_queue(reader, resources, overrides.queue),
+        queue=_queue(reader, resources, overrides.queue, next(filter(None, queues), None)),
         priority_class=priority_class,
         max_exec_time_s=resources.time_limit_s,
         max_restarts_on_errors=resources.max_restarts_on_errors,
@@ -445,9 +444,11 @@ def _priority(reader: TaskReader, resources: Resources, given: int | str | None)
     return (found, "") if isinstance(found, int) else (0, found)
 
 
-def _queue(reader: TaskReader, resources: Resources, given: str | None) -> str:
+def _queue(reader: TaskReader, resources: Resources, given: str | None, of_config: YamlNode | None) -> str:
+    """Return the queue: that of the command line, else of the label, else of SkyPilot's configuration."""
+    configured = "" if of_config is None else reader.parsed(of_config, "config: queue", parse_queue) or ""
     if given is None:
-        return resources.label(QUEUE_LABEL)
+        return resources.label(QUEUE_LABEL) or configured
     try:
         return parse_queue(given)
     except InputError as error:

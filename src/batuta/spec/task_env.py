@@ -93,7 +93,11 @@ def _read_mapping(reader: TaskReader, node: YamlNode | None, what: str) -> dict[
     is_secret = what == "secrets"
     if is_secret and not isinstance(node, yaml.MappingNode):
         # What stands there instead may well be one of them.
-        reader.fault(node, "secrets must be a mapping of names to values", "NAME: value")
+        reader.fault(
+            node,
+            "secrets must be a mapping of names to values: Batuta has no store of secrets",
+            "NAME: null, and the value with --secret NAME",
+        )
         return found
     values = reader.mapping(node, what) or {}
     keys = {key.value: key for key, _ in node.value if isinstance(key, yaml.ScalarNode)} if values else {}

@@ -63,7 +63,9 @@ TIME_LIMIT_LABELS = (
     "maxRunDurationSeconds",
 )
 """A limit on the running time, as Kueue and as Konduktor spell it; they mean the same."""
-_NEEDS = ("accelerators", "cpus", "memory")
+ALIAS_OF_ACCELERATORS: Final = "gpus"
+"""The other name that SkyPilot has for `accelerators`."""
+_NEEDS = ("accelerators", ALIAS_OF_ACCELERATORS, "cpus", "memory")
 _KNOWN = (
     *(
         *_NEEDS,
@@ -363,8 +365,11 @@ def _read_needs(
     reader: TaskReader, values: dict[str, YamlNode], default: ReplicaResources
 ) -> ReplicaResources:
     needs = default
-    if "accelerators" in values:
-        needs = replace(needs, accelerators=read_accelerators(reader, values["accelerators"]))
+    named, alias = values.get("accelerators"), values.get(ALIAS_OF_ACCELERATORS)
+    if named is not None and alias is not None:
+        reader.fault(alias, "resources has accelerators and gpus, which mean the same", "keep accelerators")
+    elif (accelerators := named or alias) is not None:
+        needs = replace(needs, accelerators=read_accelerators(reader, accelerators))
     if "cpus" in values:
         needs = replace(needs, cpus=reader.parsed(values["cpus"], "cpus", parse_amount))
     if "memory" in values:

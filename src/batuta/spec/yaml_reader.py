@@ -414,7 +414,11 @@ class TaskReader(StrictYamlReader):
 def _explained(problem: Problem, text: str) -> Problem:
     """Return a clearer problem for a second document or a tab."""
     if "found another document" in problem.message:
-        return replace(problem, message="holds more than one document", fix="one file is one task")
+        return replace(
+            problem,
+            message="holds more than one document",
+            fix="one file is one task: launch those of a pipeline one by one",
+        )
     return explain_tab(problem, text)
 
 

@@ -64,6 +64,12 @@ def test_gpus_0_makes_a_command_cpu_only_and_it_is_shown_so(cli: Cli) -> None:
     assert cli.json("eta", job)["jobs"][0]["id"] == job
 
 
+def test_the_duration_of_a_job_without_gpus_is_the_time_for_which_it_ran(cli: Cli) -> None:
+    job = cli.launch("-n", "short", "--gpus", "0", "--", "sleep", "2")
+    over = cli.wait(job, "SUCCEEDED")
+    assert 2.0 <= over["duration_s"] < 30.0
+
+
 def test_a_command_has_one_gpu_unless_told(cli: Cli) -> None:
     job = cli.launch("-n", "train", "--", "sleep", "600")
     cli.wait(job, "RUNNING")

@@ -38,6 +38,7 @@ RESOURCE_KEYS = {
     "cpus": "4+",
     "memory": "8+",
     "accelerators": "H100:1",
+    "gpus": "H100:1",
     "instance_type": "p3.2xlarge",
     "use_spot": "true",
     "job_recovery": "{max_restarts_on_errors: 2}",
@@ -179,3 +180,51 @@ def test_of_two_limits_the_strictest_holds():
 
 def test_a_priority_class_is_named_as_skypilot_does():
     assert parse_task("run: x\nresources: {priority_class: high}").priority_class == "high"
+
+
+def test_gpus_is_another_name_for_accelerators():
+    written = "run: x\nresources:\n  {key}: H100:2\n  any_of: [{{{key}: [A100:4, L4:8]}}]\n"
+    assert parse_task(written.format(key="gpus")) == parse_task(written.format(key="accelerators"))
+    (found,) = problems_of("run: x\nresources:\n  accelerators: 1\n  gpus: 1\n")
+    assert found == (
+        "t.yaml:4:9: resources has accelerators and gpus, which mean the same (keep accelerators)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "queue"),
+    [
+        ("config: {kubernetes: {kueue: {local_queue_name: vision}}}", "vision"),
+        ("config: {kubernetes: {quota: {queue: vision}, kueue: {local_queue_name: other}}}", "vision"),
+        ("experimental: {config_overrides: {kubernetes: {kueue: {local_queue_name: vision}}}}", "vision"),
+        (
+            "config: {kubernetes: {kueue: {local_queue_name: other}}}\n"
+            "resources: {labels: {kueue.x-k8s.io/queue-name: vision}}",
+            "vision",
+        ),
+    ],
+)
+def test_a_queue_that_the_configuration_names_is_the_queue_of_the_job(text, queue):
+    task = parse_task(f"run: x\n{text}")
+    assert task.queue == queue
+    assert not any("config" in note for note in task.notes)
+
+
+def test_what_stands_beside_the_queue_is_noted_and_a_bad_name_has_its_place():
+    task = parse_task("run: x\nconfig: {kubernetes: {kueue: {local_queue_name: a, admission_timeout: 9}}}")
+    assert "config.kubernetes.kueue.admission_timeout is not used by Batuta" in task.notes
+    (found,) = problems_of("run: x\nconfig: {kubernetes: {kueue: {local_queue_name: a b}}}")
+    assert found.startswith("t.yaml:2:49: config: queue: 'a b' is not the name of a queue")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("kubernetes.allowed_nodes", "kubernetes.post_provision_runcmd", "kubernetes.auto_mounts"),
+        *("kubernetes.enable_docker", "ssh.pod_config", "ssh.custom_metadata"),
+    ],
+)
+def test_configuration_that_changes_the_pod_is_refused(key):
+    section, name = key.split(".")
+    (found,) = problems_of(f"run: x\nconfig: {{{section}: {{{name}: {{a: b}}}}}}")
+    assert f"config.{key}: Batuta" in found
