@@ -79,7 +79,7 @@ def test_a_size_says_what_it_is_to_be_compared_with(browser: Browser, api: Serve
         seen.open("#/jobs")
         cell = seen.page.locator("tr[data-job='1'] td.gpus")
         expect(cell).to_have_attribute("title", "asked for 2, may have 1 to 4")
-        expect(cell).to_contain_text("asked 2 · 1–4")
+        expect(cell).to_contain_text("asked 2, range 1–4")
         seen.open("#/jobs/1")
         expect(seen.page.locator("dd[data-gpus]")).to_have_text("4 asked for 2, may have 1 to 4")
 

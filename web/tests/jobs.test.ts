@@ -3,7 +3,7 @@ import { test } from "node:test";
 import { advise } from "../src/lib/advice.ts";
 import { jobColour, JOB_COLOURS } from "../src/lib/colour.ts";
 import { inScope, matches, sorted, waitingFirst } from "../src/lib/joblist.ts";
-import { asked, askedShort, checkpointText, progressText, range, ranks, size } from "../src/lib/job.ts";
+import { asked, askedShort, checkpointText, cpuText, progressText, ranFor, range, ranks, size } from "../src/lib/job.ts";
 import { job } from "./samples.ts";
 
 test("unknown values come last both ways, ties go to the newest", () => {
@@ -69,12 +69,12 @@ test("what a job has, what it asked for and what it may have are told apart", ()
   const elastic = job("1", { state: "RUNNING", gpus: { now: 8, wanted: 2, min: 1, max: 8, per_node: 1, type: "any" } });
   assert.equal(size(elastic), 8);
   assert.equal(asked(elastic), "asked for 2, may have 1 to 8");
-  assert.equal(askedShort(elastic), "asked 2 · 1–8");
+  assert.equal(askedShort(elastic), "asked 2, range 1–8");
   const rigid = job("2", { state: "PENDING", gpus: { now: 0, wanted: 4, min: 4, max: 4, per_node: 1, type: "any" } });
   assert.equal(asked(rigid), "asked for 4");
   assert.equal(asked(job("3", { state: "RUNNING", gpus: { ...rigid.gpus, now: 4 } })), "");
   const over = job("4", { state: "SUCCEEDED", gpus: { ...elastic.gpus, now: 0 } });
-  assert.deepEqual([size(over), askedShort(over)], [2, "1–8"]);
+  assert.deepEqual([size(over), askedShort(over)], [2, "range 1–8"]);
 });
 
 test("whether a restart keeps the work of an elastic job is told in a few words", () => {
@@ -87,4 +87,22 @@ test("whether a restart keeps the work of an elastic job is told in a few words"
   assert.equal(checkpointText(job("1"), () => ""), "");
   const kept = job("1", { reason: { code: "KEEPS_SIZE", sentence: "", evidence: {} } });
   assert.match(advise(kept, null)[0]?.text ?? "", /elastic\.restartable: true/);
+});
+
+test("a job without GPUs has nodes with CPUs, and a log for each of them", () => {
+  const gpus = { now: 0, wanted: 0, min: 0, max: 0, per_node: 0, type: "any" };
+  const two = job("1", { gpus, cpu: { replicas: 2, now: 2, cpus: 4, memory_mib: 0 } });
+  assert.equal(cpuText(two), "2 nodes with 4 CPUs each");
+  assert.equal(askedShort(two), "on CPU");
+  assert.equal(ranks(two), 2);
+  assert.equal(cpuText(job("2")), "");
+});
+
+test("a job has run for as long as the server says, and not since it first started", () => {
+  const parked = job("1", { state: "PREEMPTED", started_s: 1000, duration_s: 60 });
+  assert.equal(ranFor(parked, 5000), 60);
+  const runs = job("2", { started_s: 1000, duration_s: 60 });
+  assert.equal(ranFor(runs, 5000), 60);
+  assert.equal(ranFor(runs, 5007), 67);
+  assert.equal(ranFor(job("3", { state: "PENDING", started_s: null }), 5000), null);
 });

@@ -1,6 +1,6 @@
 // What can be said of a job without asking anybody: its state in words, whether it is over, what may be done.
 
-import { percent } from "./format.ts";
+import { number, percent, plural } from "./format.ts";
 import type { Job, JobState } from "./types.ts";
 
 export const STATES: readonly JobState[] = [
@@ -41,10 +41,18 @@ export function asked(job: Job): string {
   return [size(job) === job.gpus.wanted ? (elastic ? "as asked" : "") : `asked for ${job.gpus.wanted}`, elastic].filter(Boolean).join(", ");
 }
 
-/** The same where there is little room: "asked 2 · 1–8" */
+/** "2 nodes with 4 CPUs each" for a job without GPUs, else "" */
+export function cpuText(job: Job): string {
+  if (!job.cpu) return "";
+  const each = job.cpu.cpus === 1 ? "1 CPU" : `${number(job.cpu.cpus)} CPUs`;
+  return `${plural(job.cpu.replicas, "node")} with ${each}${job.cpu.replicas > 1 ? " each" : ""}`;
+}
+
+/** The same where there is little room: "asked 2, range 1–8" */
 export function askedShort(job: Job): string {
+  if (job.cpu) return "on CPU";
   const missing = isOver(job.state) || size(job) === job.gpus.wanted ? "" : `asked ${job.gpus.wanted}`;
-  return [missing, range(job)].filter(Boolean).join(" · ");
+  return [missing, isElastic(job) ? `range ${range(job)}` : ""].filter(Boolean).join(", ");
 }
 
 /** "1–8", or "" for a job that cannot change its size */
@@ -67,9 +75,20 @@ export const perNode = (job: Job): number => Math.max(1, job.gpus.per_node);
 
 /** How many ranks have, or may have had, a log. */
 export function ranks(job: Job): number {
+  if (job.cpu) return Math.max(1, job.cpu.replicas);
   const now = job.gpus.now / perNode(job);
   const most = job.gpus.max / perNode(job);
   return Math.max(1, Math.ceil(isOver(job.state) || now === 0 ? most : now));
+}
+
+const heard = new WeakMap<Job, number>();
+
+/** How long it has run, without the time for which it waited or was parked; it goes on between two answers of the server. */
+export function ranFor(job: Job, now_s: number): number | null {
+  if (job.duration_s == null || !isRunning(job.state)) return job.duration_s;
+  const heard_s = heard.get(job) ?? now_s;
+  heard.set(job, heard_s);
+  return job.duration_s + Math.max(0, now_s - heard_s);
 }
 
 /** How far it is, for a bar and for words. */

@@ -66,6 +66,8 @@ export interface Job {
   state: JobState;
   wish: Wish;
   gpus: JobGpus;
+  /** What a job without GPUs has and asks for; null for one with GPUs */
+  cpu?: { replicas: number; now: number; cpus: number; memory_mib: number } | null;
   placement: { node: string; gpus: number[] }[];
   progress: Progress | null;
   eta_s: number | null;
