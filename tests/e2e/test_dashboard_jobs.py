@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
@@ -10,6 +11,7 @@ from playwright.sync_api import Browser, Locator, expect
 from batuta.api.dependencies import STATIC
 from batuta.bootstrap.forecast_process import answer
 from batuta.core import event as ev
+from batuta.core.cluster import Node
 from batuta.core.world import World
 from tests.e2e.test_dashboard_pages import link
 from tests.support.browser import PHONE, any_browser, visit
@@ -164,6 +166,23 @@ def test_a_job_shows_how_busy_its_gpus_were(browser: Browser, api: ServedApi):
         panel = seen.page.get_by_role("region", name="GPU use over time")
         expect(panel).to_contain_text("50 % on average")
         expect(panel.get_by_role("img", name=re.compile("Busy: .*last 50 %"))).to_be_visible()
+
+
+def test_a_job_without_gpus_is_shown_as_one(browser: Browser, tmp_path: Path):
+    """Given a job on CPU with two nodes, then it has no GPUs to resize or to measure, and two logs."""
+    nodes = (Node("node-0", 4, "virtual", cpus_milli=4_000),)
+    with served_api(tmp_path, static=STATIC, nodes=nodes) as api, visit(browser, link(api)) as seen:
+        job = api.submit("name: prepare\nnum_nodes: 2\nresources: {cpus: 1}\nrun: train\n")["id"]
+        page = seen.page
+        seen.open("#/jobs?show=all")
+        cell = page.locator(f"tr[data-job='{job}'] td.gpus")
+        expect(cell).to_have_text(re.compile("^–.*on CPU$", re.DOTALL))
+        seen.open(f"#/jobs/{job}")
+        expect(page.locator("dl.facts .size")).to_contain_text("2 nodes with 1 CPU each")
+        ranks = page.get_by_role("combobox", name="Rank whose log is shown")
+        expect(ranks.locator("option")).to_have_text(["0", "1"])
+        expect(page.get_by_role("button", name="Resize")).to_have_count(0)
+        expect(page.get_by_role("region", name="GPU use over time")).to_have_count(0)
 
 
 def test_a_user_has_a_page(browser: Browser, api: ServedApi):
