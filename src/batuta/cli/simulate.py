@@ -278,8 +278,14 @@ def compare(
         typer.Option("--workload", "-w", help="A workload file, or 'sample'; may be repeated."),
     ] = None,
     policies: Annotated[
-        str, typer.Option("--policies", "-p", help="Names with commas; 'all' for all but the replays.")
-    ] = "all",
+        list[str] | None,
+        typer.Option(
+            "--policies",
+            "-p",
+            help="Names with commas, or 'all' (default) for all but the replays; may be repeated.",
+            metavar="NAMES",
+        ),
+    ] = None,
     cluster: ClusterOption = None,
     format: FormatOption = None,
     elastic: ElasticOption = "rigid",
@@ -321,10 +327,9 @@ def compare(
     workloads = workload or ["sample"]
     problems: list[Problem] = []
     times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
-    if policies == "all":
-        names = [name for name in policy_names() if not name.endswith("-replay")]
-    else:
-        names = list(dict.fromkeys(name.strip() for name in policies.split(",") if name.strip()))
+    asked = [name.strip() for text in policies or ["all"] for name in text.split(",") if name.strip()]
+    every = [name for name in policy_names() if not name.endswith("-replay")]
+    names = list(dict.fromkeys(name for one in asked for name in (every if one == "all" else [one])))
     if not names:
         problems.append(Problem("no policy to compare", fix="name some with --policies a,b,c"))
     chosen_baseline = baseline or ("fifo" if "fifo" in names else (names or [""])[0])
