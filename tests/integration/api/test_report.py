@@ -2,13 +2,16 @@
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from batuta.api import models
+from batuta.api.dependencies import NoNodeFacts
 from batuta.api.models import Report
+from batuta.core import event as ev
 from batuta.core.job import ExpectedWork, Job, SizeChoice
+from batuta.core.world import World
 from batuta.prediction.duration import Calibration
 from batuta.prediction.initial_size import settle
 from tests.support.served_api import ELASTIC, ServedApi, served_api
@@ -40,6 +43,36 @@ def test_a_span_of_time_may_be_chosen(api: ServedApi) -> None:
     shown = api.get("/report", params={"from_s": now_s - 100, "to_s": now_s - 40})
     assert shown["total"]["capacity_gpu_s"] == pytest.approx(8 * 60)
     assert shown["total"]["idle_gpu_s"] == pytest.approx(8 * 60)
+
+
+class Measured(NoNodeFacts):
+    """One node's GPUs are busy for a quarter of the time, the other's for all of it."""
+
+    BUSY: ClassVar = {"node-0": 0.25, "node-1": 1.0}
+
+    def utilisation(self, node: str) -> dict[int, float]:
+        return dict.fromkeys(range(4), self.BUSY[node])
+
+    def events(self, world: World) -> tuple[ev.Event, ...]:
+        return tuple(ev.GpusUsed(world.now_s, node, (busy,) * 4) for node, busy in self.BUSY.items())
+
+
+def test_the_share_that_was_used_is_the_utilisation_that_nodes_show(tmp_path: Path) -> None:
+    with served_api(tmp_path, facts=Measured()) as api:
+        # given jobs that hold every GPU, and what was measured of the GPUs
+        for job in ("1", "2"):
+            api.submit("run: x\nresources: {accelerators: 4}\n")
+            api.wait_for(job, "RUNNING")
+        api.live.service.request(Measured().events).result(10)
+        from_s = time.time()
+        time.sleep(0.5)
+        # when the account of a time since then is asked for
+        spent = api.get("/report", params={"from_s": from_s, "to_s": time.time()})["total"]
+        # then the share that was used is the mean of what nodes show, and the rest was held and not busy
+        shown = [gpu["utilisation"] for node in api.get("/nodes")["nodes"] for gpu in node["gpus"]]
+        assert sum(shown) / len(shown) == 0.625
+        assert spent["used_gpu_s"] / spent["capacity_gpu_s"] == pytest.approx(0.625)
+        assert spent["unused_gpu_s"] / spent["capacity_gpu_s"] == pytest.approx(0.375)
 
 
 def test_the_page_of_it_is_a_file_that_needs_nothing_else(api: ServedApi) -> None:
