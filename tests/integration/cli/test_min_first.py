@@ -3,6 +3,8 @@
 import sys
 import time
 
+import pytest
+
 TRAINS = """
 name: {name}
 resources: {{accelerators: 1}}
@@ -15,6 +17,10 @@ resources: {accelerators: 1}
 run: sleep 600
 elastic: {min_nodes: 1, max_nodes: 8}
 """
+RESTARTABLE = (
+    SILENT.replace("max_nodes: 8", "max_nodes: 8, restartable: true").replace("{", "{{").replace("}", "}}")
+)
+AT_ONCE_S = 2.0
 
 
 def trains(cli, name):
@@ -51,6 +57,25 @@ def test_an_arrival_and_its_end_cost_a_running_job_one_restart_each(cli):
     runs_with(cli, long, 8)
     cli.wait(cli.launch("--", "sleep 3"), "SUCCEEDED")
     assert runs_with(cli, long, 8)["restarts"] <= 2
+
+
+def waited_s(cli, job):
+    """From its submit until it runs, by the server's clock."""
+    story = {one["sentence"].split(" ")[0]: one["time_s"] for one in cli.json("explain", job)["story"]}
+    return story["runs"] - cli.json("status", job)["submitted_s"]
+
+
+@pytest.mark.parametrize("task", [TRAINS, RESTARTABLE], ids=["saves when asked", "is restartable"])
+def test_an_arrival_runs_at_once_where_a_job_shrinks_without_losing_work(cli, task):
+    (cli.cwd / "holder.yaml").write_text(task.format(name="holder", python=sys.executable))
+    holder = cli.launch("holder.yaml")
+    runs_with(cli, holder, 8)
+    if task is TRAINS:
+        cli.until(lambda: cli.json("status", holder), lambda found: found["checkpoint"]["seen"])
+    short = cli.launch("--", "sleep 3")
+    cli.wait(short, "RUNNING", "SUCCEEDED")
+    assert waited_s(cli, short) < AT_ONCE_S
+    assert cli.json("status", holder)["gpus"]["now"] < 8
 
 
 def test_a_job_that_reports_nothing_does_not_keep_another_from_its_one_gpu(cli):

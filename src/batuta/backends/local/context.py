@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -15,6 +16,7 @@ from batuta.core.event import Event
 from batuta.core.job import JobId
 from batuta.engine.jobs.backoff import Backoff
 from batuta.engine.stragglers.rank_watch import HeldUp, RankRules
+from batuta.spec.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Timing:
     """A job that is cancelled gets its own grace, but not more than this."""
     unseen_grace_s: float = 10.0
     """So does one that is asked for a checkpoint and was never seen to save: likely it has no handler."""
+    restartable_grace_s: float = 0.5
+    """The same for one of which its task says that a restart loses nothing: others do not wait for it."""
     peer_grace_s: float = 5.0
     """So do the replicas that are left when one has failed."""
     release_s: float = 5.0
@@ -44,6 +48,12 @@ class Timing:
     @property
     def backoff(self) -> Backoff:
         return Backoff(self.back_off_s, self.longest_back_off_s)
+
+    def unseen_grace(self, task: Task) -> float:
+        """Return how long a job has for the checkpoint that it is asked for, if it was never seen to save."""
+        if task.elastic.is_restartable(task.run):
+            return self.restartable_grace_s
+        return self.unseen_grace_s if task.elastic.keeps_size_until_saved(task.run) else math.inf
 
 
 class GpuOccupancy:

@@ -291,8 +291,8 @@ class JobRun:
     def _desired(self) -> Desired:
         timing, elastic = self._context.timing, self._task.elastic
         checkpoint_s = elastic.grace_s
-        if self.job.keeps_size_until_saved and not self._feed.checkpoints.are_seen:
-            checkpoint_s = min(checkpoint_s, timing.unseen_grace_s)
+        if not self._feed.checkpoints.are_seen:
+            checkpoint_s = min(checkpoint_s, timing.unseen_grace(self._task))
         return Desired(
             self.wanted,
             is_ending=self.is_ending,
