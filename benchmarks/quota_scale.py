@@ -20,11 +20,10 @@ import numpy as np
 
 from batuta.core.admission import AdmitAll
 from batuta.core.apply import apply
-from batuta.core.arrays import IntArray
+from batuta.core.arrays import IntArray, Partitions
 from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.event import JobEnded, QuotaSet, TimePassed
 from batuta.core.job import Job, JobState
-from batuta.core.partitions import Partitions
 from batuta.core.policy import Policy, as_parted
 from batuta.core.quota import (
     MILLI,

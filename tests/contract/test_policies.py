@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.core.partitions import Partitions
+from batuta.core.arrays import Partitions
 from batuta.core.policy import Policy, PolicyTraits, as_parted, as_tiered, as_typed
 from batuta.core.view import PoolView, TypedView
 from batuta.policies.registry import DEFAULT_POLICY, load_policy, policy_names

@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from batuta.core.cluster import Node, Operator, Placement, Requirement
-from batuta.core.feasible_capacity import ROOMY, wishes_of
 from batuta.core.job import DesiredState, Job, JobId, Spread
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import UNCOUNTED, Card, Layout
+from batuta.core.node_table import ROOMY, wishes_of
 from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start, Stop
 from batuta.core.quota import Cell
 from batuta.core.reason import Reason

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from batuta.core.arrays import IntArray
-from batuta.core.feasible_capacity import NodeRequirements
 from batuta.core.job import JobId
+from batuta.core.node_table import NodeRequirements
 from batuta.core.quota import Flavors
 from batuta.core.reason import Evidence, Reason
 

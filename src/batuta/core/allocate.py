@@ -15,13 +15,12 @@ import numpy as np
 
 from batuta.core.admission import Admitted
 from batuta.core.arrays import BoolArray, FloatArray, IntArray, frozen
-from batuta.core.feasible_capacity import Reach, within_reach
+from batuta.core.eligibility import left_alone, room_for_starts, rows_to_shrink, unsaved_rows, withheld
 from batuta.core.job import NO_RESTART_S, Job, JobId
 from batuta.core.job_table import Phase
+from batuta.core.node_table import Reach, within_reach
 from batuta.core.policy import Policy, TypedPolicy, as_tiered, as_typed
-from batuta.core.resize_limits import room_for_starts, rows_to_shrink, unsaved_rows
 from batuta.core.shared_gpus import SharedGpus, bundle_shares
-from batuta.core.suspension import left_alone, withheld
 from batuta.core.view import PoolView, TypedView
 from batuta.core.world import World
 from batuta.core.world_view import pool_view

@@ -12,13 +12,13 @@ from dataclasses import replace
 from batuta.core import event as ev
 from batuta.core import job_events, node_events
 from batuta.core.cluster import Span
+from batuta.core.eligibility import CHANGES_DEMAND, note_change
 from batuta.core.holdings import occupy, release
 from batuta.core.job import DesiredState
 from batuta.core.job_events import note_held_up, note_trial
 from batuta.core.job_table import Phase
 from batuta.core.plan import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
-from batuta.core.resize_limits import CHANGES_DEMAND, note_change
 from batuta.core.utilisation import was_enlarged, was_made_small, was_parked, was_told
 from batuta.core.world import World
 

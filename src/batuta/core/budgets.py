@@ -13,12 +13,11 @@ from itertools import repeat
 import numpy as np
 
 from batuta.core.admission import Admitted, Budget
-from batuta.core.arrays import BoolArray, IntArray
-from batuta.core.partitions import Partitions
+from batuta.core.arrays import BoolArray, IntArray, Partitions
+from batuta.core.curve import LegalSizes
+from batuta.core.eligibility import unsaved_rows
 from batuta.core.policy import Policy, as_parted
 from batuta.core.reason import Evidence, Reason
-from batuta.core.resize_limits import unsaved_rows
-from batuta.core.sizes import LegalSizes
 from batuta.core.view import PoolView
 from batuta.core.world import World
 from batuta.core.world_view import part_of, pool_view

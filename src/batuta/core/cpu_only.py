@@ -17,13 +17,13 @@ import numpy as np
 from batuta.core.admission import Admitted
 from batuta.core.arrays import BoolArray, IntArray, bits
 from batuta.core.cluster import Placement, Span
-from batuta.core.feasible_capacity import ROOMY
+from batuta.core.eligibility import left_alone
 from batuta.core.job import Job, JobId, Spread
 from batuta.core.job_table import Phase
 from batuta.core.layout import Layout
+from batuta.core.node_table import ROOMY
 from batuta.core.placer import Failure, Placed
 from batuta.core.reason import REPLICAS, Evidence, Reason
-from batuta.core.suspension import left_alone
 from batuta.core.weigh import Changes
 from batuta.core.world import World
 

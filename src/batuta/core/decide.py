@@ -11,12 +11,12 @@ from batuta.core.admission import Admission, AdmitAll, Admitted
 from batuta.core.allocate import Allocation, allocate
 from batuta.core.budgets import within_budgets
 from batuta.core.cpu_only import place_cpu_only
+from batuta.core.eligibility import left_alone, suspend
 from batuta.core.explain import explain
 from batuta.core.job import JobId
 from batuta.core.placer import EVERYWHERE, Failure, Placed, Placer, Target
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.policy import Policy
-from batuta.core.suspension import left_alone, suspend
 from batuta.core.utilisation import IdleRules, restrain
 from batuta.core.weigh import Changes, Costs, commands_for, weigh
 from batuta.core.world import World

@@ -8,12 +8,12 @@ from batuta.core.admission import Admitted
 from batuta.core.allocate import Allocation
 from batuta.core.arrays import IntArray
 from batuta.core.cpu_only import explain_cpu_only
-from batuta.core.feasible_capacity import Reach
+from batuta.core.eligibility import held, unsaved_rows, why_held
 from batuta.core.job import Spread
+from batuta.core.node_table import Reach
 from batuta.core.placer import Placed
 from batuta.core.plan import Decisions
 from batuta.core.reason import Evidence, Reason
-from batuta.core.resize_limits import held, unsaved_rows, why_held
 from batuta.core.weigh import Changes
 from batuta.core.world import World
 

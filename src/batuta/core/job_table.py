@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.cluster import Placement
-from batuta.core.curve import CurvePool, Curves, SpeedCurve
+from batuta.core.curve import CurvePool, Curves, LegalSizes, SizeSetPool, SpeedCurve
 from batuta.core.job import DesiredState, Job, JobId
 from batuta.core.phases import Outlook
-from batuta.core.sizes import LegalSizes, SizeSetPool
 
 _FLOATS = (
     "submit_s",

@@ -1,11 +1,20 @@
-"""The nodes, numbered in the order in which they were added, and sets of them by what they have in common."""
+"""The nodes, numbered in the order in which they were added, and sets of them by what they have in common.
+
+A policy counts GPUs and knows nothing of labels, racks or CPU. So the feasible capacity of a job says how
+many GPUs its requirements leave to it. Without it, a job with a label that no node has would be given GPUs
+that it can never use, cycle after cycle, and the jobs behind it would wait for ever.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batuta.core.arrays import bits
+import numpy as np
+
+from batuta.core.arrays import IntArray, bits
 from batuta.core.cluster import (
     Node,
     NodeName,
@@ -17,6 +26,11 @@ from batuta.core.cluster import (
     compares,
     tolerates,
 )
+from batuta.core.job import Job, Spread
+
+if TYPE_CHECKING:
+    from batuta.core.world import ForeignUsage, World
+
 
 TYPE_LABEL = "batuta.dev/gpu-type"
 """Every node with GPUs has this label, whatever else is written on it."""
@@ -177,3 +191,159 @@ def _leave(by_trait: dict[Any, int], bit: int) -> None:
         by_trait[trait] &= ~bit
         if not by_trait[trait]:
             del by_trait[trait]
+
+
+# ------------------------------------------------------------------------------------------ feasible capacity
+
+
+ROOMY = 1 << 40
+"""Replicas without GPUs that fit on a node which counts neither CPU nor memory."""
+
+
+class NodeRequirements(NamedTuple):
+    """What a job wants of nodes beside GPUs. Jobs with equal wishes can have equally many."""
+
+    node_labels: tuple[tuple[str, str], ...]
+    node_terms: tuple[NodeTerm, ...]
+    tolerations: tuple[str, ...]
+    gpus_per_replica: int
+    cpus_milli_per_gpu: int
+    memory_mib_per_gpu: int
+    within: Spread
+    single_numa: bool
+    share_mib: int
+
+    @property
+    def mind_what_is_beside(self) -> bool:
+        """Whether CPU or memory, beside the GPUs or without, matters."""
+        return bool(self.cpus_milli_per_gpu or self.memory_mib_per_gpu)
+
+
+def wishes_of(job: Job) -> NodeRequirements:
+    topology = job.topology
+    return NodeRequirements(
+        job.node_labels,
+        job.node_terms,
+        job.tolerations,
+        job.gpus_per_replica,
+        job.cpus_milli_per_gpu,
+        job.memory_mib_per_gpu,
+        topology.within if topology.required else Spread.ANY,
+        topology.single_numa,
+        job.share.memory_mib if job.share is not None else 0,
+    )
+
+
+def most_gpus(world: World, wishes: NodeRequirements) -> list[int]:
+    """By GPU type: the most GPUs that a job could have on the open nodes, beside what others use.
+
+    For a CPU-only job one number alone: the most replicas, on nodes of all types and without GPUs.
+    """
+    table, layout = world.nodes, world.layout
+    cpu_only = not wishes.gpus_per_replica
+    total = [0] * (1 if cpu_only else len(table.types))
+    by_rack: Counter[tuple[int, str]] = Counter()
+    for i, nodes in _alike(world, layout.usable & table.matching(wishes), wishes):
+        kind = 0 if cpu_only else table.type_of[i]
+        if kind == NO_TYPE:
+            continue
+        one = most_on_node(table.nodes[i], layout.healthy[i], world.others.get(i), wishes)
+        if wishes.within is Spread.NODE:
+            total[kind] = max(total[kind], one)
+        elif wishes.within is Spread.RACK:
+            for rack, there in table.by_rack.items():
+                by_rack[kind, rack] += one * (nodes & there).bit_count()
+        else:
+            total[kind] += one * nodes.bit_count()
+    for (kind, _), gpus in by_rack.items():
+        total[kind] = max(total[kind], gpus)
+    return total
+
+
+class Reach(NamedTuple):
+    """Rows that want more than the open nodes could give to them, and how much those could."""
+
+    rows: IntArray
+    most: IntArray
+
+
+def within_reach(
+    world: World,
+    cap: IntArray | None,
+    gpu_type: IntArray | None,
+    instead: Mapping[int, NodeRequirements] | None = None,
+) -> tuple[IntArray | None, Reach | None]:
+    """Lowers the caps of jobs that want more than the open nodes could give to them; what they have stays.
+
+    The second part says how much that is, of the types that the rows compete for (None: the only one).
+    `instead` has wishes that count in place of a row's own.
+    """
+    jobs = world.jobs
+    if not jobs.narrow and not instead:
+        return cap, None
+    narrow = jobs.is_narrow != 0
+    narrow[list(instead or ())] = True
+    if jobs.cpu_only:
+        narrow &= jobs.is_cpu_only == 0
+    rows = np.flatnonzero(narrow)
+    if gpu_type is not None:
+        rows = rows[gpu_type[rows] >= 0]
+    cap = (jobs.max if cap is None else cap).copy()
+    if not rows.size:
+        return cap, None
+    known: dict[NodeRequirements, list[int]] = {}
+    by_row = [_most(world, row, instead, known) for row in rows.tolist()]
+    by_type = np.array(by_row, dtype=np.int64)
+    most = by_type[:, 0] if gpu_type is None else by_type[np.arange(rows.size), gpu_type[rows]]
+    cap[rows] = np.minimum(cap[rows], np.maximum(most, jobs.held[rows]))
+    return cap, Reach(rows, most)
+
+
+def _most(
+    world: World,
+    row: int,
+    instead: Mapping[int, NodeRequirements] | None,
+    known: dict[NodeRequirements, list[int]],
+) -> list[int]:
+    wishes = instead.get(row) if instead else None
+    if wishes is None:
+        return world.most_for(row)
+    if wishes not in known:
+        known[wishes] = most_gpus(world, wishes)
+    return known[wishes]
+
+
+def _alike(world: World, nodes: int, wishes: NodeRequirements) -> Iterator[tuple[int, int]]:
+    """The nodes in groups that differ in name and place only, each with one of them.
+
+    Those with GPUs that are ill or used by others stand alone, and where it matters those of which others use
+    CPU or memory.
+    """
+    apart = set(world.missing())
+    if wishes.mind_what_is_beside:
+        apart.update(world.others)
+    alone = 0
+    for i in apart:
+        if nodes >> i & 1:
+            alone |= 1 << i
+            yield i, 1 << i
+    for model in world.nodes.models.values():
+        alike = model & nodes & ~alone
+        if alike:
+            yield (alike & -alike).bit_length() - 1, alike
+
+
+def most_on_node(node: Node, healthy: int, others: ForeignUsage | None, wishes: NodeRequirements) -> int:
+    """Whole replicas only, on one NUMA node if it wants that; of a CPU-only job their number."""
+    if node.gpu_memory_mib < wishes.share_mib:
+        return 0
+    most = healthy.bit_count() if wishes.gpus_per_replica else ROOMY
+    if wishes.single_numa and node.numa and wishes.gpus_per_replica:
+        most = max(Counter(node.numa[gpu] for gpu in bits(healthy)).values(), default=0)
+    if wishes.cpus_milli_per_gpu and node.cpus_milli:
+        left_milli = node.cpus_milli - (others.cpus_milli if others else 0)
+        most = min(most, max(left_milli, 0) // wishes.cpus_milli_per_gpu)
+    if wishes.memory_mib_per_gpu and node.memory_mib:
+        left_mib = node.memory_mib - (others.memory_mib if others else 0)
+        most = min(most, max(left_mib, 0) // wishes.memory_mib_per_gpu)
+    return most - most % (wishes.gpus_per_replica or 1)

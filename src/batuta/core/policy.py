@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, cast, runtime_checkable
 
-from batuta.core.arrays import IntArray
-from batuta.core.partitions import Partitions
+from batuta.core.arrays import IntArray, Partitions
 from batuta.core.view import Choice, PoolView, TypedView
 
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.core.curve import Curves
+from batuta.core.curve import Curves, LegalSizes
 from batuta.core.job import JobId
 from batuta.core.phases import SharedOutlook
-from batuta.core.sizes import LegalSizes
 
 
 @dataclass(frozen=True, slots=True)

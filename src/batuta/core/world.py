@@ -10,11 +10,10 @@ import numpy as np
 
 from batuta.core.arrays import bits
 from batuta.core.cluster import Placement
-from batuta.core.feasible_capacity import NodeRequirements, most_gpus, most_on_node, wishes_of
 from batuta.core.job import Job, JobId, JobState, Progress
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import Layout
-from batuta.core.node_table import NO_TYPE, NodeTable
+from batuta.core.node_table import NO_TYPE, NodeRequirements, NodeTable, most_gpus, most_on_node, wishes_of
 from batuta.core.quota import Flavors, Quota, effective_quota
 from batuta.core.reason import Evidence, Reason
 from batuta.core.trial import TrialMeasurement

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray, frozen
-from batuta.core.curve import Curves
+from batuta.core.curve import Curves, LegalSizes
+from batuta.core.eligibility import held
 from batuta.core.job import JobId
 from batuta.core.job_table import JobTable
 from batuta.core.phases import SharedOutlook, shared_outlooks
-from batuta.core.resize_limits import held
-from batuta.core.sizes import LegalSizes
 from batuta.core.view import PoolView
 from batuta.core.world import World
 

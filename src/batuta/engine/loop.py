@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from batuta.core.decide import SchedulerProfile, decide
+from batuta.core.eligibility import next_release_s
 from batuta.core.event import (
     Event,
     GpusUsed,
@@ -21,7 +22,6 @@ from batuta.core.event import (
 )
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
-from batuta.core.suspension import next_release_s
 from batuta.core.utilisation import next_idle_s
 from batuta.core.world import World
 from batuta.engine.journal import JournaledWorld

@@ -1,11 +1,13 @@
-"""The answer of a placer while it is being made, and why a job could not be placed."""
+"""The answer of a placer while it is being made, and which nodes a job with whole GPUs gets in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from batuta.core.arrays import bits
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId, Spread
 from batuta.core.node_table import NodeTable
@@ -13,8 +15,7 @@ from batuta.core.placer import EVERYWHERE, Failure, Move, Placed, Target
 from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
 from batuta.core.world import World, speed_at
-from batuta.placement.cluster_state import ClusterState
-from batuta.placement.packing import most
+from batuta.placement.cluster_state import ClusterState, Part, RackProfiles, choose_gpus, crossings
 from batuta.placement.utilisation import BUSIEST
 
 
@@ -129,3 +130,198 @@ def why(room: ClusterState, job: Job, needs: int, gpu_type: int, held: int = 0) 
     if topology.single_numa or (topology.required and topology.within is not Spread.ANY):
         return Failure(Reason.TOPOLOGY_UNMET, (("needs", needs), ("best", best)))
     return Failure(Reason.FRAGMENTED, (("needs", extra), ("free", free)))
+
+
+# ------------------------------------ packing: one node if possible, else few and close together; the fullest
+
+
+NOWHERE = -1
+SNUG_TRIES = 8
+"""How many equally full nodes are compared for the one where the job stays within an NVLink group."""
+COMPARED = 16
+"""How many equally full nodes are compared for the one where the fewest GPUs are stranded."""
+PROFILES_KEPT = 64
+"""For how many sets of nodes it is remembered how full the racks are."""
+
+
+def pack(room: ClusterState, job: Job, gpus: int, nodes: int, home: Sequence[int] = ()) -> list[Part] | None:
+    """Chooses nodes for a job, `home` in this order before others that are as good. None: no room."""
+    for i in home:
+        if nodes >> i & 1 and room.capacity(i, job) >= gpus:
+            return [(i, gpus)]
+    i = fullest(room, job, gpus, nodes)
+    if i >= 0:
+        return [(i, gpus)]
+    within, required = job.topology.within, job.topology.required
+    if required and within is Spread.NODE:
+        return None
+    if len(room.table.by_rack) < 2:
+        return few_nodes(room, job, gpus, nodes, home)
+    if at_best(room, job, nodes) < gpus:
+        # On a busy cluster this is the usual answer, and no rack has to be looked at.
+        return None
+    for rack in racks_by_fit(room, job, gpus, nodes):
+        parts = few_nodes(room, job, gpus, nodes & rack, home)
+        if parts is not None:
+            return parts
+    if required and within is Spread.RACK:
+        return None
+    return few_nodes(room, job, gpus, nodes, home, widest_rack(room, job, nodes))
+
+
+def fullest(room: ClusterState, job: Job, gpus: int, nodes: int) -> int:
+    """The fullest node on which the whole job fits; NOWHERE without one.
+
+    Among equally full ones the one where it strands the fewest GPUs, then the really least used, then the
+    lowest number.
+    """
+    if room.levels(job) is room.layout.buckets:
+        for k in range(gpus, len(room.layout.buckets)):
+            if fit := room.layout.buckets[k] & nodes:
+                first = next(room.calm_first(fit, gpus))
+                return (
+                    _snuggest(room, gpus, fit, first)
+                    if gpus > 1 and room.table.nodes[first].nvlink
+                    else first
+                )
+        return NOWHERE
+    for k in range(gpus, len(room.layout.buckets)):
+        if found := fitting_at(room, job, gpus, nodes, k):
+            return found[0] if len(found) == 1 else room.stranding.least(found, gpus, job)
+    return NOWHERE
+
+
+def fitting_at(room: ClusterState, job: Job, gpus: int, nodes: int, k: int) -> list[int]:
+    """The first few nodes of level `k` on which the whole job fits, with what it wants beside its GPUs."""
+    levels, found = room.levels(job), list[int]()
+    fit = levels[k] & nodes
+    for i in room.calm_first(fit, gpus) if fit else ():
+        low, capacity = 1 << i, room.capacity(i, job)
+        if capacity < k and levels is not room.layout.buckets:
+            levels[k] ^= low
+            levels[capacity] |= low
+        if capacity >= gpus:
+            found.append(i)
+            if len(found) == COMPARED:
+                break
+    return found
+
+
+def _snuggest(room: ClusterState, gpus: int, fit: int, first: int) -> int:
+    """Of some equally full nodes the first one with the fewest NVLink groups for the job."""
+    best, fewest = first, len(room.layout.buckets)
+    for tries, i in enumerate(room.calm_first(fit, gpus)):
+        if tries == SNUG_TRIES or fewest == 1:
+            break
+        node = room.table.nodes[i]
+        chosen = choose_gpus(node.nvlink, node.numa, room.layout.free[i], gpus)
+        groups = crossings(node.nvlink, chosen.mask) if node.nvlink else 1
+        if groups < fewest:
+            best, fewest = i, groups
+    return best
+
+
+def few_nodes(
+    room: ClusterState, job: Job, gpus: int, nodes: int, home: Sequence[int] = (), near: int = 0
+) -> list[Part] | None:
+    """As few nodes as possible: the emptiest ones whole, then the fullest one that has room for the rest.
+
+    Among nodes that are as good, `home` goes first, then those `near`, then those in racks that it is in.
+    """
+    shared, step = room.levels(job), job.gpus_per_replica
+    exact = shared is room.layout.buckets
+    if at_best(room, job, nodes) < gpus:
+        return None
+    levels = [level & nodes for level in shared]
+    by_rack, rack_of = room.table.by_rack, room.table.rack_of
+    several = len(by_rack) > 1
+    parts: list[Part] = []
+    left, top = gpus, len(levels) - 1
+    while left:
+        rest = [(k, left) for k in range(left, top + 1) if levels[k]]
+        while top and not levels[top]:
+            top -= 1
+        whole = top - top % step
+        if not whole:
+            return None
+        k, count = rest[0] if rest else (top, whole)
+        i = next((i for i in home if levels[k] >> i & 1), NOWHERE)
+        if i < 0:
+            i = next(room.calm_first(levels[k] & near or levels[k], count))
+        low = 1 << i
+        levels[k] ^= low
+        if not exact and (capacity := room.capacity(i, job)) < k:
+            # It has GPUs, but not what the job wants beside them: it comes up again at its true level.
+            levels[capacity] |= low
+            if shared[k] & low:
+                shared[k] ^= low
+                shared[capacity] |= low
+            continue
+        parts.append((i, count))
+        left -= count
+        if several:
+            near |= by_rack[rack_of[i]]
+    return parts
+
+
+def at_best(room: ClusterState, job: Job, nodes: int) -> int:
+    """The most GPUs that these nodes could have for a job, if none of them lacks anything beside GPUs."""
+    free, step = 0, job.gpus_per_replica
+    for k, level in enumerate(room.levels(job)):
+        if k >= step and (here := level & nodes):
+            free += (k - k % step) * here.bit_count()
+    return free
+
+
+def racks_by_fit(room: ClusterState, job: Job, gpus: int, nodes: int) -> Iterator[int]:
+    """The racks that could hold the whole job, as sets of nodes: fewest nodes first, then the fullest."""
+    profiles = room.racks.get(nodes)
+    if profiles is None:
+        if len(room.racks) >= PROFILES_KEPT:
+            room.racks.clear()
+        profiles = room.racks[nodes] = RackProfiles(room.table, nodes)
+    return profiles.by_fit(room.levels(job), gpus, job.gpus_per_replica)
+
+
+def widest_rack(room: ClusterState, job: Job, nodes: int) -> int:
+    """The rack with the most room for a job that fits in none."""
+    racks, levels, step = room.table.by_rack.values(), room.levels(job), job.gpus_per_replica
+    if levels is not room.layout.buckets:
+        return max(racks, key=lambda rack: most(room, job, nodes & rack, Spread.ANY))
+    sizes = [(k - k % step, here) for k, level in enumerate(levels) if k >= step and (here := level & nodes)]
+    return max(racks, key=lambda rack: sum([whole * (here & rack).bit_count() for whole, here in sizes]))
+
+
+def most(room: ClusterState, job: Job, nodes: int, within: Spread | None = None) -> int:
+    """The most GPUs that the job could have on these nodes, by what it requires of their closeness."""
+    if within is None:
+        within = job.topology.within if job.topology.required else Spread.ANY
+    if within is Spread.RACK:
+        racks = room.table.by_rack.values()
+        return max((most(room, job, nodes & rack, Spread.ANY) for rack in racks), default=0)
+    levels, step = room.levels(job), job.gpus_per_replica
+    if levels is room.layout.buckets:
+        sizes = [(k - k % step, (level & nodes).bit_count()) for k, level in enumerate(levels)]
+        if within is Spread.NODE:
+            return max((size for size, count in sizes if count), default=0)
+        return sum(size * count for size, count in sizes)
+    capacities = [room.capacity(i, job) for i in bits(nodes & ~levels[0])]
+    return max(capacities, default=0) if within is Spread.NODE else sum(capacities)
+
+
+def legal_floor(job: Job, gpus: int) -> int:
+    """The largest legal size that is at most `gpus`; 0 without one."""
+    if gpus < job.min:
+        return 0
+    if job.sizes is not None:
+        return job.sizes[bisect_right(job.sizes, gpus) - 1]
+    return job.min + (min(gpus, job.max) - job.min) // job.gpus_per_replica * job.gpus_per_replica
+
+
+def legal_above(job: Job, gpus: int) -> int:
+    """The next legal size above `gpus`; `gpus` itself when there is none."""
+    if job.sizes is not None:
+        above = bisect_right(job.sizes, gpus)
+        return job.sizes[above] if above < len(job.sizes) else gpus
+    size = max(job.min, legal_floor(job, gpus) + job.gpus_per_replica)
+    return size if size <= job.max else gpus

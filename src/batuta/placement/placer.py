@@ -11,11 +11,17 @@ from batuta.core.job_table import JobTable, Phase
 from batuta.core.placer import EVERYWHERE, Placed, Target
 from batuta.core.weigh import Costs
 from batuta.core.world import World
-from batuta.placement.attempt import PlacementAttempt, PlacerOptions, why
+from batuta.placement.attempt import (
+    PlacementAttempt,
+    PlacerOptions,
+    legal_above,
+    legal_floor,
+    most,
+    pack,
+    why,
+)
 from batuta.placement.cluster_state import ClusterState
-from batuta.placement.defragmentation import make_room
-from batuta.placement.migration import consolidate
-from batuta.placement.packing import legal_above, legal_floor, most, pack
+from batuta.placement.defragmentation import consolidate, make_room
 from batuta.placement.resizing import (
     begins_with,
     enlarge,

@@ -8,9 +8,8 @@ from batuta.core.arrays import mask_of
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Spread
 from batuta.core.node_table import NodeTable
-from batuta.placement.attempt import PlacementAttempt
+from batuta.placement.attempt import PlacementAttempt, fullest, most, pack
 from batuta.placement.cluster_state import ClusterState, Part, choose_gpus
-from batuta.placement.packing import fullest, most, pack
 
 NO_GPUS = Placement(())
 """What a job holds that has not started."""

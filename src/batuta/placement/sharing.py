@@ -13,8 +13,8 @@ from batuta.core.arrays import bits
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.layout import EMPTY_CARD, Card, Layout
+from batuta.placement.attempt import COMPARED, fitting_at, fullest
 from batuta.placement.cluster_state import ClusterState
-from batuta.placement.packing import COMPARED, fitting_at, fullest
 
 WHOLE = 100
 """Percent of a card."""

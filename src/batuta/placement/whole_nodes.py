@@ -13,15 +13,15 @@ from heapq import heappop, heappush
 
 from batuta.core.arrays import bits
 from batuta.core.cluster import Placement, Span
+from batuta.core.eligibility import in_motion_or_left_alone
 from batuta.core.job import ANYWHERE, NO_RESTART_S, Job, JobId
 from batuta.core.placer import EVERYWHERE, Move, Placed, Target
 from batuta.core.reason import Evidence, Reason
-from batuta.core.suspension import in_motion_or_left_alone
 from batuta.core.weigh import Costs
 from batuta.core.world import World
 from batuta.placement.attempt import PlacerOptions
 from batuta.placement.cluster_state import ClusterState
-from batuta.placement.migration import evidence_of
+from batuta.placement.defragmentation import evidence_of
 from batuta.placement.placer import TopologyPlacer
 
 Part = tuple[int, int]

@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from batuta.core.arrays import IntArray
-from batuta.core.partitions import Partitions
+from batuta.core.arrays import IntArray, Partitions
 from batuta.core.policy import PolicyTraits
 from batuta.core.view import PoolView
 from batuta.policies.growth import admit_in_parts, grow_in_parts, grow_in_rounds

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.core.partitions import Partitions
-from batuta.core.sizes import NO_SET, LegalSizes
+from batuta.core.arrays import BoolArray, FloatArray, IntArray, Partitions
+from batuta.core.curve import NO_SET, LegalSizes
 from batuta.core.view import PoolView
 from batuta.policies.order import admit_in_order
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.core.sizes import NO_SET, node_sizes
+from batuta.core.curve import NO_SET, node_sizes
 from batuta.core.view import PoolView
 
 USUAL_NODE = 8

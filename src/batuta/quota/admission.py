@@ -15,7 +15,7 @@ import numpy as np
 from batuta.core.admission import NOBODY, Admitted, Budget
 from batuta.core.allocate import assign_types
 from batuta.core.arrays import IntArray
-from batuta.core.feasible_capacity import NodeRequirements, within_reach
+from batuta.core.node_table import NodeRequirements, within_reach
 from batuta.core.quota import DEFAULT_QUEUE, Flavors, rest_of
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World

@@ -9,9 +9,8 @@ import numpy as np
 
 from batuta.core.arrays import IntArray, mask_of
 from batuta.core.cluster import tolerates
-from batuta.core.feasible_capacity import NodeRequirements, most_gpus, wishes_of
 from batuta.core.job import Job
-from batuta.core.node_table import TYPE_LABEL
+from batuta.core.node_table import TYPE_LABEL, NodeRequirements, most_gpus, wishes_of
 from batuta.core.quota import REST_LABEL, Cell, ClusterQueue, Flavor, Flavors, Taint, Toleration, counts_gpus
 from batuta.core.world import World
 from batuta.quota.claim import PodSet, Way

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.core.suspension import in_motion_or_left_alone, withheld
+from batuta.core.eligibility import in_motion_or_left_alone, withheld
 from batuta.core.world import World
 from batuta.quota.doors import Door
 from batuta.quota.loss import predicted_ends_s

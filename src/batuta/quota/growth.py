@@ -12,9 +12,9 @@ import numpy as np
 
 from batuta.core.admission import Budget
 from batuta.core.arrays import IntArray
+from batuta.core.eligibility import unsaved_rows
 from batuta.core.job import Job
 from batuta.core.quota import MILLI, Cell, Flavors, counts_gpus
-from batuta.core.resize_limits import unsaved_rows
 from batuta.core.world import World
 from batuta.quota.demand import PODS, demand
 from batuta.quota.ledger import Ledger

@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.core.partitions import Partitions
+from batuta.core.arrays import BoolArray, FloatArray, IntArray, Partitions
 from batuta.core.quota import MILLI
 from batuta.quota.plain_quota import PlainQuota
 from batuta.quota.plain_rows import PlainRows, Running

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from batuta.core.admission import Budget
-from batuta.core.arrays import IntArray
-from batuta.core.partitions import Partitions
+from batuta.core.arrays import IntArray, Partitions
 from batuta.core.quota import MILLI
 from batuta.core.world import World
 from batuta.quota.growth import Growers, grow

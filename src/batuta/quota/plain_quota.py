@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from batuta.core.arrays import BoolArray, IntArray
-from batuta.core.partitions import Partitions
+from batuta.core.arrays import BoolArray, IntArray, Partitions
 from batuta.core.quota import ClusterQueue, Flavors, Quota, Reclaim, Strategy, Within, counts_gpus
 from batuta.quota.tree import Node, Tree
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from batuta.core.arrays import BoolArray, IntArray
+from batuta.core.eligibility import in_motion_or_left_alone, withheld
 from batuta.core.quota import ClusterQueue, Flavors, Strategy, Within
-from batuta.core.suspension import in_motion_or_left_alone, withheld
 from batuta.core.world import World
 from batuta.quota.asks import Ask, Asks
 from batuta.quota.doors import Door, doors_of

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from batuta.core.arrays import frozen
-from batuta.core.curve import CurvePool, Curves, SpeedCurve
+from batuta.core.curve import CurvePool, Curves, LegalSizes, SizeSetPool, SpeedCurve
 from batuta.core.job import JobId
-from batuta.core.sizes import LegalSizes, SizeSetPool
 from batuta.core.view import PoolView
 from batuta.spec.json_reader import JsonObject, JsonPath, JsonProblems, is_number
 from batuta.spec.problem import InputError

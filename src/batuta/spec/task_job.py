@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from batuta.core.cluster import Node, tolerates
 from batuta.core.curve import SpeedCurve, linear_curve, power_curve
-from batuta.core.feasible_capacity import ROOMY
 from batuta.core.job import ANY_TYPE, Job, Share, Spread
+from batuta.core.node_table import ROOMY
 from batuta.spec.problem import InputError, Problem, did_you_mean
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint

@@ -20,10 +20,10 @@ import numpy as np
 
 from batuta.core.cluster import Node, Placement
 from batuta.core.curve import CurvePool, SpeedCurve
-from batuta.core.feasible_capacity import NodeRequirements
 from batuta.core.job import Job, JobId, Progress
 from batuta.core.job_table import JobTable
 from batuta.core.layout import Card, Layout
+from batuta.core.node_table import NodeRequirements
 from batuta.core.quota import Flavors, Quota
 from batuta.core.trial import TrialMeasurement
 from batuta.core.utilisation import Idle, Usage

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from batuta.core.cluster import Node
-from batuta.core.curve import Curves
-from batuta.core.sizes import LegalSizes
+from batuta.core.curve import Curves, LegalSizes
 from batuta.core.view import PoolView
 from batuta.core.world import World
 from batuta.core.world_view import part_of, pool_view

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from batuta.core.partitions import Partitions
+from batuta.core.arrays import Partitions
 
 PARTS = Partitions(np.array([2, 0, 3]), np.array([7, 8, 9]))
 VALUES = np.array([1, 2, 3, 4, 5])

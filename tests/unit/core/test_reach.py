@@ -8,8 +8,8 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
-from batuta.core.feasible_capacity import most_gpus, wishes_of, within_reach
 from batuta.core.job import Share, Spread, Topology
+from batuta.core.node_table import most_gpus, wishes_of, within_reach
 from batuta.core.world import World
 from tests.support.worlds import make_job, make_world
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.core.sizes import LegalSizes, SizeSetPool
+from batuta.core.curve import LegalSizes, SizeSetPool
 
 
 @dataclass(frozen=True)

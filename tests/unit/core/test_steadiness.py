@@ -4,10 +4,10 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.curve import SpeedCurve
 from batuta.core.decide import decide
+from batuta.core.eligibility import MOST_CHANGES_AN_HOUR, SETTLES_S
 from batuta.core.job import JobState
 from batuta.core.plan import Command, Resize, Start
 from batuta.core.reason import Reason
-from batuta.core.resize_limits import MOST_CHANGES_AN_HOUR, SETTLES_S
 from batuta.core.world import World
 from batuta.engine.profile import profile_for
 from tests.support.worlds import NOW_S, at, carry_out, make_job, make_nodes, make_world

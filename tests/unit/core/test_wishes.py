@@ -5,11 +5,11 @@ import pytest
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.decide import decide
+from batuta.core.eligibility import next_release_s
 from batuta.core.job import DesiredState, JobState
 from batuta.core.job_table import Phase
 from batuta.core.plan import Preempt, Start, Stop
 from batuta.core.reason import Reason
-from batuta.core.suspension import next_release_s
 from batuta.core.world import World
 from tests.support.fixed_policy import rules_that_give
 from tests.support.invariants import check_invariants, check_plan

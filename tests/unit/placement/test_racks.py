@@ -4,8 +4,8 @@ from random import Random
 
 from batuta.core.cluster import Node
 from batuta.core.layout import Layout
+from batuta.placement.attempt import PROFILES_KEPT, racks_by_fit
 from batuta.placement.cluster_state import ClusterState
-from batuta.placement.packing import PROFILES_KEPT, racks_by_fit
 from tests.support.worlds import make_job, make_world
 
 

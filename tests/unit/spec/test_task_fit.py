@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core.cluster import Node
-from batuta.core.feasible_capacity import most_gpus, wishes_of
 from batuta.core.job import Job, Share, Spread, Topology
+from batuta.core.node_table import most_gpus, wishes_of
 from batuta.spec.task_job import check_fits
 from tests.support.worlds import make_world
 

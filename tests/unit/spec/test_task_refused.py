@@ -108,7 +108,10 @@ def test_a_bad_command_line_is_refused_too(overrides, said):
         ),
         ("- run: x", "1:1: a task must be a mapping, found a list"),
         ("run", "1:1: a task must be a mapping, found 'run'"),
-        ("run: x\n---\nrun: y", "2:1: holds more than one document (one file is one task: launch those of a pipeline one by one)"),
+        (
+            "run: x\n---\nrun: y",
+            "2:1: holds more than one document (one file is one task: launch those of a pipeline one by one)",
+        ),
         ("run: x\nenvs:\n\tA: 1", "3:1: is not YAML: a tab (indent with spaces)"),
         ("run: [", "2:1: is not YAML: did not find expected node content"),
         ("", "t.yaml: is empty"),

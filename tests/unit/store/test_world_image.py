@@ -1,13 +1,12 @@
 import pytest
 
 from batuta.core.apply import apply
-from batuta.core.curve import CurvePool
+from batuta.core.curve import CurvePool, SizeSetPool
 from batuta.core.decide import decide
 from batuta.core.event import JobSubmitted, NodeAdded
 from batuta.core.job_table import JobTable
 from batuta.core.layout import Layout
 from batuta.core.node_table import NodeTable
-from batuta.core.sizes import SizeSetPool
 from batuta.core.world import World
 from batuta.store.codec import pack_arrays, unpack_arrays
 from batuta.store.errors import CodecError

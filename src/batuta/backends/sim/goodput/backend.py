@@ -24,10 +24,9 @@ from batuta.backends.sim.goodput.model import Exploration
 from batuta.backends.sim.workload import SimJob
 from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName, Placement
-from batuta.core.curve import SpeedCurve
+from batuta.core.curve import SpeedCurve, node_sizes
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.plan import Command, Preempt, Stop
-from batuta.core.sizes import node_sizes
 from batuta.spec.problem import InputError, Problem, did_you_mean
 
 

@@ -1,4 +1,7 @@
-"""Which running jobs keep their size: those without a checkpoint, and those that changed a moment ago.
+"""Which jobs may not run now, and which running jobs keep their size.
+
+A job that is parked, cancelled, evicted or backing off does not run, whatever quota and policy say. A running
+job keeps its size while no checkpoint of it was seen, or when it changed a moment ago.
 
 A restart of a job of which no checkpoint was seen loses its work. While such a job runs, the policy is not
 asked about it: it does not grow, and gives nothing to a job that grows. An elastic one is restarted with
@@ -16,13 +19,17 @@ again, or until it has settled; only a job that waits and would fit at its `min`
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from batuta.core import event as ev
+from batuta.core.admission import Admitted
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
+from batuta.core.job import DesiredState
+from batuta.core.job_events import why_tried
 from batuta.core.job_table import CHANGES_AT_ONCE, JobTable, Phase
-from batuta.core.reason import Evidence
+from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
 
 
@@ -174,3 +181,79 @@ def why_held(world: World, row: int, now_s: float) -> Evidence:
         ("changes_left", math.floor(float(changes_left(jobs, now_s)[row]))),
         ("most", MOST_CHANGES_AN_HOUR),
     )
+
+
+# ---------------------------------------------------------------------------------- jobs that may not run now
+
+
+_REASONS = {
+    DesiredState.PARK: Reason.PARKED,
+    DesiredState.CANCEL: Reason.CANCELLING,
+    DesiredState.EVICT: Reason.EVICTED,
+}
+
+
+def suspend(world: World, now_s: float, admitted: Admitted) -> Admitted:
+    """The same with a cap of 0 for the jobs that shall not run now, and the reason why."""
+    jobs = world.jobs
+    if not jobs.held_back:
+        return admitted
+    cap = (jobs.max if admitted.cap is None else admitted.cap).copy()
+    refused = dict(admitted.refused or {})
+    has, wish = jobs.held, jobs.wish
+    for row in np.flatnonzero(withheld(jobs, now_s)).tolist():
+        # Who runs and backs off from a resize keeps what it has, if it may have as much.
+        most = has[row] if wish[row] == DesiredState.RUN else 0
+        if most <= cap[row]:
+            cap[row] = most
+            refused[row] = why_withheld(world, row, now_s)
+    return replace(admitted, cap=cap, refused=refused)
+
+
+def withheld(jobs: JobTable, now_s: float) -> BoolArray:
+    """The jobs that shall not run now."""
+    found: BoolArray = (jobs.wish != DesiredState.RUN) | (jobs.not_before_s > now_s)
+    return found
+
+
+def left_alone(jobs: JobTable, now_s: float) -> BoolArray:
+    """The jobs that were found on their way, or without all their GPUs, and keep what they have for a while.
+
+    The backend has just tried to do better, in vain.
+    """
+    phase, later = jobs.phase, jobs.not_before_s > now_s
+    found: BoolArray = (jobs.wish == DesiredState.RUN) & later & (jobs.held > 0) & (phase != Phase.RUNNING)
+    return found
+
+
+def in_motion_or_left_alone(jobs: JobTable, now_s: float) -> BoolArray | None:
+    """The jobs that are not to be changed now; None when there are none."""
+    moving = jobs.in_motion()
+    if not jobs.held_back:
+        return moving
+    alone = left_alone(jobs, now_s)
+    return alone if moving is None else moving | alone
+
+
+def why_withheld(world: World, row: int, now_s: float) -> tuple[Reason, Evidence]:
+    jobs = world.jobs
+    known = world.idle.get(jobs.ids[row])
+    if known is not None and known.parked:
+        return Reason.PARKED_IDLE, known.parked
+    if jobs.wish_of(row) is DesiredState.TRY:
+        return why_tried(world, row)
+    reason = _REASONS.get(jobs.wish_of(row))
+    if reason is not None:
+        return reason, ()
+    reason = Reason.RESIZE_BACKOFF if jobs.held[row] else Reason.RESTART_BACKOFF
+    return reason, (("wait_s", float(jobs.not_before_s[row]) - now_s),)
+
+
+def next_release_s(world: World, now_s: float) -> float:
+    """When the first job that backs off may run again, or nodes be asked again; infinite without one."""
+    first_s = min((avoided.until_s for avoided in world.avoided.values()), default=math.inf)
+    if not world.jobs.held_back:
+        return first_s
+    times = world.jobs.not_before_s
+    later = times[times > now_s]
+    return min(first_s, float(later.min())) if later.size else first_s
