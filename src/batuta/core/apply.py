@@ -13,7 +13,7 @@ from batuta.core import event as ev
 from batuta.core import job_events, node_events
 from batuta.core.cluster import Span
 from batuta.core.eligibility import CHANGES_DEMAND, note_change
-from batuta.core.holdings import occupy, release
+from batuta.core.holdings import begin_to_leave, occupy, release
 from batuta.core.job import DesiredState
 from batuta.core.job_events import note_held_up, note_trial
 from batuta.core.job_table import Phase
@@ -40,6 +40,7 @@ def apply_plan(world: World, event: ev.Planned) -> None:
     taking: list[tuple[int, Start | Resize | Migrate, set[Span]]] = []
     for command in plan.commands:
         row = jobs.row(command.job)
+        begin_to_leave(world, row, None if isinstance(command, Preempt | Stop) else command.placement)
         if isinstance(command, Preempt | Stop):
             release(world, row, now_s)
             if isinstance(command, Stop):
@@ -128,7 +129,7 @@ def _policy_set(world: World, event: ev.PolicySet) -> None:
     world.policy = event.policy
 
 
-def _time_passed(world: World, event: ev.TimePassed | ev.TransitionTimed | ev.HealthChanged) -> None:
+def _time_passed(world: World, event: ev.TimePassed | ev.HealthChanged) -> None:
     """Only the clock moves, which `apply` does for every event."""
 
 
@@ -139,7 +140,6 @@ _HANDLERS: dict[type, Callable[..., None]] = {
     ev.QuotaSet: _quota_set,
     ev.PolicySet: _policy_set,
     ev.JobHeldUp: note_held_up,
-    ev.TransitionTimed: _time_passed,
     ev.HealthChanged: _time_passed,
     ev.TrialMeasured: note_trial,
     ev.TimePassed: _time_passed,

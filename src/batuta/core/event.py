@@ -164,7 +164,7 @@ class JobHeldUp:
 
 @dataclass(frozen=True, slots=True)
 class TransitionTimed:
-    """How long the steps of a start, resize, migration or preemption took. The World does not care."""
+    """How long the steps of a start, resize, migration or preemption took: it is over."""
 
     time_s: float
     job: JobId

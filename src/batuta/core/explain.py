@@ -6,10 +6,13 @@ import numpy as np
 
 from batuta.core.admission import Admitted
 from batuta.core.allocate import Allocation
-from batuta.core.arrays import IntArray
+from batuta.core.arrays import IntArray, mask_of
+from batuta.core.cluster import Placement
 from batuta.core.cpu_only import explain_cpu_only
 from batuta.core.eligibility import held, unsaved_rows, why_held
+from batuta.core.holdings import masks_of, without
 from batuta.core.job import Spread
+from batuta.core.job_table import Phase
 from batuta.core.node_table import Reach
 from batuta.core.placer import Placed
 from batuta.core.plan import Decisions
@@ -64,6 +67,7 @@ def explain(
     if jobs.unsaved:
         kept = unsaved_rows(jobs, admitted.cap)
         special.update((row, (Reason.KEEPS_SIZE, ())) for row in kept[gpus[kept] < high[kept]].tolist())
+    special |= _waiting_for_release(world, changes)
     special.update(
         (row, why) for row, why in admitted.idle.items() if gpus[row] or why[0] is Reason.PARKED_IDLE
     )
@@ -82,6 +86,34 @@ def explain(
         free=tuple(layout.free_gpus(own & layout.usable) for own in world.nodes.by_type),
         special=special,
     )
+
+
+def _waiting_for_release(world: World, changes: Changes) -> dict[int, tuple[Reason, Evidence]]:
+    """Why jobs that start do not run yet: other jobs, which make room for them, are still on their GPUs."""
+    jobs = world.jobs
+    left = [masks_of(placement) for placement in world.leaving.values()]
+    starts: dict[int, Placement] = {}
+    for row, after in changes.after.items():
+        before, job = jobs.placements[row], jobs.jobs[row]
+        if before is None and after is not None:
+            starts[row] = after
+        elif before is not None and not job.cpu_only and job.share is None:
+            left.append(masks_of(before if after is None else without(before, masks_of(after))))
+    if not left:
+        return {}
+    for row in np.flatnonzero(jobs.phase == Phase.STARTING).tolist():
+        placement = jobs.placements[row]
+        if placement is not None and row not in changes.after:
+            starts[row] = placement
+    busy: dict[str, int] = {}
+    for masks in left:
+        for node, mask in masks.items():
+            busy[node] = busy.get(node, 0) | mask
+    return {
+        row: (Reason.WAITING_FOR_RELEASE, ())
+        for row, placement in starts.items()
+        if any(mask_of(gpus) & busy.get(node, 0) for node, gpus in placement.spans)
+    }
 
 
 def _beyond_reach(

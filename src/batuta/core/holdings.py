@@ -43,6 +43,46 @@ def release(world: World, row: int, now_s: float) -> None:
         jobs.hold_back(row, DesiredState.RUN)
 
 
+def begin_to_leave(world: World, row: int, after: Placement | None) -> None:
+    """Notes which GPUs a job is told to leave: all, or those that are not among the ones it has `after`.
+
+    They are free for others at once, and until the job has saved its work it is still on them.
+    """
+    jobs = world.jobs
+    held, job = jobs.placements[row], jobs.jobs[row]
+    if held is None or job.cpu_only or job.share is not None:
+        return
+    before = world.leaving.get(job.id)
+    left = held if before is None else Placement((*before.spans, *held.spans))
+    if after is not None:
+        left = without(left, masks_of(after))
+    if left.spans:
+        world.leaving[job.id] = left
+
+
+def has_left(world: World, row: int) -> None:
+    """Notes that a job runs: it has left other GPUs, and other jobs have left those that it is on."""
+    jobs = world.jobs
+    world.leaving.pop(jobs.ids[row], None)
+    placement = jobs.placements[row]
+    if world.leaving and placement is not None and jobs.jobs[row].share is None:
+        own = masks_of(placement)
+        for job, leaving in list(world.leaving.items()):
+            left = without(leaving, own)
+            if not left.spans:
+                del world.leaving[job]
+            elif left is not leaving:
+                world.leaving[job] = left
+
+
+def masks_of(placement: Placement) -> dict[NodeName, int]:
+    """The GPUs of a placement as a set for each node."""
+    found: dict[NodeName, int] = {}
+    for node, gpus in placement.spans:
+        found[node] = found.get(node, 0) | mask_of(gpus)
+    return found
+
+
 def lose_node(world: World, row: int, node: NodeName, now_s: float) -> None:
     """Takes from a CPU-only job its replicas on a node that is lost."""
     jobs = world.jobs

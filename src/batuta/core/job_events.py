@@ -8,7 +8,7 @@ from typing import Final
 
 from batuta.core import event as ev
 from batuta.core.event import JobHeldUp, TrialMeasured
-from batuta.core.holdings import release, take_over
+from batuta.core.holdings import has_left, release, take_over
 from batuta.core.job import DesiredState, Job
 from batuta.core.job_table import JobTable, Phase
 from batuta.core.reason import Evidence, Reason
@@ -124,6 +124,8 @@ def _started(world: World, event: ev.JobStarted) -> None:
         return
     jobs.settle(row, event.time_s)
     jobs.set_phase(row, Phase.RUNNING)
+    if world.leaving:
+        has_left(world, row)
     began_anew(world, row, event.time_s)
     jobs.cells()[0][_RATE, row] = speed_at(world, jobs.jobs[row], placement)
 
@@ -159,6 +161,7 @@ def _found(world: World, event: ev.JobFound) -> None:
         return
     row = jobs.row(event.job)
     take_over(world, row, event.placement, event.time_s, event.running)
+    world.leaving.pop(event.job, None)
     began_anew(world, row, event.time_s)
     _avoid(world, event)
     if event.not_before_s > event.time_s:
@@ -175,6 +178,7 @@ def _avoid(world: World, event: ev.JobFound | ev.JobInterrupted) -> None:
 
 
 def _interrupted(world: World, event: ev.JobInterrupted) -> None:
+    world.leaving.pop(event.job, None)
     if event.job in world.jobs:
         row = world.jobs.row(event.job)
         if world.jobs.placements[row] is not None:
@@ -231,9 +235,15 @@ def _ended(world: World, event: ev.JobEnded) -> None:
         event.evidence,
     )
     world.avoided.pop(event.job, None)
+    world.leaving.pop(event.job, None)
     world.idle.pop(event.job, None)
     world.most.pop(event.job, None)
     jobs.remove(event.job)
+
+
+def _timed(world: World, event: ev.TransitionTimed) -> None:
+    """A job has left its GPUs, or runs on others."""
+    world.leaving.pop(event.job, None)
 
 
 def _forgotten(world: World, event: ev.JobForgotten) -> None:
@@ -251,6 +261,7 @@ HANDLERS: dict[type, Callable[..., None]] = {
     ev.JobInterrupted: _interrupted,
     ev.JobWished: _wished,
     ev.JobEnded: _ended,
+    ev.TransitionTimed: _timed,
     ev.JobForgotten: _forgotten,
 }
 

@@ -91,6 +91,10 @@ class Reason(Enum):
         "restarted with fewer only so that another job can start"
     )
     IN_TRANSITION = "has {gpus:.0f} GPUs and is just starting or resizing"
+    WAITING_FOR_RELEASE = (
+        "starts on {gpus:.0f} GPUs as soon as another job has left them; that job saves its work first, "
+        "within a minute unless its `grace` is longer"
+    )
     PARKED = "is parked until it is started again"
     IDLE = "holds {gpus:.0f} GPUs and has not used them for {idle_s:.0f} s"
     KEPT_SMALL = "is kept at {gpus:.0f} GPUs until it has used them for a while: it left its GPUs idle"

@@ -76,6 +76,7 @@ class World:
         "ill",
         "jobs",
         "layout",
+        "leaving",
         "loads",
         "lost",
         "most",
@@ -120,6 +121,8 @@ class World:
         """By node: what is used by others, who are no jobs of ours."""
         self.avoided: dict[JobId, ExcludedNodes] = {}
         """By job: nodes that would not have it."""
+        self.leaving: dict[JobId, Placement] = {}
+        """By job: GPUs that were taken from it and that it may still be on, as it saves its work first."""
         self.usage: dict[int, Usage] = {}
         """By node: how busy its GPUs were, as it was last told."""
         self.loads: dict[str, float] = {}
@@ -151,6 +154,7 @@ class World:
         twin.reach, twin._open_capacity = dict(self.reach), list(self._open_capacity)
         twin.most, twin.forgotten = dict(self.most), self.forgotten
         twin.usage, twin.idle, twin.loads = dict(self.usage), dict(self.idle), dict(self.loads)
+        twin.leaving = dict(self.leaving)
         twin.trials, twin.demand_generation = dict(self.trials), self.demand_generation
         return twin
 

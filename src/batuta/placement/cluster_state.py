@@ -252,6 +252,18 @@ class Stranding:
 NOTHING_ASKED = Beside(0, 0, 0)
 NOTHING_KNOWN = BusyCards({}, dict, 0.0, 0)
 NOTHING_AVOIDED: Mapping[JobId, ExcludedNodes] = {}
+
+
+def _still_used(world: World) -> dict[int, int]:
+    """By node: the GPUs that jobs were told to leave and may still be on."""
+    found: dict[int, int] = {}
+    for placement in world.leaving.values():
+        for node, gpus in placement.spans:
+            i = world.nodes.index[node]
+            found[i] = found.get(i, 0) | mask_of(gpus)
+    return found
+
+
 Part = tuple[int, int]
 """A node, and how many of its GPUs."""
 
@@ -265,6 +277,7 @@ class ClusterState:
         "_busy",
         "_calm",
         "_know",
+        "_leaving",
         "_levels",
         "_missing",
         "_stranding",
@@ -299,6 +312,8 @@ class ClusterState:
         self._stranding: Stranding | None = None
         self._know: Callable[[], BusyCards] | None = None
         """Finds out how busy GPUs really are; None where it is unknown."""
+        self._leaving: Mapping[int, int] = {}
+        """By node: GPUs that are free and that another job may still be on, for a while."""
         self._busy: BusyCards | None = None
         self._calm: LeastUtilisedNodes | None = None
         self.loads: Callable[[Job], float] = _unknown
@@ -321,6 +336,8 @@ class ClusterState:
         """A copy of what the World has, to place on for as long as it does not change."""
         room = ClusterState(world.layout.sketch(), world.missing(), world.avoided, within, world.jobs.beside)
         room.spreads = spreads
+        if world.leaving:
+            room._leaving = _still_used(world)
         if world.usage or world.loads:
             room._know = partial(BusyCards.of_world, world, busiest)
             room.loads = partial(expected_load, world)
@@ -331,7 +348,7 @@ class ClusterState:
         twin = ClusterState(self.layout.fork(), self._missing, self._avoided, self._within, self._asked)
         twin._suited, twin._widest = self._suited, self._widest
         twin._know, twin._busy = self._know, None if self._busy is None else self._busy.fork()
-        twin.loads, twin.spreads = self.loads, self.spreads
+        twin.loads, twin.spreads, twin._leaving = self.loads, self.spreads, self._leaving
         return twin
 
     @property
@@ -400,13 +417,21 @@ class ClusterState:
         return max(most - most % job.gpus_per_replica, 0)
 
     def take(self, i: int, count: int, job: Job, own: int = 0) -> Span:
-        """Gives a job GPUs of a node, chosen close together; of such that are as close the least used."""
+        """Gives a job GPUs of a node, chosen close together; of such that are as close the least used.
+
+        One that another job is still on counts as used most: the job could not start there at once.
+        """
         node, numa = self.table.nodes[i], job.topology.single_numa
         what = node.nvlink, node.numa, self.layout.free[i], count, own, numa
-        if self._know is None or i not in self.busy.nodes:
+        leaving, known = self._leaving.get(i, 0), self._know is not None and i in self.busy.nodes
+        if not (leaving or known):
             mask, gpus = choose_gpus(*what)
         else:
-            mask, gpus = calmest_gpus(*what, [round(10 * self.busy.of(i, k)) for k in range(node.gpus)])
+            used = [
+                (TENTHS + 1) * (leaving >> k & 1) + (round(TENTHS * self.busy.of(i, k)) if known else 0)
+                for k in range(node.gpus)
+            ]
+            mask, gpus = calmest_gpus(*what, used)
         self.layout.take(i, mask, job)
         return Span(node.name, gpus)
 

@@ -43,6 +43,7 @@ _FLAVORS = codec_of(dict[str, Flavors])
 _PROGRESS = codec_of(dict[str, Progress])
 _CHECKPOINTS = codec_of(dict[str, float | None])
 _USAGE, _IDLE, _LOADS = (codec_of(kind) for kind in (dict[int, Usage], dict[str, Idle], dict[str, float]))
+_LEAVING = codec_of(dict[str, Placement])
 _TRIALS = codec_of(dict[str, tuple[TrialMeasurement, ...]])
 _PLACEMENTS, _REACH = codec_of(list[Placement | None]), codec_of(dict[NodeRequirements, list[int]])
 
@@ -65,6 +66,7 @@ def encode_world(world: World) -> bytes:
         "ill": [[i, hex(mask)] for i, mask in world.ill.items()],
         "others": [[i, hex(others.gpus), *others[1:]] for i, others in world.others.items()],
         "avoided": [[job, hex(nodes), until_s] for job, (nodes, until_s) in world.avoided.items()],
+        "leaving": _write(_LEAVING, world.leaving),
         "usage": _write(_USAGE, world.usage),
         "idle": _write(_IDLE, world.idle),
         "loads": _write(_LOADS, world.loads),
@@ -136,6 +138,7 @@ def _decode_world(header: dict[str, Any], arrays: dict[str, Any]) -> World:
     world.avoided = {
         job: ExcludedNodes(_bits(nodes), until_s) for job, nodes, until_s in header.get("avoided", ())
     }
+    world.leaving = _read(_LEAVING, header.get("leaving", {}))
     world.usage = _read(_USAGE, header.get("usage", ()))
     world.idle = _read(_IDLE, header.get("idle", ()))
     world.loads = _read(_LOADS, header.get("loads", ()))

@@ -65,6 +65,11 @@ def moving() -> tuple[World, SchedulerProfile]:
     return world, rules
 
 
+def makes_room() -> tuple[World, SchedulerProfile]:
+    jobs = [make_job("other", 1, max=4), make_job("j")]
+    return make_world(make_nodes(4), {"other": "n0:0123"}, jobs), rules_that_give(other=3, j=1)
+
+
 def unsaved() -> tuple[World, SchedulerProfile]:
     job = make_job("j", 2, min=1, max=4, restartable=False)
     return make_world(make_nodes(4), {"j": "n0:01"}, [job]), rules_that_give(j=4)
@@ -341,6 +346,12 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
         "keeps its 2 GPUs: no checkpoint of it was seen, so a resize would lose its work; it is restarted "
         "with fewer only so that another job can start",
         unsaved,
+    ),
+    "its GPUs are still in use": (
+        Reason.WAITING_FOR_RELEASE,
+        "starts on 1 GPU as soon as another job has left them; that job saves its work first, within a "
+        "minute unless its `grace` is longer",
+        makes_room,
     ),
     "it is just starting": (Reason.IN_TRANSITION, "has 2 GPUs and is just starting or resizing", moving),
 }
