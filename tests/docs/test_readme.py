@@ -55,7 +55,7 @@ def test_what_it_says_about_one_machine_works_in_an_empty_folder(cli: Cli) -> No
     )
     assert done.returncode == 0, done.stderr
     # then the jobs have the sizes that it shows
-    shown = {name: sizes for name, sizes in re.findall(r"^ \d  (\w+) .*?  +(\d/\d)", LOCAL, re.MULTILINE)}
+    shown = dict(re.findall(r"^ \d  (\w+) .*?  +(\d/\d)", LOCAL, re.MULTILINE))
     assert shown == {"big": "0/6", "eval": "4/4", "resnet": "4/2"}
 
     def sizes() -> dict[str, str]:

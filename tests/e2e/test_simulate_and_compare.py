@@ -77,19 +77,8 @@ def test_the_same_command_gives_the_same_results_twice() -> None:
 def test_compare_writes_a_report_and_prints_every_policy(tmp_path: Path) -> None:
     report, jobs = tmp_path / "out.html", tmp_path / "jobs.parquet"
     done = batuta(
-        *(
-            "compare",
-            "-w",
-            "sample",
-            "-p",
-            "fifo,elastic-fifo",
-            "-p",
-            "afs-l",
-            "--seeds",
-            "2",
-            "--limit",
-            "40",
-        ),
+        *("compare", "-w", "sample", "-p", "fifo,elastic-fifo", "-p", "afs-l"),
+        *("--seeds", "2", "--limit", "40"),
         *("--report", report, "--jobs", jobs, "-o", "json"),
     )
     assert done.returncode == 0, done.stderr
