@@ -95,7 +95,8 @@ def _exceeds_quota(job: Job, queue: ClusterQueue, tree: Tree, *, has_rest: bool)
                 (node.most(tree.cell_of[Cell(one.flavor, resource)]) for one in group.flavors), default=0
             )
             if needs > most:
-                what = "GPUs" if counts_gpus(resource) else resource
+                gpus = "GPU" if needs == MILLI else "GPUs"
+                what = gpus if counts_gpus(resource) else resource
                 message = (
                     f"needs at least {needs / MILLI:g} {what}; queue {queue.name} can have {most / MILLI:g}"
                 )

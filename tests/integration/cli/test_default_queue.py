@@ -65,7 +65,7 @@ def test_given_quota_for_all_gpus_jobs_that_name_no_queue_stop_and_are_told_why(
 
     refused = clean.run("launch", "-d", "--", "sleep 1")
     assert refused.returncode == 2
-    assert "needs at least 1 GPUs; queue default can have 0" in refused.stderr
+    assert "needs at least 1 GPU; queue default can have 0" in refused.stderr
     assert "name a queue (--queue), or give default quota" in refused.stderr
     clean.wait(clean.launch("-q", "vision", "--", "sleep 300"), "RUNNING")
 
