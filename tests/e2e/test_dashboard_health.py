@@ -11,7 +11,7 @@ from batuta.api.app import login_path
 from batuta.api.dependencies import STATIC
 from batuta.core.health_record import Alert, Cordon, Record, State, Target
 from batuta.core.health_rules import Action
-from batuta.engine.health.events import HealthSeen
+from batuta.engine.health import HealthSeen
 from tests.e2e.test_dashboard_pages import CHECKS
 from tests.support.browser import DESKTOP, PHONE, any_browser, visit
 from tests.support.served_api import ServedApi, served_api

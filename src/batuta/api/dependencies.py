@@ -14,7 +14,7 @@ from batuta.api.scheduler_counters import SchedulerCounters
 from batuta.core.cluster import NodeName
 from batuta.core.decide import SchedulerProfile
 from batuta.core.job import Job, JobId
-from batuta.engine.health.events import NodeHealth, NoNodeHealth
+from batuta.engine.health import NodeHealth, NoNodeHealth
 from batuta.engine.service import Service
 from batuta.engine.shadow import Shadow
 from batuta.prediction.duration import Calibration

@@ -48,7 +48,7 @@ from batuta.core.world import World
 from batuta.engine.assembly import Assembly, AssemblyOptions
 from batuta.engine.event_buffer import EventBuffer, SteadyClock
 from batuta.engine.fence import Fence, NoFence
-from batuta.engine.health.events import HealthSeen
+from batuta.engine.health import HealthSeen
 from batuta.engine.history import History
 from batuta.engine.observers import Observer
 from batuta.engine.profile import profile_for

@@ -52,7 +52,7 @@ def test_what_is_known_of_nodes_that_are_gone_is_forgotten():
     texts, rules = Texts(), read_rules()
     memory = load_state(texts, rules, [Node("n0", 2), Node("n1", 2)])
     memory.machine.cordoned("n1", "ana", 1.0)
-    assert memory.may_restart("j", 1.0)
+    assert rules.limits.may_restart(memory.restarts, "j", 1.0)
     memory.last_note = 7
     memory.save(texts)
     again = load_state(texts, rules, [Node("n0", 4)])

@@ -28,7 +28,7 @@ from batuta.api.snapshot import WorldSnapshot
 from batuta.api.state import AppState, StateDep
 from batuta.core.health_record import State
 from batuta.engine.fence import Trouble
-from batuta.engine.health.events import HealthSeen
+from batuta.engine.health import HealthSeen
 from batuta.engine.service import Service
 from batuta.engine.shadow import ShadowReport
 from batuta.prediction.duration import Calibration

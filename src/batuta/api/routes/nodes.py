@@ -17,7 +17,7 @@ from batuta.api.state import AppState, StateDep
 from batuta.api.views import view_node, view_nodes
 from batuta.core.health_record import WHOLE_NODE, Alert, Cordon, Record, State, Target
 from batuta.core.health_rules import Action
-from batuta.engine.health.events import HealthSeen
+from batuta.engine.health import HealthSeen
 from batuta.engine.requests import RequestFn
 
 router = APIRouter(prefix="/nodes", tags=["nodes"])

@@ -55,16 +55,6 @@ class HealthState:
     found: Counter[tuple[Source, Action]] = field(default_factory=Counter)
     """Findings so far, by source and action. Not stored: counters may begin anew."""
 
-    def may_restart(self, job: JobId, now_s: float) -> bool:
-        """Return whether a job may be restarted for an error of its own once more, and count it if so."""
-        limits = self.machine.rules.limits
-        recent = [time_s for time_s in self.restarts.get(job, ()) if now_s - time_s <= limits.within_s]
-        if len(recent) >= limits.restarts:
-            return False
-        self.restarts.pop(job, None)
-        self.restarts[job] = [*recent, now_s]
-        return True
-
     def save(self, store: SettingStore) -> None:
         """Store everything in one write: a reader finds all of it, or all of the state before."""
         plain = {
@@ -136,10 +126,10 @@ class FailureAttribution:
         """
         verdict, orders = state.machine.verdict_on(finding), state.machine.found(finding)
         state.found[finding.source, verdict.action] += 1
-        is_hardware = verdict.action.takes_out
+        is_hardware, limits = verdict.action.takes_out, state.machine.rules.limits
         if is_hardware or verdict.action is Action.RESTART_JOB:
             for job in finding.jobs:
-                may = is_hardware or state.may_restart(job, finding.time_s)
+                may = is_hardware or limits.may_restart(state.restarts, job, finding.time_s)
                 self._faults[job] = JobFault(finding.time_s, verdict.reason, may)
         for order in orders:
             if isinstance(order, RestartJob):

@@ -22,9 +22,9 @@ from batuta.core.health_record import WHOLE_NODE, Alert, State, Target
 from batuta.core.health_rules import Finding, HealthRules, Source
 from batuta.core.job import JobId
 from batuta.core.world import World
+from batuta.engine import health as health_events
 from batuta.engine.fence import Fence, FencedThread
-from batuta.engine.health import events as health_events
-from batuta.engine.health.events import HealthSeen
+from batuta.engine.health import HealthSeen
 from batuta.engine.requests import RequestFn
 from batuta.gpu.health.findings import FindingSources
 from batuta.gpu.health.repair import RepairWorker

@@ -86,12 +86,10 @@ class JobEvictor:
         run = self._jobs_on_nodes.movable(order.job)
         if run is None or order.job in memory.restarts:
             return
-        record = memory.book.records.get(order.target)
-        if record is None or not record.held:  # else it is the hardware's fault, however often it happens
-            before = memory.restarted.get(order.job, [])
-            if len(before) >= memory.book.rules.limits.restarts:
-                return
-            memory.restarted[order.job] = [*before, now_s]
+        record, limits = memory.book.records.get(order.target), memory.book.rules.limits
+        is_hardware = record is not None and bool(record.held)  # whose fault it is, however often it happens
+        if not is_hardware and not limits.may_restart(memory.restarted, order.job, now_s):
+            return
         memory.hits[order.job] = Hit(now_s, order.reason)
         if pods := living_pods(run, _MOST_PODS):
             memory.restarts[order.job] = Restart(pods, now_s, order.reason)
