@@ -26,7 +26,7 @@ export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup web demo kube-up kube-down test check bench bench-kube docs fmt lock clean
+.PHONY: help setup web demo kube-up kube-down test test-fast check bench bench-kube docs fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +47,9 @@ kube-down: setup ## stop it
 
 test: setup ## run all tests (ARGS='-k world' to choose)
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+test-fast: setup ## unit, contract and property tests with few examples, for the inner loop
+	HYPOTHESIS_PROFILE=fast $(BIN)/pytest -n $(WORKERS) -m 'not slow' $(ARGS) tests/unit tests/contract tests/properties
 
 check: setup ## format, lint, types, architecture, docs
 	$(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 """What every test may rely on: Hypothesis without chance; the shared data, or one line that says so."""
 
+import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
+from tests.support.examples import FAST, FEW, PROFILE
+
 pytest_plugins = ["tests.support.outcome"]
 pytest.register_assert_rewrite("tests.contract")  # cases that several test files share
 
@@ -19,7 +22,8 @@ REPO = Path(__file__).resolve().parents[1]
 # HYPOTHESIS_PROFILE=ci for more examples, pytest --hypothesis-seed=N for other ones.
 settings.register_profile("dev", derandomize=True, deadline=None, max_examples=50)
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=200, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
+settings.register_profile(FAST, derandomize=True, deadline=None, max_examples=FEW)
+settings.load_profile(PROFILE)
 
 
 def _find_shared_data() -> Path | None:
@@ -41,6 +45,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "shared_data" in getattr(item, "fixturenames", ()):
             item.add_marker("data")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Thousands of tests stay to the end: no look for garbage has to go through them.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

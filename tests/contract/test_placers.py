@@ -19,6 +19,7 @@ from batuta.core.reason import Reason
 from batuta.core.weigh import Costs
 from batuta.core.world import World
 from batuta.placement import MostFreePlacer, PlacerOptions, TopologyPlacer, WholeNodePlacer
+from tests.support.examples import examples
 from tests.support.worlds import NOW_S, carry_out, commands_of, make_job, scaling
 
 PLACERS = {
@@ -339,7 +340,7 @@ def test_nobody_is_refused_who_fits(given: tuple[World, list[Target]]):
             assert row in placer.place(world, NOW_S, [alone], costs).failures
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(given=any_world)
 def test_placing_again_changes_nothing(given: tuple[World, list[Target]]):
     """A plan that was carried out leaves little to move: otherwise jobs would go to and fro for ever."""

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from batuta.backends.kube import objects
 from batuta.backends.kube.binder import Binder, Cluster, Group, Member, Outcome, Within, default_profile
 from batuta.backends.kube.binder.node_scores import NodeScores, NodeScoresCache
+from tests.support.examples import examples
 from tests.unit.backends.kube.binder import slow_model
 from tests.unit.backends.kube.binder.things import GPU, node, pod
 
@@ -288,4 +289,4 @@ class BinderMachine(RuleBasedStateMachine):
 
 
 TestBinder = BinderMachine.TestCase
-TestBinder.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestBinder.settings = settings(max_examples=examples(25), stateful_step_count=20, deadline=None)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from batuta.backends.kube.binder import Cluster, Need
 from batuta.backends.kube.binder.plugins.numa import Numa
+from tests.support.examples import examples
 from tests.unit.backends.kube.binder.test_numa import report, spec
 from tests.unit.backends.kube.binder.things import GPU, node, pod
 
@@ -68,7 +69,7 @@ def kubelet_admits(zones: Zones, containers: list[dict[str, int]], policy: str, 
     policy=st.sampled_from(["single-numa-node", "restricted"]),
     scope=st.sampled_from(["pod", "container"]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_the_binder_and_the_kubelet_agree(seed: int, policy: str, scope: str) -> None:
     dice = random.Random(seed)
     reports: list[Zones] = [

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from batuta.backends.kube import names
 from batuta.backends.kube.binder import Binder, Need, profile_of
 from batuta.backends.kube.binder.plugins.gpus import GpuShare
+from tests.support.examples import examples
 from tests.unit.backends.kube.binder.test_gpus import share, shared_node, utilisation
 from tests.unit.backends.kube.binder.things import cluster, pod, single
 
 
 @given(seed=st.integers(0, 2**32 - 1), order=st.sampled_from(["bin_pack", "spread"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_card_is_given_away_twice(seed: int, order: str) -> None:
     dice = random.Random(seed)
     reports = [utilisation(0.0, *(dice.random() for _ in range(3))) for _ in range(4)]

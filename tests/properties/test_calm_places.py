@@ -10,6 +10,7 @@ from batuta.core.utilisation import STALE_S
 from batuta.core.world import World
 from batuta.placement import TopologyPlacer
 from batuta.placement.cluster_state import crossings, group_masks
+from tests.support.examples import examples
 from tests.support.worlds import NOW_S, make_job, make_world, place
 
 GPUS = 4
@@ -46,7 +47,7 @@ def shape(world: World, placement: Placement) -> list[tuple[int, int, int, list[
     return sorted(result)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(nvlink=NVLINK, held=HELD, wanted=st.integers(1, 9), used=USE, beside=st.sampled_from([0, 500]))
 def test_a_place_is_as_close_and_as_tight_as_without_any_report(nvlink, held, wanted, used, beside):
     world, blind = make(nvlink, held, wanted, used, beside), make(nvlink, held, wanted, {}, beside)
@@ -56,7 +57,7 @@ def test_a_place_is_as_close_and_as_tight_as_without_any_report(nvlink, held, wa
         assert shape(world, seen) == shape(blind, unseen)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(held=HELD, used=USE)
 def test_one_gpu_is_the_least_used_of_all_on_nodes_that_are_as_full(held, used):
     world = make((), held, 1, used, 0)
@@ -76,7 +77,7 @@ def test_one_gpu_is_the_least_used_of_all_on_nodes_that_are_as_full(held, used):
     assert busy(own, gpu) == least
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(held=HELD, wanted=st.integers(1, 9), used=USE)
 def test_stale_reports_are_as_good_as_none(held, wanted, used):
     world, blind = make((), held, wanted, used, 0), make((), held, wanted, {}, 0)

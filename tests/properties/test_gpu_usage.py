@@ -8,6 +8,7 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.world import World
 from batuta.report.gpu_usage import UsageAccounting, UsageReport
+from tests.support.examples import examples
 from tests.support.walks import Walk
 
 SEEDS = st.integers(0, 10**6)
@@ -44,7 +45,7 @@ def capacity_gpu_s(events: list[ev.Event], from_s: float, to_s: float) -> float:
     return total
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=SEEDS, policy=POLICIES, span=SPANS)
 def test_what_jobs_held_and_what_was_left_are_the_capacity(seed, policy, span) -> None:
     events = journal(seed, policy)
@@ -61,7 +62,7 @@ def test_what_jobs_held_and_what_was_left_are_the_capacity(seed, policy, span) -
         )
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=SEEDS, policy=POLICIES)
 def test_no_amount_is_negative_and_queues_add_up(seed, policy) -> None:
     events = journal(seed, policy)
@@ -78,7 +79,7 @@ def test_no_amount_is_negative_and_queues_add_up(seed, policy) -> None:
     )
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=SEEDS, cut=st.floats(0.1, 0.9))
 def test_two_spans_side_by_side_hold_what_one_over_both_holds_but_for_work_lost_later(seed, cut) -> None:
     events = journal(seed, "fifo")
@@ -97,7 +98,7 @@ def test_two_spans_side_by_side_hold_what_one_over_both_holds_but_for_work_lost_
     assert first.job_usage().lost_gpu_s + second.job_usage().lost_gpu_s <= whole.job_usage().lost_gpu_s + 1e-3
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=SEEDS)
 def test_an_account_that_begins_with_a_world_goes_on_as_if_it_had_seen_all(seed) -> None:
     events = journal(seed, "fifo")

@@ -10,6 +10,7 @@ from batuta.core.health import HealthStateMachine, from_plain, to_plain
 from batuta.core.health_record import BurnIn, Mend, PutBack, RestartJob, State, TakeOut, Target
 from batuta.core.health_rules import Action, Finding, Source
 from batuta.gpu.health.rules import read_rules
+from tests.support.examples import examples
 
 RULES = read_rules()
 LIMITS = RULES.limits
@@ -204,4 +205,4 @@ class HealthMachine(RuleBasedStateMachine):
 
 
 TestHealth = HealthMachine.TestCase
-TestHealth.settings = settings(max_examples=40, stateful_step_count=30)
+TestHealth.settings = settings(max_examples=examples(40), stateful_step_count=30)

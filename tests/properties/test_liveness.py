@@ -21,6 +21,7 @@ from batuta.core.world import World
 from batuta.engine.profile import profile_for
 from batuta.policies.registry import policy_names
 from tests.support.arbitrary import JOB_COUNT, QUEUE_COUNT, make_job, make_node, with_queue
+from tests.support.examples import examples
 from tests.support.invariants import check_invariants, check_plan, most_alone, most_replicas
 from tests.support.quotas import gpus_by_type, short
 
@@ -104,7 +105,7 @@ def finish_one_at_a_time(world: World, rules: SchedulerProfile, step_s: float = 
 
 
 @pytest.mark.parametrize("policy", policy_names())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(nodes=some_nodes, queues=some_queues, jobs=some_jobs)
 def test_every_job_that_can_run_ends(
     policy: str, nodes: list[int], queues: list[int], jobs: list[int]
@@ -113,7 +114,7 @@ def test_every_job_that_can_run_ends(
 
 
 @pytest.mark.parametrize("policy", policy_names())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(nodes=some_nodes, queues=some_queues, jobs=some_jobs, lost=st.integers(0, 3), comes_back=st.booleans())
 def test_every_job_that_can_run_ends_after_a_node_was_lost(
     policy: str, nodes: list[int], queues: list[int], jobs: list[int], lost: int, comes_back: bool

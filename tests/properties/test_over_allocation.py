@@ -11,6 +11,7 @@ from batuta.core.job import Share
 from batuta.core.world import World
 from batuta.placement import TopologyPlacer
 from batuta.policies.fifo import ElasticFifo
+from tests.support.examples import examples
 from tests.support.invariants import check_layout
 from tests.support.worlds import NOW_S, carry_out, make_job, make_world
 
@@ -38,7 +39,7 @@ def running(shares: list[Share], promised: int) -> World:
     return world
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(shares=SHARES, promised=st.sampled_from([100, 130, 150, 400]))
 def test_hard_shares_are_kept_and_no_card_is_promised_beyond_its_bounds(shares, promised):
     world = running(shares, promised)

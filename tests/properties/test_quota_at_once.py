@@ -14,6 +14,7 @@ from batuta.quota.admission import QuotaAdmission
 from batuta.quota.own_quota import NOBODY
 from batuta.quota.standstill import Standstill, Stuck
 from tests.properties.test_quota_memory import as_values, happen
+from tests.support.examples import examples
 from tests.support.quota_stories import Cluster
 from tests.support.quotas import gpus, quota_of
 from tests.support.random_quota import quotas
@@ -69,7 +70,7 @@ def come(cluster: Cluster, data: st.DataObject, name: str) -> None:
     cluster.passes(data.draw(st.sampled_from((1.0, PATIENCE_S))))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_many_at_once_are_told_what_each_would_be_told_alone(data: st.DataObject) -> None:
     quota = data.draw(st.one_of(plain_quotas(), plain_quotas(), plain_quotas(), quotas()))

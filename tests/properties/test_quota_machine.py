@@ -12,6 +12,7 @@ from batuta.core.quota import ClusterQueue, Limits, Preemption, Quota, Reclaim, 
 from batuta.core.reason import Reason
 from batuta.quota.claim import PodSet
 from batuta.quota.trial import Trial
+from tests.support.examples import examples
 from tests.support.quota_stories import Cluster
 from tests.support.quotas import gpus, quota_of
 from tests.support.random_quota import changed, quotas
@@ -73,7 +74,7 @@ class Story:
         raise AssertionError("it does not come to rest")
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.data())
 def test_it_comes_to_rest_whatever_happens_and_nobody_stops_in_vain(data: st.DataObject) -> None:
     policy = data.draw(st.sampled_from(("elastic-fifo", "elastic-srjf", "fifo")))
@@ -89,7 +90,7 @@ TAKES_BACK = Preemption(Within.LOWER_PRIORITY, Reclaim.ANY)
 weights = st.sampled_from((0.5, 1.0, 2.0, 3.0))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(weights, weights, st.integers(0, 3), st.integers(0, 3), st.integers(4, 24))
 def test_what_two_queues_borrow_is_as_their_weights(
     one: float, other: float, first: int, second: int, idle: int
@@ -117,7 +118,7 @@ def test_what_two_queues_borrow_is_as_their_weights(
 ASKED = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(-1, 1)), max_size=14)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(quotas(cpu=False, fair=False), ASKED)
 def test_rigid_jobs_of_queues_that_lend_nothing_get_what_the_trial_gives(
     quota: Quota, asked: list[tuple[int, int, int]]

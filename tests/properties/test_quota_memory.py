@@ -10,6 +10,7 @@ from batuta.core import event as ev
 from batuta.core.admission import Admitted
 from batuta.core.job import DesiredState
 from batuta.quota.admission import QuotaAdmission
+from tests.support.examples import examples
 from tests.support.quota_stories import Cluster
 from tests.support.random_quota import changed, quotas
 
@@ -69,7 +70,7 @@ def as_values(admitted: Admitted) -> tuple[Any, ...]:
     )
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_one_that_remembers_says_what_one_would_say_that_looks_for_the_first_time(
     data: st.DataObject,

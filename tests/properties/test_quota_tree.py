@@ -12,6 +12,7 @@ from batuta.quota.cycle import Outcome, run_cycle
 from batuta.quota.flavors import Mode
 from batuta.quota.ledger import Ledger
 from batuta.quota.tree import Node, Tree
+from tests.support.examples import examples
 from tests.support.random_quota import above_limits, pod_sets, quotas, used
 
 Amounts = dict[int, int]
@@ -40,7 +41,7 @@ def without_zeros(counted: dict[Node, Amounts]) -> dict[Node, Amounts]:
     return {node: {cell: n for cell, n in own.items() if n} for node, own in counted.items()}
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_books_kept_one_by_one_are_those_of_a_count_from_scratch(data: st.DataObject) -> None:
     tree = Tree(data.draw(quotas()))
@@ -53,7 +54,7 @@ def test_books_kept_one_by_one_are_those_of_a_count_from_scratch(data: st.DataOb
     assert books(tree) == without_zeros(used(tree, by_queue))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_what_is_left_is_what_may_be_added_and_no_thousandth_more(data: st.DataObject) -> None:
     tree = Tree(data.draw(quotas()))
@@ -74,7 +75,7 @@ def test_what_is_left_is_what_may_be_added_and_no_thousandth_more(data: st.DataO
                 assert (not above_limits(tree, {**by_queue, name: own})) is fits
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(quotas())
 def test_in_an_empty_tree_all_that_a_queue_could_ever_have_is_left(quota: Quota) -> None:
     tree = Tree(quota)
@@ -122,7 +123,7 @@ class Full:
         return without_zeros(used(self.ledger.tree, by_queue))
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(st.data())
 def test_those_pushed_aside_may_be_they_suffice_and_none_of_them_could_stay(data: st.DataObject) -> None:
     full = Full(data.draw(quotas()))
@@ -155,7 +156,7 @@ def test_those_pushed_aside_may_be_they_suffice_and_none_of_them_could_stay(data
         assert not fits or (now_borrows and not borrows), f"{kept.key} could have stayed"
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data())
 def test_a_cycle_books_what_it_admits_and_nothing_else(data: st.DataObject) -> None:
     full = Full(data.draw(quotas()))

@@ -10,6 +10,7 @@ from batuta.core.quota import Cell, ClusterQueue, Quota, Reclaim, Strategy
 from batuta.quota.claim import PodSet
 from batuta.quota.tree import Tree
 from batuta.quota.trial import Standing, Trial
+from tests.support.examples import examples
 from tests.support.random_quota import above_limits, changed, pod_sets, quotas
 
 STEPS = 12
@@ -128,7 +129,7 @@ def check_strict(story: Story, now: Standing, new: set[str]) -> None:
             assert not passed, f"{name} overtook {passed}"
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_whatever_happens_limits_hold_nobody_overtakes_and_everybody_is_told_why(
     data: st.DataObject,
@@ -138,7 +139,7 @@ def test_whatever_happens_limits_hold_nobody_overtakes_and_everybody_is_told_why
         check(story, step(data, story, changes=True))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_after_a_step_there_is_nothing_left_to_do(data: st.DataObject) -> None:
     """Nobody is preempted for ever: looked at again, all stay where they are."""
@@ -151,7 +152,7 @@ def test_after_a_step_there_is_nothing_left_to_do(data: st.DataObject) -> None:
         assert again.admitted == now.admitted
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_a_lender_that_may_reclaim_from_any_has_its_own_quota_at_once(data: st.DataObject) -> None:
     """Of one flavor, since with two it may wait for the other one."""
@@ -186,7 +187,7 @@ def _added(
     return found
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(quotas(), st.lists(st.tuples(st.integers(0, 99), st.integers(1, 3), st.integers(-1, 1)), max_size=12))
 def test_the_same_story_ends_the_same_way(quota: Quota, story: list[tuple[int, int, int]]) -> None:
     trials = Trial(quota), Trial(quota)

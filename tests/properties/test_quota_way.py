@@ -7,6 +7,7 @@ from batuta.core.quota import MILLI, Cell, Quota
 from batuta.quota.claim import Claim, PodSet, Way
 from batuta.quota.flavors import Mode
 from batuta.quota.ledger import Ledger
+from tests.support.examples import examples
 from tests.support.random_quota import GPU, quotas
 
 
@@ -28,7 +29,7 @@ def drawn(data: st.DataObject, ledger: Ledger, number: int) -> Claim:
     return Claim(number, ledger.tree.queues[queue], (pods,), priority, (float(number), number))
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(st.data())
 def test_with_one_way_only_the_answer_is_that_of_a_search(data: st.DataObject) -> None:
     quota = data.draw(quotas(cpu=False))

@@ -43,7 +43,7 @@ def night(policy: str, seed: int) -> tuple[list[ev.Event], World]:
     return journal.events, worlds[-1]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_simulated_night_is_decided_again_bit_for_bit(policy: str, seed: int) -> None:
     events, world = night(policy, seed)

@@ -45,13 +45,14 @@ from tests.support.arbitrary import (
     make_node,
     with_queue,
 )
+from tests.support.examples import examples
 from tests.support.invariants import check_beside, check_invariants, check_plan, check_quota, fingerprint
 
 T = TypeVar("T")
 
-EXAMPLES, STEPS = 40, 50
-AT_LEAST = 1000
-"""Steps that Hypothesis takes under each policy, so that ten policies take 10,000."""
+EXAMPLES, STEPS = examples(40), 50
+AT_LEAST = 25 * EXAMPLES
+"""Steps that Hypothesis takes under each policy: 1,000, so that ten policies take 10,000."""
 WALK = 2000
 """Steps of the random walk under each policy."""
 
@@ -565,6 +566,7 @@ def walk(policy: str, steps: int, number: int) -> None:
         cluster.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", policy_names())
 def test_the_world_stays_sound_on_a_long_walk(policy: str) -> None:
     walk(policy, WALK, number=1)

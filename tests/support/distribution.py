@@ -13,6 +13,8 @@ _SERVED = (
     "tests/golden/test_journals.py",
 )
 """Here a file has a server, or what hundreds of jobs have left, that its tests look at in turn."""
+_QUICK = "tests/unit/"
+"""Thousands of tests: to hand out each by itself takes seconds, and what a file shares is made twice."""
 
 
 class BySharedState(LoadScopeScheduling):  # type: ignore[misc]
@@ -24,7 +26,7 @@ class BySharedState(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if file.startswith(_SERVED):
+        if file.startswith((*_SERVED, _QUICK)):
             return file
         if not file.startswith(_KUBE):
             return nodeid

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 
 from batuta.policies.registry import load_policy
 from batuta.spec.snapshot import SnapshotJob
+from tests.support.examples import examples
 from tests.support.reference_policies import REFERENCE, speed
 from tests.support.views import make_job, pools, run
 
@@ -15,7 +16,7 @@ Pool = tuple[int, list[SnapshotJob]]
 
 
 @given(pool=pools())
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 def test_equal_on_any_pool(pool: Pool) -> None:
     capacity, jobs = pool
     for name in set(REFERENCE) - {"ffdl"}:
@@ -23,7 +24,7 @@ def test_equal_on_any_pool(pool: Pool) -> None:
 
 
 @given(pool=pools(exact=True))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_ffdl_equal_where_sums_do_not_round(pool: Pool) -> None:
     """The rule for equal totals can only be compared where equal totals are equal."""
     capacity, jobs = pool
@@ -31,7 +32,7 @@ def test_ffdl_equal_where_sums_do_not_round(pool: Pool) -> None:
 
 
 @given(pool=pools())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_ffdl_total_equal_on_any_pool(pool: Pool) -> None:
     capacity, jobs = pool
     ours, plain = run(load_policy("ffdl"), capacity, jobs), REFERENCE["ffdl"](capacity, jobs)

@@ -136,6 +136,7 @@ def test_every_group_is_a_part_of_the_next_wider_one() -> None:
     assert KINDS[-1][1](one) == KINDS[-1][1](other)
 
 
+@pytest.mark.slow
 def test_boosting_is_used_where_it_is_better_and_keeps_its_word() -> None:
     pytest.importorskip("sklearn")
     chance = np.random.default_rng(1)

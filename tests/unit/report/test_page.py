@@ -155,6 +155,7 @@ def test_runs_with_nothing_in_them():
     assert "No policy finished all jobs" in text
 
 
+@pytest.mark.slow
 def test_a_trace_of_eighty_thousand_jobs_is_fast_and_small():
     rng = np.random.default_rng(1)
     jobs = []

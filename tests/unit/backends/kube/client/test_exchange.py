@@ -242,7 +242,7 @@ def test_a_secure_connection_is_closed_whenever_it_is_given_up(tmp_path: Path) -
         warnings.simplefilter("always")
         for seed in range(14):
             asyncio.run(run(address, random.Random(seed)))
-            gc.collect()
+        gc.collect()
     assert [str(one.message) for one in left_open if one.category is ResourceWarning] == []
 
 
