@@ -10,9 +10,9 @@ _MPI = ("tests/kube/test_job_types.py", "tests/kube/test_other_projects.py", "te
 """mpi-operator answers health checks at a port that nobody can choose, so two cannot run at a time."""
 _SERVED = (
     *("tests/docs/", "tests/e2e/", "tests/integration/", "tests/observability/"),
-    "tests/golden/test_journals.py",
+    *("tests/golden/test_journals.py", "tests/properties/test_replay.py"),
 )
-"""Here a file has a server, or what hundreds of jobs have left, that its tests look at in turn."""
+"""Here a file has a server, simulations, or what hundreds of jobs left, that its tests look at in turn."""
 _QUICK = "tests/unit/"
 """Thousands of tests: to hand out each by itself takes seconds, and what a file shares is made twice."""
 

@@ -4,6 +4,8 @@ import random
 import threading
 from pathlib import Path
 
+import pytest
+
 from batuta.gpu.health.kernel_log import Cursor, LogFile
 from tests.unit.gpu.health.killed_readers import Daemon
 
@@ -188,6 +190,7 @@ def be_busy(daemon: Daemon) -> None:
         daemon.burst()
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_told_twice_while_files_are_renamed(tmp_path: Path):
     """Given a daemon that rotates again and again while somebody reads, each line is read once, in order."""
     for seed in range(30):
