@@ -29,8 +29,8 @@ from batuta.core.quota import (
     Toleration,
     Within,
 )
-from batuta.quota.claim import PodSet
-from batuta.quota.trial import Standing, Trial
+from batuta.quota.simulator import QuotaSimulator, QuotaStatus
+from batuta.quota.workload import PodSet
 from tests.support.quotas import GPU, gpus, quota_of
 
 CPU = "cpu"
@@ -52,11 +52,11 @@ def pods(each: int, count: int = 1, **wishes: Any) -> PodSet:
     return PodSet(((GPU, each * MILLI),), count, **wishes)
 
 
-def submit(trial: Trial, name: str, queue: str, *pod_sets: PodSet, priority: int = 0) -> Standing:
+def submit(trial: QuotaSimulator, name: str, queue: str, *pod_sets: PodSet, priority: int = 0) -> QuotaStatus:
     return trial.submit(name, queue, pod_sets, priority)
 
 
-def lost(standing: Standing) -> list[str]:
+def lost(standing: QuotaStatus) -> list[str]:
     return [one.workload for one in standing.preempted]
 
 
@@ -66,7 +66,7 @@ def lost(standing: Standing) -> list[str]:
 def test_a_flavor_is_asked_only_about_labels_that_it_has_itself() -> None:
     """`plain` says nothing of `gpu`, so a workload that wants an h100 may be on its nodes."""
     flavors = Flavor("plain"), Flavor("h100", (("gpu", "h100"),))
-    trial = Trial(quota_of(ClusterQueue("a", "", by_flavor(plain=1, h100=1)), *flavors))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", by_flavor(plain=1, h100=1)), *flavors))
     wants = pods(1, node_labels=(("gpu", "h100"), ("zone", "anywhere")))
     assert submit(trial, "first", "a", wants).admitted == {"first": {GPU: "plain"}}
     assert submit(trial, "second", "a", wants).admitted["second"] == {GPU: "h100"}
@@ -80,7 +80,7 @@ def test_a_taint_keeps_away_who_does_not_tolerate_it_unless_the_flavor_does_so_i
         Flavor("mild", (), (mild,)),
         Flavor("helped", (), (spot,), (Toleration("spot", "Exists"),)),
     )
-    trial = Trial(quota_of(ClusterQueue("a", "", by_flavor(fenced=1, mild=1, helped=1)), *flavors))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", by_flavor(fenced=1, mild=1, helped=1)), *flavors))
     tolerant = pods(1, tolerations=(Toleration("spot", "Equal", "yes"),))
     assert submit(trial, "plain", "a", pods(1)).admitted["plain"] == {GPU: "mild"}
     assert submit(trial, "tolerant", "a", tolerant).admitted["tolerant"] == {GPU: "fenced"}
@@ -90,7 +90,7 @@ def test_a_taint_keeps_away_who_does_not_tolerate_it_unless_the_flavor_does_so_i
 def test_a_search_that_ended_early_in_vain_goes_on_behind_the_flavor_where_it_ended() -> None:
     """The first pod set takes the only flavor that the second one could have; so it tries the next."""
     flavors = Flavor("x", (("kind", "x"),)), Flavor("y", (("kind", "y"),))
-    trial = Trial(quota_of(ClusterQueue("a", "", by_flavor(x=1, y=1)), *flavors))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", by_flavor(x=1, y=1)), *flavors))
     only_x = pods(1, name="second", node_labels=(("kind", "x"),))
     standing = submit(trial, "w", "a", pods(1, name="first"), only_x)
     assert set(standing.admitted) == {"w"}
@@ -98,7 +98,7 @@ def test_a_search_that_ended_early_in_vain_goes_on_behind_the_flavor_where_it_en
 
 
 def test_pod_sets_are_counted_together_and_may_use_different_flavors() -> None:
-    trial = Trial(quota_of(ClusterQueue("a", "", by_flavor(x=2, y=2))))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", by_flavor(x=2, y=2))))
     standing = submit(trial, "w", "a", pods(2, name="driver"), pods(1, 2, name="workers"))
     assert standing.admitted == {"w": {GPU: "y"}}
     assert set(submit(trial, "late", "a", pods(1)).pending) == {"late"}
@@ -117,7 +117,7 @@ def test_the_worst_resource_says_what_a_flavor_is_worth_by_what_the_queue_prefer
         ClusterQueue("a", "all", group(own("x", 0, 4), own("y", 2, 4)), fungibility=TRY_ALL),
         ClusterQueue("b", "all", group(own("x", 4, 4), own("y", 0, 0))),
     )
-    trial = Trial(quota_of(*queues))
+    trial = QuotaSimulator(quota_of(*queues))
     both = PodSet(((GPU, MILLI), (CPU, MILLI)))
     assert submit(trial, "w", "a", both).admitted["w"] == {GPU: "y", CPU: "y"}
 
@@ -125,12 +125,12 @@ def test_the_worst_resource_says_what_a_flavor_is_worth_by_what_the_queue_prefer
 def test_preemption_over_borrowing_pushes_aside_in_the_first_flavor_rather_than_borrow_in_the_second() -> (
     None
 ):
-    def trial(rules: Fungibility) -> Trial:
+    def trial(rules: Fungibility) -> QuotaSimulator:
         queues = (
             ClusterQueue("a", "all", by_flavor(x=2, y=0), preemption=LOWER, fungibility=rules),
             ClusterQueue("b", "all", by_flavor(x=Limits(), y=Limits(2 * MILLI))),
         )
-        found = Trial(quota_of(*queues))
+        found = QuotaSimulator(quota_of(*queues))
         submit(found, "low", "a", pods(2), priority=-1)
         return found
 
@@ -153,7 +153,7 @@ def test_a_flavor_in_which_nobody_may_be_pushed_aside_is_never_preferred_to_one_
         ClusterQueue("idle", "near", by_flavor(x=2)),
         ClusterQueue("far", "root", by_flavor(y=2)),
     )
-    trial = Trial(quota)
+    trial = QuotaSimulator(quota)
     submit(trial, "first", "a", pods(2))
     assert submit(trial, "second", "a", pods(2)).admitted["second"] == {GPU: "y"}
 
@@ -172,7 +172,7 @@ def test_a_flavor_of_which_one_resource_cannot_be_had_is_one_to_wait_for() -> No
         ClusterQueue("idle", "near", group(("x", 0, some))),
         ClusterQueue("far", "root", group(("x", 4, none), ("y", 4, some))),
     )
-    trial = Trial(quota)
+    trial = QuotaSimulator(quota)
     both = PodSet(((GPU, MILLI), (CPU, 2 * MILLI)))
     assert trial.submit("first", "a", (both,)).admitted["first"] == {GPU: "x", CPU: "x"}
     assert trial.submit("second", "a", (both,)).admitted["second"] == {GPU: "y", CPU: "y"}
@@ -183,7 +183,7 @@ def test_when_quota_comes_free_a_search_begins_with_the_first_flavor_again() -> 
     very cycle somebody gives `y` back, then the first one still gets its place in `x`.
     """
     only_y = pods(1, name="second", node_labels=(("kind", "y"),))
-    trial = Trial(
+    trial = QuotaSimulator(
         quota_of(
             ClusterQueue("waits", "all", by_flavor(x=2, y=0)),
             ClusterQueue("owner", "all", by_flavor(y=3), preemption=TAKES_BACK),
@@ -202,27 +202,27 @@ def test_when_quota_comes_free_a_search_begins_with_the_first_flavor_again() -> 
 
 
 def test_a_workload_with_a_least_count_gets_the_most_that_fits() -> None:
-    trial = Trial(quota_of(ClusterQueue("a", "", gpus(5))))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", gpus(5))))
     submit(trial, "w", "a", pods(1, 8, min_count=2))
     assert set(submit(trial, "late", "a", pods(1)).pending) == {"late"}
     assert set(trial.finish("w").admitted) == {"late"}
 
 
 def test_below_its_least_count_it_waits() -> None:
-    trial = Trial(quota_of(ClusterQueue("a", "", gpus(5))))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", gpus(5))))
     assert set(submit(trial, "w", "a", pods(1, 8, min_count=6)).pending) == {"w"}
 
 
 def test_pod_sets_are_reduced_in_proportion_and_those_without_a_least_count_stay() -> None:
     """Two sets have four and two replicas to spare; with nine GPUs three must go: two here, one there."""
-    trial = Trial(quota_of(ClusterQueue("a", "", gpus(9))))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", gpus(9))))
     sets = pods(1, 6, min_count=2, name="a"), pods(1, 4, min_count=2, name="b"), pods(1, 2, name="c")
     assert set(submit(trial, "w", "a", *sets).admitted) == {"w"}
     assert set(submit(trial, "late", "a", pods(1)).pending) == {"late"}
 
 
 def test_all_replicas_by_preemption_go_before_fewer_without() -> None:
-    trial = Trial(quota_of(ClusterQueue("a", "", gpus(4), preemption=LOWER)))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", gpus(4), preemption=LOWER)))
     submit(trial, "low", "a", pods(2), priority=-1)
     standing = submit(trial, "w", "a", pods(1, 4, min_count=1))
     assert (set(standing.admitted), lost(standing)) == ({"w"}, ["low"])
@@ -234,8 +234,8 @@ def test_all_replicas_by_preemption_go_before_fewer_without() -> None:
 def test_while_borrowing_only_those_up_to_the_threshold_are_pushed_aside() -> None:
     rules = Preemption(Within.NEVER, Reclaim.LOWER_PRIORITY, while_borrowing=True, max_priority=1)
 
-    def after(priority: int) -> Standing:
-        trial = Trial(
+    def after(priority: int) -> QuotaStatus:
+        trial = QuotaSimulator(
             quota_of(
                 *(ClusterQueue("a", "all", gpus(1), preemption=rules), ClusterQueue("b", "all", gpus(1))),
                 ClusterQueue("idle", "all", gpus(2)),
@@ -250,7 +250,7 @@ def test_while_borrowing_only_those_up_to_the_threshold_are_pushed_aside() -> No
 
 def test_equal_priority_is_pushed_aside_only_by_who_is_older() -> None:
     newer = Preemption(Within.LOWER_OR_NEWER_EQUAL_PRIORITY)
-    trial = Trial(quota_of(ClusterQueue("a", "", gpus(2), preemption=newer)))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", gpus(2), preemption=newer)))
     submit(trial, "large", "a", pods(2), priority=1)
     submit(trial, "older", "a", pods(2))
     standing = trial.finish("large")
@@ -265,7 +265,7 @@ def test_what_no_resource_alone_would_free_is_freed_by_all_of_them_together() ->
     """The borrower holds GPUs above its limit, so for CPUs alone nobody would have to go."""
     rules = Preemption(Within.NEVER, Reclaim.ANY)
     group = ResourceGroup((GPU, CPU), (FlavorQuota("x", (Limits(2 * MILLI), Limits(2 * MILLI))),))
-    trial = Trial(
+    trial = QuotaSimulator(
         quota_of(ClusterQueue("a", "all", (group,), preemption=rules), ClusterQueue("b", "all", (group,)))
     )
     trial.submit("gpus", "b", (PodSet(((GPU, 3 * MILLI), (CPU, 0))),))
@@ -280,14 +280,14 @@ def test_who_asks_for_nothing_of_a_resource_is_not_kept_out_by_its_debts() -> No
         group = ResourceGroup((GPU, CPU), (FlavorQuota("x", (Limits(4 * MILLI), Limits(cpus * MILLI))),))
         return quota_of(ClusterQueue("a", "", (group,)))
 
-    trial = Trial(quota(4))
+    trial = QuotaSimulator(quota(4))
     trial.submit("runs", "a", (PodSet(((GPU, MILLI), (CPU, 4 * MILLI))),))
     trial.change(quota(2))
     assert "w" in trial.submit("w", "a", (PodSet(((GPU, MILLI), (CPU, 0))),)).admitted
 
 
 def test_a_running_workload_whose_priority_falls_gives_way_to_who_waits() -> None:
-    trial = Trial(quota_of(ClusterQueue("a", "", gpus(2), preemption=LOWER)))
+    trial = QuotaSimulator(quota_of(ClusterQueue("a", "", gpus(2), preemption=LOWER)))
     submit(trial, "runs", "a", pods(2), priority=1)
     submit(trial, "waits", "a", pods(2), priority=1)
     standing = trial.patch("runs", priority=0)
@@ -307,7 +307,7 @@ def test_within_its_own_quota_a_queue_takes_back_from_a_cohort_that_borrows_less
         ClusterQueue("far", "right", gpus(0)),
         fair_sharing=True,
     )
-    trial = Trial(quota)
+    trial = QuotaSimulator(quota)
     submit(trial, "near-1", "near", pods(4), priority=5)
     submit(trial, "far-1", "far", pods(2), priority=-1)
     standing = submit(trial, "w", "own", pods(2))
@@ -325,7 +325,7 @@ def test_in_one_cycle_a_queue_that_does_not_borrow_goes_before_a_smaller_share()
         *flavors,
         fair_sharing=True,
     )
-    trial = Trial(quota)
+    trial = QuotaSimulator(quota)
     submit(trial, "elsewhere", "own", pods(4, node_labels=(("kind", "y"),)))
     submit(trial, "first", "full", pods(2))
     submit(trial, "borrows", "heavy", pods(2))
@@ -340,7 +340,7 @@ def test_a_queue_without_weight_comes_last_and_goes_first() -> None:
         ClusterQueue("idle", "all", gpus(2)),
         fair_sharing=True,
     )
-    trial = Trial(quota)
+    trial = QuotaSimulator(quota)
     submit(trial, "weightless", "none", pods(2))
     standing = submit(trial, "w", "some", pods(2))
     assert (set(standing.admitted), lost(standing)) == ({"w"}, ["weightless"])
@@ -355,7 +355,7 @@ def test_a_door_that_is_drained_lets_its_own_out_and_no_others() -> None:
         doors = LocalQueue("one", "a", stop=stop), LocalQueue("two", "a")
         return quota_of(ClusterQueue("a", "", gpus(4)), *doors)
 
-    trial = Trial(quota(StopPolicy.NONE))
+    trial = QuotaSimulator(quota(StopPolicy.NONE))
     submit(trial, "w1", "one", pods(1))
     submit(trial, "w2", "two", pods(1))
     held = trial.change(quota(StopPolicy.HOLD))
@@ -379,7 +379,7 @@ def test_who_is_pushed_out_of_a_held_queue_waits_until_it_is_open_again() -> Non
 
     opened = quota(StopPolicy.NONE, StopPolicy.NONE)
     for held in (quota(StopPolicy.HOLD, StopPolicy.NONE), quota(StopPolicy.NONE, StopPolicy.HOLD)):
-        trial = Trial(opened)
+        trial = QuotaSimulator(opened)
         assert submit(trial, "borrows", "borrower", pods(2)).admitted == {"borrows": {GPU: "x"}}
         trial.change(held)
         standing = submit(trial, "owns", "owner", pods(2))
@@ -390,7 +390,7 @@ def test_who_is_pushed_out_of_a_held_queue_waits_until_it_is_open_again() -> Non
 
 def test_a_queue_that_is_made_again_goes_on_with_what_runs_in_it() -> None:
     queue = ClusterQueue("a", "", gpus(2))
-    trial = Trial(quota_of(queue))
+    trial = QuotaSimulator(quota_of(queue))
     submit(trial, "runs", "a", pods(1))
     doors_only = Quota(flavors=(Flavor("gpu"),), local_queues=(LocalQueue("a", "a"),))
     assert set(trial.change(doors_only).admitted) == {"runs"}
@@ -408,7 +408,7 @@ def test_a_queue_takes_only_workloads_of_the_namespaces_that_it_selects() -> Non
         "none": (None, False),
     }
     queues = [ClusterQueue(key, "", gpus(1), namespaces=one) for key, (one, _) in selectors.items()]
-    trial = Trial(quota_of(*queues))
+    trial = QuotaSimulator(quota_of(*queues))
     for key, (_, takes) in selectors.items():
         standing = submit(trial, f"w-{key}", key, pods(1))
         assert (f"w-{key}" in standing.admitted) is takes, key
@@ -418,7 +418,7 @@ def test_a_queue_takes_only_workloads_of_the_namespaces_that_it_selects() -> Non
 
 def test_a_blocked_strict_head_keeps_its_own_quota_from_borrowers_of_the_cycle() -> None:
     strict = ClusterQueue("strict", "all", gpus(3), Strategy.STRICT_FIFO)
-    trial = Trial(quota_of(strict, ClusterQueue("b", "all", gpus(1))))
+    trial = QuotaSimulator(quota_of(strict, ClusterQueue("b", "all", gpus(1))))
     submit(trial, "runs", "strict", pods(2))
     submit(trial, "head", "strict", pods(3))
     submit(trial, "borrows", "b", pods(2))
@@ -430,7 +430,7 @@ def test_what_a_strict_head_does_not_keep_for_good_goes_to_who_was_overtaken() -
     comes who needs one and is overtaken by both and by another that has to wait, then it gets one in the end.
     """
     x, y = Flavor("x", (("kind", "x"),)), Flavor("y", (("kind", "y"),))
-    trial = Trial(
+    trial = QuotaSimulator(
         quota_of(
             ClusterQueue("strict", "all", by_flavor(x=3, y=3), Strategy.STRICT_FIFO),
             ClusterQueue("other", "all", by_flavor(y=1, x=2)),

@@ -10,8 +10,8 @@ from batuta.core import event as ev
 from batuta.core.plan import Preempt, Resize, Start
 from batuta.core.quota import ClusterQueue, Limits, Preemption, Quota, Reclaim, StopPolicy, Within
 from batuta.core.reason import Reason
-from batuta.quota.claim import PodSet
-from batuta.quota.trial import Trial
+from batuta.quota.simulator import QuotaSimulator
+from batuta.quota.workload import PodSet
 from tests.support.examples import examples
 from tests.support.quota_stories import Cluster
 from tests.support.quotas import gpus, quota_of
@@ -62,7 +62,7 @@ class Story:
                 cluster.passes(data.draw(st.sampled_from((1.0, 700.0))))
 
     def rests(self) -> None:
-        """Cycles until nothing changes; who is pushed aside makes room for somebody at once."""
+        """Cycles until nothing changes; who is preempted makes room for somebody at once."""
         for _ in range(20):
             done = self.cluster.cycle()
             commands = self.cluster.last.commands
@@ -127,7 +127,7 @@ def test_rigid_jobs_of_queues_that_lend_nothing_get_what_the_trial_gives(
     alone = tuple(replace(queue, cohort="") for queue in quota.cluster_queues)
     quota = replace(quota, cohorts=(), cluster_queues=tuple(map(_without_limits, alone)))
     held = tuple(replace(queue, stop=StopPolicy.HOLD) for queue in quota.cluster_queues)
-    trial = Trial(replace(quota, cluster_queues=held))
+    trial = QuotaSimulator(replace(quota, cluster_queues=held))
     cluster = Cluster(quota, (64,))
     for k, (number, size, priority) in enumerate(asked):
         queue = quota.cluster_queues[number % len(quota.cluster_queues)].name

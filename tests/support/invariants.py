@@ -11,11 +11,11 @@ from batuta.core.job_table import JobTable, Phase
 from batuta.core.layout import UNCOUNTED, Card, Layout
 from batuta.core.node_table import ROOMY, wishes_of
 from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start, Stop
-from batuta.core.quota import Cell
+from batuta.core.quota import FlavorResource
 from batuta.core.reason import Reason
 from batuta.core.world import ForeignUsage, World
-from batuta.quota.demand import demand
-from batuta.quota.tree import Tree
+from batuta.quota.tree import QuotaTree
+from batuta.quota.workload import demand
 
 WITH_GPUS = (Phase.STARTING, Phase.RUNNING, Phase.RESIZING)
 WHY_IT_WAITS = {
@@ -372,7 +372,7 @@ def check_quota(world: World, frozen: Collection[JobId] = ()) -> None:
     Jobs in `frozen` were in transition, so they kept what they had; with more than the quota in their hands
     nobody else may have anything of it.
     """
-    tree = Tree(world.effective_quota)
+    tree = QuotaTree(world.effective_quota)
     for only_frozen in (True, False):
         for row, job in enumerate(world.jobs.jobs):
             way = world.effective_quota.way(job.namespace, job.queue)
@@ -381,14 +381,14 @@ def check_quota(world: World, frozen: Collection[JobId] = ()) -> None:
             if queue is None or (job.id in frozen) is not only_frozen:
                 continue
             for resource, flavor in world.flavors.get(job.id, ()):
-                queue.add({tree.number(Cell(flavor, resource)): demand(job, resource, gpus)})
+                queue.add({tree.number(FlavorResource(flavor, resource)): demand(job, resource, gpus)})
         if only_frozen:
-            cells = range(len(tree.cells))
+            cells = range(len(tree.frs))
             before = {(name, k): node.left(k) for name, node in tree.queues.items() for k in cells}
     for name, node in tree.queues.items():
         for cell in node.usage:
             least = min(0, before.get((name, cell), 0))
-            assert node.left(cell) >= least, f"queue {name} has too much of {tree.cells[cell]}"
+            assert node.left(cell) >= least, f"queue {name} has too much of {tree.frs[cell]}"
 
 
 def type_of(world: World, row: int) -> str:

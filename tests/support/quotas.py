@@ -6,23 +6,23 @@ from itertools import chain
 from batuta.core.node_table import TYPE_LABEL
 from batuta.core.quota import (
     MILLI,
-    Cell,
     ClusterQueue,
     Cohort,
     Flavor,
     FlavorQuota,
+    FlavorResource,
     Limits,
     LocalQueue,
     Quota,
     ResourceGroup,
-    cells_of,
+    flavor_resources_of,
 )
 from batuta.spec.kueue.change import merge
 from batuta.spec.kueue.files import OTHER_TYPES, queue_change
 
 GPU = "nvidia.com/gpu"
 FLAVOR = "gpu"
-CELL = Cell(FLAVOR, GPU)
+CELL = FlavorResource(FLAVOR, GPU)
 
 
 def gpus(
@@ -72,7 +72,7 @@ def gpus_by_type(quota: Quota, queue: ClusterQueue) -> dict[str, int]:
     """The limits of a queue in short form, as they were written."""
     types = {flavor.name: dict(flavor.node_labels).get(TYPE_LABEL, "*") for flavor in quota.flavors}
     found: dict[str, int] = {}
-    for cell, limits in cells_of(queue.groups):
+    for cell, limits in flavor_resources_of(queue.groups):
         if cell.flavor != OTHER_TYPES.name:
             found[types[cell.flavor]] = limits.nominal // MILLI
     return found

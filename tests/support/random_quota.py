@@ -24,8 +24,8 @@ from batuta.core.quota import (
     Strategy,
     Within,
 )
-from batuta.quota.claim import PodSet
-from batuta.quota.tree import Node, Tree
+from batuta.quota.tree import Node, QuotaTree
+from batuta.quota.workload import PodSet
 
 GPU, CPU = "nvidia.com/gpu", "cpu"
 FLAVORS = ("x", "y")
@@ -147,7 +147,7 @@ def changed(draw: Any, quota: Quota) -> Quota:
 # ------------------------------------------------------------------------------- quota counted a second way
 
 
-def used(tree: Tree, by_queue: dict[str, dict[int, int]]) -> dict[Node, dict[int, int]]:
+def used(tree: QuotaTree, by_queue: dict[str, dict[int, int]]) -> dict[Node, dict[int, int]]:
     """What every node has to answer for, from the bottom up, without looking at the tree's own books."""
     found: dict[Node, dict[int, int]] = {}
 
@@ -180,8 +180,8 @@ def _kept(node: Node, cell: int) -> int:
     return 0 if limit is None or node.parent is None else max(0, _owned(node, cell) - limit)
 
 
-def above_limits(tree: Tree, by_queue: dict[str, dict[int, int]]) -> set[tuple[str, int]]:
-    """The nodes and cells that have more than they may: a root than it owns, others than they may borrow."""
+def above_limits(tree: QuotaTree, by_queue: dict[str, dict[int, int]]) -> set[tuple[str, int]]:
+    """Where more is used than may be: more than a root owns, or more than others may borrow."""
     found = set()
     for node, own in used(tree, by_queue).items():
         for cell, amount in own.items():

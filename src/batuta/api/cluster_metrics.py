@@ -28,9 +28,9 @@ from batuta.api.snapshot import WorldSnapshot
 from batuta.api.views import count_gpus
 from batuta.core.job_table import JobTable
 from batuta.core.plan import Decisions
-from batuta.core.quota import Cell
+from batuta.core.quota import FlavorResource
 from batuta.core.reason import Reason
-from batuta.quota.use import CellUse, QueueUse
+from batuta.quota.usage import FlavorUsage, QueueUse
 from batuta.spec.task_job import DEFAULT_QUEUE
 
 
@@ -336,7 +336,7 @@ def queue_metrics(
     yield from _queue_jobs(uses, own)
     yield from _waits(now_s, uses, own)
     cells = islice(
-        _cells((one.queue.name, one.cells) for one in uses if one.queue.name in own), MAX_QUOTA_SERIES
+        _cells((one.queue.name, one.flavors) for one in uses if one.queue.name in own), MAX_QUOTA_SERIES
     )
     yield from _amounts("queue", list(cells), "its nominal quota")
     needs = {
@@ -389,11 +389,11 @@ def _waits(now_s: float, uses: Iterable[QueueUse], own: frozenset[str]) -> Itera
     )
 
 
-def _cells(owners: Iterable[tuple[str, tuple[CellUse, ...]]]) -> Iterator[tuple[str, CellUse]]:
+def _cells(owners: Iterable[tuple[str, tuple[FlavorUsage, ...]]]) -> Iterator[tuple[str, FlavorUsage]]:
     return ((name, cell) for name, cells in owners for cell in cells)
 
 
-def _amounts(kind: str, cells: list[tuple[str, CellUse]], quota: str) -> Iterator[Metric]:
+def _amounts(kind: str, cells: list[tuple[str, FlavorUsage]], quota: str) -> Iterator[Metric]:
     """GPUs, CPUs, bytes, pods."""
     for field, help_ in (
         ("total", f"Quota: {quota}."),
@@ -403,17 +403,19 @@ def _amounts(kind: str, cells: list[tuple[str, CellUse]], quota: str) -> Iterato
         ("lent", "What others use of it."),
     ):
         name = "nominal" if field == "total" else field
-        values = {_quota_labels(owner, one.cell): whole(getattr(one, field)) for owner, one in cells}
+        values = {
+            _quota_labels(owner, one.flavor_resource): whole(getattr(one, field)) for owner, one in cells
+        }
         yield gauge(f"batuta_{kind}_{name}", help_, [kind, *_QUOTA_LABELS], values)
 
 
-def _quota_labels(owner: str, cell: Cell) -> tuple[str, str, str]:
+def _quota_labels(owner: str, cell: FlavorResource) -> tuple[str, str, str]:
     return owner, cell.flavor, cell.resource
 
 
 def _cohorts(snapshot: WorldSnapshot) -> Iterator[Metric]:
     uses = snapshot.use.cohorts[:MAX_QUEUE_SERIES]
-    cells = list(islice(_cells((one.name, one.cells) for one in uses), MAX_QUOTA_SERIES))
+    cells = list(islice(_cells((one.name, one.flavors) for one in uses), MAX_QUOTA_SERIES))
     yield from _amounts("cohort", cells, "its own nominal one, and that of all below it")
     yield gauge("batuta_cohort_weighted_share", _SHARE, ["cohort"], {(one.name,): one.share for one in uses})
 

@@ -17,13 +17,13 @@ from batuta.core.cluster import Node, NodeName
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import DesiredState, Job, JobId, JobState
 from batuta.core.job_events import never_fits
-from batuta.core.quota import MILLI, Cell, ClusterQueue, Quota, counts_gpus, rest_of
+from batuta.core.quota import MILLI, ClusterQueue, FlavorResource, Quota, counts_gpus, rest_of
 from batuta.core.world import World
 from batuta.engine.requests import RequestFn
 from batuta.engine.trials.lifecycle import plan_trial
 from batuta.prediction.initial_size import legal_sizes
-from batuta.quota.demand import demand
-from batuta.quota.tree import Tree
+from batuta.quota.tree import QuotaTree
+from batuta.quota.workload import demand
 from batuta.spec.problem import InputError, Problem, did_you_mean
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
@@ -79,11 +79,11 @@ def check_quota(job: Job, quota: Quota) -> list[Problem]:
     ):
         return []
     return _exceeds_quota(
-        job, queue, Tree(quota), has_rest=queue.name == DEFAULT_QUEUE and bool(rest_of(quota))
+        job, queue, QuotaTree(quota), has_rest=queue.name == DEFAULT_QUEUE and bool(rest_of(quota))
     )
 
 
-def _exceeds_quota(job: Job, queue: ClusterQueue, tree: Tree, *, has_rest: bool) -> list[Problem]:
+def _exceeds_quota(job: Job, queue: ClusterQueue, tree: QuotaTree, *, has_rest: bool) -> list[Problem]:
     covered = [resource for group in queue.groups for resource in group.resources]
     if not any(map(counts_gpus, covered)):
         return [Problem(f"queue {queue.name} has no quota for GPUs", fix="another queue")]
@@ -92,7 +92,8 @@ def _exceeds_quota(job: Job, queue: ClusterQueue, tree: Tree, *, has_rest: bool)
         for resource in group.resources:
             needs = demand(job, resource, job.min)
             most = max(
-                (node.most(tree.cell_of[Cell(one.flavor, resource)]) for one in group.flavors), default=0
+                (node.most(tree.fr_number[FlavorResource(one.flavor, resource)]) for one in group.flavors),
+                default=0,
             )
             if needs > most:
                 gpus = "GPU" if needs == MILLI else "GPUs"

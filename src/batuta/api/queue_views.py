@@ -17,8 +17,8 @@ from batuta.core.quota import (
     rest_of,
     tell_rest,
 )
-from batuta.quota.kueue_names import quota_reserved
-from batuta.quota.use import CellUse, CohortUse, DoorUse, JobUse, QueueUse
+from batuta.quota.reasons import quota_reserved
+from batuta.quota.usage import CohortUse, DoorUse, FlavorUsage, JobUse, QueueUse
 from batuta.spec.task_job import DEFAULT_QUEUE
 
 ALL = "*"
@@ -60,7 +60,7 @@ def find_queue(snapshot: WorldSnapshot, name: str) -> QueueUse | None:
 def view_queue(snapshot: WorldSnapshot, use: QueueUse) -> JsonObject:
     queue = use.queue
     state, message = _state(snapshot, use)
-    gpus = [one for one in use.cells if counts_gpus(one.cell.resource) and not _is_open(one)]
+    gpus = [one for one in use.flavors if counts_gpus(one.flavor_resource.resource) and not _is_open(one)]
     return {
         "name": queue.name,
         "state": state,
@@ -80,7 +80,7 @@ def view_queue(snapshot: WorldSnapshot, use: QueueUse) -> JsonObject:
         "share": use.share,
         "strategy": queue.strategy.value,
         "stop_policy": queue.stop.value,
-        "cells": _view_cells(use.cells),
+        "cells": _view_cells(use.flavors),
         "local_queues": [_view_local_queue(one) for one in use.doors],
     }
 
@@ -129,8 +129,8 @@ def _state(snapshot: WorldSnapshot, use: QueueUse) -> tuple[str, str]:
     return "active", tell_rest(snapshot.quota) if queue.name == DEFAULT_QUEUE else ""
 
 
-def _kind(use: CellUse) -> str:
-    return ALL if use.cell.resource == ALL_GPUS else use.cell.flavor
+def _kind(use: FlavorUsage) -> str:
+    return ALL if use.flavor_resource.resource == ALL_GPUS else use.flavor_resource.flavor
 
 
 def _view_cohort(use: CohortUse) -> JsonObject:
@@ -141,25 +141,25 @@ def _view_cohort(use: CohortUse) -> JsonObject:
         "share": use.share,
         "pending": use.pending,
         "running": use.running,
-        "cells": _view_cells(use.cells),
+        "cells": _view_cells(use.flavors),
     }
 
 
-def _view_cells(uses: Iterable[CellUse]) -> list[JsonObject]:
+def _view_cells(uses: Iterable[FlavorUsage]) -> list[JsonObject]:
     """Return all amounts; one without a limit only while it is used."""
     return [_view_cell(one) for one in uses if one.used or not _is_open(one)]
 
 
-def _is_open(use: CellUse) -> bool:
+def _is_open(use: FlavorUsage) -> bool:
     """Return whether it has no limit, as the short form has for flavors that it does not name."""
-    return counts_gpus(use.cell.resource) and use.total >= NO_LIMIT
+    return counts_gpus(use.flavor_resource.resource) and use.total >= NO_LIMIT
 
 
-def _view_cell(use: CellUse) -> JsonObject:
+def _view_cell(use: FlavorUsage) -> JsonObject:
     limits = use.limits
     return {
-        "flavor": use.cell.flavor,
-        "resource": use.cell.resource,
+        "flavor": use.flavor_resource.flavor,
+        "resource": use.flavor_resource.resource,
         "nominal": whole(limits.nominal),
         "borrowing_limit": None if limits.borrowing is None else whole(limits.borrowing),
         "lending_limit": None if limits.lending is None else whole(limits.lending),

@@ -30,9 +30,7 @@ from batuta.core.plan import Decision, Plan
 from batuta.core.quota import Flavors, Quota
 from batuta.core.world import PastJob, World
 from batuta.engine.service import Service
-from batuta.quota.holding import flavors_held
-from batuta.quota.measure import measure
-from batuta.quota.use import JobUse, QuotaUse
+from batuta.quota.usage import JobUse, QuotaUse, flavors_held, measure
 
 Key: TypeAlias = tuple[float, int, JobId]
 """The order of lists: by submit time, then as they came."""

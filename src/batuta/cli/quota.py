@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from batuta.apitypes.queues import QuotaChanged
-    from batuta.quota.trial import Standing, Trial
+    from batuta.quota.simulator import QuotaSimulator, QuotaStatus
     from batuta.spec.quota_case import Action, PodSet, QuotaCase, Step
 
 
@@ -198,7 +198,7 @@ def try_out(
         raise typer.Exit(1)
 
 
-def _as_json(standing: Standing) -> dict[str, Any]:
+def _as_json(standing: QuotaStatus) -> dict[str, Any]:
     """Return the state after a step in the form that case files have."""
     return {
         "admitted": {name: dict(flavors) for name, flavors in standing.admitted.items()},
@@ -242,7 +242,7 @@ def _table(rows: list[tuple[Text, ...]]) -> RenderableType:
     return Padding(table, (0, 0, 0, 4))
 
 
-def _rows(standing: Standing) -> list[tuple[Text, ...]]:
+def _rows(standing: QuotaStatus) -> list[tuple[Text, ...]]:
     """Return a row for each preempted, admitted and pending workload: state, name, flavors or reason."""
     from rich.text import Text
 
@@ -306,24 +306,24 @@ class StepResult(NamedTuple):
     """A step, the state after it, and how that differs from what the file expects."""
 
     step: Step
-    standing: Standing
+    standing: QuotaStatus
     differences: list[str]
 
 
 def run_case(case: QuotaCase) -> Iterator[StepResult]:
     """Run the steps of a case, one after the other."""
-    from batuta.quota.trial import Trial
+    from batuta.quota.simulator import QuotaSimulator
 
-    trial, over = Trial(case.quota, case.nodes), set[str]()
+    trial, over = QuotaSimulator(case.quota, case.nodes), set[str]()
     for step in case.steps:
         standing = _run_action(trial, step.action, over)
         lost = (one.workload for one in standing.preempted)
         yield StepResult(step, standing, step.expected.differences(standing.admitted, lost, standing.pending))
 
 
-def _run_action(trial: Trial, action: Action, over: set[str]) -> Standing:
+def _run_action(trial: QuotaSimulator, action: Action, over: set[str]) -> QuotaStatus:
     """Run an action and return the state after it. Nothing changes a workload in `over`: it has finished."""
-    from batuta.quota.claim import PodSet
+    from batuta.quota.workload import PodSet
     from batuta.spec.quota_case import ChangeQuota, Delete, Finish, PatchWorkload, Submit
 
     match action:

@@ -54,7 +54,7 @@ def counts_gpus(resource: str) -> bool:
     return resource in (ALL_GPUS, "gpu") or resource.endswith("/gpu")
 
 
-class Cell(NamedTuple):
+class FlavorResource(NamedTuple):
     """What quota is counted in: a resource of one flavor."""
 
     flavor: str
@@ -351,12 +351,12 @@ class Quota:
         return own if door.max_priority is None else door.max_priority
 
 
-def cells_of(groups: tuple[ResourceGroup, ...]) -> Iterator[tuple[Cell, Limits]]:
+def flavor_resources_of(groups: tuple[ResourceGroup, ...]) -> Iterator[tuple[FlavorResource, Limits]]:
     """Each cell that a queue or cohort has quota in, with its limits."""
     for group in groups:
         for flavor in group.flavors:
             for resource, limits in zip(group.resources, flavor.limits, strict=True):
-                yield Cell(flavor.flavor, resource), limits
+                yield FlavorResource(flavor.flavor, resource), limits
 
 
 DEFAULT_QUEUE = "default"
@@ -453,7 +453,7 @@ def _declared(quota: Quota) -> Iterator[tuple[ResourceGroup, ...]]:
 def _claims(quota: Quota, groups: tuple[ResourceGroup, ...]) -> Iterator[_Claim]:
     """What one queue or cohort was given. A limit on GPUs of all types includes those by type."""
     by_type, of_all = list[_Claim](), list[_Claim]()
-    for cell, limits in cells_of(groups):
+    for cell, limits in flavor_resources_of(groups):
         flavor = quota.flavor_of.get(cell.flavor)
         if flavor is None or not counts_gpus(cell.resource) or limits.nominal >= NO_LIMIT:
             continue

@@ -1,4 +1,4 @@
-"""Which flavor a claim gets its quota in.
+"""Which flavor a workload gets its quota in.
 
 Resources of one group come from one flavor, and flavors are tried in the order in which the queue names them:
 one that fits without borrowing ends the search, and what else ends it is the queue's `fungibility`.
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from batuta.core.quota import (
     MILLI,
-    Cell,
     ClusterQueue,
+    FlavorResource,
     Fungibility,
     Preference,
     Quota,
@@ -22,10 +22,9 @@ from batuta.core.quota import (
     ResourceGroup,
     Search,
 )
-from batuta.quota.claim import Claim, PodSet, Way
-from batuta.quota.demand import PODS
-from batuta.quota.refusal import Refusal, Why
-from batuta.quota.tree import Amounts, Node, Tree
+from batuta.quota.reasons import Refusal, Why
+from batuta.quota.tree import Amounts, Node, QuotaTree
+from batuta.quota.workload import PODS, FlavorChoice, PodSet, Workload
 
 _FENCES = ("NoSchedule", "NoExecute")
 
@@ -35,34 +34,34 @@ class Mode(IntEnum):
 
     NO_FIT = 0
     NO_CANDIDATES = 1
-    """It would fit if others were gone, but none of them may be pushed aside."""
+    """It would fit if others were gone, but none of them may be preempted."""
     PREEMPT = 2
     RECLAIM = 3
     """As PREEMPT, and all who have to go borrow from this queue."""
     FIT = 4
 
 
-class Possibility(NamedTuple):
-    """What pushing others aside would come to."""
+class PreemptionPossibility(NamedTuple):
+    """What preempting others would come to."""
 
     mode: Mode
     level: int
 
 
-Oracle = Callable[[Claim, Amounts], Possibility]
-"""Asks whom a claim could push aside to get so much more of these cells."""
+PreemptionOracle = Callable[[Workload, Amounts], PreemptionPossibility]
+"""Asks whom a workload could preempt to get so much more of these flavor resources."""
 
 
 @dataclass(slots=True)
 class Assignment:
-    """Where a claim would get its quota."""
+    """Where a workload would get its quota."""
 
     mode: Mode = Mode.FIT
     level: int = 0
     """How far up the tree it borrows; 0 for not at all."""
     usage: Amounts = field(default_factory=dict)
     short: dict[int, int] = field(default_factory=dict)
-    """The cells in which others would have to go."""
+    """The flavor resources in which others would have to go."""
     flavors: dict[str, str] = field(default_factory=dict)
     counts: tuple[int, ...] = ()
     refusal: Refusal | None = None
@@ -80,14 +79,14 @@ class _Try(NamedTuple):
     mode: Mode
     level: int
     short: tuple[int, ...]
-    rank: Possibility
+    rank: PreemptionPossibility
     """What the resource comes to that does worst here, by what the queue prefers."""
 
 
-class Assigner:
-    """Finds flavors for the claims of all queues, as things stand in the tree."""
+class FlavorAssigner:
+    """Finds flavors for the workloads of all queues, as things stand in the tree."""
 
-    def __init__(self, quota: Quota, tree: Tree, oracle: Oracle) -> None:
+    def __init__(self, quota: Quota, tree: QuotaTree, oracle: PreemptionOracle) -> None:
         self._quota, self._tree, self._oracle = quota, tree, oracle
         self._groups: dict[tuple[str, str], ResourceGroup] = {
             (queue.name, resource): group
@@ -97,38 +96,40 @@ class Assigner:
         }
         self._admits: dict[tuple[object, ...], bool] = {}
 
-    def assign(self, claim: Claim, counts: tuple[int, ...] | None = None) -> Assignment:
+    def assign(self, workload: Workload, counts: tuple[int, ...] | None = None) -> Assignment:
         """The flavors for so many replicas of each pod set; all of them by default."""
-        queue = self._quota.queue_of[claim.queue.name]
-        if claim.way is not None and not claim.resumes:
-            return self._assign_way(claim, queue, claim.way)
-        result = Assignment(counts=counts or tuple(one.count for one in claim.pod_sets))
-        for pod_set, count in zip(claim.pod_sets, result.counts, strict=True):
+        queue = self._quota.queue_of[workload.queue.name]
+        if workload.flavor_choice is not None and not workload.resumes:
+            return self._assign_choice(workload, queue, workload.flavor_choice)
+        result = Assignment(counts=counts or tuple(one.count for one in workload.pod_sets))
+        for pod_set, count in zip(workload.pod_sets, result.counts, strict=True):
             result.tried.append({})
-            self._assign_pod_set(result, claim, queue, pod_set, count)
+            self._assign_pod_set(result, workload, queue, pod_set, count)
             if result.mode is Mode.NO_FIT:
                 result.usage, result.tried[-1] = {}, {}
                 break
         return result
 
-    def _assign_way(self, claim: Claim, queue: ClusterQueue, way: Way) -> Assignment:
-        """What a search would come to for a claim that has no choice, without the search."""
-        resource, flavor, cell, amount = way
-        mode, level = found = self._fit(claim, queue, cell, amount)
+    def _assign_choice(
+        self, workload: Workload, queue: ClusterQueue, flavor_choice: FlavorChoice
+    ) -> Assignment:
+        """What a search would come to for a workload that has no choice, without the search."""
+        resource, flavor, fr, amount = flavor_choice
+        mode, level = found = self._fit(workload, queue, fr, amount)
         if mode is Mode.FIT:
-            return Assignment(mode, level, {cell: amount}, {}, {resource: flavor}, (1,))
-        refusal = self.why(claim.queue, cell, amount)
+            return Assignment(mode, level, {fr: amount}, {}, {resource: flavor}, (1,))
+        refusal = self.why(workload.queue, fr, amount)
         if mode is Mode.NO_FIT:
             return Assignment(mode, counts=(1,), refusal=refusal, tried=[{}])
         ended = -1
         if _ends_search(found, queue.fungibility):
             names = [one.flavor for one in self._groups[queue.name, resource].flavors]
             ended = names.index(flavor) if flavor != names[-1] else -1
-        usage, tried = {cell: amount}, [{resource: ended}]
+        usage, tried = {fr: amount}, [{resource: ended}]
         return Assignment(mode, level, usage, dict(usage), {resource: flavor}, (1,), refusal, tried)
 
     def _assign_pod_set(
-        self, result: Assignment, claim: Claim, queue: ClusterQueue, pods: PodSet, count: int
+        self, result: Assignment, workload: Workload, queue: ClusterQueue, pods: PodSet, count: int
     ) -> None:
         asked = {resource: amount * count for resource, amount in pods.requests}
         if (queue.name, PODS) in self._groups:
@@ -146,21 +147,21 @@ class Assigner:
                 continue
             wanted = {name: asked[name] for name in group.resources if name in asked}
             done.update(wanted)
-            best = self._search(result, claim, queue, group, pods, wanted)
+            best = self._search(result, workload, queue, group, pods, wanted)
             if best is None:
                 result.mode = Mode.NO_FIT
                 return
             result.mode, result.level = min(result.mode, best.mode), max(result.level, best.level)
             for name, amount in wanted.items():
-                cell = self._tree.cell_of[Cell(best.flavor, name)]
-                result.usage[cell] = result.usage.get(cell, 0) + amount
+                fr = self._tree.fr_number[FlavorResource(best.flavor, name)]
+                result.usage[fr] = result.usage.get(fr, 0) + amount
                 result.flavors[name] = best.flavor
-            result.short.update((cell, result.usage[cell]) for cell in best.short)
+            result.short.update((fr, result.usage[fr]) for fr in best.short)
 
     def _search(
         self,
         result: Assignment,
-        claim: Claim,
+        workload: Workload,
         queue: ClusterQueue,
         group: ResourceGroup,
         pods: PodSet,
@@ -168,17 +169,17 @@ class Assigner:
     ) -> _Try | None:
         """The best flavor of a group; None, and the reason in `result`, when none will do.
 
-        It goes on behind the flavor at which the last search for this claim ended.
+        It goes on behind the flavor at which the last search for this workload ended.
         """
         best: _Try | None = None
         refusals: list[Refusal] = []
         number, ended = len(result.tried) - 1, -1
-        before = claim.tried[number] if number < len(claim.tried) else {}
+        before = workload.tried[number] if number < len(workload.tried) else {}
         start = before.get(next(iter(wanted)), -1) + 1
         for at, one in enumerate(group.flavors[start:], start):
-            if not self._accepts(claim, pods, one.flavor):
+            if not self._accepts(workload, pods, one.flavor):
                 continue
-            tried = self._try(result, claim, queue, one.flavor, wanted, refusals)
+            tried = self._try(result, workload, queue, one.flavor, wanted, refusals)
             if tried.mode is Mode.NO_FIT:
                 continue
             if _ends_search(tried.rank, queue.fungibility):
@@ -200,22 +201,22 @@ class Assigner:
     def _try(
         self,
         result: Assignment,
-        claim: Claim,
+        workload: Workload,
         queue: ClusterQueue,
         flavor: str,
         wanted: dict[str, int],
         refusals: list[Refusal],
     ) -> _Try:
         mode, level = Mode.FIT, 0
-        rank = Possibility(Mode.FIT, 0)
+        rank = PreemptionPossibility(Mode.FIT, 0)
         short: list[int] = []
         for resource, amount in wanted.items():
-            cell = self._tree.cell_of[Cell(flavor, resource)]
-            needs = result.usage.get(cell, 0) + amount
-            one = self._fit(claim, queue, cell, needs)
+            fr = self._tree.fr_number[FlavorResource(flavor, resource)]
+            needs = result.usage.get(fr, 0) + amount
+            one = self._fit(workload, queue, fr, needs)
             if one.mode is not Mode.FIT:
-                refusals.append(self.why(claim.queue, cell, needs))
-                short.append(cell)
+                refusals.append(self.why(workload.queue, fr, needs))
+                short.append(fr)
             mode, level = min(mode, one.mode), max(level, one.level)
             if mode is Mode.NO_FIT:
                 break
@@ -223,35 +224,35 @@ class Assigner:
                 rank = one
         return _Try(flavor, mode, level, tuple(short), rank)
 
-    def _fit(self, claim: Claim, queue: ClusterQueue, cell: int, needs: int) -> Possibility:
-        node = claim.queue
-        if needs > node.most(cell):
-            return Possibility(Mode.NO_FIT, 0)
-        level, may_reclaim = node.level(cell, needs)
-        if needs <= max(0, node.left(cell)):
-            return Possibility(Mode.FIT, level)
-        limits = node.limits.get(cell)
+    def _fit(self, workload: Workload, queue: ClusterQueue, fr: int, needs: int) -> PreemptionPossibility:
+        node = workload.queue
+        if needs > node.most(fr):
+            return PreemptionPossibility(Mode.NO_FIT, 0)
+        level, may_reclaim = node.level(fr, needs)
+        if needs <= max(0, node.left(fr)):
+            return PreemptionPossibility(Mode.FIT, level)
+        limits = node.limits.get(fr)
         nominal = limits.nominal if limits is not None else 0
         if needs <= nominal or may_reclaim or self._preempts_while_borrowing(queue):
-            return self._oracle(claim, {cell: needs})
-        return Possibility(Mode.NO_FIT, level)
+            return self._oracle(workload, {fr: needs})
+        return PreemptionPossibility(Mode.NO_FIT, level)
 
     def _preempts_while_borrowing(self, queue: ClusterQueue) -> bool:
         rules = queue.preemption
         return rules.while_borrowing or (self._quota.fair_sharing and rules.reclaim is not Reclaim.NEVER)
 
-    def why(self, node: Node, cell: int, needs: int) -> Refusal:
+    def why(self, node: Node, fr: int, needs: int) -> Refusal:
         """What is short, in numbers."""
-        limits, most = node.limits.get(cell), node.most(cell)
+        limits, most = node.limits.get(fr), node.most(fr)
         nominal = limits.nominal if limits is not None else 0
-        own = max(0, nominal - node.usage.get(cell, 0))
-        more = max(0, node.left(cell) - own)
+        own = max(0, nominal - node.usage.get(fr, 0))
+        more = max(0, node.left(fr) - own)
         why = Why.EXCEEDS_MAX_QUOTA if needs > most else Why.WAITING_FOR_QUOTA
-        return Refusal(why, "", self._tree.cells[cell], needs, own, nominal, more, most)
+        return Refusal(why, "", self._tree.frs[fr], needs, own, nominal, more, most)
 
-    def _accepts(self, claim: Claim, pods: PodSet, name: str) -> bool:
+    def _accepts(self, workload: Workload, pods: PodSet, name: str) -> bool:
         """Whether replicas may run on the nodes of a flavor. Labels that it does not name do not matter."""
-        if claim.only is not None and name not in claim.only:
+        if workload.only is not None and name not in workload.only:
             return False
         asked = (pods.node_labels, pods.tolerations, name)
         known = self._admits.get(asked)
@@ -271,7 +272,7 @@ class Assigner:
         return all(labels[key] == value for key, value in pods.node_labels if key in labels)
 
 
-def _ends_search(tried: Possibility, rules: Fungibility) -> bool:
+def _ends_search(tried: PreemptionPossibility, rules: Fungibility) -> bool:
     """Whether later flavors are not looked at."""
     if tried.mode is Mode.NO_CANDIDATES:
         return False
@@ -280,10 +281,10 @@ def _ends_search(tried: Possibility, rules: Fungibility) -> bool:
     return not tried.level or rules.when_can_borrow is Search.MAY_STOP_SEARCH
 
 
-def _better(one: Possibility, other: Possibility, rules: Fungibility) -> bool:
+def _better(one: PreemptionPossibility, other: PreemptionPossibility, rules: Fungibility) -> bool:
     waits, other_waits = one.mode is Mode.NO_CANDIDATES, other.mode is Mode.NO_CANDIDATES
     if waits is not other_waits:
-        # What cannot be had now does not keep a claim from what can, whatever the queue prefers.
+        # What cannot be had now does not keep a workload from what can, whatever the queue prefers.
         return other_waits
     if rules.preference is Preference.PREEMPTION_OVER_BORROWING:
         return (-one.level, one.mode) > (-other.level, other.mode)

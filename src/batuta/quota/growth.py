@@ -14,12 +14,12 @@ from batuta.core.admission import Budget
 from batuta.core.arrays import IntArray
 from batuta.core.eligibility import unsaved_rows
 from batuta.core.job import Job
-from batuta.core.quota import MILLI, Cell, Flavors, counts_gpus
+from batuta.core.quota import MILLI, FlavorResource, Flavors, counts_gpus
 from batuta.core.world import World
-from batuta.quota.demand import PODS, demand
-from batuta.quota.ledger import Ledger
-from batuta.quota.shares import Share
+from batuta.quota.fair_sharing import Share
+from batuta.quota.snapshot import QuotaState
 from batuta.quota.tree import Amounts, Node
+from batuta.quota.workload import PODS, demand
 
 _PARTS = 4
 """Into so many parts each competitor's share of what is idle is cut: more is fairer, and takes longer."""
@@ -34,7 +34,7 @@ class Growers(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """Jobs of one queue that grow in the same cells, the oldest first."""
+    """Jobs of one queue that grow in the same flavor resources, the oldest first."""
 
     queue: Node
     rows: IntArray
@@ -48,28 +48,28 @@ class _Group:
     def room(self, may_borrow: bool) -> int:
         """How many more GPUs quota leaves to it."""
         queue, most = self.queue, self.wants - self.granted
-        for cell, each in self.per_gpu.items():
-            left = queue.left(cell)
+        for fr, each in self.per_gpu.items():
+            left = queue.left(fr)
             if not may_borrow:
-                left = min(left, queue.subtree.get(cell, 0) - queue.usage.get(cell, 0))
+                left = min(left, queue.subtree.get(fr, 0) - queue.usage.get(fr, 0))
             most = min(most, left // each)
         return max(0, most)
 
     def take(self, gpus: int) -> None:
-        self.queue.add({cell: each * gpus for cell, each in self.per_gpu.items()})
+        self.queue.add({fr: each * gpus for fr, each in self.per_gpu.items()})
         self.granted += gpus
 
 
 def grow(
-    world: World, ledger: Ledger, growers: Iterable[Growers], cap: IntArray
+    world: World, state: QuotaState, growers: Iterable[Growers], cap: IntArray
 ) -> list[tuple[Node, Budget]]:
     """Budgets for those that cannot all have what they may have alone, with their queues.
 
-    The books are changed.
+    The usage in the tree is changed.
     """
     low = world.jobs.min
-    groups = _grouped(world, ledger, growers, cap - low, low)
-    # 0. Nobody grows at the cost of a job that would lose its work by it, …
+    groups = _grouped(world, state, growers, cap - low, low)
+    # 0. No job grows at the cost of a job that would lose its work by it, …
     unsaved = unsaved_rows(world.jobs, cap)
     if unsaved.size:
         extra = world.jobs.held - low
@@ -81,13 +81,13 @@ def grow(
     for group in groups:
         if own := group.room(may_borrow=False):
             group.take(own)
-    # 2. … and what is idle goes to whoever borrows the least for its weight.
-    _lend(ledger, [group for group in groups if group.granted < group.wants])
-    return [(group.queue, _budget(world, ledger, group)) for group in groups if group.granted < group.wants]
+    # 2. … and what is idle goes to the queue that borrows the least for its weight.
+    _lend(state, [group for group in groups if group.granted < group.wants])
+    return [(group.queue, _budget(world, state, group)) for group in groups if group.granted < group.wants]
 
 
 def _grouped(
-    world: World, ledger: Ledger, growers: Iterable[Growers], wants: IntArray, low: IntArray
+    world: World, state: QuotaState, growers: Iterable[Growers], wants: IntArray, low: IntArray
 ) -> list[_Group]:
     """Those who want more than their `min`, by queue and flavors. All are summed up at once."""
     alike = [(one.queue, flavors, rows) for one in growers for flavors, rows in _alike(one.flavors).items()]
@@ -98,7 +98,7 @@ def _grouped(
     order = np.lexsort((row, number))
     row, number = row[order], number[order]
     bounds = np.searchsorted(number, np.arange(len(alike) + 1)).tolist()
-    known = {flavors: _of_gpus(ledger, flavors) for flavors in dict.fromkeys(own for _, own, _ in alike)}
+    known = {flavors: _of_gpus(state, flavors) for flavors in dict.fromkeys(own for _, own, _ in alike)}
     wanted, least = ([0, *np.cumsum(column[row]).tolist()] for column in (wants, low))
     return [
         _Group(
@@ -106,7 +106,7 @@ def _grouped(
             row[start:end],
             wanted[end] - wanted[start],
             least[end] - least[start],
-            known[flavors] or _average(world, ledger, row[start:end], wants, flavors),
+            known[flavors] or _average(world, state, row[start:end], wants, flavors),
         )
         for (queue, flavors, _), start, end in zip(alike, bounds, bounds[1:], strict=False)
         if end > start
@@ -124,26 +124,26 @@ def _alike(flavors_of: Mapping[int, Flavors]) -> dict[Flavors, list[int]]:
     return found
 
 
-def _of_gpus(ledger: Ledger, flavors: Flavors) -> Amounts | None:
+def _of_gpus(state: QuotaState, flavors: Flavors) -> Amounts | None:
     """What a GPU more takes, where nothing but GPUs is counted: that is the same for all jobs."""
     if not all(counts_gpus(resource) for resource, _ in flavors):
         return None
-    return {ledger.tree.number(Cell(flavor, resource)): MILLI for resource, flavor in flavors}
+    return {state.tree.number(FlavorResource(flavor, resource)): MILLI for resource, flavor in flavors}
 
 
-def _average(world: World, ledger: Ledger, rows: IntArray, wants: IntArray, flavors: Flavors) -> Amounts:
-    """What a GPU more takes of each cell, on average over all that are wanted, rounded up."""
+def _average(world: World, state: QuotaState, rows: IntArray, wants: IntArray, flavors: Flavors) -> Amounts:
+    """What a GPU more takes of each flavor resource, on average over all that are wanted, rounded up."""
     jobs, found = world.jobs.jobs, Amounts()
     for resource, flavor in flavors:
-        cell = ledger.tree.number(Cell(flavor, resource))
+        fr = state.tree.number(FlavorResource(flavor, resource))
         if counts_gpus(resource):
-            found[cell] = MILLI
+            found[fr] = MILLI
             continue
         each = [per_gpu(jobs[row], resource) for row in rows.tolist()]
         wanted = wants[rows].tolist()
         amount = -(-sum(map(mul, each, wanted)) // sum(wanted))
         if amount:
-            found[cell] = amount
+            found[fr] = amount
     return found
 
 
@@ -152,16 +152,16 @@ def per_gpu(job: Job, resource: str) -> int:
     return -(-MILLI // (job.gpus_per_replica or 1)) if resource == PODS else demand(job, resource, 1)
 
 
-def _lend(ledger: Ledger, groups: list[_Group]) -> None:
+def _lend(state: QuotaState, groups: list[_Group]) -> None:
     by_root: dict[Node, list[_Group]] = {}
     for group in groups:
         if group.queue.parent is not None:
             by_root.setdefault(group.queue.root, []).append(group)
     for competing in by_root.values():
-        _lend_in_turns(ledger, competing)
+        _lend_in_turns(state, competing)
 
 
-def _lend_in_turns(ledger: Ledger, competing: list[_Group]) -> None:
+def _lend_in_turns(state: QuotaState, competing: list[_Group]) -> None:
     """A part after another to the group whose share is the smallest, at each level of the tree."""
     if not any(group.room(may_borrow=True) for group in competing):
         return
@@ -169,7 +169,7 @@ def _lend_in_turns(ledger: Ledger, competing: list[_Group]) -> None:
     def key(at: int) -> tuple[tuple[Share, ...], int]:
         queue = competing[at].queue
         nodes = [*reversed(list(queue.path())), queue]
-        return tuple(ledger.shares.of(node) for node in nodes[1:]), at
+        return tuple(state.shares.of(node) for node in nodes[1:]), at
 
     heap = [key(at) for at in range(len(competing))]
     heapq.heapify(heap)
@@ -187,11 +187,11 @@ def _lend_in_turns(ledger: Ledger, competing: list[_Group]) -> None:
             heapq.heappush(heap, key(at))
 
 
-def _budget(world: World, ledger: Ledger, group: _Group) -> Budget:
+def _budget(world: World, state: QuotaState, group: _Group) -> Budget:
     jobs, rows = world.jobs.jobs, group.rows
     beside = []
-    for cell, average in group.per_gpu.items():
-        resource = ledger.tree.cells[cell].resource
+    for fr, average in group.per_gpu.items():
+        resource = state.tree.frs[fr].resource
         if counts_gpus(resource):
             continue
         own = [jobs[row] for row in rows.tolist()]

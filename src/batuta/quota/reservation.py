@@ -1,7 +1,7 @@
-"""Quota that is kept for those who have waited long, so that smaller jobs do not pass them for ever.
+"""Quota that is reserved for jobs that have waited long, so that smaller ones do not pass them for ever.
 
-What is left of its queue's quota is set aside for the first such claim. Another one may still have it if it
-will have ended by the time at which the claim could start at the earliest.
+What is left of its queue's quota is reserved for the first such workload. Another one may still have it if
+it will have ended by the time at which the workload could start at the earliest (backfill).
 """
 
 from __future__ import annotations
@@ -12,23 +12,14 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from batuta.core.quota import counts_gpus
-from batuta.quota.claim import Claim
-from batuta.quota.ledger import Ledger
-from batuta.quota.refusal import Refusal, Why
+from batuta.quota.reasons import Refusal, Why
+from batuta.quota.snapshot import QuotaRelease, QuotaState
 from batuta.quota.tree import Amounts, Node
+from batuta.quota.workload import Workload
 
 
-class Release(NamedTuple):
-    """Somebody who has quota now, and when it will end."""
-
-    ends_s: float
-    queue: Node
-    usage: Amounts
-    key: Hashable = None
-
-
-class Asked(NamedTuple):
-    """Somebody who wanted what is kept for another, and whether it would end too late for that."""
+class EndComparison(NamedTuple):
+    """A workload that wanted what is reserved for another, and whether it would end too late for that."""
 
     queue: Node
     key: Hashable
@@ -37,149 +28,136 @@ class Asked(NamedTuple):
     later: bool
 
 
-class Moment(NamedTuple):
+class ReleaseTime(NamedTuple):
     """When enough will have been given back, and by the how manieth; -1 if it cannot be said."""
 
     from_s: float
     number: int
 
 
-UNKNOWN = Moment(-math.inf, -1)
+UNKNOWN = ReleaseTime(-math.inf, -1)
 
 
-class Kept(NamedTuple):
+class Reservation(NamedTuple):
     """What is set aside for the first of a queue, and from when on it is needed."""
 
     queue: Node
     amounts: Amounts
-    needed: Moment
+    needed: ReleaseTime
 
 
-class Keeper:
-    """Sets quota aside, for one claim per queue at most, and only what belongs to its queue."""
+class Reservations:
+    """Reserves quota, for one workload per queue at most, and only what belongs to its queue."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        state: QuotaState,
         ends_s: Callable[[Hashable], float],
-        releases: Callable[[Node], Sequence[Release]],
+        releases: Callable[[Node], Sequence[QuotaRelease]],
     ) -> None:
-        """`ends_s` says when a claim will have ended, by its key; `releases` what is given back in a tree,
+        """`ends_s` says when a workload will have ended, by its key; `releases` what is given back in a tree,
         the soonest first.
         """
-        self._ledger, self._ends_s, self._releases = ledger, ends_s, releases
-        self.kept: dict[Node, Kept | None] = {}
+        self._state, self._ends_s, self._releases = state, ends_s, releases
+        self.reserved: dict[Node, Reservation | None] = {}
         """By queue; None where nothing is left to keep."""
-        self._too_long: dict[tuple[Node, Hashable], tuple[Moment, Hashable]] = {}
-        """By queue and shape: who ends later than this would delay others, and somebody who was told so."""
-        self.denied: dict[Hashable, Refusal] = {}
-        """Those who would have quota if nothing were kept for others, by key."""
-        self.asked: list[Asked] = []
+        self._delaying_shapes: dict[tuple[Node, Hashable], tuple[ReleaseTime, Hashable]] = {}
+        """By queue and shape: a workload that ends later than this would delay others, and one that did."""
+        self.delaying: dict[Hashable, Refusal] = {}
+        """Workloads that would have quota if none were reserved for others, by key."""
+        self.asked: list[EndComparison] = []
         """Whatever an answer owed to when jobs will end."""
 
-    def keep(self, queue: Node, needs: Amounts) -> None:
-        """Sets aside what is left of what somebody of a queue needs, unless something is kept there already.
+    def reserve(self, queue: Node, needs: Amounts) -> None:
+        """Reserves what is left of what a workload needs, unless its queue has a reservation already.
 
         That should have waited long enough, and fit at some time.
         """
-        if queue in self.kept:
+        if queue in self.reserved:
             return
         subtree, usage = queue.subtree, queue.usage
         amounts = {
-            cell: max(0, min(amount, subtree.get(cell, 0) - usage.get(cell, 0), queue.left(cell)))
-            for cell, amount in needs.items()
+            fr: max(0, min(amount, subtree.get(fr, 0) - usage.get(fr, 0), queue.left(fr)))
+            for fr, amount in needs.items()
         }
-        self.kept[queue] = None
+        self.reserved[queue] = None
         if any(amounts.values()):
-            self.kept[queue] = Kept(queue, amounts, self._earliest(queue, needs))
+            self.reserved[queue] = Reservation(queue, amounts, self._earliest(queue, needs))
             queue.add(amounts)
 
-    def give_up(self, queue: Node) -> None:
-        """Keeps nothing for this queue's first claim any more."""
-        kept = self.kept.pop(queue, None)
-        if kept is not None:
-            queue.remove(kept.amounts)
+    def cancel(self, queue: Node) -> None:
+        """Drops the reservation of this queue."""
+        reserved = self.reserved.pop(queue, None)
+        if reserved is not None:
+            queue.remove(reserved.amounts)
 
-    def kept_in(self, queue: Node) -> Amounts:
-        """What is set aside of a queue's quota."""
-        kept = self.kept.get(queue)
-        return {} if kept is None else kept.amounts
+    def reserved_in(self, queue: Node) -> Amounts:
+        """What is reserved of a queue's quota."""
+        reserved = self.reserved.get(queue)
+        return {} if reserved is None else reserved.amounts
 
-    def left_without(self, kept: Kept, cell: int) -> int:
-        """What a queue would have left if nothing were kept for its first claim."""
-        queue = kept.queue
-        if not queue.local:
-            return queue.left(cell) + kept.amounts.get(cell, 0)
-        with _without(kept):
-            return queue.left(cell)
-
-    def note(self, queue: Node, key: Hashable) -> None:
-        """Somebody was found to end too late to have what is kept for another of its queue."""
-        kept = self.kept[queue]
-        assert kept is not None
-        if kept.needed.number >= 0:
-            self.asked.append(Asked(queue, key, kept.needed.number, later=True))
-
-    def lets_in(self, claim: Claim) -> bool:
-        """Gives a claim quota that is set aside for another of its queue, if it does not delay that one."""
-        kept = self.kept.get(claim.queue)
-        if kept is None:
+    def backfill(self, workload: Workload) -> bool:
+        """Admits a workload with quota reserved for another of its queue, if it does not delay that one."""
+        reserved = self.reserved.get(workload.queue)
+        if reserved is None:
             return False
-        with _without(kept):
-            found = self._ledger.fit(claim)
+        with _without(reserved):
+            found = self._state.fit(workload)
             if found is None:
                 return False
-            if self._ends_later(claim.queue, claim.key, kept.needed):
-                self.denied[claim.key] = self._in_numbers(claim, found.usage)
-                self._too_long[claim.queue, claim.shape] = kept.needed, claim.key
+            if self._ends_later(workload.queue, workload.key, reserved.needed):
+                self.delaying[workload.key] = self._in_numbers(workload, found.usage)
+                self._delaying_shapes[workload.queue, workload.shape] = reserved.needed, workload.key
                 return False
-            self._ledger.admit(claim, found)
+            self._state.admit(workload, found)
             return True
 
-    def denies(self, queue: Node, shape: Hashable, key: Hashable) -> bool:
-        """Whether it is known already, from another just like it, that this one would delay somebody."""
-        known = self._too_long.get((queue, shape)) if self._too_long else None
+    def would_delay(self, queue: Node, shape: Hashable, key: Hashable) -> bool:
+        """Whether it is known already, from another just like it, that this one would delay another."""
+        known = self._delaying_shapes.get((queue, shape)) if self._delaying_shapes else None
         if known is None or not self._ends_later(queue, key, known[0]):
             return False
-        self.denied[key] = self.denied[known[1]]
+        self.delaying[key] = self.delaying[known[1]]
         return True
 
-    def look_again(self, root: Node) -> None:
+    def forget_delays(self, root: Node) -> None:
         """Something was given back in a tree: what was known there may be so no more."""
-        self._too_long = {key: known for key, known in self._too_long.items() if key[0].root is not root}
+        self._delaying_shapes = {
+            key: known for key, known in self._delaying_shapes.items() if key[0].root is not root
+        }
 
     def forget(self) -> None:
-        """Nothing is set aside any more: growth may have it, for that can be taken back at any time."""
-        for kept in self.kept.values():
-            if kept is not None:
-                kept.queue.remove(kept.amounts)
-        self.kept.clear()
+        """Drops all reservations: growth may have that quota, for that can be taken back at any time."""
+        for reserved in self.reserved.values():
+            if reserved is not None:
+                reserved.queue.remove(reserved.amounts)
+        self.reserved.clear()
 
-    def _ends_later(self, queue: Node, key: Hashable, moment: Moment) -> bool:
+    def _ends_later(self, queue: Node, key: Hashable, moment: ReleaseTime) -> bool:
         later = self._ends_s(key) > moment.from_s
         if moment.number >= 0:
-            self.asked.append(Asked(queue, key, moment.number, later))
+            self.asked.append(EndComparison(queue, key, moment.number, later))
         return later
 
-    def _in_numbers(self, claim: Claim, usage: Amounts) -> Refusal:
-        """What a claim needs, and what would be left to it if nothing were kept."""
-        cells = self._ledger.tree.cells
-        cell = next((cell for cell in usage if counts_gpus(cells[cell].resource)), next(iter(usage)))
-        left = claim.queue.left(cell)
-        return Refusal(Why.WAITING_FOR_QUOTA, "", cells[cell], usage[cell], left)
+    def _in_numbers(self, workload: Workload, usage: Amounts) -> Refusal:
+        """What a workload needs, and what would be left to it if nothing were reserved."""
+        frs = self._state.tree.frs
+        fr = next((fr for fr in usage if counts_gpus(frs[fr].resource)), next(iter(usage)))
+        left = workload.queue.left(fr)
+        return Refusal(Why.WAITING_FOR_QUOTA, "", frs[fr], usage[fr], left)
 
-    def _earliest(self, queue: Node, needs: Amounts) -> Moment:
+    def _earliest(self, queue: Node, needs: Amounts) -> ReleaseTime:
         """When so many of those who have quota will have ended that so much fits.
 
-        At any moment, if it cannot be said: then nobody may have what is kept for it.
+        At any moment, if it cannot be said: then no other may have what is reserved for it.
         """
-        gone: list[Release] = []
+        gone: list[QuotaRelease] = []
         found = UNKNOWN
         for one in self._releases(queue.root):
             one.queue.remove(one.usage)
             gone.append(one)
             if queue.fits(needs):
-                found = Moment(one.ends_s, len(gone) - 1)
+                found = ReleaseTime(one.ends_s, len(gone) - 1)
                 break
         for one in gone:
             one.queue.add(one.usage)
@@ -187,10 +165,10 @@ class Keeper:
 
 
 @contextmanager
-def _without(kept: Kept) -> Iterator[None]:
-    """As if nothing were kept."""
-    kept.queue.remove(kept.amounts)
+def _without(reserved: Reservation) -> Iterator[None]:
+    """As if nothing were reserved."""
+    reserved.queue.remove(reserved.amounts)
     try:
         yield
     finally:
-        kept.queue.add(kept.amounts)
+        reserved.queue.add(reserved.amounts)

@@ -6,19 +6,20 @@ give to any child. What a node uses above `local` counts in its parent too, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
-from batuta.core.quota import Cell, Limits, Quota, cells_of
+from batuta.core.quota import MILLI, FlavorResource, Limits, Quota, flavor_resources_of
 
 Amounts = dict[int, int]
-"""By the number of a cell: whole thousandths."""
+"""By the number of a flavor resource (`fr`, as in Kueue): whole thousandths."""
 _NOTHING = Limits()
 
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A queue or a cohort with its quota and use, cell by cell."""
+    """A queue or a cohort with its quota and use, flavor resource by flavor resource."""
 
     name: str
     is_queue: bool
@@ -56,105 +57,105 @@ class Node:
             node = node.parent
         return node
 
-    def local_left(self, cell: int) -> int:
-        return max(0, self.local.get(cell, 0) - self.usage.get(cell, 0))
+    def local_left(self, fr: int) -> int:
+        return max(0, self.local.get(fr, 0) - self.usage.get(fr, 0))
 
-    def left(self, cell: int) -> int:
+    def left(self, fr: int) -> int:
         """What it could use more, without taking anything from anybody; below 0 after quota was cut."""
         # Asked more often than anything else, so it is spared what most nodes do not have.
         parent = self.parent
         if parent is None:
-            return self.subtree.get(cell, 0) - self.usage.get(cell, 0)
-        above, usage = parent.left(cell), self.usage.get(cell, 0)
-        local = self.local.get(cell, 0) if self.local else 0
-        limits = self.limits.get(cell)
+            return self.subtree.get(fr, 0) - self.usage.get(fr, 0)
+        above, usage = parent.left(fr), self.usage.get(fr, 0)
+        local = self.local.get(fr, 0) if self.local else 0
+        limits = self.limits.get(fr)
         if limits is not None and limits.borrowing is not None:
-            own = self.subtree.get(cell, 0) - local
+            own = self.subtree.get(fr, 0) - local
             above = min(above, own - max(0, usage - local) + limits.borrowing)
         return above if usage >= local else local - usage + above
 
-    def most(self, cell: int) -> int:
-        """What it could use if nobody else used anything. That does not change with use, so it is kept."""
-        known = self._most.get(cell)
+    def most(self, fr: int) -> int:
+        """What it could use if no other used anything. That does not change with use, so it is stored."""
+        known = self._most.get(fr)
         if known is not None:
             return known
-        subtree, parent = self.subtree.get(cell, 0), self.parent
+        subtree, parent = self.subtree.get(fr, 0), self.parent
         most = subtree
         if parent is not None:
-            most = self.local.get(cell, 0) + parent.most(cell)
-            borrowing = self.limits.get(cell, _NOTHING).borrowing
+            most = self.local.get(fr, 0) + parent.most(fr)
+            borrowing = self.limits.get(fr, _NOTHING).borrowing
             if borrowing is not None:
                 most = min(most, subtree + borrowing)
-        self._most[cell] = most
+        self._most[fr] = most
         return most
 
-    def borrows_with(self, cell: int, amount: int) -> bool:
+    def borrows_with(self, fr: int, amount: int) -> bool:
         """Whether it would use more than its own with so much more."""
-        return self.usage.get(cell, 0) + amount > self.subtree.get(cell, 0)
+        return self.usage.get(fr, 0) + amount > self.subtree.get(fr, 0)
 
     @property
     def borrows(self) -> bool:
         """Whether it uses more than its own of anything."""
         usage = self.usage
-        return any(usage.get(cell, 0) > own for cell, own in self.subtree.items())
+        return any(usage.get(fr, 0) > own for fr, own in self.subtree.items())
 
-    def is_within(self, cells: Mapping[int, object]) -> bool:
+    def is_within(self, frs: Mapping[int, object]) -> bool:
         """Whether it borrows nothing of these."""
         usage, subtree = self.usage, self.subtree
-        return all(usage.get(cell, 0) <= subtree.get(cell, 0) for cell in cells)
+        return all(usage.get(fr, 0) <= subtree.get(fr, 0) for fr in frs)
 
     def add(self, amounts: Amounts) -> None:
-        for cell, amount in amounts.items():
-            self._add(cell, amount)
+        for fr, amount in amounts.items():
+            self._add(fr, amount)
 
-    def _add(self, cell: int, amount: int) -> None:
+    def _add(self, fr: int, amount: int) -> None:
         node: Node | None = self
         while node is not None and amount:
-            used = node.usage.get(cell, 0)
-            node.usage[cell] = used + amount
+            used = node.usage.get(fr, 0)
+            node.usage[fr] = used + amount
             if node.local:
-                amount = max(0, amount - max(0, node.local.get(cell, 0) - used))
+                amount = max(0, amount - max(0, node.local.get(fr, 0) - used))
             node = node.parent
 
     def remove(self, amounts: Amounts) -> None:
-        for cell, amount in amounts.items():
-            self._remove(cell, amount)
+        for fr, amount in amounts.items():
+            self._remove(fr, amount)
 
-    def _remove(self, cell: int, amount: int) -> None:
+    def _remove(self, fr: int, amount: int) -> None:
         node: Node | None = self
         while node is not None and amount > 0:
-            above = node.usage.get(cell, 0) - node.local.get(cell, 0)
-            node.usage[cell] = node.usage.get(cell, 0) - amount
+            above = node.usage.get(fr, 0) - node.local.get(fr, 0)
+            node.usage[fr] = node.usage.get(fr, 0) - amount
             amount = min(amount, above)
             node = node.parent
 
     def fits(self, amounts: Amounts) -> bool:
         """Whether so much more is left. Nothing at all fits even where more is used than there is."""
-        return all(amount <= 0 or amount <= self.left(cell) for cell, amount in amounts.items())
+        return all(amount <= 0 or amount <= self.left(fr) for fr, amount in amounts.items())
 
-    def level(self, cell: int, amount: int) -> tuple[int, bool]:
+    def level(self, fr: int, amount: int) -> tuple[int, bool]:
         """How far up the tree so much more has to be borrowed (0: not at all), and whether that leaves
         a larger cohort around it, in which others may use what belongs here.
         """
-        if self.parent is None or not self.borrows_with(cell, amount):
+        if self.parent is None or not self.borrows_with(fr, amount):
             return 0, self.parent is not None
-        rest = amount - self.local_left(cell)
+        rest = amount - self.local_left(fr)
         top = self.parent
         for top in self.path():
-            if not top.borrows_with(cell, rest):
+            if not top.borrows_with(fr, rest):
                 return top.height, top.parent is not None
-            rest -= top.local_left(cell)
+            rest -= top.local_left(fr)
         return top.height, False
 
 
-class Tree:
+class QuotaTree:
     """All queues and cohorts. Cells are numbered, because numbers are cheap to look up."""
 
-    __slots__ = ("broken", "cell_of", "cells", "cohorts", "queues")
+    __slots__ = ("broken", "cohorts", "fr_number", "frs", "queues")
 
     def __init__(self, quota: Quota) -> None:
-        self.cells: list[Cell] = []
-        self.cell_of: dict[Cell, int] = {}
+        self.frs: list[FlavorResource] = []
+        self.fr_number: dict[FlavorResource, int] = {}
         self.queues: dict[str, Node] = {}
         self.cohorts: dict[str, Node] = {}
         self.broken: set[str] = set()
@@ -167,10 +168,10 @@ class Tree:
     def _plant(self, quota: Quota) -> None:
         for cohort in quota.cohorts:
             node = self.cohorts[cohort.name] = Node(cohort.name, is_queue=False, weight=cohort.weight)
-            node.limits = {self.number(cell): limits for cell, limits in cells_of(cohort.groups)}
+            node.limits = {self.number(fr): limits for fr, limits in flavor_resources_of(cohort.groups)}
         for queue in quota.cluster_queues:
             node = self.queues[queue.name] = Node(queue.name, is_queue=True, weight=queue.weight)
-            node.limits = {self.number(cell): limits for cell, limits in cells_of(queue.groups)}
+            node.limits = {self.number(fr): limits for fr, limits in flavor_resources_of(queue.groups)}
         for cohort in quota.cohorts:
             if cohort.parent:
                 self._hang(self.cohorts[cohort.name], cohort.parent)
@@ -190,26 +191,78 @@ class Tree:
         above.children.append(node)
 
     def _sum_up(self, node: Node) -> None:
-        subtree = {cell: limits.nominal for cell, limits in node.limits.items()}
+        subtree = {fr: limits.nominal for fr, limits in node.limits.items()}
         for child in node.children:
             self._sum_up(child)
             node.height = max(node.height, child.height + 1)
-            for cell, amount in child.subtree.items():
-                lent = amount - child.local.get(cell, 0)
-                subtree[cell] = subtree.get(cell, 0) + lent
+            for fr, amount in child.subtree.items():
+                lent = amount - child.local.get(fr, 0)
+                subtree[fr] = subtree.get(fr, 0) + lent
         node.subtree = subtree
-        for cell, limits in node.limits.items():
+        for fr, limits in node.limits.items():
             if limits.lending is not None and node.parent is not None:
-                node.local[cell] = max(0, subtree[cell] - limits.lending)
+                node.local[fr] = max(0, subtree[fr] - limits.lending)
 
     def clear(self) -> None:
-        """Nobody uses anything any more."""
+        """Sets all usage to nothing."""
         for node in (*self.cohorts.values(), *self.queues.values()):
             node.usage.clear()
 
-    def number(self, cell: Cell) -> int:
-        found = self.cell_of.get(cell)
+    def number(self, fr: FlavorResource) -> int:
+        found = self.fr_number.get(fr)
         if found is None:
-            found = self.cell_of[cell] = len(self.cells)
-            self.cells.append(cell)
+            found = self.fr_number[fr] = len(self.frs)
+            self.frs.append(fr)
         return found
+
+
+def borrowed_by(node: Node, fr: int) -> int:
+    """What a node uses above its own quota and that of the nodes below it."""
+    return max(0, node.usage.get(fr, 0) - node.subtree.get(fr, 0)) if node.parent is not None else 0
+
+
+def idle_of(node: Node, fr: int) -> int:
+    """What a node may lend and does not use itself."""
+    kept = max(node.usage.get(fr, 0), node.local.get(fr, 0))
+    return max(0, node.subtree.get(fr, 0) - kept)
+
+
+def lent_in(tree: QuotaTree) -> dict[Node, Amounts]:
+    """By node: what those outside of it use of its quota and that of the nodes below it."""
+    lent: dict[Node, Amounts] = {node: {} for node in chain(tree.cohorts.values(), tree.queues.values())}
+    for root in tree.cohorts.values():
+        if root.parent is None:
+            for fr in root.subtree:
+                _hand_out(root, fr, 0, lent)
+    return lent
+
+
+def _hand_out(node: Node, fr: int, outside: int, lent: dict[Node, Amounts]) -> None:
+    """Finds who gives what is borrowed within a cohort, and what those outside of it have."""
+    if outside:
+        lent[node][fr] = outside
+    if node.is_queue:
+        return
+    own = node.limits[fr].nominal if fr in node.limits else 0
+    wanted = outside + sum(borrowed_by(child, fr) for child in node.children)
+    idle = [idle_of(child, fr) for child in node.children]
+    for child, part in zip(node.children, split(max(0, wanted - own), idle), strict=True):
+        _hand_out(child, fr, part, lent)
+
+
+def split(amount: int, idle: Sequence[int]) -> list[int]:
+    """Divides an amount in proportion to what each has, and never gives more than that.
+
+    Whole GPUs stay whole. What does not come out even goes to those that come closest to one more, the
+    first of equals.
+    """
+    total = sum(idle)
+    if amount >= total:
+        return list(idle)
+    unit = 1 if any(number % MILLI for number in (amount, *idle)) else MILLI
+    parts = [amount * own // (total * unit) * unit for own in idle]
+    rest = (amount - sum(parts)) // unit
+    closest = sorted(range(len(idle)), key=lambda k: (parts[k] * total - amount * idle[k], k))
+    for k in closest[:rest]:
+        parts[k] += unit
+    return parts

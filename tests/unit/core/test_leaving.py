@@ -1,4 +1,4 @@
-"""A job that gives GPUs up is still on them while it saves its work: who starts there waits and is told so."""
+"""GPUs that another job is still leaving are not given to a job that could start elsewhere."""
 
 from batuta.core import event as ev
 from batuta.core.apply import apply

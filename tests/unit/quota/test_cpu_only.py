@@ -4,7 +4,7 @@ import pytest
 
 from batuta.core.cluster import Node
 from batuta.core.quota import ALL_GPUS, MILLI, ClusterQueue, FlavorQuota, Limits, ResourceGroup, Strategy
-from batuta.quota.demand import demand
+from batuta.quota.workload import demand
 from tests.support.quota_stories import Cluster
 from tests.support.quotas import GPU, gpus, quota_of
 from tests.support.worlds import make_job

@@ -4,7 +4,7 @@ import pytest
 
 from batuta.core.cluster import Node
 from batuta.core.quota import ClusterQueue, Cohort, Flavor, LocalQueue, Quota, rest_of, tell_rest
-from batuta.quota.measure import measure
+from batuta.quota.usage import measure
 from tests.support.quota_stories import Cluster
 from tests.support.quotas import gpus, quota_of, short
 
@@ -120,4 +120,4 @@ def test_what_it_uses_is_counted_like_that_of_any_queue() -> None:
     cluster = Cluster(short(("a", {"*": 4})), (8,))
     use = measure(cluster.world.effective_quota, ())
     [own] = [one for one in use.queues if one.queue.name == "default"]
-    assert [(cell.cell.flavor, cell.limits.nominal) for cell in own.cells] == [("gpu", 4000)]
+    assert [(fr.flavor_resource.flavor, fr.limits.nominal) for fr in own.flavors] == [("gpu", 4000)]

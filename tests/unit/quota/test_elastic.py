@@ -179,7 +179,7 @@ def test_a_job_never_shrinks_below_its_min_for_others() -> None:
     assert cluster.why("own") == "QUOTA_EXHAUSTED"
 
 
-# ------------------------------------------------------------------------------------- victims by lost work
+# ------------------------------------------------------------------- preemption targets by lost work
 
 
 def test_of_two_borrowers_the_one_that_loses_less_work_goes() -> None:

@@ -8,7 +8,7 @@ from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.quota import MILLI, ClusterQueue, FlavorQuota, Limits, Quota, ResourceGroup
 from batuta.quota.growth import Growers, grow
-from batuta.quota.ledger import Ledger
+from batuta.quota.snapshot import QuotaState
 from tests.support.quotas import CELL, FLAVOR, GPU, gpus, quota_of
 from tests.support.worlds import NOW_S, make_job, make_world
 
@@ -25,17 +25,17 @@ def budgets(
     ]
     world = make_world([Node("n0", 64)], {}, made)
     apply(world, ev.QuotaSet(NOW_S, quota))
-    ledger = Ledger(quota)
+    state = QuotaState(quota)
     for queue, low, _ in jobs:
-        ledger.tree.queues[queue].add({ledger.tree.number(CELL): low * MILLI})
+        state.tree.queues[queue].add({state.tree.number(CELL): low * MILLI})
     growers = [
         Growers(
-            ledger.tree.queues[one.name],
+            state.tree.queues[one.name],
             {row: flavors for row, (queue, _, _) in enumerate(jobs) if queue == one.name},
         )
         for one in quota.cluster_queues
     ]
-    return tuple(budget for _, budget in grow(world, ledger, growers, world.jobs.max.copy()))
+    return tuple(budget for _, budget in grow(world, state, growers, world.jobs.max.copy()))
 
 
 def shown(found: tuple[Budget, ...]) -> list[tuple[list[int], int]]:

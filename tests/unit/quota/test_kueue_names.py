@@ -4,7 +4,7 @@ import pytest
 
 from batuta.core.plan import Decision
 from batuta.core.reason import Reason
-from batuta.quota.kueue_names import kueue_name, quota_reserved
+from batuta.quota.reasons import kueue_name, quota_reserved
 
 KUEUE = {
     "NoMatchingFlavor",

@@ -20,7 +20,7 @@ from batuta.api.state import AppState, StateDep
 from batuta.core import event as ev
 from batuta.core.quota import DEFAULT_QUEUE, Quota, effective_quota, rest_of, tell_rest
 from batuta.core.world import World
-from batuta.quota.use import QueueUse
+from batuta.quota.usage import QueueUse
 from batuta.spec.kueue.change import QuotaChange, dangling_references, find_object, merge, remove
 from batuta.spec.kueue.export import quota_objects
 from batuta.spec.kueue.files import queue_change, read_quota_texts

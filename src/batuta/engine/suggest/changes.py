@@ -13,9 +13,18 @@ from batuta.core.cluster import Node
 from batuta.core.event import Event, JobChanged, JobEnded, NodeAdded, NodeReturned, NodeUncordoned, QuotaSet
 from batuta.core.job import ANY_TYPE, ANYWHERE, Job, JobState
 from batuta.core.node_table import OFFERS_SHARES
-from batuta.core.quota import MILLI, Cell, ClusterQueue, LocalQueue, Quota, StopPolicy, cells_of, counts_gpus
+from batuta.core.quota import (
+    MILLI,
+    ClusterQueue,
+    FlavorResource,
+    LocalQueue,
+    Quota,
+    StopPolicy,
+    counts_gpus,
+    flavor_resources_of,
+)
 from batuta.engine.suggest.suggestion import Facts, Remedy, Suggestion, Trials, first_that_works
-from batuta.quota.demand import demand
+from batuta.quota.workload import demand
 
 _NEXT = 8
 """So many of those that end next are tried one by one."""
@@ -223,12 +232,14 @@ def more_quota(trials: Trials) -> Iterator[Suggestion]:
     if way is None:
         return
     _, queue = way
-    for cell, _ in cells_of(queue.groups):
+    for cell, _ in flavor_resources_of(queue.groups):
         whole = demand(trials.job, cell.resource, trials.job.min)
         unit, name = _unit(cell.resource)
         steps = -(-whole // unit)
 
-        def try_nth(n: int, cell: Cell = cell, unit: int = unit, name: str = name) -> Suggestion | None:
+        def try_nth(
+            n: int, cell: FlavorResource = cell, unit: int = unit, name: str = name
+        ) -> Suggestion | None:
             facts: Facts = (("queue", queue.name), ("amount", n), ("unit", name), ("flavor", cell.flavor))
             richer = QuotaSet(trials.now_s, _with_more(quota, queue, cell, n * unit), cause="suggestion")
             return trials.suggestion(Remedy.MORE_QUOTA, facts, [richer])
@@ -255,7 +266,7 @@ def _unit(resource: str) -> tuple[int, str]:
     return MILLI, {"cpu": "CPUs"}.get(resource, resource)
 
 
-def _with_more(quota: Quota, queue: ClusterQueue, cell: Cell, amount: int) -> Quota:
+def _with_more(quota: Quota, queue: ClusterQueue, cell: FlavorResource, amount: int) -> Quota:
     """The same quota, but for a larger nominal amount in one cell of one queue."""
     groups = tuple(
         replace(

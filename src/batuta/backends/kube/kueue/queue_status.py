@@ -24,8 +24,8 @@ from batuta.backends.kube.kueue.kinds import (
 from batuta.backends.kube.kueue.quota_controller import QuotaObjects
 from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written
 from batuta.core.quota import LocalQueue, StopPolicy
-from batuta.quota.demand import demand
-from batuta.quota.use import DoorUse, JobUse, QueueUse, QuotaUse
+from batuta.quota.usage import DoorUse, JobUse, QueueUse, QuotaUse
+from batuta.quota.workload import demand
 from batuta.spec.quantity import show_milli
 
 ACTIVE: Final = "Active"
@@ -37,10 +37,13 @@ LocalQueueKey = tuple[str, str]
 def cluster_queue_status(use: QueueUse) -> dict[str, Any]:
     """Without its conditions."""
     by_flavor: dict[str, list[dict[str, str]]] = {}
-    for cell in use.cells:
-        shown = {"name": cell.cell.resource, "total": _show(cell.cell.resource, cell.used)}
-        shown["borrowed"] = _show(cell.cell.resource, max(cell.used - cell.limits.nominal, 0))
-        by_flavor.setdefault(cell.cell.flavor, []).append(shown)
+    for cell in use.flavors:
+        shown = {
+            "name": cell.flavor_resource.resource,
+            "total": _show(cell.flavor_resource.resource, cell.used),
+        }
+        shown["borrowed"] = _show(cell.flavor_resource.resource, max(cell.used - cell.limits.nominal, 0))
+        by_flavor.setdefault(cell.flavor_resource.flavor, []).append(shown)
     usage = [{"name": flavor, "resources": resources} for flavor, resources in by_flavor.items()]
     return {
         "pendingWorkloads": len(use.waiting),
@@ -56,8 +59,8 @@ def local_queue_status(
 ) -> dict[str, Any]:
     """Without its conditions. `used`: thousandths by flavor and resource."""
     by_flavor: dict[str, list[dict[str, str]]] = {}
-    for cell in queue.cells:
-        flavor, resource = cell.cell.flavor, cell.cell.resource
+    for cell in queue.flavors:
+        flavor, resource = cell.flavor_resource.flavor, cell.flavor_resource.resource
         total = _show(resource, used.get((flavor, resource), 0))
         by_flavor.setdefault(flavor, []).append({"name": resource, "total": total})
     usage = [{"name": flavor, "resources": resources} for flavor, resources in by_flavor.items()]

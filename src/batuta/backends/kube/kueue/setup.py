@@ -28,8 +28,7 @@ from batuta.core.plan import Plan
 from batuta.core.quota import Quota
 from batuta.core.world import World
 from batuta.engine.observers import Observer
-from batuta.quota.measure import measure
-from batuta.quota.use import JobUse, QuotaUse
+from batuta.quota.usage import JobUse, QuotaUse, measure
 
 SWEEP_S: Final = 1.0
 """Jobs to which nothing happens are looked at so often, …"""

@@ -21,8 +21,8 @@ from batuta.core import cluster
 from batuta.core.job import Job, JobState
 from batuta.core.plan import Decision
 from batuta.core.world import World
-from batuta.quota.demand import demand
-from batuta.quota.kueue_names import Reserved, quota_reserved
+from batuta.quota.reasons import Reserved, quota_reserved
+from batuta.quota.workload import demand
 from batuta.spec.quantity import show_milli
 
 MAIN: Final = "main"

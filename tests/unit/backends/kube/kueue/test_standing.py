@@ -13,9 +13,8 @@ from batuta.backends.kube.kueue.queue_status import (
 from batuta.backends.kube.kueue.workload import WorkloadState
 from batuta.core.job import Job, JobState
 from batuta.core.quota import LocalQueue, Quota, StopPolicy
-from batuta.quota.kueue_names import Reserved
-from batuta.quota.measure import measure
-from batuta.quota.use import JobUse
+from batuta.quota.reasons import Reserved
+from batuta.quota.usage import JobUse, measure
 from batuta.spec.kueue.change import merge
 from batuta.spec.kueue.files import read_quota_objects
 from tests.unit.backends.kube.kueue.settings import GPU, queue_spec

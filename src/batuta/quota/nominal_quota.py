@@ -1,0 +1,289 @@
+"""Nominal quota first: jobs that fit within what their own queue has, one pending queue at a time.
+
+Nothing is borrowed or preempted here, so no queue's answer depends on another's, and what is lent
+afterwards is not wanted by its owner at the same moment. Thousands of jobs are served here, so it is terse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import NamedTuple
+
+from batuta.quota.queues import PendingQueue
+from batuta.quota.reasons import Refusal
+from batuta.quota.reservation import Reservations
+from batuta.quota.snapshot import JobWorkloads, QuotaState, Snapshot
+from batuta.quota.tree import Amounts, Node
+from batuta.quota.workload import QuotaRequest, Workload
+
+
+class Served(NamedTuple):
+    """Who gets quota, and who has to be looked at more closely, both in the order of the queue."""
+
+    rows: list[int]
+    left: list[int]
+
+
+def serve_own(
+    queue: Node,
+    rows: Sequence[int],
+    requests: Mapping[int, QuotaRequest],
+    priorities: Sequence[int],
+    without: Set[int],
+    stops: Callable[[int], bool],
+    least: int | None = None,
+) -> Served:
+    """Serves a pending queue as far as its own quota goes, and books it.
+
+    A job that does not fit lets others of its priority pass that request something else, unless it `stops`
+    the queue. With `least` a job of that priority is before them already.
+    """
+    room: Amounts = {}
+    total: Amounts = {}
+    if least is not None and not any(_free(queue, fr) > 0 for fr in queue.limits):
+        return Served([], list(rows))
+    served, left = list[int](), list[int]()
+    too_large: set[QuotaRequest] = set()
+    for at, row in enumerate(rows):
+        request = requests[row]
+        if least is not None and priorities[row] < least:
+            left.extend(rows[at:])
+            break
+        if row not in without and request not in too_large:
+            for fr, amount in request.usage.items():
+                left_over = room.get(fr)
+                if left_over is None:
+                    left_over = room[fr] = _free(queue, fr)
+                if amount > left_over:
+                    break
+            else:
+                for fr, amount in request.usage.items():
+                    room[fr] -= amount
+                    total[fr] = total.get(fr, 0) + amount
+                served.append(row)
+                continue
+            too_large.add(request)
+        left.append(row)
+        if stops(row):
+            left.extend(rows[at + 1 :])
+            break
+        if least is None and row not in without:
+            least = priorities[row]
+    queue.add(total)
+    return Served(served, left)
+
+
+def _free(queue: Node, fr: int) -> int:
+    """What is left of a queue's own."""
+    return min(queue.subtree.get(fr, 0) - queue.usage.get(fr, 0), queue.left(fr))
+
+
+class QueuePrechecks:
+    """Who of one queue cannot be served now.
+
+    Most jobs that wait are answered here, so what is found out for one holds for the others until something
+    changes in what is used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        snapshot: Snapshot,
+        state: QuotaState,
+        reservations: Reservations,
+        workloads: JobWorkloads,
+    ) -> None:
+        self.queue = state.tree.queues[name]
+        self._cluster_queue = snapshot.cluster_queues[name]
+        self._snapshot, self._state, self._reservations, self._workloads = (
+            snapshot,
+            state,
+            reservations,
+            workloads,
+        )
+        self._most: dict[tuple[int, int], int] = {}
+        """By priority and flavor resource: more than this no job could have now."""
+        self._short: dict[int, Refusal] = {}
+        """By flavor resource: what is said to those who ask for more."""
+
+    def reset(self) -> None:
+        """Forgets what was found: usage may have changed."""
+        self._most.clear()
+        self._short.clear()
+
+    def why_inadmissible(self, row: int) -> Refusal | None:
+        """Why a job cannot have quota now, where that takes no search.
+
+        It would have to borrow what is not there, however many of its own queue were preempted for it.
+        """
+        request = self._snapshot.request_of[row]
+        if not self._cluster_queue.prechecked or len(request.kinds) != 1 or row in self._workloads.without:
+            return None
+        priority = self._snapshot.priorities[row]
+        for fr, amount in request.usage.items():
+            most = self._most.get((priority, fr))
+            if most is None:
+                most = self._most[priority, fr] = self._could_have(priority, fr)
+            if amount > most:
+                return self._refusal(fr, amount)
+        return None
+
+    def _could_have(self, priority: int, fr: int) -> int:
+        """What is left, to borrow or of its own, and what others of its queue would give up or reserve."""
+        queue, cq = self.queue, self._cluster_queue
+        own = queue.subtree.get(fr, 0) - queue.usage.get(fr, 0)
+        # What is reserved for another one might still be had, by a job that is short.
+        beside = self._reservations.reserved_in(queue).get(fr, 0) + self._snapshot.could_go(cq, priority).get(
+            fr, 0
+        )
+        return max(queue.left(fr), own) + beside
+
+    def _refusal(self, fr: int, amount: int) -> Refusal:
+        known = self._short.get(fr)
+        if known is not None:
+            return known.for_needs(amount)
+        known = self._short[fr] = self._state.why(self.queue, fr, amount)
+        return known
+
+
+class NominalQuotaAdmission:
+    """Admits what fits in the nominal quota of each queue, and leaves the rest to the scheduling cycles."""
+
+    def __init__(
+        self, snapshot: Snapshot, state: QuotaState, reservations: Reservations, workloads: JobWorkloads
+    ) -> None:
+        self._snapshot, self._state, self._reservations, self._workloads = (
+            snapshot,
+            state,
+            reservations,
+            workloads,
+        )
+        self._prechecks_of: dict[str, QueuePrechecks] = {}
+        self.told: dict[int, Refusal] = {}
+        """Why jobs wait for which quota is reserved."""
+
+    def serve(self) -> None:
+        """Gives out what belongs to each queue, and what those get who have waited long."""
+        self._serve_own()
+        # Now it is known what is left in each cohort, and so what can be done for those who have waited long.
+        self._serve_due()
+        for name in self._snapshot.cluster_queues:
+            if name in self._state.admitted:
+                # They were made before, so some are missing.
+                for row, workload in self._workloads.fresh(name).items():
+                    self._state.admitted[name].setdefault(row, workload)
+
+    def pending(self, name: str) -> PendingQueue:
+        """Those of a queue who need a closer look."""
+        cq, queue = self._snapshot.cluster_queues[name], self._state.tree.queues[name]
+        pending = PendingQueue(cq.strict, None if cq.strict else self._prechecks(name))
+        for row in cq.waiting:
+            pending.put(self._workloads.waiting(row, queue))
+        return pending
+
+    def let_in(self, workload: Workload) -> None:
+        """Notes that a workload has got its quota."""
+        self._workloads.new[workload.queue.name][workload.row] = workload.flavors
+
+    def _serve_own(self) -> None:
+        """Serves each pending queue from what belongs to its queue."""
+        for name, cq in self._snapshot.cluster_queues.items():
+            if cq.waiting:
+                self._serve_pending(name, cq.waiting, self._workloads.blocks if not cq.strict else _always)
+
+    def _serve_due(self) -> None:
+        """Looks at jobs that have waited long, and let no other pass, before any job may borrow.
+
+        What is left of its queue's quota is reserved for each of them. A job that gets what it needs lets the
+        queue go on, and so does one that can get nothing now. Preemption is for the cycles that follow.
+        """
+        snapshot, state = self._snapshot, self._state
+        pending_queues = {
+            name for name, cq in snapshot.cluster_queues.items() if cq.waiting and not cq.strict
+        }
+        while pending_queues:
+            heads = [
+                (name, first)
+                for name in snapshot.cluster_queues
+                if name in pending_queues and (first := self._blocked(name))
+            ]
+            hopeful: list[tuple[str, list[int]]] = []
+            for name, first in heads:
+                if not self._passes_by(name, first):
+                    self._keep_for(first[-1], name)
+                    hopeful.append((name, first))
+            pending_queues = set()
+            for name, first in sorted(
+                hopeful, key=lambda head: (-snapshot.priorities[head[1][-1]], head[1][-1])
+            ):
+                queue = state.tree.queues[name]
+                self._reservations.cancel(queue)
+                if self._passes_by(name, first):
+                    continue
+                workload = self._workloads.waiting(first[-1], queue)
+                if (found := state.fit(workload)) is not None:
+                    state.admit(workload, found)
+                    self.let_in(workload)
+                    rest = snapshot.cluster_queues[name].waiting[len(first) :]
+                    self._serve_pending(name, rest, self._workloads.blocks, first[:-1])
+                    pending_queues.add(name)
+
+    def _passes_by(self, name: str, first: list[int]) -> bool:
+        """Whether the last of the `first` can get nothing now.
+
+        Then what is left is reserved for it, and the queue goes on.
+        """
+        prechecks = self._prechecks(name)
+        prechecks.reset()
+        refusal = prechecks.why_inadmissible(first[-1])
+        if refusal is None:
+            return False
+        # In its own numbers, not in those that count what is reserved for it as used.
+        self.told[first[-1]] = refusal
+        self._keep_for(first[-1], name)
+        self._serve_pending(name, self._snapshot.cluster_queues[name].waiting[len(first) :], _never, first)
+        return True
+
+    def _blocked(self, name: str) -> list[int]:
+        """The pending rows up to the first that lets no other pass; none if there is no such row."""
+        rows = self._snapshot.cluster_queues[name].waiting
+        at = next((at for at, row in enumerate(rows) if self._workloads.blocks(row)), None)
+        return [] if at is None else rows[: at + 1]
+
+    def _keep_for(self, row: int, name: str) -> None:
+        """Sets aside what is left of its queue's quota for a job, if it can ever have what it needs."""
+        request = self._snapshot.request_of[row]
+        queue = self._state.tree.queues[name]
+        if all(amount <= queue.most(fr) for fr, amount in request.usage.items()):
+            self._reservations.reserve(queue, request.usage)
+
+    def _serve_pending(
+        self,
+        name: str,
+        rows: list[int],
+        stops: Callable[[int], bool],
+        first: list[int] | None = None,
+    ) -> None:
+        """Serves rows of a queue that stand behind the `first` ones."""
+        snapshot, node = self._snapshot, self._state.tree.queues[name]
+        least = snapshot.priorities[first[-1]] if first else None
+        without = self._workloads.without
+        served = serve_own(node, rows, snapshot.request_of, snapshot.priorities, without, stops, least)
+        if served.rows:
+            self._workloads.new[name].update({row: snapshot.request_of[row].flavors for row in served.rows})
+        snapshot.cluster_queues[name].waiting = (first or []) + served.left
+
+    def _prechecks(self, name: str) -> QueuePrechecks:
+        found = self._prechecks_of.get(name)
+        if found is None:
+            found = QueuePrechecks(name, self._snapshot, self._state, self._reservations, self._workloads)
+            self._prechecks_of[name] = found
+        return found
+
+
+def _always(row: int) -> bool:
+    return True
+
+
+def _never(row: int) -> bool:
+    return False
