@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from fastapi.sse import format_sse_event
 
 from batuta.api.views import measurement_sentence
-from batuta.core.job_events import CAUSE
+from batuta.core.event import HELD_UP_CAUSE
 from batuta.core.reason import Reason
 from batuta.store.codec import dumps
 from batuta.store.journal import JournalReader, StoredEvent
@@ -283,7 +283,7 @@ _WISHED = {
 
 
 def _wished(event: dict[str, Any]) -> str:
-    if event["cause"] == CAUSE:
+    if event["cause"] == HELD_UP_CAUSE:
         return "leaves its GPUs for others, because of what holds it up"
     if event["cause"] == "trial":
         return (

@@ -16,8 +16,8 @@ from batuta.core import event as ev
 from batuta.core.cluster import Node, NodeName
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import DesiredState, Job, JobId, JobState
-from batuta.core.job_events import never_fits
 from batuta.core.quota import MILLI, ClusterQueue, FlavorResource, Quota, counts_gpus, rest_of
+from batuta.core.trial import never_fits
 from batuta.core.world import World
 from batuta.engine.requests import RequestFn
 from batuta.engine.trials.lifecycle import plan_trial

@@ -16,10 +16,9 @@ from batuta.api.dependencies import NodeFacts
 from batuta.api.snapshot import WorldSnapshot
 from batuta.core.cluster import Placement
 from batuta.core.job import DesiredState, ExpectedWork, Job, JobId, JobState, Progress, SizeChoice
-from batuta.core.job_events import never_fits
 from batuta.core.job_table import JobTable
 from batuta.core.plan import Decision
-from batuta.core.trial import TrialMeasurement, run_id
+from batuta.core.trial import TrialMeasurement, never_fits, run_id
 from batuta.core.world import PastJob, World
 from batuta.engine.trials.measurement import learn
 from batuta.spec.skypilot_keys import endpoints

@@ -1,7 +1,6 @@
-"""`apply`: the only way in which the World changes.
+"""`apply`: the only way in which the World changes, and what each kind of event changes in it.
 
-Events about jobs and nodes have files of their own. A plan is an event too: its commands are on their way,
-and its GPUs count as taken from now on.
+A plan is an event too: its commands are on their way, and its GPUs count as taken from now on.
 """
 
 from __future__ import annotations
@@ -10,17 +9,107 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from batuta.core import event as ev
-from batuta.core import job_events, node_events
-from batuta.core.cluster import Span
+from batuta.core.arrays import mask_of
+from batuta.core.cluster import Node, Span
 from batuta.core.eligibility import CHANGES_DEMAND, note_change
-from batuta.core.holdings import begin_to_leave, occupy, release
-from batuta.core.job import DesiredState
-from batuta.core.job_events import note_held_up, note_trial
-from batuta.core.job_table import Phase
+from batuta.core.holdings import (
+    begin_to_leave,
+    has_left,
+    lose,
+    lose_node,
+    occupy,
+    release,
+    take_over,
+    type_of,
+    without,
+)
+from batuta.core.job import DesiredState, Job, JobId
+from batuta.core.job_table import JobTable, Phase
 from batuta.core.plan import Migrate, Preempt, Resize, Start, Stop
 from batuta.core.reason import Reason
-from batuta.core.utilisation import was_enlarged, was_made_small, was_parked, was_told
-from batuta.core.world import World
+from batuta.core.trial import TrialOutcome, run_id
+from batuta.core.utilisation import (
+    Usage,
+    began_anew,
+    learn_name,
+    note_use,
+    was_enlarged,
+    was_made_small,
+    was_parked,
+    was_told,
+)
+from batuta.core.world import ExcludedNodes, ForeignUsage, PastJob, World, speed_at
+
+_FIRST_START, _RATE, _ATTAINED, _RUN = (
+    JobTable.F[name] for name in ("first_start_s", "rate", "attained_gpu_s", "run_s")
+)
+_RESTARTS = JobTable.I["restarts"]
+AVOID_S = 60.0
+"""For so long after its back-off a job is not sent to a node again that would not have it."""
+
+
+def apply(world: World, event: ev.Event) -> None:
+    """Brings the World up to date with one event. Deterministic, without input or output."""
+    world.jobs.crowd_s += world.jobs.n * max(event.time_s - world.now_s, 0.0)
+    _HANDLERS[type(event)](world, event)
+    if type(event) in CHANGES_DEMAND:
+        world.demand_generation += 1
+    world.version += 1
+    world.now_s = max(world.now_s, event.time_s)
+    if world.avoided:
+        _ask_again(world)
+
+
+def check(world: World, event: ev.Event) -> None:
+    """ValueError for an event that cannot be applied. To be asked before it is written down."""
+    if isinstance(event, ev.JobSubmitted):
+        _check_new(world, event.job)
+
+
+def _ask_again(world: World) -> None:
+    """Forgets which nodes would not have a job, once that is long ago."""
+    for job in [job for job, avoided in world.avoided.items() if avoided.until_s <= world.now_s]:
+        del world.avoided[job]
+
+
+def _quota_set(world: World, event: ev.QuotaSet) -> None:
+    """A queue that is gone but has jobs that run stays until they are done; it starts nothing new."""
+    quota = event.quota
+    busy = {
+        door.cluster_queue
+        for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True)
+        if placement is not None and (door := world.quota.way(job.namespace, job.queue)) is not None
+    }
+    gone = [
+        queue
+        for queue in world.quota.cluster_queues
+        if queue.name in busy and queue.name not in quota.queue_of
+    ]
+    if gone:
+        doors = [
+            door
+            for door in world.quota.local_queues
+            if door.cluster_queue in {queue.name for queue in gone}
+            and quota.door(door.namespace, door.name) is None
+        ]
+        quota = replace(
+            quota,
+            cluster_queues=(*quota.cluster_queues, *gone),
+            local_queues=(*quota.local_queues, *doors),
+            leaving=tuple(queue.name for queue in gone),
+        )
+    world.quota = quota
+
+
+def _policy_set(world: World, event: ev.PolicySet) -> None:
+    world.policy = event.policy
+
+
+def _time_passed(world: World, event: ev.TimePassed | ev.HealthChanged) -> None:
+    """Only the clock moves, which `apply` does for every event."""
+
+
+# ------------------------------------------------------------------------------------------------------ plans
 
 
 class StalePlanError(Exception):
@@ -72,75 +161,403 @@ def apply_plan(world: World, event: ev.Planned) -> None:
         note_change(world, row, now_s)
 
 
-def apply(world: World, event: ev.Event) -> None:
-    """Brings the World up to date with one event. Deterministic, without input or output."""
-    world.jobs.crowd_s += world.jobs.n * max(event.time_s - world.now_s, 0.0)
-    _HANDLERS[type(event)](world, event)
-    if type(event) in CHANGES_DEMAND:
-        world.demand_generation += 1
-    world.version += 1
-    world.now_s = max(world.now_s, event.time_s)
-    if world.avoided:
-        _ask_again(world)
+# ------------------------------------------------------------------------------------------------------- jobs
 
 
-def check(world: World, event: ev.Event) -> None:
-    """ValueError for an event that cannot be applied. To be asked before it is written down."""
-    if isinstance(event, ev.JobSubmitted):
-        job_events.check_new(world, event.job)
+def _begin_trials(world: World, row: int) -> None:
+    """Lets a new job wait for its trial runs, if it shall have some."""
+    job = world.jobs.jobs[row]
+    if job.trial is not None:
+        world.trials[job.id] = ()
+        world.jobs.hold_back(row, DesiredState.TRY)
 
 
-def _ask_again(world: World) -> None:
-    """Forgets which nodes would not have a job, once that is long ago."""
-    for job in [job for job, avoided in world.avoided.items() if avoided.until_s <= world.now_s]:
+def _trial_measured(world: World, event: ev.TrialMeasured) -> None:
+    """Keeps what a trial run showed, beside what is known of other sizes."""
+    measured = event.measured
+    if measured.outcome is TrialOutcome.MEASURED and measured.utilisation is not None:
+        learn_name(world, measured.application, measured.utilisation)
+    if event.job in world.trials:
+        others = (one for one in world.trials[event.job] if one.gpus != measured.gpus)
+        world.trials[event.job] = (*others, measured)
+
+
+def _give_up_trials(world: World, job: Job) -> None:
+    """Ends the trial runs of a job that does not wait for them any more."""
+    jobs = world.jobs
+    for gpus in job.trial.sizes if job.trial is not None else ():
+        run = run_id(job.id, gpus)
+        if run in jobs:
+            jobs.hold_back(jobs.row(run), DesiredState.CANCEL)
+
+
+def _check_new(world: World, job: Job) -> None:
+    if job.id in world.jobs or job.id in world.past:
+        raise ValueError(f"job {job.id} exists already")
+
+
+def _submit(world: World, event: ev.JobSubmitted) -> None:
+    _check_new(world, event.job)
+    row = world.jobs.insert(event.job)
+    world.judge(row)
+    _begin_trials(world, row)
+
+
+def _change(world: World, event: ev.JobChanged) -> None:
+    jobs, wanted = world.jobs, event.job
+    if wanted.id not in jobs:
+        return
+    row = jobs.row(wanted.id)
+    known = jobs.jobs[row]
+    # Only this: what a job holds was booked by its share, its replicas, the CPU and memory beside its GPUs.
+    changed = replace(
+        known,
+        size=wanted.size,
+        min=wanted.min,
+        max=wanted.max,
+        sizes=wanted.sizes,
+        priority=wanted.priority,
+        queue=wanted.queue,
+        # What was learned since stays, unless it ends below the new range.
+        curve=max(known.curve, wanted.curve, key=lambda curve: len(curve.speeds)),
+        size_choice=wanted.size_choice or known.size_choice,
+        restartable=wanted.restartable,
+    )
+    if jobs.placements[row] is None:
+        # A job without GPUs may also want others.
+        changed = replace(
+            changed,
+            gpu_types=wanted.gpu_types,
+            topology=wanted.topology,
+            node_labels=wanted.node_labels,
+            node_terms=wanted.node_terms,
+            tolerations=wanted.tolerations,
+        )
+    jobs.describe(row, changed)
+    world.judge(row)
+
+
+def _started(world: World, event: ev.JobStarted) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    placement = jobs.placements[row]
+    if placement is None or jobs.phase_of(row) is Phase.BROKEN:
+        return
+    jobs.settle(row, event.time_s)
+    jobs.set_phase(row, Phase.RUNNING)
+    if world.leaving:
+        has_left(world, row)
+    began_anew(world, row, event.time_s)
+    jobs.cells()[0][_RATE, row] = speed_at(world, jobs.jobs[row], placement)
+
+
+def _progressed(world: World, event: ev.JobProgressed) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    jobs.settle(row, event.time_s)
+    jobs.remaining_s[row] = event.remaining_s
+    if event.progress is not None:
+        world.progress[event.job] = event.progress
+    if event.restart_s is not None:
+        jobs.restart_s[row] = event.restart_s
+    if event.outlook is not None:
+        jobs.outlooks[event.job] = event.outlook
+    if event.curve is not None:
+        jobs.set_curve(row, event.curve)
+        placement = jobs.placements[row]
+        if placement is not None and jobs.phase_of(row) is Phase.RUNNING:
+            jobs.rate[row] = speed_at(world, jobs.jobs[row], placement)
+
+
+def _checkpointed(world: World, event: ev.JobCheckpointed) -> None:
+    if event.job in world.jobs:
+        world.jobs.note_checkpoint(world.jobs.row(event.job), event.saved_s)
+
+
+def _found(world: World, event: ev.JobFound) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    take_over(world, row, event.placement, event.time_s, event.running)
+    world.leaving.pop(event.job, None)
+    began_anew(world, row, event.time_s)
+    _avoid(world, event)
+    if event.not_before_s > event.time_s:
+        jobs.hold_back(row, not_before_s=event.not_before_s)
+
+
+def _avoid(world: World, event: ev.JobFound | ev.JobInterrupted) -> None:
+    """Notes which nodes would not have a job. They are asked again after a while, or when they change."""
+    nodes = sum(1 << world.nodes.index[name] for name in set(event.avoid) if name in world.nodes.index)
+    if nodes:
+        before = world.avoided.get(event.job)
+        until_s = max(event.not_before_s, event.time_s) + AVOID_S
+        world.avoided[event.job] = ExcludedNodes(nodes | (before.nodes if before else 0), until_s)
+
+
+def _interrupted(world: World, event: ev.JobInterrupted) -> None:
+    world.leaving.pop(event.job, None)
+    if event.job in world.jobs:
+        row = world.jobs.row(event.job)
+        if world.jobs.placements[row] is not None:
+            release(world, row, event.time_s)
+        if event.not_before_s > event.time_s:
+            world.jobs.hold_back(row, not_before_s=event.not_before_s)
+        _avoid(world, event)
+
+
+def _wished(world: World, event: ev.JobWished) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    if jobs.wish_of(row) is DesiredState.CANCEL or jobs.wish_of(row) is event.wish is DesiredState.PARK:
+        return  # of one that is parked it stays known why
+    if event.wish is not DesiredState.EVICT:
+        world.idle.pop(event.job, None)  # a user has looked after it
+        if jobs.wish_of(row) is DesiredState.TRY:
+            _give_up_trials(world, jobs.jobs[row])
+        # A user who says RUN does not want to wait for a back-off to end.
+        jobs.hold_back(row, event.wish, 0.0 if event.wish is DesiredState.RUN else None)
+    elif jobs.placements[row] is not None and jobs.wish_of(row) is DesiredState.RUN:
+        jobs.hold_back(row, DesiredState.EVICT)
+
+
+def _ended(world: World, event: ev.JobEnded) -> None:
+    jobs = world.jobs
+    if event.job not in jobs:
+        return
+    row = jobs.row(event.job)
+    end_s = event.time_s if event.ended_s is None else min(event.time_s, event.ended_s)
+    job, placement = jobs.jobs[row], jobs.placements[row]
+    _give_up_trials(world, job)
+    if placement is not None:
+        release(world, row, end_s)
+    f, i = jobs.cells()
+    first_start_s, attained_gpu_s = f.item(_FIRST_START, row), f.item(_ATTAINED, row)
+    run_s = f.item(_RUN, row)
+    world.past[event.job] = PastJob(
+        job,
+        event.state,
+        first_start_s,
+        end_s,
+        attained_gpu_s,
+        i.item(_RESTARTS, row),
+        world.progress.pop(event.job, None),
+        event.exit_code,
+        event.detail,
+        world.trials.pop(event.job, ()),
+        placement if job.trial_of is not None else None,
+        run_s,
+        event.reason,
+        event.evidence,
+    )
+    world.avoided.pop(event.job, None)
+    world.leaving.pop(event.job, None)
+    world.idle.pop(event.job, None)
+    world.most.pop(event.job, None)
+    jobs.remove(event.job)
+
+
+def _timed(world: World, event: ev.TransitionTimed) -> None:
+    """A job has left its GPUs, or runs on others."""
+    world.leaving.pop(event.job, None)
+
+
+def _forgotten(world: World, event: ev.JobForgotten) -> None:
+    if world.past.pop(event.job, None) is not None:
+        world.forgotten += 1
+
+
+def _held_up(world: World, event: ev.JobHeldUp) -> None:
+    """Adds the nodes to those that the job avoids. One that is changed or replaced is asked again sooner."""
+    index = world.nodes.index
+    nodes = sum(1 << index[name] for name in set(event.avoid) if name in index)
+    if nodes and event.job in world.jobs:
+        before = world.avoided.get(event.job, ExcludedNodes(0, 0.0))
+        world.avoided[event.job] = ExcludedNodes(nodes | before.nodes, max(before.until_s, event.until_s))
+
+
+# ------------------------------------------------------------------------------------------------------ nodes
+
+
+def _node_added(world: World, event: ev.NodeAdded) -> None:
+    if event.node.name in world.nodes.index:
+        raise ValueError(f"node {event.node.name} exists already")
+    i = world.nodes.add(event.node)
+    world.layout.add(event.node)
+    world.count_node(i)
+    world.look_around()
+
+
+def _node_changed(world: World, event: ev.NodeChanged) -> None:
+    node = event.node
+    if node.name not in world.nodes.index:
+        return
+    i = world.nodes.index[node.name]
+    before = world.nodes.nodes[i]
+    world.nodes.change(i, node)
+    world.layout.change(i, before, node)
+    for job, avoided in list(world.avoided.items()):
+        # It may be another reason now, or none.
+        _forgive(world, job, avoided, 1 << i)
+    _refresh_node(world, i, event.time_s)
+    if (before.gpu_type, before.rack) != (node.gpu_type, node.rack):
+        _look_at_tenants(world, node, event.time_s)
+
+
+def _look_at_tenants(world: World, node: Node, now_s: float) -> None:
+    """Jobs on a node of another type, or in another rack than was thought, run at another speed."""
+    jobs = world.jobs
+    for row, placement in enumerate(jobs.placements):
+        if placement is not None and node.name in placement.nodes:
+            jobs.gpu_type[row] = type_of(world, jobs.jobs[row], placement)
+            if jobs.phase_of(row) is Phase.RUNNING:
+                jobs.settle(row, now_s)
+                jobs.rate[row] = speed_at(world, jobs.jobs[row], placement)
+
+
+def _forgive(world: World, job: JobId, avoided: ExcludedNodes, nodes: int) -> None:
+    left = avoided.nodes & ~nodes
+    if left:
+        world.avoided[job] = avoided._replace(nodes=left)
+    else:
         del world.avoided[job]
 
 
-def _quota_set(world: World, event: ev.QuotaSet) -> None:
-    """A queue that is gone but has jobs that run stays until they are done; it starts nothing new."""
-    quota = event.quota
-    busy = {
-        door.cluster_queue
-        for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True)
-        if placement is not None and (door := world.quota.way(job.namespace, job.queue)) is not None
-    }
-    gone = [
-        queue
-        for queue in world.quota.cluster_queues
-        if queue.name in busy and queue.name not in quota.queue_of
-    ]
+def _others_use(world: World, event: ev.OthersUse) -> None:
+    if event.node not in world.nodes.index:
+        return
+    i = world.nodes.index[event.node]
+    layout, before = world.layout, world.others.get(i, ForeignUsage())
+    now = world.others[i] = ForeignUsage(mask_of(event.gpus), event.cpus_milli, event.memory_mib)
+    layout.cpus_milli[i] -= now.cpus_milli - before.cpus_milli
+    layout.memory_mib[i] -= now.memory_mib - before.memory_mib
+    if now.gpus == before.gpus:
+        world.look_beside(i, before)
+        return
+    # A job of ours on such a GPU keeps it: who was there first is unknown, and the backend will tell.
+    _refresh_node(world, i, event.time_s)
+
+
+def _held(world: World, i: int) -> int:
+    """The GPUs of a node that jobs have."""
+    name, held = world.nodes.nodes[i].name, 0
+    for placement in world.jobs.placements:
+        for node, gpus in placement.spans if placement is not None else ():
+            if node == name:
+                held |= mask_of(gpus)
+    return held
+
+
+def _healthy(world: World, i: int) -> int:
+    """The GPUs of a node that jobs may have."""
+    return world.sound(i) & ~world.others.get(i, ForeignUsage()).gpus
+
+
+def _node_lost(world: World, event: ev.NodeLost) -> None:
+    i = world.nodes.index[event.node]
+    world.lost |= 1 << i
+    _refresh_node(world, i, event.time_s)
+
+
+def _node_returned(world: World, event: ev.NodeReturned) -> None:
+    i = world.nodes.index[event.node]
+    world.lost &= ~(1 << i)
+    _refresh_node(world, i, event.time_s)
+
+
+def _node_cordoned(world: World, event: ev.NodeCordoned) -> None:
+    i = world.nodes.index[event.node]
+    world.cordoned |= 1 << i
+    _refresh_node(world, i, event.time_s)
+
+
+def _node_uncordoned(world: World, event: ev.NodeUncordoned) -> None:
+    i = world.nodes.index[event.node]
+    world.cordoned &= ~(1 << i)
+    _refresh_node(world, i, event.time_s)
+
+
+def _gpu_failed(world: World, event: ev.GpuFailed) -> None:
+    i = world.nodes.index[event.node]
+    world.ill[i] = world.ill.get(i, 0) | 1 << event.gpu
+    _refresh_node(world, i, event.time_s)
+
+
+def _gpu_repaired(world: World, event: ev.GpuRepaired) -> None:
+    i = world.nodes.index[event.node]
+    world.ill[i] = world.ill.get(i, 0) & ~(1 << event.gpu)
+    _refresh_node(world, i, event.time_s)
+
+
+def _refresh_node(world: World, i: int, now_s: float) -> None:
+    """Derives what a node can give from the facts about it: there or lost, cordoned, GPUs that are ill."""
+    layout, bit, sound = world.layout, 1 << i, world.sound(i)
+    before, healthy = layout.healthy[i], _healthy(world, i)
+    back = healthy & ~before
+    layout.healthy[i] = healthy
+    layout.set_free(i, layout.free[i] & healthy | (back and back & ~_held(world, i)))
+    closed = world.lost & bit or world.cordoned & bit
+    layout.usable = layout.usable & ~bit if closed else layout.usable | bit
+    # A GPU that others are thought to have may be held by a job of ours all the same.
+    gone = (before | world.others.get(i, ForeignUsage()).gpus | (1 << world.nodes.nodes[i].gpus) - 1) & ~sound
     if gone:
-        doors = [
-            door
-            for door in world.quota.local_queues
-            if door.cluster_queue in {queue.name for queue in gone}
-            and quota.door(door.namespace, door.name) is None
-        ]
-        quota = replace(
-            quota,
-            cluster_queues=(*quota.cluster_queues, *gone),
-            local_queues=(*quota.local_queues, *doors),
-            leaving=tuple(queue.name for queue in gone),
-        )
-    world.quota = quota
+        _drop_gpus(world, i, gone, now_s)
+    if world.lost & bit and world.jobs.cpu_only:
+        for row in range(world.jobs.n):
+            lose_node(world, row, world.nodes.nodes[i].name, now_s)
+    world.recount()
+    world.look_around()
 
 
-def _policy_set(world: World, event: ev.PolicySet) -> None:
-    world.policy = event.policy
+def _drop_gpus(world: World, i: int, gone: int, now_s: float) -> None:
+    """Jobs on these GPUs lose them."""
+    lost = {world.nodes.nodes[i].name: gone}
+    for row, placement in enumerate(world.jobs.placements):
+        if placement is not None:
+            left = without(placement, lost)
+            if left is not placement:
+                lose(world, row, left, now_s)
 
 
-def _time_passed(world: World, event: ev.TimePassed | ev.HealthChanged) -> None:
-    """Only the clock moves, which `apply` does for every event."""
+def _gpus_used(world: World, event: ev.GpusUsed) -> None:
+    if event.node in world.nodes.index:
+        note_use(world, world.nodes.index[event.node], Usage(event.time_s, event.gpus), dict(event.jobs))
 
 
 _HANDLERS: dict[type, Callable[..., None]] = {
-    **job_events.HANDLERS,
-    **node_events.HANDLERS,
+    ev.JobSubmitted: _submit,
+    ev.JobChanged: _change,
+    ev.JobStarted: _started,
+    ev.JobFound: _found,
+    ev.JobProgressed: _progressed,
+    ev.JobCheckpointed: _checkpointed,
+    ev.JobInterrupted: _interrupted,
+    ev.JobWished: _wished,
+    ev.JobEnded: _ended,
+    ev.TransitionTimed: _timed,
+    ev.JobForgotten: _forgotten,
+    ev.NodeAdded: _node_added,
+    ev.NodeChanged: _node_changed,
+    ev.OthersUse: _others_use,
+    ev.NodeLost: _node_lost,
+    ev.NodeReturned: _node_returned,
+    ev.NodeCordoned: _node_cordoned,
+    ev.NodeUncordoned: _node_uncordoned,
+    ev.GpuFailed: _gpu_failed,
+    ev.GpuRepaired: _gpu_repaired,
+    ev.GpusUsed: _gpus_used,
     ev.Planned: apply_plan,
     ev.QuotaSet: _quota_set,
     ev.PolicySet: _policy_set,
-    ev.JobHeldUp: note_held_up,
+    ev.JobHeldUp: _held_up,
     ev.HealthChanged: _time_passed,
-    ev.TrialMeasured: note_trial,
+    ev.TrialMeasured: _trial_measured,
     ev.TimePassed: _time_passed,
 }

@@ -27,9 +27,9 @@ from batuta.core import event as ev
 from batuta.core.admission import Admitted
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.job import DesiredState
-from batuta.core.job_events import why_tried
 from batuta.core.job_table import CHANGES_AT_ONCE, JobTable, Phase
 from batuta.core.reason import Evidence, Reason
+from batuta.core.trial import never_fits
 from batuta.core.world import World
 
 
@@ -241,7 +241,7 @@ def why_withheld(world: World, row: int, now_s: float) -> tuple[Reason, Evidence
     if known is not None and known.parked:
         return Reason.PARKED_IDLE, known.parked
     if jobs.wish_of(row) is DesiredState.TRY:
-        return why_tried(world, row)
+        return _why_tried(world, row)
     reason = _REASONS.get(jobs.wish_of(row))
     if reason is not None:
         return reason, ()
@@ -257,3 +257,13 @@ def next_release_s(world: World, now_s: float) -> float:
     times = world.jobs.not_before_s
     later = times[times > now_s]
     return min(first_s, float(later.min())) if later.size else first_s
+
+
+def _why_tried(world: World, row: int) -> tuple[Reason, Evidence]:
+    """Why a job waits that is being tried out, or was."""
+    job = world.jobs.jobs[row]
+    measured, plan = world.trials.get(job.id, ()), job.trial
+    sizes = () if plan is None else plan.sizes
+    if sizes and never_fits(measured, sizes):
+        return Reason.OUT_OF_MEMORY, (("most", max(sizes)), ("sizes", len(sizes)))
+    return Reason.IN_TRIAL, (("measured", len(measured)), ("sizes", len(sizes)))

@@ -143,6 +143,10 @@ class JobWished:
     cause: str = "user"
 
 
+HELD_UP_CAUSE = "held-up"
+"""The cause of what the scheduler does about a job that some ranks hold up."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobHeldUp:
     """Some ranks hold a job up: they are slower than the others, or none goes on any more."""

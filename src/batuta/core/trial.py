@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -78,3 +79,9 @@ class TrialMeasurement:
 def run_id(job: str, gpus: int) -> str:
     """The id of a job's trial run at a size: the same again after a restart, so that none is made twice."""
     return f"{job}-t{gpus}"
+
+
+def never_fits(measured: Sequence[TrialMeasurement], sizes: Sequence[int]) -> bool:
+    """Whether a job ran out of memory at every size that was to be tried."""
+    failed = {one.gpus for one in measured if one.outcome is TrialOutcome.OUT_OF_MEMORY}
+    return failed.issuperset(sizes)

@@ -19,9 +19,18 @@ from batuta.core.job_table import Phase
 from batuta.core.placer import Move, Target
 from batuta.core.reason import Evidence, Reason
 from batuta.core.weigh import Worth, lost_work_s, worth_of_change
-from batuta.placement.attempt import ARRANGEMENT, NOWHERE, PlacementAttempt, fullest, legal_floor, pack
+from batuta.placement.attempt import (
+    ARRANGEMENT,
+    NO_GPUS,
+    NOWHERE,
+    PlacementAttempt,
+    fullest,
+    keep_order,
+    legal_floor,
+    pack,
+    resettle,
+)
 from batuta.placement.cluster_state import ClusterState, choose_gpus
-from batuta.placement.resizing import NO_GPUS, keep_order, resettle
 
 FORBIDDEN = -1e9
 

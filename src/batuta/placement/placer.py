@@ -14,24 +14,22 @@ from batuta.core.world import World
 from batuta.placement.attempt import (
     PlacementAttempt,
     PlacerOptions,
-    legal_above,
-    legal_floor,
-    most,
-    pack,
-    why,
-)
-from batuta.placement.cluster_state import ClusterState
-from batuta.placement.defragmentation import consolidate, make_room
-from batuta.placement.resizing import (
     begins_with,
     enlarge,
     grow_at_home,
     keep_order,
     largest_grown,
+    legal_above,
+    legal_floor,
+    most,
+    pack,
     shrink,
     tighten,
     whole_replicas,
+    why,
 )
+from batuta.placement.cluster_state import ClusterState
+from batuta.placement.defragmentation import consolidate, make_room
 from batuta.placement.sharing import place_share
 
 # NumPy takes three times as long to compare with a member of an enumeration.

@@ -5,12 +5,11 @@ import math
 import pytest
 
 from batuta.core import event as ev
-from batuta.core.apply import apply
+from batuta.core.apply import AVOID_S, apply
 from batuta.core.cluster import Node
 from batuta.core.decide import decide
 from batuta.core.eligibility import next_release_s
 from batuta.core.job import DesiredState, JobState, Share
-from batuta.core.job_events import AVOID_S
 from batuta.core.job_table import Phase
 from batuta.core.plan import Preempt, Resize, Start
 from batuta.core.reason import Reason

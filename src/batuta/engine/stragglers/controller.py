@@ -22,7 +22,6 @@ from batuta.core import event as ev
 from batuta.core.arrays import bits
 from batuta.core.cluster import NodeName
 from batuta.core.job import NO_RESTART_S, DesiredState, JobId
-from batuta.core.job_events import CAUSE
 from batuta.core.job_table import Phase
 from batuta.core.node_table import NO_TYPE
 from batuta.core.reason import Evidence, Reason
@@ -229,7 +228,10 @@ class StragglerController:
         if goes and room_without(world, row, blamed) >= held.units:
             self._moved[found.job] = moved | set(slow.ranks)
             event = replace(event, avoid=blamed, until_s=now_s + AVOID_S)
-            return (*self._told_of(world, event), ev.JobWished(now_s, found.job, DesiredState.EVICT, CAUSE))
+            return (
+                *self._told_of(world, event),
+                ev.JobWished(now_s, found.job, DesiredState.EVICT, ev.HELD_UP_CAUSE),
+            )
         told_s, nodes = self._told.get(found.job, (-TELL_AGAIN_S, ()))
         if nodes == blamed and now_s < told_s + TELL_AGAIN_S:
             return ()
@@ -265,7 +267,10 @@ class StragglerController:
             now_s + AVOID_S if avoid else 0.0,
         )
         self._last_hang[found.job] = event
-        return (*self._told_of(world, event), ev.JobWished(now_s, found.job, DesiredState.EVICT, CAUSE))
+        return (
+            *self._told_of(world, event),
+            ev.JobWished(now_s, found.job, DesiredState.EVICT, ev.HELD_UP_CAUSE),
+        )
 
     def _told_of(self, world: World, event: ev.JobHeldUp) -> Sequence[ev.Event]:
         if event.job not in world.jobs:

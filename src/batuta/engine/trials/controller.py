@@ -18,8 +18,7 @@ from typing import Protocol
 from batuta.core import event as ev
 from batuta.core.cluster import Placement
 from batuta.core.job import DesiredState, Job, JobId, JobState
-from batuta.core.job_events import never_fits
-from batuta.core.trial import run_id
+from batuta.core.trial import never_fits, run_id
 from batuta.core.world import World
 from batuta.engine.requests import EngineStopped, RequestFn
 from batuta.engine.trials.lifecycle import (

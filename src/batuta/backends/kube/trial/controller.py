@@ -29,8 +29,8 @@ from batuta.backends.kube.trial.reconciler import KEY, TrialContext, TrialReconc
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.backends.kube.unified_job.to_job import queue_of
 from batuta.core.job import DesiredState, Job, JobId, SizeChoice
-from batuta.core.job_events import never_fits
 from batuta.core.reason import Reason
+from batuta.core.trial import never_fits
 from batuta.core.world import World
 from batuta.engine.trials.measurement import where_it_fits
 

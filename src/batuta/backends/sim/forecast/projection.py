@@ -25,9 +25,9 @@ from batuta.core.curve import SpeedCurve
 from batuta.core.decide import SchedulerProfile
 from batuta.core.event import Event, JobEnded, JobFound, JobInterrupted, JobSubmitted, NodeLost, Planned
 from batuta.core.job import NO_RESTART_S, DesiredState, Job, JobId, JobState
-from batuta.core.job_events import never_fits
 from batuta.core.job_table import Phase
 from batuta.core.plan import Migrate, Plan, Preempt, Resize, Start
+from batuta.core.trial import never_fits
 from batuta.core.world import World
 from batuta.engine.journal import JournaledWorld, NoJournal
 from batuta.engine.loop import Cadence, Engine
