@@ -75,6 +75,7 @@ def looked(world: World, policy: str, jobs: list[SimJob], draws: Sampler, **more
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "seed"), NIGHTS)
 def test_a_fork_that_knows_everything_foretells_what_then_happens(policy: str, seed: int) -> None:
     jobs = quiet_night(seed)

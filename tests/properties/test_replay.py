@@ -61,6 +61,7 @@ def test_a_simulated_night_is_decided_again_bit_for_bit(policy: str, seed: int) 
     assert deep(again) == deep(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["elastic-tiresias", "afs-l"])
 def test_not_even_the_last_bit_of_a_plan_differs(policy: str) -> None:
     """`==` of plans is what `replay` looks at; here nothing at all may differ."""
@@ -95,6 +96,7 @@ def test_two_simulations_of_the_same_night_have_the_same_journal() -> None:
     assert deep(first) == deep(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fifo", "elastic-srjf", "ffdl"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_whatever_happens_is_decided_again(policy: str, seed: int) -> None:

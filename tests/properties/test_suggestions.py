@@ -29,6 +29,7 @@ def test_a_suggestion_that_is_followed_starts_the_job(seed):
             assert str(found)
 
 
+@pytest.mark.slow
 def test_the_walks_lead_to_suggestions_of_many_kinds():
     kinds: set[Remedy] = set()
     for seed in range(12):

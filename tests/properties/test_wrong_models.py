@@ -70,6 +70,7 @@ class WildReporters:
 ONE, TWO = ("T4",), ("T4", "A100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "seed", "hours", "types"),
     [
