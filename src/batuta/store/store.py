@@ -1,9 +1,10 @@
-"""Open a store by its address and recover the World from it."""
+"""Open a store by its address, recover the World from it, and keep its journal short."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,6 @@ from batuta.engine.ports import RecoveredWorld
 from batuta.store.database import Database
 from batuta.store.errors import RecoveryError, StoreError
 from batuta.store.journal import JournalReader, JournalWriter
-from batuta.store.maintenance import JournalMaintenance
 from batuta.store.records import IdempotencyKeys, Results, Settings, Tasks, Tokens
 from batuta.store.snapshots import Snapshots
 from batuta.store.sqlite import SqliteDatabase
@@ -82,6 +82,63 @@ class Store:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+SNAPSHOT_EVERY = 20_000
+"""Events between snapshots: about what a start replays in a second."""
+KEEP_S = 30 * 86_400.0
+_PRUNE_EVERY_S = 3_600.0
+
+
+class JournalMaintenance:
+    """Saves snapshots and prunes the journal. The engine calls it after each step; a thread does the work."""
+
+    def __init__(
+        self,
+        store: Store,
+        seq: int,
+        *,
+        every: int = SNAPSHOT_EVERY,
+        keep_s: float = KEEP_S,
+        clock: Callable[[], float] = time.time,
+        fence: Fence | None = None,
+    ) -> None:
+        self._store = store
+        self._saved_seq = seq
+        self._every = every
+        self._keep_s = keep_s
+        self._clock = clock
+        self._next_prune_s = clock() + _PRUNE_EVERY_S
+        self._worker = (fence or Fence()).background("snapshots of the journal")
+
+    def after_step(self, world: World) -> None:
+        """Start what is due. For the engine's thread, when all events are committed."""
+        if not self._worker.is_ready:
+            return
+        seq = self._store.journal.durable_seq
+        if seq - self._saved_seq >= self._every and seq == self._store.journal.last_seq:
+            self._worker.begin(self._save, world.fork(), seq)
+        elif self._clock() >= self._next_prune_s:
+            self._worker.begin(self._prune)
+
+    def finish(self, world: World) -> None:
+        """Wait for the thread, and save the World so that the next start is quick.
+
+        A World that is ahead of the journal, because the journal could not be written, is not saved.
+        """
+        self._worker.join(30.0)
+        seq = self._store.journal.durable_seq
+        if seq > self._saved_seq and seq == self._store.journal.last_seq:
+            self._worker.do(self._save, world, seq)
+
+    def _save(self, world: World, seq: int) -> None:
+        self._store.save_snapshot(world, seq)
+        self._saved_seq = seq
+
+    def _prune(self) -> None:
+        self._store.journal.prune(before_s=self._clock() - self._keep_s)
+        self._store.idempotency.forget(self._clock() - self._keep_s)
+        self._next_prune_s = self._clock() + _PRUNE_EVERY_S
 
 
 class SqliteStore(Store):

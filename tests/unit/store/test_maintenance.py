@@ -1,8 +1,7 @@
 from batuta.core.apply import apply
 from batuta.core.event import NodeAdded, TimePassed
 from batuta.core.world import World
-from batuta.store.maintenance import JournalMaintenance
-from batuta.store.store import Store
+from batuta.store.store import JournalMaintenance, Store
 from tests.support.worlds import make_nodes
 
 

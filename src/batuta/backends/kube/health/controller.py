@@ -1,4 +1,4 @@
-"""The health controller: reads node reports, stores the state, then taints nodes and evicts jobs.
+"""The health controller: reads node reports, stores the state, then taints nodes, evicts jobs and says so.
 
 It acts only on state that is stored, so that the next operator continues from the same decisions.
 """
@@ -21,7 +21,6 @@ from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import Conflict
 from batuta.backends.kube.client.informer import ChangeType
 from batuta.backends.kube.health.burn_in import BurnInController, BurnInOptions
-from batuta.backends.kube.health.events import HealthEventRecorder
 from batuta.backends.kube.health.node_reports import (
     JobsOnNodes,
     NodeReportReader,
@@ -42,7 +41,8 @@ from batuta.backends.kube.health.state import (
 from batuta.backends.kube.health.taints import NodeMarker
 from batuta.backends.kube.operator.cache import ObjectCache
 from batuta.backends.kube.operator.context import JobReconciler, ReconcileContext
-from batuta.backends.kube.operator.workqueue import Changed, Written
+from batuta.backends.kube.operator.events import build_event, create_event
+from batuta.backends.kube.operator.workqueue import Changed, WriteFn, Written
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.health_record import (
@@ -58,6 +58,86 @@ from batuta.core.health_record import (
 )
 from batuta.core.health_rules import Action, Finding, HealthRules, Source
 from batuta.core.job import DesiredState, JobId
+
+_log = logging.getLogger(__name__)
+_REASONS: Final = {
+    State.HEALTHY: "Healthy",
+    State.SUSPECT: "HealthSuspect",
+    State.ILL: "Unhealthy",
+    State.BURN_IN: "BurnIn",
+    State.PROBATION: "Probation",
+}
+_WARNINGS: Final = frozenset({State.SUSPECT, State.ILL})
+
+
+class HealthEventRecorder:
+    """Tells each change of a record once: to the World, to the cluster, and to the log."""
+
+    def __init__(
+        self,
+        ask: Callable[[str, WriteFn, float], bool],
+        say: Callable[[ev.Event], None],
+        known: Mapping[Target, Record],
+    ) -> None:
+        """`known`: what an earlier operator reported."""
+        self._ask, self._say = ask, say
+        self._told = {target: _said(record) for target, record in known.items()}
+
+    def tell(self, records: Mapping[Target, Record], nodes: Mapping[str, objects.Node], now_s: float) -> None:
+        """These are all records that there are now."""
+        for target, record in records.items():
+            said = _said(record)
+            if said == self._told.get(target, _said(Record())):
+                continue
+            self._told[target] = said
+            node = nodes.get(target.node)
+            state = "alert" if record.held else record.state.value
+            gpu = None if target.gpu == WHOLE_NODE else target.gpu
+            self._say(ev.HealthChanged(now_s, target.node, gpu, state, record.reason))
+            _log.warning("%s is %s: %s", target, state, record.reason)
+            if node is not None:
+                self._event(_about_node(node), _reason(record), f"{target}: {record.reason}", record, now_s)
+        self._told = {target: said for target, said in self._told.items() if target in records}
+
+    def restarts(self, pod: objects.Pod, reason: str, now_s: float) -> None:
+        """A job begins again, which its owner shall know: the event is about what owns one of its pods."""
+        owner = next((one for one in pod.metadata.owner_references if one.controller), None)
+        if owner is None:
+            return
+        about = {
+            "apiVersion": owner.api_version,
+            "kind": owner.kind,
+            "name": owner.name,
+            "namespace": pod.metadata.namespace,
+            "uid": owner.uid,
+        }
+        self._event(about, "RestartedByHealth", f"it begins again: {reason}", None, now_s)
+
+    def _event(
+        self, about: Mapping[str, str], reason: str, note: str, record: Record | None, now_s: float
+    ) -> None:
+        is_bad = record is None or record.state in _WARNINGS
+        kind = "Warning" if is_bad else "Normal"
+        event = build_event(about, reason, note, now_s, kind, said=f"{reason} {note}")
+        self._ask(f"health//event/{event['metadata']['name']}", partial(create_event, event), now_s)
+
+
+def _said(record: Record) -> tuple[State, bool, str]:
+    return record.state, record.held, record.reason
+
+
+def _reason(record: Record) -> str:
+    return "HealthGuardRail" if record.held else _REASONS[record.state]
+
+
+def _about_node(node: objects.Node) -> dict[str, str]:
+    return {
+        "apiVersion": kinds.NODE.api_version,
+        "kind": kinds.NODE.name,
+        "name": node.metadata.name,
+        "uid": node.metadata.uid,
+    }
+
 
 _MOST_PODS: Final = 4
 """Remembered of a start: a restart ends them all."""
@@ -138,7 +218,6 @@ class JobEvictor:
             self._events.restarts(pod, restart.reason, now_s)
 
 
-_log = logging.getLogger(__name__)
 _OWN: Final = "health//"
 _SAVE, _LOAD = f"{_OWN}save", f"{_OWN}load"
 _LOOK_AGAIN_S: Final = 30.0
