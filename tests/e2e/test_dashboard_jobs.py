@@ -183,6 +183,8 @@ def test_a_job_without_gpus_is_shown_as_one(browser: Browser, tmp_path: Path):
         expect(ranks.locator("option")).to_have_text(["0", "1"])
         expect(page.get_by_role("button", name="Resize")).to_have_count(0)
         expect(page.get_by_role("region", name="GPU use over time")).to_have_count(0)
+        seen.open("#/nodes")
+        expect(page.locator("li.card")).to_contain_text("prepare")
 
 
 def test_a_user_has_a_page(browser: Browser, api: ServedApi):

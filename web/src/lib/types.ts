@@ -150,6 +150,8 @@ export interface ClusterNode {
   cordoned_s?: number | null;
   health?: HealthShown | null;
   gpus: Gpu[];
+  /** null where CPUs are not counted; the jobs are those without GPUs */
+  cpu?: { total: number | null; free: number | null; jobs: string[] };
 }
 
 export interface NodesAnswer {

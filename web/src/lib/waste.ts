@@ -19,7 +19,7 @@ export const KINDS: readonly Kind[] = [
   { key: "restarting", name: "Restarts", meaning: "jobs held GPUs while they started or were resized" },
   { key: "lost", name: "Lost work", meaning: "progress after the last checkpoint, thrown away" },
   { key: "fragmented", name: "Fragmented", meaning: "free, but of no use to the smallest job that waited" },
-  { key: "idle", name: "Idle", meaning: "free, and nobody waited for it" },
+  { key: "idle", name: "Idle", meaning: "free, and no job waited for it" },
   { key: "unavailable", name: "Out of service", meaning: "ill, cordoned or used by others" },
 ];
 /** Those that a queue or a user has a part in. */
