@@ -68,9 +68,10 @@ def view_living(snapshot: WorldSnapshot, row: int, now_s: float) -> JsonObject:
 
 
 def _run_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float:
-    """Return how long a living job has had GPUs, over all its runs."""
+    """Return how long a living job has run, over all its runs, without the time that it took to start."""
     run_s, anchor_s = snapshot.floats[(_RUN, _ANCHOR), row].tolist()
-    since_s = 0.0 if snapshot.placements[row] is None else max(0.0, now_s - anchor_s)
+    runs = snapshot.placements[row] is not None and snapshot.states[row] is not JobState.SETTING_UP
+    since_s = max(0.0, now_s - anchor_s) if runs else 0.0
     return float(run_s + since_s)
 
 

@@ -465,7 +465,8 @@ class JobTable:
             worked_s = cell(_RATE, row) * elapsed_s
             f[_LEFT, row] = max(0.0, cell(_LEFT, row) - worked_s)
             f[_DONE, row] = cell(_DONE, row) + worked_s
-            if self.placements[row] is not None:
+            # A job that starts may wait for another one to leave its GPUs: it does not run yet.
+            if self.placements[row] is not None and self._i.item(1, row) != _STARTING:
                 f[_RUN, row] = cell(_RUN, row) + elapsed_s
             if self._i.item(_CPU_ONLY, row):
                 return

@@ -92,8 +92,8 @@ class Reason(Enum):
     )
     IN_TRANSITION = "has {gpus:.0f} GPUs and is just starting or resizing"
     WAITING_FOR_RELEASE = (
-        "starts on {gpus:.0f} GPUs as soon as another job has left them; that job saves its work first, "
-        "within a minute unless its `grace` is longer"
+        "starts on {gpus:.0f} GPUs that another job leaves first, after it has saved its work: within a "
+        "minute unless its `grace` is longer"
     )
     PARKED = "is parked until it is started again"
     IDLE = "holds {gpus:.0f} GPUs and has not used them for {idle_s:.0f} s"

@@ -38,7 +38,7 @@ class PastJob:
     placement: Placement | None = None
     """Where a trial run was at its end."""
     run_s: float | None = None
-    """How long it had a place; None for a job that ended before that was counted."""
+    """How long it ran; None for a job that ended before that was counted."""
     reason: Reason | None = field(default=None, metadata={"rare": True})
     """Why it was ended, where it did not end by itself."""
     evidence: Evidence | None = field(default=None, metadata={"rare": True})

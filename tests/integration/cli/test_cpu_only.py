@@ -112,3 +112,8 @@ def test_a_cpu_only_job_is_not_resized(cli: Cli) -> None:
     refused = cli.run("resize", job, "2")
     assert refused.returncode != 0
     assert f"job {job} is not elastic" in refused.stderr
+
+
+def test_the_duration_of_a_cpu_only_job_is_the_time_that_it_ran(cli: Cli) -> None:
+    job = cli.launch("--gpus", "0", "--", "sleep", "2")
+    assert cli.wait(job, "SUCCEEDED")["duration_s"] >= 2.0

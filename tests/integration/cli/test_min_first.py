@@ -84,5 +84,9 @@ def test_a_job_that_reports_nothing_does_not_keep_another_from_its_one_gpu(cli):
     silent = cli.launch("silent.yaml")
     runs_with(cli, silent, 8)
     short = cli.launch("--", "sleep 1")
-    cli.wait(short, "SUCCEEDED")
+    told = cli.until(lambda: cli.json("explain", short), lambda found: found["reason"] is not None)
+    assert told["reason"]["code"] == "WAITING_FOR_RELEASE", "what it waits for is shown"
+    ended = cli.wait(short, "SUCCEEDED")
+    assert waited_s(cli, short) < 60
+    assert ended["duration_s"] < 5, "what it waited is no running time"
     assert cli.json("status", silent)["state"] in ("RUNNING", "RESIZING")

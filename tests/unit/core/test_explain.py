@@ -349,7 +349,7 @@ CASES: dict[str, tuple[Reason, str, Case]] = {
     ),
     "its GPUs are still in use": (
         Reason.WAITING_FOR_RELEASE,
-        "starts on 1 GPU as soon as another job has left them; that job saves its work first, within a "
+        "starts on 1 GPU that another job leaves first, after it has saved its work: within a "
         "minute unless its `grace` is longer",
         makes_room,
     ),

@@ -1,4 +1,4 @@
-"""GPUs that another job is still leaving are not given to a job that could start elsewhere."""
+"""A job that gives up GPUs is on them until it has saved its work: a job that starts there waits for it."""
 
 from batuta.core import event as ev
 from batuta.core.apply import apply
