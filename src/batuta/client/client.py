@@ -192,6 +192,8 @@ class Client(ClusterCalls):
         It outlasts a restart of the server.
         `tell` gets the job each time something happened to it. Raises WaitTimeoutError.
         """
+        if until not in ("running", "ended"):
+            raise ValueError(f"until must be 'running' or 'ended', got {until!r}")
 
         def done(now: a.Job) -> bool:
             return now.is_over or (until == "running" and now.state == "RUNNING")
@@ -206,6 +208,7 @@ class Client(ClusterCalls):
         tell: Callable[[a.Job], None] | None = None,
     ) -> a.Job:
         """The same for any condition."""
+        check_value("timeout_s", timeout_s, int, float)
         known = self._known(job)
         return wait_for(self._transport, known.id, lambda: self._job(known.id), done, timeout_s, tell)
 
@@ -290,6 +293,8 @@ class Client(ClusterCalls):
     ) -> a.Job:
         """Asks for another number of nodes, or another range of them."""
         asked = {"nodes": nodes, "min_nodes": min_nodes, "max_nodes": max_nodes}
+        for name, value in asked.items():
+            check_value(name, value, int)
         return self._change(job, **{key: value for key, value in asked.items() if value is not None})
 
     def unpin(self, job: a.Job | str) -> a.Job:
@@ -297,10 +302,12 @@ class Client(ClusterCalls):
         return self._change(job, auto=True)
 
     def set_priority(self, job: a.Job | str, priority: int) -> a.Job:
+        check_value("priority", priority, int)
         return self._change(job, priority=priority)
 
     def move(self, job: a.Job | str, queue: str) -> a.Job:
         """Puts it into another queue."""
+        check_value("queue", queue, str)
         return self._change(job, queue=queue)
 
     # ------------------------------------------------------------------------------------------------ details
@@ -344,6 +351,15 @@ def check_job(job: object) -> None:
     if not isinstance(job, str):
         hint = f": write {str(job)!r}" if isinstance(job, int) else ""
         raise TypeError(f"a job is a Job, or its id or name as text; got {type(job).__name__} {job}{hint}")
+
+
+_WORDS: Mapping[type, str] = {int: "a whole number", float: "a number", str: "a text"}
+
+
+def check_value(name: str, value: object, *kinds: type) -> None:
+    """Raises TypeError for a value of another type than the argument has; None is left to the caller."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, kinds)):
+        raise TypeError(f"{name} must be {_WORDS[kinds[-1]]}, got {type(value).__name__} {value!r}")
 
 
 def _event(data: Any) -> a.Event:

@@ -56,6 +56,24 @@ def test_a_job_that_is_named_by_a_number_is_told_how():
         client.cancel(17)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda client: client.resize("net", "two"), "nodes must be a whole number, got str 'two'"),
+        (lambda client: client.resize("net", max_nodes=2.5), "max_nodes must be a whole number, got float"),
+        (lambda client: client.set_priority("net", True), "priority must be a whole number, got bool True"),
+        (lambda client: client.move("net", 7), "queue must be a text, got int 7"),
+        (lambda client: client.wait("net", timeout_s="1m"), "timeout_s must be a number, got str '1m'"),
+        (lambda client: client.wait("net", until="runing"), "until must be 'running' or 'ended'"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named_before_anything_is_sent(call, message):
+    routes = Routes()
+    with client_to(routes) as client, pytest.raises((TypeError, ValueError), match=message):
+        call(client)
+    assert routes.asked == []
+
+
 def test_other_refusals_are_passed_on():
     with (
         client_to(Routes(jobs__1=problem(403, "not yours"))) as client,
