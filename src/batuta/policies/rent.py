@@ -64,12 +64,12 @@ def choose_sizes(gpus: IntArray, values: FloatArray, capacity: int) -> IntArray:
 def choose_sizes_min_first(gpus: IntArray, values: FloatArray, capacity: int) -> IntArray:
     """The same, but no job has more than its first size while another that would fit at its own has none.
 
-    First the jobs that have their first size: all, or those worth most where not all fit. Then what is left
-    of the capacity goes into growth, where a larger size is worth what it adds to the first.
+    First the jobs that have their first size: all, or those worth most at it where not all fit. Then what is
+    left of the capacity goes into growth, where a larger size is worth what it adds to the first.
     """
     least, best = np.where(values[0] > 0, gpus[0], 0), values.max(axis=0)
     if int(least.sum()) > capacity:
-        least = choose_sizes(gpus[:1], np.where(least > 0, best, 0.0)[None, :], capacity)
+        least = choose_sizes(gpus[:1], values[:1], capacity)
     left = capacity - int(least.sum())
     rows = np.flatnonzero((least > 0) & (best > values[0]))
     if left > 0 and rows.size:
