@@ -36,16 +36,22 @@ from tests.support.kube.unified import manifest
 Json = dict[str, Any]
 NAMESPACE = "team"
 WATCHED = (kinds.POD, UNIFIED_JOB)
-_RUNS = {
+RUNS = {
     "phase": "Running",
     "conditions": [{"type": "Ready", "status": "True"}],
     "containerStatuses": [{"name": "main", "ready": True, "state": {"running": {}}}],
 }
-_HAS_ENDED = {
+HAS_ENDED = {
     "phase": "Succeeded",
     "conditions": [],
     "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}],
 }
+
+
+def has_failed(exit_code: int) -> Json:
+    """The status of a pod whose program exited so."""
+    ended = {"name": "main", "state": {"terminated": {"exitCode": exit_code}}}
+    return {"phase": "Failed", "conditions": [], "containerStatuses": [ended]}
 
 
 class OfflineCluster:
@@ -53,6 +59,8 @@ class OfflineCluster:
 
     def __init__(self, folder: Path, nodes: int = 8) -> None:
         self.inbox = Inbox()
+        self.course: tuple[Json, ...] = (RUNS, HAS_ENDED)
+        """What becomes of a pod that is bound, one status after the other."""
         self._todo: queue.SimpleQueue[tuple[str, WriteFn] | Json | None] = queue.SimpleQueue()
         self._file = sqlite3.connect(folder / "objects.db", check_same_thread=False, isolation_level=None)
         self._file.execute("PRAGMA journal_mode = OFF")
@@ -61,7 +69,7 @@ class OfflineCluster:
         self._known: dict[str, ObjectStore[Any]] = {
             kind.plural: ObjectStore(SLIM.get(kind)) for kind in WATCHED
         }
-        self._version = 0
+        self._version = time.time_ns()  # above all that an earlier one gave
         shape = NodeShape(gpus=8)
         self._nodes = [msgspec.convert(node(f"node-{k}", k, shape), objects.Node) for k in range(nodes)]
         self._thread = threading.Thread(target=self._work, name="offline-cluster", daemon=True)
@@ -93,6 +101,11 @@ class OfflineCluster:
     def submit(self, name: str, **how: Any) -> None:
         """A user creates a UnifiedJob; each of its pods ends at once when it runs."""
         self._todo.put(manifest(name, "Pods", **how))
+
+    def annotate(self, name: str, **annotations: str) -> None:
+        """A user annotates a UnifiedJob."""
+        body = {"metadata": {"annotations": annotations}}
+        self._todo.put(("", lambda api: api.patch(UNIFIED_JOB, name, body, NAMESPACE)))
 
     def shown(self, kind: Kind[Any]) -> list[Json]:
         """All objects of a kind, as `kubectl get` would show them."""
@@ -156,7 +169,7 @@ class OfflineCluster:
         if found["spec"].get("nodeName", node) != node:
             raise Conflict("it has a node")
         meta = {"annotations": dict(annotations or {})}
-        for status in ({}, _RUNS, _HAS_ENDED):
+        for status in ({}, *self.course):
             found = _merged(found, {"metadata": meta, "spec": {"nodeName": node}, "status": status})
             self._put(kinds.POD, found)
 

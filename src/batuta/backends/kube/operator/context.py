@@ -16,6 +16,7 @@ from batuta.backends.kube.progress.log_reader import LogSubscriptions
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.event import Event
 from batuta.core.job import Job, JobId, SizeChoice
+from batuta.engine.jobs.backoff import Backoff
 from batuta.prediction.initial_size import choose_size
 
 
@@ -55,10 +56,15 @@ class Timing:
     """Before a job starts again that failed by its own doing; it doubles, as for Jobs of batch/v1."""
     longest_restart_backoff_s: float = 360.0
 
-    def pause_s(self, failures: int) -> float:
-        """How long a job waits after so many failures of its own."""
-        longest_s = max(self.longest_restart_backoff_s, self.restart_backoff_s)
-        return min(self.restart_backoff_s * 2.0 ** min(failures - 1, 16), longest_s)
+    @property
+    def refusal_backoff(self) -> Backoff:
+        """After bindings that were refused."""
+        return Backoff(self.backoff_s, self.longest_backoff_s)
+
+    @property
+    def restart_backoff(self) -> Backoff:
+        """After failures of a job's own."""
+        return Backoff(self.restart_backoff_s, self.longest_restart_backoff_s)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from batuta.backends.kube import names
+from batuta.backends.kube import names, objects
 from batuta.backends.kube.jobtypes.job_type import JobStatus, JobType, Observed, Outcome, Run
 from batuta.backends.kube.operator.children import Children
 from batuta.backends.kube.operator.context import PodGroup, ReconcileContext
@@ -31,6 +31,9 @@ from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import DesiredState, Job, JobId, JobState
 from batuta.core.reason import Reason
+from batuta.engine.jobs.outcome import Outcome as RunOutcome
+from batuta.engine.jobs.outcome import RunEnd
+from batuta.engine.jobs.reconcile import Fit, ObservedRun, RunPhase, StopProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,30 +152,53 @@ class ReplicaController:
 
     # ---------------------------------------------------------------------------------------------- they go
 
-    def detain(
-        self, uj: UnifiedJob, kind: JobType, workers: Places, is_ending: bool, now_s: float
-    ) -> JobStatus | None:
-        """Why nothing may be changed yet for these places; None when members stay, or may be ended.
+    def observe(
+        self, uj: UnifiedJob, kind: JobType, workers: Places | None, deadline_s: float, now_s: float
+    ) -> ObservedRun | None:
+        """Return the run as it relates to these places; None when one is wanted there and there is none.
 
-        Those that save when asked are asked first, and waited for. Meanwhile the run may come to its end.
+        Without places that are wanted, whatever is left of earlier runs counts as a run that has to go.
         """
         self.due_s = math.inf
         run_state, session = self._run_state, self._session
-        if run_state.keeps_members(uj, kind, workers):
-            session.stays()
+        run, is_gone = run_state.run, run_state.run is None or run_state.is_spent
+        if workers is not None and is_gone:
             return None
-        if run_state.run is None or not run_state.ran or run_state.is_spent or is_ending:
-            return None
-        status = kind.status(uj, run_state.run, self.seen(uj))
-        if status.outcome is Outcome.SUCCEEDED and session.is_asking:
-            return status
+        stop = StopProgress.ASKED if session.is_asked else StopProgress.NO
+        phase = RunPhase.RUNNING if run_state.has_started else RunPhase.STARTING
+        if workers is not None and run_state.keeps_members(uj, kind, workers):
+            return ObservedRun(phase, Fit.SAME, stop, is_announced=run_state.has_started)
+        if run is None or is_gone or not run_state.ran:
+            return ObservedRun(phase, Fit.RESTART)
+        status = kind.status(uj, run, self.seen(uj))
+        if status.outcome is Outcome.SUCCEEDED:
+            succeeded = RunOutcome(RunEnd.SUCCEEDED, status.exit_code, status.message)
+            return ObservedRun(RunPhase.OVER, Fit.RESTART, outcome=succeeded)
         if status.outcome is not Outcome.RUNNING:
-            return None
-        start = str(run_state.run.start)
-        pods = [pod for pod in self._pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
-        may_go = session.may_go(uj, pods, now_s)
-        self.due_s = session.due_s
-        return None if may_go else status
+            # It has to go anyway: to judge it would only keep others from its GPUs.
+            return ObservedRun(RunPhase.FAILING, Fit.RESTART)
+        return ObservedRun(
+            phase,
+            Fit.RESTART,
+            stop,
+            can_save=session.can_save(uj, self._pods_of(run)),
+            has_saved=session.has_saved(now_s),
+            deadline_s=deadline_s,
+        )
+
+    def _pods_of(self, run: Run) -> list[objects.Pod]:
+        start = str(run.start)
+        return [pod for pod in self._pod_set.pods.values() if pod.metadata.labels.get(names.START) == start]
+
+    def request_checkpoint(self, uj: UnifiedJob, now_s: float) -> None:
+        """Asks all pods of the run to save."""
+        assert self._run_state.run is not None
+        self._session.request_checkpoint(uj, self._pods_of(self._run_state.run), now_s)
+
+    def repeat_request(self, uj: UnifiedJob, now_s: float) -> None:
+        """Sees to it that all pods of the run show the request while it is waited for."""
+        if self._session.is_asking and self._run_state.run is not None:
+            self._session.repeat_request(uj, self._pods_of(self._run_state.run), now_s)
 
     def has_last_words(self, kind: JobType, job: Job, now_s: float) -> bool:
         """Whether the end of what a run that is over has said is still to be heard: its result, say."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -31,7 +30,7 @@ from batuta.backends.kube.operator.replica_controller import (
     deadline_s,
     expires_s,
 )
-from batuta.backends.kube.operator.run_state import Places, PodSet, RunState
+from batuta.backends.kube.operator.run_state import PodSet, RunState
 from batuta.backends.kube.operator.spec_reader import SpecReader
 from batuta.backends.kube.operator.unified_job_status import (
     DEADLINE,
@@ -43,13 +42,40 @@ from batuta.backends.kube.operator.unified_job_status import (
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, WriteQueue, Written
 from batuta.backends.kube.progress.log_lines import LogReport
-from batuta.backends.kube.progress.trainer_session import TrainerSession
+from batuta.backends.kube.progress.trainer_session import TrainerSession, grace_s
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.job import Job, JobId, JobState, SizeChoice
 from batuta.core.reason import Evidence
 from batuta.core.world import World
+from batuta.engine.jobs.outcome import Outcome as RunOutcome
+from batuta.engine.jobs.outcome import RunEnd
+from batuta.engine.jobs.reconcile import (
+    Action,
+    Adopt,
+    BackOff,
+    Conclude,
+    Desired,
+    GiveUp,
+    Grace,
+    Maintain,
+    Observed,
+    ObservedRun,
+    RequestCheckpoint,
+    RestartPolicy,
+    RunPhase,
+    Start,
+    Stay,
+    Stop,
+    reconcile,
+)
+
+_ENDS: Final = {
+    Outcome.SUCCEEDED: RunEnd.SUCCEEDED,
+    Outcome.FAILED: RunEnd.FAILED,
+    Outcome.DISRUPTED: RunEnd.LOST,
+}
 
 
 class UnifiedJobReconciler:
@@ -82,6 +108,8 @@ class UnifiedJobReconciler:
         self._ending = JobCompletion(
             context, self.outlook, self._recorder, self._children, self._replica_controller
         )
+        self._deadline_s = math.inf
+        """Until when the checkpoint that was asked for is waited for."""
         self._has_looked = False
         """It was looked for a run that an operator before this one had begun."""
         self._refusals = 0
@@ -191,8 +219,7 @@ class UnifiedJobReconciler:
         if self._spec_reader.job is None or self.run is None:
             return
         self._refusals += 1
-        timing = self._context.timing
-        pause_s = min(timing.backoff_s * 2 ** min(self._refusals - 1, 16), timing.longest_backoff_s)
+        pause_s = self._context.timing.refusal_backoff.pause_s(self._refusals)
         avoid, not_before_s = tuple(sorted(set(nodes))), now_s + pause_s
         self.outlook.cause = why
         self._recorder.tell(self.uj, EventReason.NOT_PLACED, why, now_s)
@@ -239,9 +266,6 @@ class UnifiedJobReconciler:
         assert job is not None
         if job != before:
             self._session.changed(job)
-        if not self._has_looked:
-            self._has_looked = True
-            self._be_found(job, now_s)
         return True
 
     def _be_found(self, job: Job, now_s: float) -> None:
@@ -259,32 +283,89 @@ class UnifiedJobReconciler:
         self.wanted = placement
 
     def _work(self, now_s: float) -> None:
-        """Brings it on towards what the World wants."""
+        """Brings it on towards what the World wants: observes, asks what comes next, and carries that out."""
         job, kind, latest_s = self._spec_reader.job, self._kind, deadline_s(self.uj)
-        if now_s >= latest_s:
-            self.outlook.end_reason = DEADLINE
-            self._end(JobState.FAILED, "it ran longer than activeDeadlineSeconds", now_s)
-            return
         self.due_s = latest_s
+        if now_s >= latest_s:
+            self._reconcile(Observed(time_limit="it ran longer than activeDeadlineSeconds"), now_s)
+            return
         if job is None or kind is None:
             return
-        workers = () if self.wanted is None else self.wanted.workers(job.gpus_per_replica)
-        busy = self._replica_controller.detain(self.uj, kind, workers, self.is_ending, now_s)
-        if busy is not None:
-            self._judge(busy, job, kind, now_s)
-        elif self.wanted is None:
-            self._stop(kind, now_s)
-        else:
-            self._bring(job, kind, workers, now_s)
+        if not self._has_looked:
+            self._reconcile(Observed(ObservedRun(is_adopted=False)), now_s)
+        workers = None if self.wanted is None else self.wanted.workers(job.gpus_per_replica)
+        run = self._replica_controller.observe(self.uj, kind, workers, self._deadline_s, now_s)
+        is_done = run is not None and run.outcome is not None
+        if not is_done or not self._replica_controller.has_last_words(kind, job, now_s):
+            self._reconcile(Observed(run, failures=self.failures), now_s)
+            self._replica_controller.repeat_request(self.uj, now_s)
         self.due_s = min(self.due_s, self._replica_controller.due_s)
 
-    def _bring(self, job: Job, kind: JobType, workers: Places, now_s: float) -> None:
+    def _reconcile(self, observed: Observed, now_s: float) -> None:
+        decision = reconcile(self._desired(), observed, now_s)
+        self._deadline_s, self.due_s = decision.deadline_s, min(self.due_s, decision.due_s)
+        for action in decision.actions:
+            self._carry_out(action, now_s)
+
+    def _desired(self) -> Desired:
+        return Desired(
+            self.wanted,
+            is_ending=self.is_ending,
+            saves_on_request=True,
+            # The kubelet sees to it that pods end in time.
+            grace=Grace(checkpoint_s=grace_s(self.uj), stop_s=math.inf),
+            restart=RestartPolicy(self.uj.spec.backoff_limit, self._context.timing.restart_backoff),
+        )
+
+    def _carry_out(self, action: Action, now_s: float) -> None:
+        job, kind = self._spec_reader.job, self._kind
+        match action:
+            case Conclude(state, outcome):
+                if outcome.end is RunEnd.TIME_LIMIT:
+                    self.outlook.end_reason = DEADLINE
+                detail = outcome.detail or ("it was cancelled" if state is JobState.CANCELLED else "")
+                self._end(state, detail, now_s, outcome.exit_code)
+            case GiveUp(outcome, failures):
+                self.wanted, self.failures = None, failures
+                self.outlook.cause = outcome.detail
+                detail = f"{outcome.detail}; it failed {counted(failures, 'time')}"
+                self._end(JobState.FAILED, detail, now_s, outcome.exit_code)
+            case _:
+                assert job is not None
+                assert kind is not None
+                self._carry_out_on_run(action, job, kind, now_s)
+
+    def _carry_out_on_run(self, action: Action, job: Job, kind: JobType, now_s: float) -> None:
+        match action:
+            case Adopt():
+                self._has_looked = True
+                self._be_found(job, now_s)
+            case Start() | Maintain():
+                self._bring(job, kind, now_s)
+            case Stay():
+                self._session.stays()
+                self._bring(job, kind, now_s)
+            case RequestCheckpoint():
+                self._replica_controller.request_checkpoint(self.uj, now_s)
+            case Stop():
+                self._session.stop_waiting()
+                if self.wanted is None or self.is_ending:
+                    self._stop(kind, now_s)
+                else:
+                    self._bring(job, kind, now_s)  # by another start, which replaces this one
+            case BackOff(outcome, not_before_s):
+                self._interrupt(outcome, not_before_s, now_s)
+                self._stop(kind, now_s)
+
+    def _bring(self, job: Job, kind: JobType, now_s: float) -> None:
+        assert self.wanted is not None
+        workers = self.wanted.workers(job.gpus_per_replica)
         try:
             became = self._replica_controller.bring(
                 self.uj, kind, job, workers, self._spec_reader.dressed(self.uj), now_s
             )
         except Unmakeable as error:
-            self._end(JobState.FAILED_SETUP, str(error), now_s)
+            self._settle(RunOutcome(RunEnd.FAILED_SETUP, detail=str(error)), now_s)
             return
         self.outlook.trouble = self._replica_controller.trouble
         if self.run is not None:
@@ -298,41 +379,44 @@ class UnifiedJobReconciler:
                 self.refused(f"somebody else has bound replica {replica} to node {node}", (), now_s)
                 self.due_s = now_s  # what was decided on now is done at once
             case JobStatus():
-                self._judge(became, job, kind, now_s)
+                outcome = self._outcome_of(became, job, kind, now_s)
+                if outcome is not None:
+                    self._settle(outcome, now_s)
 
-    def _judge(self, status: JobStatus, job: Job, kind: JobType, now_s: float) -> None:
-        """A run that is over is the end of the job, or it waits for another start."""
-        if status.outcome is Outcome.RUNNING:
-            return
-        if status.outcome is Outcome.SUCCEEDED:
-            if not self._replica_controller.has_last_words(kind, job, now_s):
-                self._end(JobState.SUCCEEDED, status.message, now_s, status.exit_code)
-            return
-        if status.outcome is Outcome.FAILED:
+    def _outcome_of(self, status: JobStatus, job: Job, kind: JobType, now_s: float) -> RunOutcome | None:
+        """How the run has ended; None while it goes on, or while that is not known yet."""
+        end = _ENDS.get(status.outcome)
+        if end is RunEnd.SUCCEEDED and self._replica_controller.has_last_words(kind, job, now_s):
+            return None
+        message = status.message
+        if end is RunEnd.FAILED:
             excuse = self._attribution.excuse(now_s)
             if excuse is None:
                 self.due_s = min(self.due_s, self._attribution.due_s)
-                return
+                return None
             if excuse:
-                status = replace(status, outcome=Outcome.DISRUPTED, message=f"{status.message} ({excuse})")
+                end, message = RunEnd.LOST, f"{message} ({excuse})"
+        return None if end is None else RunOutcome(end, status.exit_code, message)
+
+    def _settle(self, outcome: RunOutcome, now_s: float) -> None:
+        """A run that is over is the end of the job, or it waits for another start."""
+        failures = self.failures + (outcome.end is RunEnd.FAILED)
+        # Only failures of its own make it wait: a cluster that takes pods away gives others.
+        streak = failures if outcome.end is RunEnd.FAILED else 0
+        ended = ObservedRun(RunPhase.OVER, outcome=outcome, streak=streak)
+        self._reconcile(Observed(ended, failures=failures), now_s)
+
+    def _interrupt(self, outcome: RunOutcome, not_before_s: float, now_s: float) -> None:
         self.wanted = None
-        self.outlook.cause = status.message
-        pause_s = 0.0
-        if status.outcome is Outcome.FAILED:
-            self.failures += 1
-            if self.failures > self.uj.spec.backoff_limit:
-                detail = f"{status.message}; it failed {counted(self.failures, 'time')}"
-                self._end(JobState.FAILED, detail, now_s, status.exit_code)
-                return
-            pause_s = self._context.timing.pause_s(self.failures)
-        self._recorder.tell(self.uj, EventReason.INTERRUPTED, status.message, now_s)
+        self.outlook.cause = outcome.detail
+        self.failures += outcome.end is RunEnd.FAILED
+        self._recorder.tell(self.uj, EventReason.INTERRUPTED, outcome.detail, now_s)
         self._context.say(
             ev.JobInterrupted(
-                now_s, self.id, "kubernetes", now_s + pause_s, status.exit_code, detail=status.message
+                now_s, self.id, "kubernetes", not_before_s, outcome.exit_code, detail=outcome.detail
             )
         )
         self._run_state.leave()
-        self._stop(kind, now_s)
 
     def _stop(self, kind: JobType, now_s: float) -> None:
         """Gives its places back. A job that is being ended is over when its pods are gone."""
@@ -340,7 +424,7 @@ class UnifiedJobReconciler:
         keep_waiting = self._refusals > 0 and not self.is_ending
         is_clear = self._replica_controller.stop(self.uj, kind, keep_waiting, now_s)
         if is_clear and self.is_ending:
-            self._end(JobState.CANCELLED, "it was cancelled", now_s)
+            self._reconcile(Observed(), now_s)
 
     # ---------------------------------------------------------------------------------------------- its end
 

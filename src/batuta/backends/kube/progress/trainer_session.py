@@ -144,14 +144,11 @@ class CheckpointRequester:
         self._context = context
         self._reports = reports
         self._number = 0
-        self._deadline_s = math.inf
         self._is_answered = False
         self._is_deaf = False
         """It was asked, and did not answer in time."""
         self._written: dict[str, float] = {}
         """By uid: pods that were told and do not show it yet; they are not told again before this time."""
-        self.due_s = math.inf
-        """When the time is up."""
 
     @property
     def is_open(self) -> bool:
@@ -160,7 +157,7 @@ class CheckpointRequester:
 
     def drop(self) -> None:
         """The pods stay, or are gone: nothing is waited for any more."""
-        self._number, self._deadline_s, self.due_s, self._is_answered = 0, math.inf, math.inf, False
+        self._number, self._is_answered = 0, False
         self._written.clear()
 
     def failed(self, write: str) -> None:
@@ -168,24 +165,28 @@ class CheckpointRequester:
         if write.startswith(WRITE):
             self._written.clear()
 
-    def is_settled(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> bool:
-        """Whether these pods may be ended now: they have saved, cannot, or have had their time."""
-        if not self._number:
-            if not self._saves_when_asked(uj):
-                return True
-            if not pods or any(pod.status.phase != "Running" or _is_leaving(pod) for pod in pods):
-                return True
-            self._begin(uj, pods, now_s)
-        if self._reports.checkpoints.has_answered(self._number) and not self._is_answered:
+    def can_ask(self, uj: UnifiedJob, pods: Collection[objects.Pod]) -> bool:
+        """Whether these pods would hear it and save: all run, and none is leaving."""
+        if not pods or any(pod.status.phase != "Running" or _is_leaving(pod) for pod in pods):
+            return False
+        return self._saves_when_asked(uj)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a checkpoint was asked for, answered or not."""
+        return self._number > 0
+
+    def is_answered(self, now_s: float) -> bool:
+        """Whether the checkpoint that was asked for is complete."""
+        if self.is_open and self._reports.checkpoints.has_answered(self._number):
             self._is_answered = True
             self._reports.checkpointed(now_s)
-        if self._is_answered or now_s >= self._deadline_s:
+        return self._is_answered
+
+    def give_up(self) -> None:
+        """It did not answer in time: without an annotation that says otherwise it is not asked again."""
+        if self.is_asked:
             self._is_deaf = not self._is_answered
-            self.due_s = math.inf
-            return True
-        self._write(uj, pods, now_s)
-        self.due_s = self._deadline_s
-        return False
 
     def _saves_when_asked(self, uj: UnifiedJob) -> bool:
         """By its annotation. Without one, an elastic job does whose script is known to use the SDK."""
@@ -195,15 +196,16 @@ class CheckpointRequester:
         is_elastic = replicas.largest > replicas.min_replicas
         return is_elastic and self._reports.has_spoken and not self._is_deaf
 
-    def _begin(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> None:
-        """An operator before this one may have asked: an answer to that is one to this, too."""
+    def ask(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> None:
+        """Asks for a checkpoint. An answer to a request of an operator before this one is an answer, too."""
         asked = max(map(_number_on, pods))
         is_new = not asked or self._reports.checkpoints.has_answered(asked)
         self._number = asked + 1 if is_new else asked
-        self._deadline_s = now_s + _grace_s(uj)
         self._reports.asked(now_s)
+        self.write(uj, pods, now_s)
 
-    def _write(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> None:
+    def write(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> None:
+        """Writes the request on pods that do not show it."""
         for pod in pods:
             meta = pod.metadata
             if _number_on(pod) < self._number and now_s >= self._written.get(meta.uid, 0.0):
@@ -229,7 +231,8 @@ def _is_leaving(pod: objects.Pod) -> bool:
     return bool(pod.metadata.deletion_timestamp)
 
 
-def _grace_s(uj: UnifiedJob) -> float:
+def grace_s(uj: UnifiedJob) -> float:
+    """How long its pods have to end, and before that to save."""
     spec = uj.spec.replica_spec.template.get("spec")
     said = spec.get("terminationGracePeriodSeconds") if isinstance(spec, dict) else None
     return float(said) if isinstance(said, int) and said >= 0 else DEFAULT_GRACE_S
@@ -330,13 +333,29 @@ class TrainerSession:
         for found in self._ranks.look(now_s):
             self._context.listening.on_held_up(found)
 
-    def may_go(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> bool:
-        """Whether these pods may be ended: they have saved when asked, cannot, or have had their time."""
-        if not self._context.listening.is_on:
-            return True
-        settled = self._asking.is_settled(uj, pods, now_s)
-        self.due_s = self._asking.due_s
-        return settled
+    def can_save(self, uj: UnifiedJob, pods: Collection[objects.Pod]) -> bool:
+        """Whether these pods would save when they are asked to, and be heard."""
+        return self._context.listening.is_on and self._asking.can_ask(uj, pods)
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a checkpoint was asked for, answered or not."""
+        return self._asking.is_asked
+
+    def has_saved(self, now_s: float) -> bool:
+        """Whether the checkpoint that was asked for is complete."""
+        return self._asking.is_answered(now_s)
+
+    def request_checkpoint(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> None:
+        self._asking.ask(uj, pods, now_s)
+
+    def repeat_request(self, uj: UnifiedJob, pods: Collection[objects.Pod], now_s: float) -> None:
+        """Writes it again on pods that do not show it."""
+        self._asking.write(uj, pods, now_s)
+
+    def stop_waiting(self) -> None:
+        """The pods go, whether they have saved or not."""
+        self._asking.give_up()
 
     def has_more_to_say(self, kind: JobType, pods: Iterable[objects.Pod], now_s: float) -> bool:
         """Whether the end of the log of a run that has succeeded is still to be heard, and worth the wait."""

@@ -17,10 +17,22 @@ from batuta.backends.kube.operator.context import ReconcileContext
 from batuta.backends.kube.operator.workqueue import WriteFn, WriteQueue, Written
 from batuta.backends.kube.progress.log_lines import LogReport, LogSource, ReportLine, parse_report
 from batuta.backends.kube.progress.log_reader import LogSubscriptions
-from batuta.backends.kube.progress.trainer_session import FINAL_REPORT_WAIT_S, TrainerSession
+from batuta.backends.kube.progress.trainer_session import FINAL_REPORT_WAIT_S, TrainerSession, grace_s
+from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import Span
 from batuta.core.event import JobCheckpointed, JobProgressed
 from batuta.core.job import Job
+from batuta.engine.jobs.reconcile import (
+    Desired,
+    Fit,
+    Grace,
+    Observed,
+    ObservedRun,
+    RequestCheckpoint,
+    Stop,
+    StopProgress,
+    reconcile,
+)
 from tests.support.unified_jobs import unified_job
 
 ID = "team-a/resnet"
@@ -59,6 +71,28 @@ class Place:
         self.talk = TrainerSession(self.site, ID)
         self.pods = [pod(0), pod(1)]
         self.talk.began(JOB, 0, PLACES, 1000.0)
+        self.deadline_s = math.inf
+
+    def may_go(self, uj: UnifiedJob, pods: list[objects.Pod], now_s: float) -> bool:
+        """Its pods are to go: whether they may, as the job controller says; else what it says is done."""
+        run = ObservedRun(
+            fit=Fit.RESTART,
+            stop=StopProgress.ASKED if self.talk.is_asked else StopProgress.NO,
+            can_save=self.talk.can_save(uj, pods),
+            has_saved=self.talk.has_saved(now_s),
+            deadline_s=self.deadline_s,
+        )
+        desired = Desired(saves_on_request=True, grace=Grace(checkpoint_s=grace_s(uj)))
+        decision = reconcile(desired, Observed(run), now_s)
+        self.deadline_s = decision.deadline_s
+        for action in decision.actions:
+            if isinstance(action, Stop):
+                self.talk.stop_waiting()
+                return True
+            assert isinstance(action, RequestCheckpoint)
+            self.talk.request_checkpoint(uj, pods, now_s)
+        self.talk.repeat_request(uj, pods, now_s)
+        return False
 
     def hear(self, *lines: str, time_s: float = 1010.0, **how: Any) -> bool:
         """Replica 0 prints these reports at a time."""
@@ -104,7 +138,7 @@ def test_the_world_hears_that_a_job_saves_and_when_it_did_but_not_all_the_time()
         *((ID, None), (ID, 1020.0), (ID, 1050.0), (ID, 1080.0)),
     ]
     # and at once of one that it was asked for
-    assert not place.talk.may_go(SAVES, place.pods, 1111.0)
+    assert not place.may_go(SAVES, place.pods, 1111.0)
     place.hear('{"event":"checkpoint","path":"/c","request":1}', time_s=1112.0)
     assert place.said[-1] == JobCheckpointed(1112.0, ID, 1112.0)
 
@@ -191,32 +225,32 @@ def test_a_job_that_never_said_anything_is_over_at_once_unless_it_was_too_short_
 
 def test_pods_that_save_when_asked_are_asked_once_and_go_when_they_have_saved():
     place = Place()
-    assert not place.talk.may_go(SAVES, place.pods, 1100.0)
+    assert not place.may_go(SAVES, place.pods, 1100.0)
     assert place.asked() == ["uid-0", "uid-1"]
-    assert not place.talk.may_go(SAVES, place.pods, 1101.0)
+    assert not place.may_go(SAVES, place.pods, 1101.0)
     assert place.asked() == []
     assert place.talk.is_asking
     assert place.hear('{"event":"checkpoint","path":"/c","request":1}', time_s=1102.0)
-    assert place.talk.may_go(SAVES, place.pods, 1102.0)
+    assert place.may_go(SAVES, place.pods, 1102.0)
     assert not place.talk.is_asking
 
 
 def test_a_checkpoint_from_before_the_request_is_no_answer():
     place = Place()
     place.hear('{"event":"checkpoint","path":"/c"}')
-    assert not place.talk.may_go(SAVES, place.pods, 1100.0)
+    assert not place.may_go(SAVES, place.pods, 1100.0)
     place.hear('{"event":"checkpoint","path":"/c","restart":9,"request":1}')
-    assert not place.talk.may_go(SAVES, place.pods, 1100.0)
+    assert not place.may_go(SAVES, place.pods, 1100.0)
     place.hear('{"event":"checkpoint","path":"/c"}')
-    assert place.talk.may_go(SAVES, place.pods, 1100.0)
+    assert place.may_go(SAVES, place.pods, 1100.0)
 
 
 def test_pods_that_do_not_answer_go_when_their_grace_is_over():
     place = Place()
-    assert not place.talk.may_go(SAVES, place.pods, 1100.0)
-    assert place.talk.due_s == 1220.0  # its template has terminationGracePeriodSeconds: 120
-    assert not place.talk.may_go(SAVES, place.pods, 1219.0)
-    assert place.talk.may_go(SAVES, place.pods, 1220.0)
+    assert not place.may_go(SAVES, place.pods, 1100.0)
+    assert place.deadline_s == 1220.0  # its template has terminationGracePeriodSeconds: 120
+    assert not place.may_go(SAVES, place.pods, 1219.0)
+    assert place.may_go(SAVES, place.pods, 1220.0)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +264,7 @@ def test_pods_that_do_not_answer_go_when_their_grace_is_over():
 )
 def test_nothing_is_asked_of_pods_that_cannot_answer(pods):
     place = Place()
-    assert place.talk.may_go(SAVES, pods, 1100.0)
+    assert place.may_go(SAVES, pods, 1100.0)
     assert place.asked() == []
 
 
@@ -238,40 +272,40 @@ def test_nothing_is_asked_of_pods_that_cannot_answer(pods):
 def test_a_job_that_saves_by_itself_or_never_is_not_asked(word):
     place = Place()
     place.hear('{"step":1}')
-    assert place.talk.may_go(unified_job(annotations={names.CHECKPOINT: word}), place.pods, 1100.0)
-    assert Place(is_heard=False).talk.may_go(SAVES, place.pods, 1100.0)
+    assert place.may_go(unified_job(annotations={names.CHECKPOINT: word}), place.pods, 1100.0)
+    assert Place(is_heard=False).may_go(SAVES, place.pods, 1100.0)
 
 
 def test_an_elastic_job_that_says_nothing_of_checkpoints_is_asked_if_its_script_reports():
     """Given no annotation, a script that has reported is asked, but not again if it did not answer."""
     place, elastic = Place(), unified_job()
-    assert place.talk.may_go(elastic, place.pods, 1100.0)
+    assert place.may_go(elastic, place.pods, 1100.0)
     place.hear('{"step":1}')
     rigid = unified_job(replicas={"minReplicas": 2, "maxReplicas": 2})
-    assert place.talk.may_go(rigid, place.pods, 1100.0)
-    assert not place.talk.may_go(elastic, place.pods, 1100.0)
-    assert place.talk.may_go(elastic, place.pods, 1220.0)
+    assert place.may_go(rigid, place.pods, 1100.0)
+    assert not place.may_go(elastic, place.pods, 1100.0)
+    assert place.may_go(elastic, place.pods, 1220.0)
     place.talk.began(JOB, 1, PLACES, 1300.0)
-    assert place.talk.may_go(elastic, place.pods, 1400.0)
+    assert place.may_go(elastic, place.pods, 1400.0)
 
 
 def test_an_operator_goes_on_with_the_request_of_the_one_before_it():
     """Given pods that were asked and did not answer, no second request is made; after an answer, one is."""
     asked = [pod(k, annotations={names.CHECKPOINT_REQUEST: "3"}) for k in (0, 1)]
     place = Place()
-    assert not place.talk.may_go(SAVES, asked, 1100.0)
+    assert not place.may_go(SAVES, asked, 1100.0)
     assert place.asked() == []
     place.hear('{"event":"checkpoint","path":"/c","request":3}')
-    assert place.talk.may_go(SAVES, asked, 1101.0)
+    assert place.may_go(SAVES, asked, 1101.0)
     place.talk.stays()
-    assert not place.talk.may_go(SAVES, asked, 1102.0)
+    assert not place.may_go(SAVES, asked, 1102.0)
     assert place.asked() == ["uid-0", "uid-1"]
 
 
 def test_a_request_that_could_not_be_written_is_written_again():
     place = Place()
-    place.talk.may_go(SAVES, place.pods, 1100.0)
+    place.may_go(SAVES, place.pods, 1100.0)
     place.asked()
     place.talk.failed("checkpoint/uid-0")
-    assert not place.talk.may_go(SAVES, place.pods, 1101.0)
+    assert not place.may_go(SAVES, place.pods, 1101.0)
     assert place.asked() == ["uid-0", "uid-1"]
