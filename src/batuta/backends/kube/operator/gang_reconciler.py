@@ -23,6 +23,22 @@ from batuta.backends.kube.operator.workqueue import delete_pod
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName, Placement, Span
 from batuta.core.job import DesiredState, Job, JobId, JobState
+from batuta.engine.jobs.outcome import Outcome, RunEnd
+from batuta.engine.jobs.reconcile import (
+    Action,
+    Adopt,
+    Conclude,
+    Desired,
+    Fit,
+    GiveUp,
+    Grace,
+    Maintain,
+    Observed,
+    ObservedRun,
+    RunPhase,
+    Stop,
+    reconcile,
+)
 
 UNSCHEDULABLE: Final = "Unschedulable"
 _LONGEST_NOTE: Final = 1024
@@ -154,12 +170,12 @@ class UnplannedPlacements:
     bound can always be made whole, and they never wait for each other in a circle.
     """
 
-    __slots__ = ("_backoff_s", "_context", "_job", "_partly_s", "not_before_s")
+    __slots__ = ("_context", "_job", "_partly_s", "_refusals", "not_before_s")
 
     def __init__(self, context: ReconcileContext, job: JobId) -> None:
         self._context = context
         self._job = job
-        self._backoff_s = 0.0
+        self._refusals = 0
         self._partly_s: float | None = None
         """Since when only a part of it is bound."""
         self.not_before_s = 0.0
@@ -178,13 +194,12 @@ class UnplannedPlacements:
 
     def back_off(self, now_s: float) -> None:
         """It was refused: each time it waits longer."""
-        timing = self._context.timing
-        self._backoff_s = min(max(self._backoff_s * 2, timing.backoff_s), timing.longest_backoff_s)
-        self.not_before_s = now_s + self._backoff_s
+        self._refusals += 1
+        self.not_before_s = now_s + self._context.timing.refusal_backoff.pause_s(self._refusals)
 
     def forget_refusals(self) -> None:
         """All pods are bound."""
-        self._backoff_s = self.not_before_s = 0.0
+        self._refusals, self.not_before_s = 0, 0.0
 
     def ask(self, key: str, pods: Iterable[objects.Pod], now_s: float) -> float:
         """Requests places for all pods without a node together; if it is too soon, when to ask again."""
@@ -304,20 +319,49 @@ class GangReconciler:
         staying = self._pods.staying()
         if self._job is None:
             self._come(staying, now_s)
-        elif end := self._pods.end(self.is_ending):
-            self._leave(end, now_s)
+        elif outcome := self._pods.outcome(self.is_ending):
+            self._reconcile(outcome, now_s)
         elif not staying:
             self._park("its pods are gone", now_s)
         else:
             self._give_up_lost(staying, now_s)
             if self._is_unsure:
-                self._take_up(self._job, now_s)
+                self._reconcile(None, now_s)
             if self._parked_s is not None:
                 self._become_whole(self._job, staying, now_s)
-            elif self.wanted is None:
-                self._clear(staying, now_s)
             else:
-                self._take_seats(self._job, self.wanted, staying, now_s)
+                self._reconcile(None, now_s)
+
+    def _reconcile(self, outcome: Outcome | None, now_s: float) -> None:
+        """Asks what comes next, and carries it out. It has no restarts: its owner makes pods again."""
+        is_deleted = outcome is not None and outcome.end is RunEnd.STOPPED
+        # The kubelet sees to it that pods end in time, and pods of others are not asked to save.
+        desired = Desired(self.wanted, is_ending=self.is_ending or is_deleted, grace=Grace(stop_s=math.inf))
+        run = ObservedRun(
+            RunPhase.RUNNING if self._has_started else RunPhase.STARTING,
+            Fit.RESTART if self.wanted is None else Fit.SAME,
+            is_adopted=outcome is not None or not self._is_unsure,
+            is_announced=self._has_started,
+            outcome=outcome,
+        )
+        has_failed = outcome is not None and outcome.end is RunEnd.FAILED
+        for action in reconcile(desired, Observed(run, failures=int(has_failed)), now_s).actions:
+            self._carry_out(action, now_s)
+
+    def _carry_out(self, action: Action, now_s: float) -> None:
+        assert self._job is not None
+        match action:
+            case Adopt():
+                self._take_up(self._job, now_s)
+            case Maintain():
+                assert self.wanted is not None
+                self._take_seats(self._job, self.wanted, self._pods.staying(), now_s)
+            case Stop():
+                self._clear(self._pods.staying(), now_s)
+            case Conclude(state, outcome):
+                self._leave(state, outcome.detail, now_s)
+            case GiveUp(outcome):
+                self._leave(JobState.FAILED, outcome.detail, now_s)
 
     def _come(self, staying: Sequence[objects.Pod], now_s: float) -> None:
         """Becomes a job of the World once all members are there."""
@@ -497,8 +541,7 @@ class GangReconciler:
                 self._delete(pod, now_s)
         self._look_again(self._notice.tell(staying, now_s))
 
-    def _leave(self, end: tuple[JobState, str], now_s: float) -> None:
-        state, detail = end
+    def _leave(self, state: JobState, detail: str, now_s: float) -> None:
         self._context.say(ev.JobEnded(now_s, self.id, state, cause="kubernetes", detail=detail))
         self._context.past.add(self.id)
         self.wanted = None

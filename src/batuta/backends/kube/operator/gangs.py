@@ -17,8 +17,9 @@ from batuta.backends.kube.binder.pod_class import NodeTerm, PodClass, Tolerance
 from batuta.core import cluster
 from batuta.core.cluster import NodeName, Placement, Span, placement_of
 from batuta.core.curve import linear_curve
-from batuta.core.job import NO_RESTART_S, Job, JobId, JobState, Share
+from batuta.core.job import NO_RESTART_S, Job, JobId, Share
 from batuta.core.node_table import OFFERS_SHARES
+from batuta.engine.jobs.outcome import Outcome, RunEnd
 
 JOB_SET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"
 ALONE: Final = 1
@@ -236,26 +237,27 @@ class GangPods:
             owner.controller for pod in self.by_key.values() for owner in pod.metadata.owner_references
         )
 
-    def end(self, is_ending: bool) -> tuple[JobState, str] | None:
-        """How the gang has ended; None while it goes on."""
+    def outcome(self, is_ending: bool) -> Outcome | None:
+        """How the gang has ended; None while it goes on. Stopped: its user has deleted it."""
         alive = self.alive()
         owner = self._owners.jobs.get(self._gang.key) if self._gang.kind == "job" else None
         if alive:
             if self._gang.kind in MADE_ANEW or not all(pod.metadata.deletion_timestamp for pod in alive):
                 return None
             # A deletion is final. What the pods still hold counts as used by others.
-            return JobState.CANCELLED, "its pods are deleted"
+            return Outcome(RunEnd.STOPPED, detail="its pods are deleted")
         if not self.by_key:
             if owner is not None and not is_ending:
                 return None
-            return JobState.CANCELLED, "its pods are gone"
+            return Outcome(RunEnd.STOPPED, detail="its pods are gone")
         if owner is not None and not _is_finished(owner):
             return None
         failed = [pod for pod in self.by_key.values() if pod.status.phase == "Failed"]
         if not failed:
-            return JobState.SUCCEEDED, ""
+            return Outcome(RunEnd.SUCCEEDED)
         said = failed[0].status.message or failed[0].status.reason
-        return JobState.FAILED, f"pod {failed[0].metadata.name} failed" + (f": {said}" if said else "")
+        detail = f"pod {failed[0].metadata.name} failed" + (f": {said}" if said else "")
+        return Outcome(RunEnd.FAILED, detail=detail)
 
 
 def age(pod: objects.Pod) -> tuple[str, str]:
