@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -213,6 +214,9 @@ class Reconciler:
             error.add_note(f"job {run.id}")
             self._fence.failed(JOBS, error)
             self._due[run.id] = now_s + LOOK_AGAIN_S
+            if isinstance(run, UnifiedJobReconciler):
+                with suppress(Exception):  # what is wrong with it may be in its way here, too
+                    run.broke(error, now_s)
             return
         self._note_due(run)
         if run.is_booked != was_booked:

@@ -238,8 +238,14 @@ class UnifiedJobReconciler:
 
     # ------------------------------------------------------------------------------------------- its turn
 
+    def broke(self, error: Exception, now_s: float) -> None:
+        """The last turn failed by a fault of ours: its object says so until one works."""
+        self.outlook.fault = f"a fault of the operator, not of the job: {error!r} (its log has the details)"
+        if not self._ending.has_vanished and not self._ending.is_silent:
+            self._status.write(self, now_s)
+
     def drive(self, now_s: float) -> None:
-        self.due_s = math.inf
+        self.due_s, self.outlook.fault = math.inf, ""
         ending = self._ending
         if self.uj.spec.managed_by not in ("", names.MANAGED_BY):
             self.is_over = ending.has_vanished

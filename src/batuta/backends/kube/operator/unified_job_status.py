@@ -135,6 +135,7 @@ def short_time(seconds: float) -> str:
 BACKOFF = (Reason.RESIZE_BACKOFF, Reason.RESTART_BACKOFF)
 INVALID = "Invalid"
 CANNOT_WRITE = "CannotWrite"
+OPERATOR_FAULT = "OperatorFault"
 _REWORDED = ("message", "conditions")
 _ACTED_ON = (
     "state",
@@ -178,6 +179,8 @@ class Outlook:
     """Why it could not start or change its size when that was tried last; empty since it could."""
     trouble: str = ""
     """Why its children cannot be written; empty while they can."""
+    fault: str = ""
+    """Why the operator could not handle it when it tried last."""
     waiting: PendingReason | None = None
     """Why the admission gate keeps it out."""
     end: tuple[JobState, str, float] | None = field(default=None)
@@ -359,6 +362,8 @@ def _state(run: UnifiedJobReconciler) -> tuple[JobState, str, str]:
     if outlook.end is not None:
         state, detail, _ = outlook.end
         return state, detail, outlook.end_reason or state.value.title().replace("_", "")
+    if outlook.fault:
+        return outlook.state, outlook.fault, OPERATOR_FAULT
     if outlook.faults:
         return JobState.PENDING, "; ".join(outlook.faults), INVALID
     if outlook.waiting is not None and not run.replicas:

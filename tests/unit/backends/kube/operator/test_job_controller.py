@@ -7,7 +7,10 @@ import pytest
 
 from batuta.backends.kube import names
 from batuta.backends.kube.client import kinds
+from batuta.backends.kube.jobtypes.job_type import JobStatus, Observed, Run
+from batuta.backends.kube.jobtypes.pods import PODS
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
+from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.bootstrap.operator_leader import Leader
 from batuta.core import event as ev
 from tests.support.kube.offline_cluster import RUNS, OfflineCluster, has_failed, leading
@@ -91,3 +94,26 @@ def test_the_next_operator_adopts_a_run_and_starts_no_other(tmp_path: Path) -> N
         assert len(told(leader, ev.JobStarted)) == 1
         cluster.annotate("resnet", **{names.CANCEL: "true"})
         reaches(cluster, leader, "CANCELLED")
+
+
+def test_an_unexpected_error_is_told_by_the_one_job_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a job type that fails for one job, then that job says so, and the other one is done."""
+    status_of = type(PODS).status
+
+    def stumble(self: Any, job: UnifiedJob, run: Run, observed: Observed) -> JobStatus:
+        if job.metadata.name == "a":
+            raise ZeroDivisionError("a case that was forgotten")
+        return status_of(self, job, run, observed)
+
+    monkeypatch.setattr(type(PODS), "status", stumble)
+    cluster = OfflineCluster(tmp_path)
+    with leading(cluster, tmp_path / "state") as leader:
+        cluster.submit("a")
+        cluster.submit("b")
+        (end,) = hears(leader, ev.JobEnded)
+        assert end.job.endswith("/b")
+        wait_until(lambda: status(cluster).get("reason") == "OperatorFault", WITHIN_S, what="it says so")
+        assert "a case that was forgotten" in status(cluster)["message"]
+        assert status(cluster)["state"] != "FAILED"
