@@ -13,8 +13,8 @@ from batuta.core.decide import decide
 from batuta.core.job import Job, JobState
 from batuta.core.plan import Preempt, Resize, Start
 from batuta.core.world import World
+from batuta.engine.jobs.progress import ReportMeter
 from batuta.engine.profile import profile_for
-from batuta.engine.report_meter import ReportMeter
 from batuta.prediction import Sample
 from tests.support.worlds import make_nodes
 

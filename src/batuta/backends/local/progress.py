@@ -21,10 +21,9 @@ from batuta.backends.local.replica_plan import workdir_of
 from batuta.core.cluster import NodeName, Placement
 from batuta.core.event import JobProgressed
 from batuta.core.job import Job
-from batuta.engine.checkpoints import CheckpointWatch
-from batuta.engine.report_meter import ReportMeter, sample_of
+from batuta.engine.jobs.progress import CheckpointWatch, JobProgress, TimedReport, sample_of
 from batuta.engine.stragglers.rank_watch import RankRules, RankWatch
-from batuta.prediction import Run, Sample, SpeedMeter, replay
+from batuta.prediction import Run, SpeedMeter, replay
 from batuta.spec.progress import ProgressReport, parse_line, parse_voda_csv
 from batuta.spec.task import Task
 from batuta.spec.task_resources import rank_settings
@@ -198,28 +197,35 @@ _LONG_BEFORE_S = 60.0
 
 
 class ProgressFeed:
-    """Reads one job's reports once each, and measures the job by them."""
+    """Reads the reports in one job's files once each, and hands them to its `JobProgress`."""
 
     def __init__(self, files: JobFiles, task: Task, job: Job, ranks: RankRules = RankRules()) -> None:  # noqa: B008
-        self.ranks = RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels))))
-        self._reports = ReportMeter(job)
+        self._job = job
+        self._progress = JobProgress(
+            job.id, RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels))))
+        )
+        self.meter: SpeedMeter = self._progress.know(job).meter
         self._tail = ProgressTail(files.progress)
         self._voda = VodaSource(files, task)
-        self.checkpoints = CheckpointWatch(job.id)
 
     @property
-    def meter(self) -> SpeedMeter:
-        return self._reports.meter
+    def ranks(self) -> RankWatch:
+        return self._progress.ranks
+
+    @property
+    def checkpoints(self) -> CheckpointWatch:
+        return self._progress.checkpoints
 
     def remember(self, past: Sequence[Run], now_s: float) -> None:
         """Feeds the meter anew with all that was reported so far, after a restart of the server."""
-        reports = list(self._read(now_s, at_end=False))
+        reports = self._read(now_s, at_end=False)
+        self._progress.note(_timed(report, now_s) for report in reports)
         # A report without a time says how far the job was, and nothing any more about speed.
         time_s = min(run.began_s for run in past) - _LONG_BEFORE_S
         samples = []
         for report in reports:
             time_s = time_s if report.time_s is None else report.time_s
-            samples.append(_sample(report, time_s))
+            samples.append(sample_of(report, time_s))
         replay(self.meter, past, samples)
         if any(report.time_s is None for report in reports):
             # Nor when the present run had started up: the next report must not count as its first.
@@ -229,44 +235,36 @@ class ProgressFeed:
         self, time_s: float, number: int, placement: Placement, places: Sequence[NodeName] = ()
     ) -> None:
         """A run begins, or has been going on since then; `places`: the node of each replica, if known."""
-        self.checkpoints.began(number)
-        self._reports.began(time_s, placement.size or 1, len(placement.nodes))
-        self.ranks.began(places, placement.nodes, number)
+        self._progress.began(self._job, number, placement.size, placement.nodes, places, time_s)
 
     def ended(self, time_s: float) -> None:
-        self._reports.ended(time_s)
+        self._progress.ended(time_s)
 
     def asked(self, time_s: float) -> None:
         """A checkpoint was asked for; what is made from now on counts."""
-        self.meter.transitions.asked(time_s)
-        self.checkpoints.asked()
+        self._progress.asked(time_s)
 
     def read(self, now_s: float, *, at_end: bool = False) -> None:
         """Reads what is new."""
-        reports = list(self._read(now_s, at_end=at_end))
-        for report in reports:
-            self.ranks.hear(report, now_s)
-        if reports:
-            self._reports.add([_sample(report, now_s) for report in reports])
+        reports = [_timed(report, now_s) for report in self._read(now_s, at_end=at_end)]
+        self._progress.note(reports)
+        self._progress.measure(reports, now_s)
 
     def poll(self, now_s: float, *, at_end: bool = False) -> JobProgressed | None:
         """The same, and an event when it is worth one: at the end of a run, whatever is new."""
         self.read(now_s, at_end=at_end)
-        return self._reports.news(now_s, at_last=at_end)
+        return self._progress.news(now_s, at_last=at_end)
 
-    def _read(self, now_s: float, *, at_end: bool) -> Iterator[ProgressReport]:
+    def _read(self, now_s: float, *, at_end: bool) -> list[ProgressReport]:
+        found: list[ProgressReport] = []
         for _ in range(_MOST_READS):
             lines = self._tail.poll(at_end=at_end)
-            for line in lines:
-                report = parse_line(line) if line else None
-                if report is not None:
-                    self.checkpoints.hear(report, now_s if report.time_s is None else report.time_s)
-                    yield report
+            found += filter(None, map(parse_line, filter(None, lines)))
             if not lines:
                 break
-        yield from self._voda.poll(now_s, at_end=at_end)
+        return [*found, *self._voda.poll(now_s, at_end=at_end)]
 
 
-def _sample(report: ProgressReport, now_s: float) -> Sample:
+def _timed(report: ProgressReport, now_s: float) -> TimedReport:
     """Made when the report says, or when it was read where it does not."""
-    return sample_of(report, now_s if report.time_s is None else report.time_s)
+    return TimedReport(report, now_s if report.time_s is None else report.time_s)

@@ -25,8 +25,7 @@ from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.core.cluster import Span
 from batuta.core.event import JobProgressed
 from batuta.core.job import Job, JobId, Progress
-from batuta.engine.checkpoints import CheckpointWatch
-from batuta.engine.report_meter import ReportMeter, sample_of
+from batuta.engine.jobs.progress import CheckpointWatch, JobProgress, TimedReport
 from batuta.engine.stragglers.rank_watch import RankWatch
 from batuta.spec.problem import InputError
 from batuta.spec.task_elastic import Checkpoint
@@ -37,13 +36,11 @@ class JobReports:
     """Told when runs begin and end and what is heard of them. For the engine's thread."""
 
     def __init__(self, job: JobId, ranks: RankWatch) -> None:
-        self._ranks = ranks
-        self.checkpoints = CheckpointWatch(job)
+        self._progress = JobProgress(job, ranks)
         self.result: str | None = None
         """What the script gave to `batuta.sdk.result`, as JSON."""
         self.has_spoken = False
         """Whether its script is one that reports."""
-        self._reports: ReportMeter | None = None
         self._start: int | None = None
         """Which start of the job goes on."""
         self._spent: set[str] = set()
@@ -54,40 +51,37 @@ class JobReports:
         """Whether a run goes on."""
         return self._start is not None
 
+    @property
+    def checkpoints(self) -> CheckpointWatch:
+        return self._progress.checkpoints
+
     def began(self, job: Job, start: int, places: Iterable[Span], begun_s: float) -> None:
         """All members of a start run, or run at another size: since then."""
-        if self._reports is None:
-            self._reports = ReportMeter(job)
-        self.checkpoints.began(start)
         if start != self._start:
             self._start = start
             self._spent.clear()
         held = list(places)
-        gpus, nodes = sum(len(place.gpus) for place in held), len({place.node for place in held})
-        self._reports.began(begun_s, gpus or 1, nodes)  # a CPU-only job has one speed
-        self._ranks.began([place.node for place in held], {place.node for place in held}, start)
+        nodes = [place.node for place in held]
+        gpus = sum(len(place.gpus) for place in held)
+        self._progress.began(job, start, gpus, set(nodes), nodes, begun_s)
 
     def ended(self, now_s: float) -> None:
         """The run is over, or about to be."""
-        if self._start is not None and self._reports is not None:
-            self._reports.ended(now_s)
+        if self._start is not None:
+            self._progress.ended(now_s)
         self._start = None
 
     def changed(self, job: Job) -> None:
         """Its user asks for something else."""
-        if self._reports is not None:
-            self._reports.meter.changed(job)
+        self._progress.changed(job)
 
     def asked(self, now_s: float) -> None:
         """A checkpoint was asked for; what is made from now on counts."""
-        self.checkpoints.asked()
-        if self._reports is not None:
-            self._reports.meter.transitions.asked(now_s)
+        self._progress.asked(now_s)
 
     def checkpointed(self, now_s: float) -> None:
         """There it is."""
-        if self._reports is not None:
-            self._reports.meter.transitions.checkpointed(now_s)
+        self._progress.checkpointed(now_s)
 
     def hear(self, heard: LogReport, now_s: float) -> JobProgressed | None:
         """Takes in what was said in a log; an event when it is worth one."""
@@ -96,17 +90,18 @@ class JobReports:
         for one in heard.said:
             if isinstance(one, ResultReport):
                 self.result = one.text
-            else:
-                self.checkpoints.hear(one.report, _made_s(one, now_s))
-        reported = [one for one in heard.said if isinstance(one, TrainingReport)]
-        self.has_spoken |= bool(reported)
-        if not (reported or heard.is_all) or self._reports is None or self._start is None:
-            return None
         # By the clock of the node: a script may say anything, but nothing is said before it happens.
-        for one in reported:
-            self._ranks.hear(one.report, now_s)
-        self._reports.add([sample_of(one.report, _made_s(one, now_s)) for one in reported])
-        return self._reports.news(now_s, at_last=heard.is_all)
+        reported = [
+            TimedReport(one.report, _made_s(one, now_s))
+            for one in heard.said
+            if isinstance(one, TrainingReport)
+        ]
+        self._progress.note(reported)
+        self.has_spoken |= bool(reported)
+        if not (reported or heard.is_all) or self._start is None:
+            return None
+        self._progress.measure(reported, now_s)
+        return self._progress.news(now_s, at_last=heard.is_all)
 
     def is_spent(self, log: LogSource) -> bool:
         """Whether all was heard that can be heard of a pod."""

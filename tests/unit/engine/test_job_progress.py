@@ -4,7 +4,7 @@ import pytest
 
 from batuta.core.curve import SpeedCurve
 from batuta.core.job import Job
-from batuta.engine.report_meter import ReportMeter, sample_of
+from batuta.engine.jobs.progress import ReportMeter, sample_of
 from batuta.spec.progress import ProgressReport
 
 JOB = Job("train", submit_s=0.0, size=2, min=1, max=4, work_s=1000.0)
