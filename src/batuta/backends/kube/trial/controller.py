@@ -5,6 +5,7 @@ For the engine's thread.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,6 +35,7 @@ from batuta.core.trial import never_fits
 from batuta.core.world import World
 from batuta.engine.trials.measurement import where_it_fits
 
+_log = logging.getLogger(__name__)
 _NUMBERS: Final = ((names.TRIAL_BUDGET, "budgetSeconds"), (names.TRIAL_EACH, "eachSeconds"))
 
 
@@ -160,7 +162,7 @@ class TrialController:
             trial = self._trials.get(key)
             if trial is not None:
                 before = trial.conclusion, len(trial.measured)
-                if trial.drive(now_s):
+                if self._drive(trial, now_s):
                     self._dirty[key] = None
                 if (trial.conclusion, len(trial.measured)) != before:
                     self._touch(key)
@@ -168,6 +170,15 @@ class TrialController:
             self._bring(job, uj, now_s)
         for key, run in tuple(self._unwanted.items()):
             self._take_away(key, run, now_s)
+
+    def _drive(self, trial: TrialReconciler, now_s: float) -> bool:
+        """Whether it has to wait for a write. An unexpected error ends one trial, and not all."""
+        try:
+            return trial.drive(now_s)
+        except Exception as error:
+            _log.exception("trial %s is given up", trial.run.key)
+            trial.give_up(error, now_s)
+            return False
 
     def next_s(self) -> float:
         return min((one.due_s for one in self._trials.values()), default=math.inf)

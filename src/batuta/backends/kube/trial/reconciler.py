@@ -275,6 +275,8 @@ def _time(now_s: float) -> str:
 
 KEY: Final = "trial-run/"
 """What the keys of its writes begin with."""
+TRY_AGAIN_S: Final = 1.0
+"""After a fault, its status is written so much later."""
 APPEARS_WITHIN_S: Final = 10.0
 """A job that is named may come so much later than the trial that names it."""
 
@@ -348,6 +350,12 @@ class TrialReconciler:
         if self.conclusion is not None:
             self._end_all(now_s)
         return self._is_waiting or not is_shown
+
+    def give_up(self, error: Exception, now_s: float) -> None:
+        """Ends it for a fault of ours: a trial is a favour, and its job shall not wait for ever."""
+        why = f"a fault of the operator, not of the job: {error!r} (its log has the details)"
+        self.conclusion = self.conclusion or TrialConclusion(JobState.FAILED, "OperatorFault", why)
+        self.due_s = now_s + TRY_AGAIN_S
 
     def _recall(self, now_s: float) -> None:
         """Takes up what another operator has found out: it is over, and nothing of it is written again."""

@@ -35,13 +35,22 @@ class House:
         self.observed, self.world = ObjectCache(), World()
         self.writes = WriteQueue(self._post)
         self.known = True
+        self.most: Callable[[Any], int] = lambda job: 4
         bench = TrialContext(
-            self.observed, self.world, self.writes, self.said.append, lambda job: 4, lambda job: self.known
+            self.observed,
+            self.world,
+            self.writes,
+            self.said.append,
+            self._most,
+            lambda job: self.known,
         )
         self.desk = TrialController(bench, lambda job: None)
         self.desk.take(Changed(TRIAL_RUN, ()), 0.0)
         unknown: Callable[[Any], SizeChoice] = lambda job: SizeChoice(1)  # noqa: E731
         self.gate = TrialGate(self.desk, admit_all, unknown, self.observed, self.world)
+
+    def _most(self, job: Any) -> int:
+        return self.most(job)
 
     def _post(self, asked: list[tuple[str, WriteFn]]) -> None:
         self.asked += [key for key, _ in asked]
@@ -189,3 +198,25 @@ def test_the_trial_of_a_job_before_it_that_had_its_name_is_waited_for_until_it_i
     house.desk.take(Changed(TRIAL_RUN, [Change(ChangeType.DELETED, left, None)]), 0.0)
     assert house.asks(again).waiting is not None
     assert house.asked[1:] == ["trial-run/team-a/resnet//make"]
+
+
+def test_a_trial_that_the_operator_cannot_handle_is_given_up_and_its_job_goes_on(house: House):
+    """Given a fault of the operator in one trial, then that one ends with the reason, and another goes on."""
+    broken, sound = (unified_job(name=name, annotations=WANTED) for name in ("broken", "sound"))
+
+    def most(job: Any) -> int:
+        if job.id == broken.id:
+            raise ZeroDivisionError("a case that was forgotten")
+        return 4
+
+    house.most = most
+    for uj in (broken, sound):
+        house.has_trial(uj)
+    first, second = (house.desk.trial_of(uj) for uj in (broken, sound))
+    assert first is not None
+    assert first.conclusion is not None
+    assert (first.conclusion.reason, "forgotten" in first.conclusion.message) == ("OperatorFault", True)
+    assert second is not None
+    assert second.conclusion is None
+    assert house.asks(broken).waiting is None
+    assert house.asks(sound).waiting is not None
