@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.known_races import KNOWN_RACES, Outcome, read_known_races, reasons_to_refuse
+from tests.support.known_races import (
+    KNOWN_RACES,
+    Outcome,
+    main,
+    read_known_races,
+    reasons_to_refuse,
+    unexplained_races,
+)
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -22,26 +29,41 @@ def failed(*tests: str) -> Outcome:
     return Outcome(1, frozenset(tests))
 
 
+def exit_code(tmp_path: Path, first: Outcome, alone: Outcome, *, strict: bool) -> int:
+    first.write(tmp_path / "first.json")
+    alone.write(tmp_path / "alone.json")
+    return main(tmp_path / "first.json", tmp_path / "alone.json", strict=strict)
+
+
 def test_a_run_without_failures_is_green():
-    assert reasons_to_refuse(GREEN, None, {}) == []
+    assert reasons_to_refuse(GREEN, None) == []
+    assert unexplained_races(GREEN, None, {}) == []
 
 
-def test_a_test_that_fails_and_then_passes_alone_makes_the_run_red():
-    (reason,) = reasons_to_refuse(failed(OTHER), GREEN, KNOWN)
-    assert reason.startswith(f"{OTHER}: failed, and passed alone")
+def test_a_test_that_fails_and_then_passes_alone_is_a_race():
+    (race,) = unexplained_races(failed(OTHER), GREEN, KNOWN)
+    assert race.startswith(f"{OTHER}: failed, and passed alone")
+
+
+@pytest.mark.parametrize(("strict", "code"), [(True, 1), (False, 0)])
+def test_a_race_makes_a_strict_run_red(tmp_path: Path, strict: bool, code: int):
+    assert exit_code(tmp_path, failed(OTHER), GREEN, strict=strict) == code
 
 
 def test_a_known_race_that_passes_alone_is_forgiven():
-    assert reasons_to_refuse(failed(RACE), GREEN, KNOWN) == []
+    assert reasons_to_refuse(failed(RACE), GREEN) == []
+    assert unexplained_races(failed(RACE), GREEN, KNOWN) == []
 
 
-def test_a_known_race_that_fails_alone_makes_the_run_red():
-    assert reasons_to_refuse(failed(RACE), failed(RACE), KNOWN) == [f"{RACE}: fails alone, too"]
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_fails_alone_too_makes_the_run_red(tmp_path: Path, strict: bool):
+    assert reasons_to_refuse(failed(RACE), failed(RACE)) == [f"{RACE}: fails alone, too"]
+    assert exit_code(tmp_path, failed(RACE), failed(RACE), strict=strict) == 1
 
 
-def test_a_known_race_does_not_hide_another_failure():
-    (reason,) = reasons_to_refuse(failed(RACE, OTHER), GREEN, KNOWN)
-    assert OTHER in reason
+def test_a_known_race_does_not_hide_another():
+    (race,) = unexplained_races(failed(RACE, OTHER), GREEN, KNOWN)
+    assert OTHER in race
 
 
 @pytest.mark.parametrize(
@@ -64,7 +86,7 @@ def test_a_known_race_does_not_hide_another_failure():
     ],
 )
 def test_a_run_that_did_not_come_to_its_end_is_red(first: Outcome | None, alone: Outcome | None):
-    assert reasons_to_refuse(first, alone, KNOWN)
+    assert reasons_to_refuse(first, alone)
 
 
 def test_a_race_has_an_explanation_below_its_name():

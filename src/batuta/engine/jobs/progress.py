@@ -18,7 +18,7 @@ from batuta.prediction import ProgressUpdate, Sample, SpeedMeter
 from batuta.spec.progress import ProgressReport
 
 _LEAST_LEFT_S = 1.0
-"""Nobody knows how long a job without a total takes, but it is not over."""
+"""How long a job without a total takes is unknown, but it is not over."""
 
 
 class ReportMeter:
