@@ -25,7 +25,7 @@ SLOTS = {
             ("_open_capacity", "cordoned", "ill", "jobs", "layout", "lost", "nodes", "now_s"), DRAWN
         ),
         **dict.fromkeys(
-            ("avoided", "demand_generation", "idle", "loads", "others", "trials", "usage"), DRAWN
+            ("avoided", "demand_generation", "idle", "leaving", "loads", "others", "trials", "usage"), DRAWN
         ),
         **dict.fromkeys(("flavors", "policy", "progress", "quota", "reach", "version"), DRAWN),
         "past": "is kept by the snapshots, job by job",
