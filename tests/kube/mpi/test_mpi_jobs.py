@@ -1,10 +1,11 @@
 """UnifiedJobs of type MPIJob, all the way: the real mpi-operator makes their pods, and Batuta binds them."""
 
+from functools import partial
 from typing import Any
 
 from batuta.backends.kube import names
 from tests.kube.mpi.conftest import GPUS
-from tests.support.kube.api import Json
+from tests.support.kube.api import ApiError, Json
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape
 from tests.support.kube.unified import Jobs, Submitted, manifest
@@ -25,6 +26,16 @@ def mpi_job(jobs: Jobs) -> Json:
 
 def worker_replicas(jobs: Jobs) -> int:
     return int(mpi_job(jobs)["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"])
+
+
+def has_workers(jobs: Jobs, count: int) -> bool:
+    """Whether there is an MPIJob with so many workers just now."""
+    try:
+        return worker_replicas(jobs) == count
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        return False
 
 
 def launcher(job: Submitted, start: int = 0) -> Json:
@@ -112,6 +123,8 @@ def test_an_mpi_job_that_others_change_or_delete_during_a_resize_has_its_size_in
         job.patch({"spec": {"replicaSpec": {"targetReplicas": size}}})
         meddle()
         job.runs_with(size)
-        assert worker_replicas(jobs) == size
+        # That may be so for a moment before the meddling has an effect.
+        wait_until(partial(has_workers, jobs, size), f"the MPIJob to have {size} workers")
+        job.runs_with(size)
         assert len(set(job.places().values())) == size
     assert job.status["failures"] == 0
