@@ -26,12 +26,11 @@ from batuta.quota.cycle import Preempted, Scheduler
 from batuta.quota.growth import Growers, grow
 from batuta.quota.nominal_quota import NominalQuotaAdmission
 from batuta.quota.preemption import PreemptionReason, evict_over_quota
-from batuta.quota.queues import PendingQueue, ResolvedQueue, resolve_queues
 from batuta.quota.reasons import ReasonTexts, Refusal, about_rest, reason_for
 from batuta.quota.reservation import EndComparison, Reservations
 from batuta.quota.snapshot import AdmittedJobs, JobWorkloads, QuotaState, Scope, Snapshot
 from batuta.quota.tree import QuotaTree
-from batuta.quota.workload import QuotaRequests, Workload
+from batuta.quota.workload import PendingQueue, QuotaRequests, ResolvedQueue, Workload, resolve_queues
 
 _EVICTED = {
     PreemptionReason.WITHIN_QUEUE: Reason.PUSHED_ASIDE,

@@ -18,9 +18,8 @@ from batuta.core.quota import Flavors, Quota
 from batuta.core.reason import Evidence, Reason
 from batuta.core.world import World
 from batuta.quota.preemption import predicted_ends_s
-from batuta.quota.queues import ResolvedQueue
 from batuta.quota.tree import Amounts, QuotaTree
-from batuta.quota.workload import FlavorOptions, QuotaRequest, options_of
+from batuta.quota.workload import FlavorOptions, QuotaRequest, ResolvedQueue, options_of
 
 
 class Admissions(NamedTuple):

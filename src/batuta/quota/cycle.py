@@ -10,12 +10,11 @@ from batuta.core.quota import Reclaim, Strategy
 from batuta.quota.fair_sharing import Share, with_added
 from batuta.quota.flavors import Assignment, Mode
 from batuta.quota.preemption import PreemptionReason, PreemptionTarget
-from batuta.quota.queues import PendingQueue
 from batuta.quota.reasons import Refusal, Why
 from batuta.quota.reservation import Reservations
 from batuta.quota.snapshot import QuotaState
 from batuta.quota.tree import Amounts, Node
-from batuta.quota.workload import Workload
+from batuta.quota.workload import PendingQueue, Workload
 
 
 class Outcome(Enum):

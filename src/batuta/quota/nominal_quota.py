@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from batuta.quota.queues import PendingQueue
 from batuta.quota.reasons import Refusal
 from batuta.quota.reservation import Reservations
 from batuta.quota.snapshot import JobWorkloads, QuotaState, Snapshot
 from batuta.quota.tree import Amounts, Node
-from batuta.quota.workload import QuotaRequest, Workload
+from batuta.quota.workload import PendingQueue, QuotaRequest, Workload
 
 
 class Served(NamedTuple):

@@ -24,10 +24,9 @@ from batuta.core.quota import (
     rest_of,
 )
 from batuta.quota.cycle import Preempted, Scheduler
-from batuta.quota.queues import resolve_queue
 from batuta.quota.reasons import Refusal, Why
 from batuta.quota.snapshot import QuotaState
-from batuta.quota.workload import PodSet, Workload
+from batuta.quota.workload import PodSet, Workload, resolve_queue
 
 _NAME_LABEL = "kubernetes.io/metadata.name"
 """The label that every namespace has; others are not known here."""

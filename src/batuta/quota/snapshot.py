@@ -26,10 +26,16 @@ from batuta.quota.preemption import (
     lost_gpu_s,
     predicted_ends_s,
 )
-from batuta.quota.queues import ResolvedQueue, resolve_queues
 from batuta.quota.reasons import Refusal
 from batuta.quota.tree import Amounts, Node, QuotaTree
-from batuta.quota.workload import AdmittedWorkloads, QuotaRequest, QuotaRequests, Workload
+from batuta.quota.workload import (
+    AdmittedWorkloads,
+    QuotaRequest,
+    QuotaRequests,
+    ResolvedQueue,
+    Workload,
+    resolve_queues,
+)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from batuta.core import event as ev
 from batuta.core.job import DesiredState
 from batuta.core.quota import ClusterQueue
 from batuta.quota.cache import AdmissionResult, CacheEntry, EndOrder, Fingerprints
-from batuta.quota.queues import resolve_queues
+from batuta.quota.workload import resolve_queues
 from tests.support.quota_stories import Cluster
 from tests.support.quotas import gpus, quota_of
 

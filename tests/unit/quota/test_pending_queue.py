@@ -2,9 +2,8 @@
 
 from batuta.core.quota import MILLI, Strategy
 from batuta.quota.nominal_quota import NominalQuotaAdmission
-from batuta.quota.queues import PendingQueue
 from batuta.quota.reasons import Refusal, Why
-from batuta.quota.workload import Workload
+from batuta.quota.workload import PendingQueue, Workload
 from tests.support.quota_cycle import QuotaCycle, team
 from tests.support.quotas import CELL
 
