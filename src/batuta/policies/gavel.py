@@ -4,7 +4,7 @@ Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Lear
 max-min fairness over types (section 4.1), solved as a linear programme, and its realisation in rounds by
 priorities (section 5). A job runs at its own size or not at all. What it has received is remembered by the
 World as work done, not as time by type: who was on a slow type is behind, and chooses first. A round is a
-lease: whoever just got its GPUs keeps them that long, also where decisions follow events.
+lease: a job that just got its GPUs keeps them that long, also where decisions follow events.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Gavel:
         return self._serve(view, speed, share)
 
     def _serve(self, view: TypedView, speed: FloatArray, share: FloatArray) -> Choice:
-        """Leases first, then pairs of a job and a type by priority, then whoever can use what is left."""
+        """Leases first, then pairs of a job and a type by priority, then jobs that can use what is left."""
         gpus, left = _keep(view, leased(view.jobs, self.round_s), view.capacity.copy())
         kinds = np.where(gpus > 0, view.gpu_type, 0)
         row, kind = np.nonzero((share > 0) & (gpus == 0)[:, None])
@@ -92,7 +92,7 @@ def _solve(worth: FloatArray, sizes: FloatArray, count: IntArray, capacity: IntA
     cell, each = np.arange(groups * types), np.arange(groups)
     group, kind = cell // types, cell % types
     least = np.full(groups, len(cell))
-    # Nobody has more than all of its time; a type has so many GPUs; the least is at most anybody's worth.
+    # No job has more than all of its time; a type has so many GPUs; the least is at most any job's worth.
     rows = np.concatenate((group, groups + kind, groups + types + group, groups + types + each))
     columns = np.concatenate((cell, cell, cell, least))
     values = np.concatenate((np.ones(len(cell)), (sizes * count)[group], -worth.ravel(), np.ones(groups)))

@@ -103,7 +103,7 @@ def _grow_by_level(gpus: IntArray, largest: IntArray, free: int, order: IntArray
     room = (largest - gpus) * (gpus > 0)
     if int(room.sum()) <= free:
         return gpus + room
-    # Nobody can grow by more than what is free, so there are few different rooms.
+    # No job can grow by more than what is free, so there are few different rooms.
     counts = np.bincount(np.minimum(room, free + 1))
     levels = counts.nonzero()[0]
     level, growing = 0, len(room)
@@ -371,7 +371,7 @@ def grow_by_gain(
     """The sizes after giving each next step to the job of `rows` that gains most by it.
 
     Ties go to the lower tier, then to row order. A job whose next step no longer fits drops out; the end
-    is when nothing is free or nobody gains.
+    is when nothing is free or no job gains.
 
     No step is given by itself. A step has its turn when all others that are ready gain less, which is when
     the worst step of its job up to this one would have it. So that lowest gain is the key by which all steps

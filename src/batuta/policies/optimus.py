@@ -21,7 +21,7 @@ from batuta.policies.order import admit_in_order
 
 @dataclass(frozen=True, slots=True)
 class Optimus:
-    """`min` to each in submit order, then one step at a time to whoever saves most time per GPU by it."""
+    """`min` to each in submit order, then one step at a time to the job that saves most time per GPU."""
 
     name: str = "optimus"
     loyalty: float = 1.1

@@ -82,8 +82,8 @@ def choose_sizes_min_first(gpus: IntArray, values: FloatArray, capacity: int) ->
 def _price(gpus: IntArray, values: FloatArray, capacity: int) -> float:
     """The lowest price at which no more is wanted than there is.
 
-    What a job wants only falls with the price. So whoever wants the same at both ends of the range wants that
-    everywhere in it, and need not be asked again: after a few steps hardly anybody is.
+    What a job wants only falls with the price. So one that wants the same at both ends of the range
+    wants that everywhere in it, and need not be asked again: after a few steps hardly any job is.
     """
     low, high = _price_range(gpus, values, capacity)
     cheap, dear = _at_price(gpus, values, low)[0], _at_price(gpus, values, high)[0]
@@ -168,7 +168,7 @@ def _improve(
     slack = gap + NOISE * abs(total)
     if gap <= NOISE * abs(total):
         return chosen
-    # Whoever gives up more surplus than the whole gap cannot be part of a better choice.
+    # A job that gives up more surplus than the whole gap cannot be part of a better choice.
     may_have = most - surplus <= slack
     may_wait = most <= slack
     choices = may_have.sum(axis=0) + may_wait

@@ -14,7 +14,7 @@ from batuta.core.curve import NO_SET, node_sizes
 from batuta.core.view import PoolView
 
 USUAL_NODE = 8
-"""GPUs of a node where nobody says how many there are."""
+"""GPUs of a node where it is not said how many there are."""
 UNKNOWN_EXPONENT = 0.7
 """Speed where nothing is known: n to this power."""
 LEAST_S, MOST_S = 1.0, 1e12
@@ -43,7 +43,7 @@ def list_sizes(view: PoolView, *also: IntArray) -> SizeOptions:
     alone_s = np.clip(np.nan_to_num(view.remaining_s, nan=MOST_S, posinf=MOST_S), LEAST_S, MOST_S)
     flat, start, last = view.speed.flat, view.speed.start, view.speed.last
     speed = flat[start + np.minimum(gpus, last)]
-    # A curve of one value for a job that may have more GPUs: nobody has said anything.
+    # A curve of one value for a job that may have more GPUs: nothing is known.
     unknown = (last <= 1) & (view.max > 1)
     if unknown.any():
         speed = np.where(unknown, gpus**UNKNOWN_EXPONENT, speed)
@@ -61,7 +61,7 @@ def list_sizes(view: PoolView, *also: IntArray) -> SizeOptions:
 
 def count_longer(length: FloatArray) -> FloatArray:
     """How many jobs are longer than each; of equal ones the later counts as longer, as it came."""
-    # Lengths are products: whoever differs by the last digit alone is not longer.
+    # Lengths are products: a job that differs by the last digit alone is not longer.
     order = np.argsort(np.round(np.log(length), 9), kind="stable")
     longer = np.empty(len(length))
     longer[order] = np.arange(len(length) - 1, -1, -1)
@@ -170,7 +170,7 @@ def is_tired(view: PoolView, often: FloatArray) -> BoolArray:
 
 
 def hold_still(values: FloatArray, stays: BoolArray, tired: BoolArray) -> FloatArray:
-    """The values, such that whoever is tired of restarts keeps what it has."""
+    """The values, such that a job with too many restarts keeps what it has."""
     if not tired.any():
         return values
     return np.where(tired & stays & (values > 0), 1e3 * float(values.max()), values)

@@ -2,7 +2,7 @@
 
 Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI '20: finish-time fairness ρ
 (section 3), and the auction in which the worst-off bid first (section 4). What is remembered of a job, its
-age and the work that it has done, is the World's. Unlike in the paper nobody has to be kept from lying, so
+age and the work that it has done, is the World's. Unlike in the paper no user has to be kept from lying, so
 there are no hidden payments: what bidders cannot use goes to the others.
 """
 

@@ -220,7 +220,7 @@ class PodSpec(_Base):
     init_containers: list[Container] = []
     overhead: dict[str, str] = {}
     resources: Resources | None = None
-    """Of the whole pod, where somebody states them."""
+    """Of the whole pod, where they are stated."""
     topology_spread_constraints: list[TopologySpread] = []
     workload_ref: WorkloadReference | None = None
     scheduling_group: SchedulingGroup | None = None

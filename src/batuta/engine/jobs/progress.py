@@ -173,7 +173,7 @@ class CheckpointWatch:
 
 
 class TimedReport(NamedTuple):
-    """A report, and when it was made: by the clock of whoever is believed."""
+    """A report, and when it was made: by the clock that is believed."""
 
     report: ProgressReport
     made_s: float

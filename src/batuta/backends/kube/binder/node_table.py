@@ -118,7 +118,7 @@ class NodeTable:
         return row
 
     def drop(self, name: str) -> int:
-        """Frees the node's row. Whoever holds something there has to give it back first."""
+        """Frees the node's row. Holders of something there have to give it back first."""
         row = self.row.pop(name)
         self.alive[row] = False
         self._put_taints(row, ())

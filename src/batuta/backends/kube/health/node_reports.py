@@ -234,7 +234,7 @@ class NodeReportReader:
         seen: Seen = {Target(name, gpu): dict(values) for gpu, values in (known or {}).items()}
         if known is not None:
             for gpu in told:
-                # What is not remembered of a node that is known was 0: errors while nobody led are news.
+                # What is not remembered of a node that is known was 0: errors while no operator led are news.
                 seen.setdefault(Target(name, gpu), {}).setdefault(Figure.ECC_UNCORRECTED, 0)
         found = list(news(memory.book.rules, seen, {(name, gpu): told[gpu] for gpu in told}, now_s))
         memory.figures[name] = {target.gpu: values for target, values in seen.items()}

@@ -39,7 +39,7 @@ LONGEST_BYTES: Final = 32_768
 SHARED_DIR: Final = "/batuta"
 """An emptyDir of the pod."""
 PROGRESS_FILE: Final = "/dev/stderr"
-"""Nobody sees the files of a pod, but the operator reads its log."""
+"""The operator does not see the files of a pod, but it reads its log."""
 CONTROL_DIR: Final = f"{SHARED_DIR}/control"
 CHECKPOINT_VOLUME: Final = "checkpoints"
 """The volume of a template that survives restarts is told by this name."""

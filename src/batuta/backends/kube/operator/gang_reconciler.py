@@ -220,7 +220,7 @@ class UnplannedPlacements:
 class GangReconciler:
     """A gang, or one pod. Unlike pods, and pods without GPUs, are placed by the binder alone.
 
-    So do those that are missing in a gang of which a part is bound, though nobody knows of a plan for it. A
+    So do those that are missing in a gang of which a part is bound, though no plan for it is known. A
     pod that is bound cannot be taken back without killing it: the World has such a gang parked, and counts
     what it holds as used by others, until it is whole.
     """

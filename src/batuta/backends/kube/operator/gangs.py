@@ -306,7 +306,7 @@ def job_of(job: JobId, pod: objects.Pod, cls: PodClass, members: int, sequence: 
             *(() if cls.share is None else (names.SHARES_ONLY,)),
         ),
         curve=linear_curve(1),
-        # A pod that is moved is killed, and nobody has promised that it can go on: that never pays.
+        # A pod that is moved is killed, and its owner has not promised that it can go on: that never pays.
         restart_s=NO_RESTART_S,
         checkpoint_interval_s=NO_RESTART_S,
     )

@@ -150,7 +150,7 @@ class Relevance(Enum):
 def news_of(change: Change[Any]) -> Relevance:
     """What an object says that it did not say before, of what is read of it.
 
-    The heartbeats of a thousand nodes, and what others write into fields that nobody here reads, would
+    The heartbeats of a thousand nodes, and what others write into fields that are not read here, would
     otherwise wake the engine all the time.
     """
     now, before = change.object, change.old

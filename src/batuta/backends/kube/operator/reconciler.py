@@ -133,7 +133,7 @@ class Reconciler:
         job, _, what = written.key.partition("//")
         run = self.runs.get(job)
         if run is not None:
-            # Whoever asked for it looks again: for what could not be written meanwhile, or has to be again.
+            # Its controller looks again: for what could not be written meanwhile, or has to be again.
             if written.error is not None and isinstance(run, UnifiedJobReconciler):
                 run.failed(what, written.error.message)
             self.touch(job)

@@ -152,7 +152,7 @@ def _result_in(text: bytes) -> ResultReport | None:
         values = json.loads(text)
         if not isinstance(values, dict) or values.get("event") != _RESULT or "value" not in values:
             return None
-        # NaN is no JSON, and whoever reads the result may be strict.
+        # NaN is no JSON, and the reader of the result may be strict.
         found = json.dumps(values["value"], allow_nan=False, separators=(",", ":"), ensure_ascii=False)
         found.encode()  # half a character cannot be stored
     except (ValueError, RecursionError):
@@ -187,7 +187,7 @@ class LogReport:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether somebody may wait for it: how far a job is can lie for a moment."""
+        """Whether a user may wait for it: how far a job is can lie for a moment."""
         return self.is_all or any(
             isinstance(one, ResultReport) or one.report.is_checkpoint for one in self.said
         )

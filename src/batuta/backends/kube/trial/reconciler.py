@@ -67,7 +67,7 @@ class RunUsage:
     """All that was seen of one run. An operator that comes later sees what comes later."""
 
     def __init__(self, since_s: float) -> None:
-        """Reports of a time before `since_s` are about whoever had the GPUs then, or about its loading."""
+        """Reports of a time before `since_s` are about an earlier job on the GPUs, or about its loading."""
         self.seen = Seen()
         self._since_s = since_s
         self._last_s: dict[NodeName, float] = {}
@@ -532,7 +532,7 @@ async def _create(body: Mapping[str, Any], api: Api) -> None:
     try:
         await api.create(UNIFIED_JOB, body, body["metadata"]["namespace"])
     except AlreadyExists:
-        return  # by an operator before this one, or it stands in the way: whoever looks next sees it
+        return  # by an operator before this one, or it stands in the way: the next look sees it
 
 
 async def _delete(uj: UnifiedJob, api: Api) -> None:

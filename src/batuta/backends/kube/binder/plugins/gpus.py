@@ -84,7 +84,7 @@ class GpuShare(Plugin):
         if not room:
             return No(self.name, ShareReason.NO_ROOM)
         if gpus:
-            # Whoever decided on a card knew how busy it is, and that there is no calmer place.
+            # The scheduler that decided on a card knew how busy it is, and that there is no calmer place.
             return None if gpus[0] in room else No(self.name, ShareReason.CARD, str(gpus[0]))
         if not any(self._is_peaceful(need, cluster, row, gpu) for gpu in room):
             return No(self.name, ShareReason.TOO_BUSY)
