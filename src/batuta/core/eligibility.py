@@ -56,6 +56,8 @@ def unsaved_rows(jobs: JobTable, cap: IntArray | None) -> IntArray:
 
 def rows_to_shrink(jobs: JobTable, cap: IntArray | None) -> IntArray:
     """The elastic ones of these that have more than their `min`."""
+    if not jobs.elastic:
+        return np.zeros(0, dtype=np.int64)
     rows = unsaved_rows(jobs, cap)
     return rows[jobs.held[rows] > jobs.min[rows]] if rows.size else rows
 

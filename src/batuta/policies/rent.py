@@ -263,7 +263,10 @@ class Rent:
     def _choose(self, view: PoolView, options: SizeOptions) -> IntArray:
         prices = self.prices(options, view.capacity) * urgency(view, options)
         choose = choose_sizes_min_first if self.min_first else choose_sizes
-        steady = choose(options.gpus, prices * options.speed, view.capacity)
+        if len(options.gpus) == 1:
+            steady = options.gpus[0]  # each job has one size: there is nothing to compare it with
+        else:
+            steady = choose(options.gpus, prices * options.speed, view.capacity)
         return choose(options.gpus, self._values(view, options, prices, steady), view.capacity)
 
     def allocate_types(self, view: TypedView) -> Choice:
