@@ -19,7 +19,6 @@ def test_over_a_hundred_kills_of_both_each_line_counts_once(tmp_path: Path) -> N
     told = json.loads(done.stdout)
     assert min(told["agents"], told["operators"]) >= 100
     assert told["rotations"] > 10
-    # Much of it got through while they were killed, and not in the quiet afterwards. How much depends on
-    # which of them has its turn first: about half on a machine that is busy with other work.
-    assert told["midway"] > told["written"] // 4
+    # Most of it got through while they were killed, and not in the quiet afterwards.
+    assert told["midway"] > told["written"] // 2
     assert told["pids"] == [*range(1, told["written"] + 1)]
