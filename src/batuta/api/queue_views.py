@@ -119,7 +119,7 @@ def _state(snapshot: WorldSnapshot, use: QueueUse) -> tuple[str, str]:
     queue = use.queue
     if not use.set_up:
         is_open = not snapshot.quota or queue.name == DEFAULT_QUEUE
-        return ("open", "") if is_open else ("unknown", "nobody has set it up, so its jobs wait")
+        return ("open", "") if is_open else ("unknown", "it is not set up, so its jobs wait")
     if use.leaving:
         return "leaving", "it was removed, and goes when its last job has ended"
     if queue.stop is not StopPolicy.NONE:

@@ -141,13 +141,13 @@ _BUILT_IN = {
     "fifo": "First come, first served; every job gets the fewest GPUs that it can run on.",
     "srjf": "Jobs with the least work left go first; every job gets the fewest GPUs that it can run on.",
     "tiresias": "Jobs that have used little GPU time so far go first, at the size that they asked for.",
-    "elastic-fifo": "First come, first served; GPUs that nobody waits for make the running jobs larger.",
+    "elastic-fifo": "First come, first served; GPUs that no job waits for make the running jobs larger.",
     "elastic-srjf": (
-        "Jobs with the least work left go first; GPUs that nobody waits for make the running jobs larger."
+        "Jobs with the least work left go first; GPUs that no job waits for make the running jobs larger."
     ),
     "elastic-tiresias": (
         "Jobs that have used little GPU time so far go first; the others shrink while many wait, and free "
-        "GPUs go to whoever gets fastest by them."
+        "GPUs go to the jobs that get fastest by them."
     ),
     "ffdl": "First come, first served; sizes are chosen so that all running jobs together are fastest.",
     "afs-l": "GPUs go one by one to the job that gains most by one more; short jobs are preferred.",

@@ -1,4 +1,4 @@
-"""Two people on one server with the default policy: whoever fits at its `min` runs before any job grows."""
+"""Two people on one server with the default policy: a job that fits at its `min` runs before others grow."""
 
 import sys
 import time

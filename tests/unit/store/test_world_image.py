@@ -20,7 +20,7 @@ from tests.support.worlds import make_job, make_nodes
 FOLLOWS, DRAWN = "follows from what is drawn", "is drawn"
 SLOTS = {
     World: {
-        **dict.fromkeys(("_effective", "_effective_from"), "is worked out again when somebody asks"),
+        **dict.fromkeys(("_effective", "_effective_from"), "is worked out again when it is read"),
         **dict.fromkeys(
             ("_open_capacity", "cordoned", "ill", "jobs", "layout", "lost", "nodes", "now_s"), DRAWN
         ),
@@ -29,8 +29,8 @@ SLOTS = {
         ),
         **dict.fromkeys(("flavors", "policy", "progress", "quota", "reach", "version"), DRAWN),
         "past": "is kept by the snapshots, job by job",
-        "most": "is worked out again when somebody asks",
-        "forgotten": "counts from when somebody took the World up",
+        "most": "is worked out again when it is read",
+        "forgotten": "counts from when its owner took the World up",
     },
     JobTable: {
         **dict.fromkeys(
@@ -45,7 +45,7 @@ SLOTS = {
         **dict.fromkeys(("nodes", "types"), DRAWN),
         **dict.fromkeys(("all", "by_label", "by_rack", "by_size", "by_type", "index", "largest"), FOLLOWS),
         **dict.fromkeys(("by_key", "models", "rack_of", "tainted", "type_of"), FOLLOWS),
-        "_matching": "is worked out again when somebody asks",
+        "_matching": "is worked out again when it is read",
     },
     Layout: {
         **dict.fromkeys(("buckets", "cards", "cpus_milli", "free", "healthy", "memory_mib", "usable"), DRAWN),
@@ -59,7 +59,7 @@ SLOTS = {
 
 @pytest.mark.parametrize("kind", SLOTS, ids=lambda kind: kind.__name__)
 def test_nothing_about_a_world_is_forgotten(kind):
-    """Whoever gives the World a new slot says here how a snapshot keeps it, and raises VERSION if need be."""
+    """A new slot of the World is listed here with how a snapshot keeps it; raise VERSION if need be."""
     assert set(kind.__slots__) == set(SLOTS[kind])
 
 

@@ -181,5 +181,5 @@ async def save_state(api: Api, namespace: str, name: str, stored: StoredState) -
         else:
             written = await api.create(_CONFIG_MAP, body, namespace)
     except (AlreadyExists, NotFound) as error:
-        raise Conflict(f"somebody else has written {namespace}/{name}: {error.message}") from error
+        raise Conflict(f"another client has written {namespace}/{name}: {error.message}") from error
     return StoredState(stored.text, written.metadata.resource_version)

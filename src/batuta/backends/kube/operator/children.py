@@ -110,7 +110,7 @@ class Children:
         )
 
     def clear(
-        self, kind: JobType | None, uj: UnifiedJob, nobody: Run, seen: Seen, now_s: float, keep_over: bool
+        self, kind: JobType | None, uj: UnifiedJob, without: Run, seen: Seen, now_s: float, keep_over: bool
     ) -> bool:
         """Asks for the end of everything that holds a place; whether nothing does.
 
@@ -121,7 +121,7 @@ class Children:
             if kind is None:
                 self.delete_pods(uj, seen.pods, now_s)
             else:
-                self.bring(kind, uj, nobody, seen, now_s, keep_over)
+                self.bring(kind, uj, without, seen, now_s, keep_over)
         except Unmakeable:
             self.delete_pods(uj, seen.pods, now_s)
         return self.is_clear(seen)

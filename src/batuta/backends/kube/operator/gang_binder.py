@@ -303,7 +303,7 @@ def _failed(error: ApiError, node: NodeName) -> _Failed:
     if isinstance(error, NotFound):
         return _Failed("a pod was deleted meanwhile")
     if isinstance(error, Conflict):
-        return _Failed(f"somebody else was faster: {error.message}")
+        return _Failed(f"another client was faster: {error.message}")
     if isinstance(error, Unavailable | TooManyRequests):
         return _Failed(error.message)
     return _Failed(error.message, node)

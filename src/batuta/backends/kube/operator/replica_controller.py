@@ -228,8 +228,8 @@ class ReplicaController:
 
     def clear(self, uj: UnifiedJob, kind: JobType | None, now_s: float, *, keep_over: bool = False) -> bool:
         """Asks for the end of everything that holds a place; whether nothing does."""
-        nobody = self._run_state.nobody(uj)
-        return self._children.clear(kind, uj, nobody, self.seen(uj), now_s, keep_over)
+        without = self._run_state.without_replicas(uj)
+        return self._children.clear(kind, uj, without, self.seen(uj), now_s, keep_over)
 
 
 class JobCompletion:

@@ -269,7 +269,7 @@ class RunState:
         """No pod of the run is left."""
         self.run, self.places = None, ()
 
-    def nobody(self, uj: UnifiedJob) -> Run:
+    def without_replicas(self, uj: UnifiedJob) -> Run:
         """The run without a member."""
         last = max(self._pod_set.last_start(), _known_start(uj), 0)
         return Run(0, last if self.run is None else self.run.start)
