@@ -94,9 +94,7 @@ def cpu_ms(url: str) -> float:
     return float(httpx2.get(f"{url}/cpu").json()) * 1000
 
 
-def row(
-    name: str, all_ms: Sequence[float], base_ms: float, bar_ms: float | None = None
-) -> tuple[object, ...]:
+def row(name: str, all_ms: Sequence[float], base_ms: float, bar_ms: float | None = None) -> tuple[object, ...]:
     p99 = percentile(all_ms, 99)
     mark = " !" if bar_ms is not None and p99 >= bar_ms else ""
     median = statistics.median(all_ms)

@@ -74,10 +74,7 @@ def one_class() -> list[Group]:
 
 
 def fifty_classes() -> list[Group]:
-    pods = [
-        make_pod(f"p{i}", 1, 1_000 + i % 50, nodeSelector={"disk": "ssd"} if i % 3 else {})
-        for i in range(PODS)
-    ]
+    pods = [make_pod(f"p{i}", 1, 1_000 + i % 50, nodeSelector={"disk": "ssd"} if i % 3 else {}) for i in range(PODS)]
     return [Group(f"p{i}", (Member(pod),), queued_s=i) for i, pod in enumerate(pods)]
 
 
@@ -155,9 +152,7 @@ def cpu_s(act: Callable[[], T]) -> tuple[T, float]:
 def _echo(binding: Binding) -> objects.Pod:
     """The pod as the API server sends it after the binding."""
     spec = msgspec.structs.replace(binding.pod.spec, node_name=binding.node)
-    meta = msgspec.structs.replace(
-        binding.pod.metadata, annotations=dict(binding.annotations), resource_version="2"
-    )
+    meta = msgspec.structs.replace(binding.pod.metadata, annotations=dict(binding.annotations), resource_version="2")
     return msgspec.structs.replace(binding.pod, spec=spec, metadata=meta)
 
 

@@ -143,17 +143,13 @@ def _lived(path: str) -> tuple[list[World], dict[JobId, float]]:
     return forks, {job.id: job.end_s for job in run.jobs}
 
 
-def _ask_alone(
-    forks: Sequence[World], end_s: dict[JobId, float], run: str, found: dict[str, Answers]
-) -> None:
+def _ask_alone(forks: Sequence[World], end_s: dict[JobId, float], run: str, found: dict[str, Answers]) -> None:
     alone = found["nobody comes"] = Answers()
     for seed, world in enumerate(forks):
         alone.add(_forecast(world, seed, lambda world, draws, run: NO_EVENTS), end_s, run)
 
 
-def _ask_corrected(
-    forks: Sequence[World], end_s: dict[JobId, float], run: str, found: dict[str, Answers]
-) -> None:
+def _ask_corrected(forks: Sequence[World], end_s: dict[JobId, float], run: str, found: dict[str, Answers]) -> None:
     raw = found["as lately"] = Answers()
     told = found["as lately, corrected"] = Answers()
     hindsight = ForecastCalibrator()

@@ -71,9 +71,7 @@ def _cycles_ms(world: World, rules: SchedulerProfile, ask: Callable[[], object] 
     found, now_s = [], world.now_s + 1000.0
     for _ in range(CYCLES):
         now_s += 1.0
-        running = next(
-            job for job, held in zip(world.jobs.ids, world.jobs.placements, strict=True) if held is not None
-        )
+        running = next(job for job, held in zip(world.jobs.ids, world.jobs.placements, strict=True) if held is not None)
         apply(world, JobEnded(now_s, running, JobState.SUCCEEDED))
         begun = time.perf_counter()
         plan = decide(world, now_s, rules)

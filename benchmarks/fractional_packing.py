@@ -77,9 +77,7 @@ def left_at_first_failure(rule: Rule, pods: Sequence[Pod], gpus: int) -> float:
 
 def main() -> None:
     folder = shared_data() / "alibaba-v2023"
-    nodes = [
-        replace(node, gpu_type="gpu") for node in read_alibaba_nodes(folder / "openb_node_list_gpu_node.csv")
-    ]
+    nodes = [replace(node, gpu_type="gpu") for node in read_alibaba_nodes(folder / "openb_node_list_gpu_node.csv")]
     gpus = sum(node.gpus for node in nodes)
     for name in LISTS:
         pods = _pods(read_workload(folder / name))

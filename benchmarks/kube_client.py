@@ -72,9 +72,7 @@ async def compare(kubeconfig: Path) -> None:
             client.list_cpu_ms.append(1e3 * await cpu_s(client.list_all))
         watch = await measure_binds(api, clients)
     report(clients)
-    print(
-        f"  create: {1e3 * made_cpu_s / PODS:.2f} ms CPU each; a change told by an informer: {watch:.3f} ms"
-    )
+    print(f"  create: {1e3 * made_cpu_s / PODS:.2f} ms CPU each; a change told by an informer: {watch:.3f} ms")
 
 
 async def measure_binds(api: Api, clients: list[Client]) -> float:

@@ -66,9 +66,7 @@ def median_cpu_s(work: Callable[[], object], repeat: int = 5, least_s: float = 0
     return statistics.median(cpu_s(several) / inner for _ in range(repeat))
 
 
-def in_turns_cpu_s(
-    works: Sequence[Callable[[], object]], repeat: int = 5, least_s: float = 0.05
-) -> list[list[float]]:
+def in_turns_cpu_s(works: Sequence[Callable[[], object]], repeat: int = 5, least_s: float = 0.05) -> list[list[float]]:
     """CPU seconds of each, measured in turns, so that a slow moment of the machine hits all alike.
 
     Row k holds the measurements of work k; each lasts at least `least_s`, by doing the work several times.
@@ -93,9 +91,7 @@ def ratio_of(over: Sequence[float], under: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
 
 
-def show(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()
-) -> None:
+def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], notes: Sequence[str] = ()) -> None:
     """Prints a table: the first column to the left, the others to the right."""
     cells = [list(columns), *([_text(cell) for cell in row] for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(columns))]
@@ -104,8 +100,7 @@ def show(
         print(
             "  "
             + "  ".join(
-                f"{c:<{w}}" if k == 0 else f"{c:>{w}}"
-                for k, (c, w) in enumerate(zip(row, widths, strict=True))
+                f"{c:<{w}}" if k == 0 else f"{c:>{w}}" for k, (c, w) in enumerate(zip(row, widths, strict=True))
             )
         )
         if number == 0:

@@ -74,13 +74,9 @@ def main() -> None:
     for number, (memory, journal, events, cpu_ms) in enumerate(found):
         grown_kib = 1024 * (journal - before) / own
         before = journal
-        rows.append(
-            [f"{(number + 1) * own:,}", f"{memory:.0f}", f"{grown_kib:.1f}", f"{events:.1f}", f"{cpu_ms:.2f}"]
-        )
+        rows.append([f"{(number + 1) * own:,}", f"{memory:.0f}", f"{grown_kib:.1f}", f"{events:.1f}", f"{cpu_ms:.2f}"])
     second, last = rows[1], rows[-1]
     ratios = [float(b) / float(a) for a, b in zip(second[1:], last[1:], strict=True)]
-    notes = [
-        f"the last window to the second: {', '.join(times(ratio, BAR) for ratio in ratios)} (bar: {BAR} ×)"
-    ]
+    notes = [f"the last window to the second: {', '.join(times(ratio, BAR) for ratio in ratios)} (bar: {BAR} ×)"]
     columns = ["jobs that have ended", "MiB", "KiB of journal per job", "events per job", "CPU ms per job"]
     show(f"An operator under {JOBS:,} UnifiedJobs", columns, rows, notes)

@@ -158,9 +158,7 @@ class GradientDescent:
                 continue
             for card in _different_cards(stock.cards[i], pod):
                 after = stock.cards[i].copy()
-                after[[card] if pod.percent < WHOLE else np.flatnonzero(after == WHOLE)[: pod.gpus]] -= (
-                    pod.percent
-                )
+                after[[card] if pod.percent < WHOLE else np.flatnonzero(after == WHOLE)[: pod.gpus]] -= pod.percent
                 places.append((k, card if pod.percent < WHOLE else -1))
                 cards.append(after)
         if not places:

@@ -64,9 +64,7 @@ def read_jobs(setting: Setting) -> tuple[SimJob, ...]:
     jobs = read_workload(str(shared_data() / "philly" / "jobs.csv"), None, options).jobs[: setting.jobs]
     if setting.denser == 1:
         return jobs
-    return tuple(
-        replace(sim, job=replace(sim.job, submit_s=sim.job.submit_s / setting.denser)) for sim in jobs
-    )
+    return tuple(replace(sim, job=replace(sim.job, submit_s=sim.job.submit_s / setting.denser)) for sim in jobs)
 
 
 def same_job(sim: SimJob) -> SimpyJob:

@@ -52,9 +52,7 @@ def main() -> None:
 
 
 def _ours(policy: str, path: Path) -> RunResult:
-    experiment = Experiment(
-        f"{policy}-replay", str(path), "16x4:T4", round_s=60.0, restart_s=30.0, keep_segments=False
-    )
+    experiment = Experiment(f"{policy}-replay", str(path), "16x4:T4", round_s=60.0, restart_s=30.0, keep_segments=False)
     return run_experiment(experiment)
 
 

@@ -62,9 +62,7 @@ def measure(folder: Path) -> dict[str, float]:
         begun_s = time.monotonic()
         time.sleep(MEASURE_S)
         spent_s = time.monotonic() - begun_s
-        return {
-            interval: (_cpu_s(agent.pid) - before[interval]) / spent_s for interval, agent in agents.items()
-        }
+        return {interval: (_cpu_s(agent.pid) - before[interval]) / spent_s for interval, agent in agents.items()}
     finally:
         for process in started:
             process.terminate()

@@ -66,9 +66,7 @@ def _replays(folder: Path) -> None:
 
 
 def _replay(policy: str, path: Path) -> dict[str, Any]:
-    return _run(
-        Experiment(policy, str(path), "16x4:T4", round_s=ROUND_S, restart_s=30.0, keep_segments=False)
-    )
+    return _run(Experiment(policy, str(path), "16x4:T4", round_s=ROUND_S, restart_s=30.0, keep_segments=False))
 
 
 def _three_types(path: Path) -> None:
@@ -100,9 +98,7 @@ def _three_types(path: Path) -> None:
 def _run(experiment: Experiment) -> dict[str, Any]:
     found: dict[str, Any] = summarise(run_experiment(experiment))
     if found["finished"] != found["jobs"]:
-        raise AssertionError(
-            f"{experiment.policy}: {found['finished']} of {found['jobs']} jobs came to an end"
-        )
+        raise AssertionError(f"{experiment.policy}: {found['finished']} of {found['jobs']} jobs came to an end")
     return found
 
 

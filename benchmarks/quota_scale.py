@@ -104,8 +104,7 @@ def contended(jobs: int, queues: int, cohorts: int, rules: SchedulerProfile) -> 
     """The cluster is full, and as many as in `waiting` still wait."""
     nodes = jobs // 10
     made = [
-        replace(job, priority=k % 3)
-        for k, job in enumerate(_in_queues(make_jobs(jobs * 5 // 4, Mix.CROWDED), queues))
+        replace(job, priority=k % 3) for k, job in enumerate(_in_queues(make_jobs(jobs * 5 // 4, Mix.CROWDED), queues))
     ]
     world = make_world(made, nodes)
     apply(world, QuotaSet(float(jobs), make_quota(queues, cohorts, nodes * GPUS_PER_NODE)))
@@ -121,8 +120,7 @@ def make_quota(queues: int, cohorts: int, gpus: int) -> Quota:
     return Quota(
         flavors=(Flavor("gpu"),),
         cluster_queues=tuple(
-            ClusterQueue(name, f"c{k % cohorts:02d}", (group,), preemption=rules)
-            for k, name in enumerate(names)
+            ClusterQueue(name, f"c{k % cohorts:02d}", (group,), preemption=rules) for k, name in enumerate(names)
         ),
         local_queues=tuple(LocalQueue(name, name) for name in names),
     )
@@ -157,16 +155,12 @@ Before = Callable[[World, float, SchedulerProfile, int], tuple[float, SchedulerP
 """What comes before a cycle: the time of the cycle, and the rules by which it is decided."""
 
 
-def forget(
-    world: World, now_s: float, rules: SchedulerProfile, number: int
-) -> tuple[float, SchedulerProfile]:
+def forget(world: World, now_s: float, rules: SchedulerProfile, number: int) -> tuple[float, SchedulerProfile]:
     """Nothing is known from earlier cycles."""
     return now_s, replace(rules, admission=QuotaAdmission())
 
 
-def end_one(
-    world: World, now_s: float, rules: SchedulerProfile, number: int
-) -> tuple[float, SchedulerProfile]:
+def end_one(world: World, now_s: float, rules: SchedulerProfile, number: int) -> tuple[float, SchedulerProfile]:
     """A job ends, and a second passes. Where jobs run one of them does, and the last plan is carried out."""
     rows = np.flatnonzero(world.jobs.held)
     if rows.size:

@@ -115,9 +115,7 @@ def show_lengths(folder: Path) -> None:
     )
 
 
-def replay(
-    folder: Path, load: str, number: str, knowledge: str, lengths: str = "1", policy: str = "rent"
-) -> RunResult:
+def replay(folder: Path, load: str, number: str, knowledge: str, lengths: str = "1", policy: str = "rent") -> RunResult:
     return run_experiment(
         Experiment(
             policy,

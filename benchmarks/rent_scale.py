@@ -22,9 +22,7 @@ def main() -> None:
         rules = [profile_for(policy) for policy in POLICIES]
         changed = [one_change(world.fork(), float(JOBS), own) for own in rules]
         full = in_turns_cpu_s([partial(decide, world, float(JOBS), own) for own in rules])
-        after = in_turns_cpu_s(
-            [partial(decide, *case, own) for case, own in zip(changed, rules, strict=True)]
-        )
+        after = in_turns_cpu_s([partial(decide, *case, own) for case, own in zip(changed, rules, strict=True)])
         rows.append(
             (
                 mix.value,

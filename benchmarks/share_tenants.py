@@ -97,10 +97,7 @@ class Node:
     def shares(self, loads: Sequence[Load], warm_s: float, length_s: float) -> list[float]:
         """What each of several containers gets, in percent, when all run at once."""
         with ExitStack() as running:
-            pids = [
-                running.enter_context(self.tenant(f"tenant-{number}", load))
-                for number, load in enumerate(loads)
-            ]
+            pids = [running.enter_context(self.tenant(f"tenant-{number}", load)) for number, load in enumerate(loads)]
             time.sleep(warm_s)
             return self.observed(pids, length_s)
 

@@ -94,9 +94,7 @@ def measure_start(path: Path) -> None:
 def store_parts(store: SqliteStore) -> list[tuple[str, int]]:
     """What each table and index takes; nothing where SQLite was built without the table that knows."""
     try:
-        rows = store.database.rows(
-            "SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC LIMIT 6"
-        )
+        rows = store.database.rows("SELECT name, sum(pgsize) FROM dbstat GROUP BY name ORDER BY 2 DESC LIMIT 6")
     except Exception:
         return []
     return [(str(name), int(own)) for name, own in rows]
@@ -193,9 +191,7 @@ def decisions_of(jobs: int, cycle: int) -> Decisions:
         for row in range(jobs // 20)
     }
     own, high = sizes[rows], sizes[rows] * 2
-    return Decisions(
-        tuple(names[rows]), gpus[rows], None, own, own, high, None, (4 * jobs,), (3,), dict(special)
-    )
+    return Decisions(tuple(names[rows]), gpus[rows], None, own, own, high, None, (4 * jobs,), (3,), dict(special))
 
 
 def measure_snapshot() -> None:
@@ -206,8 +202,7 @@ def measure_snapshot() -> None:
         apply(world, JobSubmitted(float(k), make_job(f"job-{k:06d}", 4, max=8, submit_s=float(k))))
     image = encode_world(world)
     fork, save, load = (
-        median_cpu_s(work, 3, 0.0)
-        for work in (world.fork, lambda: encode_world(world), lambda: decode_world(image))
+        median_cpu_s(work, 3, 0.0) for work in (world.fork, lambda: encode_world(world), lambda: decode_world(image))
     )
     show(
         f"A World of 10,000 living jobs on 2,000 nodes: an image of {len(image) / 1e6:.2f} MB",

@@ -60,9 +60,7 @@ def race(cluster: ControlPlane, rival: Rival, count: int, gang: int = 0, settle_
         return found
 
 
-async def _run(
-    cluster: ControlPlane, rival: Rival, namespace: str, count: int, folder: Path, settle_s: float
-) -> Race:
+async def _run(cluster: ControlPlane, rival: Rival, namespace: str, count: int, folder: Path, settle_s: float) -> Race:
     async with Api(await find_access(cluster.kubeconfig_path)) as api, asyncio.timeout(LONGEST_S):
         arrivals = Arrivals(count)
         informer = Informer(api, POD, arrivals.note, namespace=namespace, fields="spec.nodeName!=")

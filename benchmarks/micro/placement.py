@@ -33,9 +33,7 @@ def make_world(
     for k in range(nodes):
         rack = f"r{k // per_rack}" if per_rack else ""
         cpus = 96_000 if beside else 0
-        apply(
-            world, ev.NodeAdded(0.0, Node(f"n{k:04d}", 8, rack=rack, cpus_milli=cpus, memory_mib=cpus // 100))
-        )
+        apply(world, ev.NodeAdded(0.0, Node(f"n{k:04d}", 8, rack=rack, cpus_milli=cpus, memory_mib=cpus // 100)))
     for k in range(jobs):
         size = rng.choice(SIZES)
         high = min(2 * size, 16)
@@ -67,9 +65,7 @@ def make_world(
     return world
 
 
-def measure(
-    name: str, world: World, targets: list[Target], budget_s: float, placer: Placer | None = None
-) -> None:
+def measure(name: str, world: World, targets: list[Target], budget_s: float, placer: Placer | None = None) -> None:
     placer, costs = placer or TopologyPlacer(), Costs()
     repeat = max(3, min(2000, int(0.3 / budget_s)))
     best = min(_timed(lambda: placer.place(world, 1e5, targets, costs)) for _ in range(repeat))

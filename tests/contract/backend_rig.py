@@ -59,9 +59,7 @@ class Rig:
 
     def wait_for_jobs(self) -> None:
         """Looks on until both are submitted."""
-        self.wait(
-            lambda: sum(isinstance(event, ev.JobSubmitted) for event in self.said) == 2, 10 * self.run_s
-        )
+        self.wait(lambda: sum(isinstance(event, ev.JobSubmitted) for event in self.said) == 2, 10 * self.run_s)
 
     def wait_for_start(self, job: JobId, times: int = 1) -> None:
         self.wait(lambda: len(self.starts(job)) >= times, 10 * self.run_s)

@@ -84,9 +84,7 @@ def test_the_binder_places_shares_in_the_same_way(order: str, plugin: str) -> No
 
 
 def test_without_a_word_cards_are_filled_up_to_70_percent_of_use() -> None:
-    (share,) = (
-        one.plugin for one in binder_profile(OperatorConfig()).plugins if isinstance(one.plugin, GpuShare)
-    )
+    (share,) = (one.plugin for one in binder_profile(OperatorConfig()).plugins if isinstance(one.plugin, GpuShare))
     assert (share.order, share.busiest) == ("bin_pack", 0.7)
 
 
@@ -118,9 +116,7 @@ def test_a_job_is_idle_after_the_time_that_the_option_says(policy: str) -> None:
     [(IdleAction.REPORT, None), (IdleAction.SHRINK, Resize), (IdleAction.PARK, Preempt)],
     ids=lambda value: str(getattr(value, "value", "")),
 )
-def test_an_idle_job_is_treated_as_the_option_says(
-    policy: str, action: IdleAction, command: type | None
-) -> None:
+def test_an_idle_job_is_treated_as_the_option_says(policy: str, action: IdleAction, command: type | None) -> None:
     world, now_s = _idle_job()
     plan = decide(world, now_s, local_profile(policy, UpOptions(idle=IdleRules(299.0, action))))
     assert [type(one) for one in plan.commands] == ([] if command is None else [command])

@@ -167,15 +167,11 @@ def test_contract(placer: Placer, given: tuple[World, list[Target]], weighs: boo
     placed = placer.place(world, NOW_S, targets, costs)
 
     assert fingerprint(world) == before, "the World was changed"
-    assert same_answer(placer.place(world, NOW_S, targets, costs), placed), (
-        "the same question, another answer"
-    )
+    assert same_answer(placer.place(world, NOW_S, targets, costs), placed), "the same question, another answer"
     check_answer(world, targets, placed, costs)
     after = world.fork()
     carry_out(after, commands_of(world, targets, placed), NOW_S)
-    assert layout_of(placed.layout) == layout_of(after.layout), (
-        "the layout is not what the changes make of it"
-    )
+    assert layout_of(placed.layout) == layout_of(after.layout), "the layout is not what the changes make of it"
     check_books(after)
     for row, placement in [
         *placed.placements.items(),
@@ -192,9 +188,7 @@ def check_answer(world: World, targets: list[Target], placed: Placed, costs: Cos
     asked = {target.row: target for target in targets}
     jobs = world.jobs
     assert not placed.placements.keys() & placed.failures.keys()
-    assert {
-        row for row, target in asked.items() if target.gpus
-    } == placed.placements.keys() | placed.failures.keys()
+    assert {row for row, target in asked.items() if target.gpus} == placed.placements.keys() | placed.failures.keys()
     for row, placement in placed.placements.items():
         assert placement.size in _legal_sizes(jobs.jobs[row])
         assert placement.size <= asked[row].gpus
@@ -235,9 +229,7 @@ def check_workers(world: World, row: int, placement: Placement) -> None:
     stay = [worker for worker in old if worker in new]
     assert [worker for worker in new if worker in old] == stay
     if len(new) >= len(old):
-        assert all(
-            new[k] == worker for k, worker in enumerate(old) if worker in new and len(worker.gpus) == step
-        )
+        assert all(new[k] == worker for k, worker in enumerate(old) if worker in new and len(worker.gpus) == step)
 
 
 def check_topology(world: World, row: int, placement: Placement) -> None:
@@ -282,9 +274,7 @@ def check_books(world: World) -> None:
     assert max(compute.values(), default=0) <= 100
     assert all(total <= nodes[node].gpu_memory_mib for (node, _), total in memory.items())
     assert all(total <= nodes[node].cpus_milli for node, total in cpus.items() if nodes[node].cpus_milli)
-    assert all(
-        total <= nodes[node].memory_mib for node, total in host_memory.items() if nodes[node].memory_mib
-    )
+    assert all(total <= nodes[node].memory_mib for node, total in host_memory.items() if nodes[node].memory_mib)
 
 
 # ----------------------------------------------------------------------------------- comparing

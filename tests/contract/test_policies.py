@@ -161,9 +161,7 @@ def one_view(pools: list[Pool]) -> PoolView:
 def test_many_small_pools_at_once_get_what_each_would_get_alone(name: str, several: list[Pool]) -> None:
     policy = as_parted(load_policy(name))
     assert policy is not None
-    capacity, lengths = (
-        [*column] for column in zip(*((most, len(jobs)) for most, jobs in several), strict=True)
-    )
+    capacity, lengths = ([*column] for column in zip(*((most, len(jobs)) for most, jobs in several), strict=True))
     parts = Partitions(np.array(lengths), np.array(capacity))
     at_once = policy.allocate_parts(one_view(several), parts)
     alone = [policy.allocate(make_view(most, jobs)).tolist() for most, jobs in several]

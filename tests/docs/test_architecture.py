@@ -23,9 +23,7 @@ def test_every_file_is_there(path: str) -> None:
 def test_every_function_and_class_is_there(path: str, name: str) -> None:
     tree = ast.parse((REPO / "src" / "batuta" / path).read_text(encoding="utf-8"))
     defined = {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     }
     assert name in defined, f"{path} does not define {name}"
 

@@ -22,9 +22,7 @@ def test_values_in_a_command_are_known(command: str):
 @pytest.mark.parametrize("command", [line for line in COMMANDS if line.startswith("batuta")])
 def test_options_in_a_command_are_known(command: str):
     install = get_command(app).commands["install"]  # type: ignore[attr-defined]
-    known = {
-        option for parameter in install.params for option in (*parameter.opts, *parameter.secondary_opts)
-    }
+    known = {option for parameter in install.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert set(re.findall(r"--[a-z-]+", command.partition("|")[0])) <= known
 
 

@@ -70,9 +70,7 @@ def test_what_it_says_about_one_machine_works_in_an_empty_folder(cli: Cli) -> No
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_verb_and_option_is_there(command: str) -> None:
-    words = (
-        re.split(r" -- | \| ", command)[0].removeprefix("batuta ").removeprefix("--context tests ").split()
-    )
+    words = re.split(r" -- | \| ", command)[0].removeprefix("batuta ").removeprefix("--context tests ").split()
     verb = get_command(app).commands[words[0]]  # type: ignore[attr-defined]
     known = {name for one in verb.params for name in (*one.opts, *one.secondary_opts)}
     assert {word for word in words[1:] if word.startswith("-")} <= known

@@ -11,9 +11,7 @@ from batuta.cli.main import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text()
 COMMANDS = re.findall(r"^batuta (simulate -w sample -p elastic-fifo --restart .*)$", PAGE, re.MULTILINE)
-ROWS = re.findall(
-    r"^\| \d+ s \| \w+ \| (\d+) min \| ([\d.]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.MULTILINE
-)
+ROWS = re.findall(r"^\| \d+ s \| \w+ \| (\d+) min \| ([\d.]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", PAGE, re.MULTILINE)
 
 
 def test_the_table_of_restarts_is_what_its_commands_say() -> None:

@@ -87,9 +87,7 @@ def test_a_job_from_submit_to_cancel(browser: Browser, server: ServerProcess):
         with server.client() as client:
             client.cancel(blocker)
         expect(gpus).to_have_attribute("data-gpus", "3", timeout=30_000)
-        expect(page.locator("code[data-reason]")).to_have_attribute(
-            "data-reason", "FULL_SIZE", timeout=15_000
-        )
+        expect(page.locator("code[data-reason]")).to_have_attribute("data-reason", "FULL_SIZE", timeout=15_000)
         expect(page.get_by_text("It runs at its full size of 3 GPUs.")).to_be_visible()
         story = page.get_by_role("list", name="Story")
         expect(story).to_contain_text("grows from 1 to 3 GPUs")

@@ -32,9 +32,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
     with served_api(tmp_path_factory.mktemp("api"), static=STATIC, foresight=answer) as api:
         api.submit(ELASTIC, user="ben")
         api.wait_for("1", "RUNNING")
-        api.submit(
-            "name: done\nresources: {accelerators: virtual:1}\nenvs: {LR: '1'}\nrun: train\n", user="ben"
-        )
+        api.submit("name: done\nresources: {accelerators: virtual:1}\nenvs: {LR: '1'}\nrun: train\n", user="ben")
         api.wait_for("2", "RUNNING")
         log = "".join(f"step {step}\n" for step in range(9_000))
         api.live.files.write_log("2", f"Warning: <b>first</b>\n{log}warning: last\n", 0)
@@ -54,8 +52,7 @@ def right_edge(place: Locator) -> float:
     """Where the text of an element ends."""
     return float(
         place.evaluate(
-            "e => { const r = document.createRange(); r.selectNodeContents(e);"
-            " return r.getBoundingClientRect().right }"
+            "e => { const r = document.createRange(); r.selectNodeContents(e); return r.getBoundingClientRect().right }"
         )
     )
 

@@ -50,9 +50,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
         progress = Progress(0.4, 40, 100, 4.0, 0.3, 0.5, 64.0, 50.0)
         api.live.backend.progress("1", 60.0, progress)
         for step in range(40):
-            report = (
-                f'{{"time": {1000 + step}, "step": {step}, "total_steps": 100, "loss": {1 / (step + 1)}}}\n'
-            )
+            report = f'{{"time": {1000 + step}, "step": {step}, "total_steps": 100, "loss": {1 / (step + 1)}}}\n'
             api.live.files.write_progress("1", report)
             api.live.files.write_log("1", f"step {step}\n", 0)
         api.ask("POST", "/nodes/node-1/cordon")
@@ -70,9 +68,7 @@ def settle(page: Page) -> None:
 
 @pytest.mark.parametrize("scheme", ["dark", "light"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
-def test_every_page_is_readable_and_named(
-    browser: Browser, api: ServedApi, size: tuple[int, int], scheme: str
-):
+def test_every_page_is_readable_and_named(browser: Browser, api: ServedApi, size: tuple[int, int], scheme: str):
     with visit(browser, link(api), size=size, scheme=scheme) as seen:
         for route in ROUTES:
             seen.open(route)
@@ -231,9 +227,7 @@ def test_a_job_tells_when_it_starts_and_when_it_is_done(browser: Browser, tmp_pa
             seen.open("#/jobs")
             cell = seen.page.locator(f"tr[data-job='{waiting}'] td.eta")
             expect(cell).to_contain_text("≤")
-            expect(cell).to_have_attribute(
-                "title", re.compile(r"^Starts in .+ Done in .+ nine of ten times in ")
-            )
+            expect(cell).to_have_attribute("title", re.compile(r"^Starts in .+ Done in .+ nine of ten times in "))
             seen.open(f"#/jobs/{waiting}")
             facts = seen.page.locator("dl.facts").first
             expect(facts).to_contain_text("Starts in")
@@ -262,8 +256,6 @@ def test_a_job_tells_where_its_ports_are_reached(browser: Browser, tmp_path: Pat
     with served_api(tmp_path, static=STATIC, ports_at="127.0.0.1") as api, visit(browser, link(api)) as seen:
         job = api.submit("name: web\nresources: {accelerators: 1, ports: [8080, 9000-9010]}\nrun: serve\n")
         seen.open(f"#/jobs/{job['id']}")
-        expect(seen.page.locator("[data-endpoints] .span")).to_have_text(
-            ["127.0.0.1:8080", "127.0.0.1:9000-9010"]
-        )
+        expect(seen.page.locator("[data-endpoints] .span")).to_have_text(["127.0.0.1:8080", "127.0.0.1:9000-9010"])
         api.ask("DELETE", f"/jobs/{job['id']}")
         expect(seen.page.locator("[data-endpoints]")).to_have_count(0)

@@ -70,17 +70,13 @@ def test_bars_tell_what_is_used_borrowed_lent_and_waited_for(browser: Browser, a
     with visit(browser, link(api)) as seen:
         seen.open("#/queues")
         page = seen.page
-        expect(bar(page, "poor")).to_have_attribute(
-            "aria-label", "gpu GPUs: 4 used of 1, 3 borrowed, 7 waited for"
-        )
+        expect(bar(page, "poor")).to_have_attribute("aria-label", "gpu GPUs: 4 used of 1, 3 borrowed, 7 waited for")
         expect(bar(page, "rich")).to_have_attribute("aria-label", "gpu GPUs: 2 used of 6, 3 lent")
         expect(queue(page, "poor")).to_contain_text("1 job running, 2 waiting")
         expect(queue(page, "night")).to_contain_text("held")
         lab = page.get_by_role("list", name="In cohort lab")
         expect(lab.locator('[data-queue="poor"]')).to_be_visible()
-        expect(
-            page.get_by_role("list", name="In cohort campus").locator('[data-cohort="lab"]')
-        ).to_be_visible()
+        expect(page.get_by_role("list", name="In cohort campus").locator('[data-cohort="lab"]')).to_be_visible()
         expect(page.get_by_text("4 queues in 2 cohorts, fair sharing")).to_be_visible()
 
 
@@ -122,7 +118,5 @@ def test_it_follows_what_happens(browser: Browser, api: ServedApi):
         seen.open("#/queues")
         expect(queue(seen.page, "night")).to_contain_text("held")
         assert api.ask("PUT", "/queues/night", json={"quota": {"*": 3}}).status_code == 200
-        expect(bar(seen.page, "night")).to_have_attribute(
-            "aria-label", "All GPUs: 0 used of 3", timeout=20_000
-        )
+        expect(bar(seen.page, "night")).to_have_attribute("aria-label", "All GPUs: 0 used of 3", timeout=20_000)
         expect(queue(seen.page, "night")).not_to_contain_text("held")

@@ -115,9 +115,7 @@ def test_a_range_is_one_press_and_stays_in_the_address(browser: Browser, api: Se
         expect(page.get_by_role("button", name="7 days")).to_have_attribute("aria-pressed", "true")
         page.get_by_role("button", name="24 hours").click()
         expect(page.get_by_role("button", name="24 hours")).to_have_attribute("aria-pressed", "true")
-        expect(page.get_by_role("status").filter(has_text="were used")).to_have_text(
-            "0 % of 192 GPU-hours were used"
-        )
+        expect(page.get_by_role("status").filter(has_text="were used")).to_have_text("0 % of 192 GPU-hours were used")
         assert page.url.endswith("#/waste?range=1d")
 
 

@@ -95,9 +95,7 @@ def test_a_thread_that_cannot_be_started_does_not_end_the_server(scene: Scene) -
 def test_statistics_that_cannot_be_saved_do_not_end_the_server(scene: Scene) -> None:
     """Given a journal in which a table of statistics refuses every write."""
     with sqlite3.connect(scene.server.home / "journal.db") as database:
-        database.execute(
-            "CREATE TRIGGER broken BEFORE INSERT ON settings BEGIN SELECT RAISE(ABORT, 'bad block'); END"
-        )
+        database.execute("CREATE TRIGGER broken BEFORE INSERT ON settings BEGIN SELECT RAISE(ABORT, 'bad block'); END")
     scene.reports()
     wait_until(lambda: "bad block" in scene.log(), PATIENCE_S, what="it has failed")
     scene.runs_a_new_job()

@@ -105,9 +105,7 @@ def _live(busy: Time, server: ServerProcess, life: Life, number: int) -> None:
     now_s = time.time()
     overbooked = overbooked_now(busy.home)
     assert not overbooked, busy.report(overbooked)
-    busy.moments.append(
-        f"{number} at {now_s:.3f}, {life}: pid {server.pid}, {time.monotonic() - begun:.2f} s old"
-    )
+    busy.moments.append(f"{number} at {now_s:.3f}, {life}: pid {server.pid}, {time.monotonic() - begun:.2f} s old")
 
 
 def _come_to_an_end(busy: Time, server: ServerProcess) -> None:
@@ -139,9 +137,7 @@ def test_every_job_took_the_course_that_it_should(busy_time: Time) -> None:
     """It ended as it should, never ran twice at once, shared no GPU, and its log is complete."""
     _, events = read_journal(busy_time.home)
     users = busy_time.users
-    found = courses(
-        busy_time.jobs, users.ids, users.cancelled, busy_time.told, events, busy_time.home, busy_time.seen
-    )
+    found = courses(busy_time.jobs, users.ids, users.cancelled, busy_time.told, events, busy_time.home, busy_time.seen)
     wrong = [f"{course}: {sentence}" for course in found for sentence in what_is_wrong_with(course)]
     assert not wrong, busy_time.report(wrong, events)
 

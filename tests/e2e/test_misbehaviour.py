@@ -144,16 +144,12 @@ def test_daemons_of_a_job_are_gone_with_it(client: Client, home: Path, how: str)
     if how == "cancelled":
         assert len(living(pids)) == 5
         client.cancel(job)
-    assert client.wait(job, timeout_s=PATIENCE_S).state == (
-        "CANCELLED" if how == "cancelled" else "SUCCEEDED"
-    )
+    assert client.wait(job, timeout_s=PATIENCE_S).state == ("CANCELLED" if how == "cancelled" else "SUCCEEDED")
     assert living(pids) == []
     assert all_gpus_work(client)
 
 
-def test_log_that_is_filled_as_fast_as_can_be_is_capped_and_keeps_its_tail(
-    client: Client, home: Path
-) -> None:
+def test_log_that_is_filled_as_fast_as_can_be_is_capped_and_keeps_its_tail(client: Client, home: Path) -> None:
     job = submit(client, python(FLOOD))
     client.wait(job, "running", PATIENCE_S)
     assert client.address is not None

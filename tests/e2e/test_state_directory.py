@@ -203,9 +203,7 @@ def test_it_works_as_another_user_from_an_empty_directory(servers: PlainServers)
         server = servers.start(empty / ".batuta", prefix=prefix, env=env, cwd=empty)
         server.wait_ready()
         with server.client() as client:
-            job = client.submit(
-                {"run": "id -u; echo $CUDA_VISIBLE_DEVICES", "resources": {"accelerators": 2}}
-            )
+            job = client.submit({"run": "id -u; echo $CUDA_VISIBLE_DEVICES", "resources": {"accelerators": 2}})
             wait_until(lambda: client.job(job).is_over, lambda: str(client.explain(job)))
             assert client.job(job).succeeded, client.job(job)
             assert list(client.logs(job)) == [str(NOBODY), "0,1"]

@@ -34,9 +34,7 @@ FOLDER = Path(__file__).with_name("journals")
 FORMS, CLUSTERS, HOMES = (sorted(FOLDER.glob(f"{kind}-*.gz")) for kind in ("forms", "cluster", "home"))
 APPEND = "append one to the journals: python -m tests.support.journal_fixture tests/golden/journals forms"
 MOST_BYTES = 1 << 20
-on_linux = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="local mode is complete on Linux only"
-)
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local mode is complete on Linux only")
 
 each_journal = pytest.mark.parametrize("fixture", [*FORMS, *CLUSTERS, *HOMES], ids=lambda path: path.stem)
 each_story = pytest.mark.parametrize("fixture", [*CLUSTERS, *HOMES], ids=lambda path: path.stem)
@@ -115,9 +113,7 @@ def test_events_that_are_read_and_written_again_are_stored_as_they_were(fixture,
     lost = [f"event {seq}{what}" for seq in before for what in missing(before[seq], after[seq])]
     assert not lost, "\n".join(lost[:20])
     for table in ("plan_jobs", "tasks"):
-        assert rows(again, f"SELECT * FROM {table} ORDER BY 1, 2") == rows(
-            path, f"SELECT * FROM {table} ORDER BY 1, 2"
-        )
+        assert rows(again, f"SELECT * FROM {table} ORDER BY 1, 2") == rows(path, f"SELECT * FROM {table} ORDER BY 1, 2")
 
 
 def _stored(path: Path) -> dict[int, Any]:
@@ -261,9 +257,7 @@ class Continued(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=HOMES, ids=lambda path: path.stem)
-def continued(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Continued]:
+def continued(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Continued]:
     folder = tmp_path_factory.mktemp("continued")
     home = folder / "home"
     unpack(request.param, home)

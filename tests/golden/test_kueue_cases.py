@@ -41,6 +41,4 @@ def test_every_recorded_case_is_decided_as_kueue_did_or_is_a_documented_differen
 def test_a_decision_does_not_depend_on_when_it_is_made(cases: tuple[QuotaCase, ...]) -> None:
     """Each case played twice, to the letter of every message."""
     for case in cases:
-        assert [step.standing for step in run_case(case)] == [step.standing for step in run_case(case)], (
-            case.name
-        )
+        assert [step.standing for step in run_case(case)] == [step.standing for step in run_case(case)], case.name

@@ -35,9 +35,7 @@ from tests.support.quotas import GPU, gpus, quota_of
 
 CPU = "cpu"
 TRY_ALL = Fungibility(Search.TRY_NEXT_FLAVOR, Search.TRY_NEXT_FLAVOR)
-BORROW_LAST = Fungibility(
-    Search.TRY_NEXT_FLAVOR, Search.TRY_NEXT_FLAVOR, Preference.PREEMPTION_OVER_BORROWING
-)
+BORROW_LAST = Fungibility(Search.TRY_NEXT_FLAVOR, Search.TRY_NEXT_FLAVOR, Preference.PREEMPTION_OVER_BORROWING)
 LOWER = Preemption(Within.LOWER_PRIORITY)
 TAKES_BACK = Preemption(Within.LOWER_PRIORITY, Reclaim.ANY)
 
@@ -122,9 +120,7 @@ def test_the_worst_resource_says_what_a_flavor_is_worth_by_what_the_queue_prefer
     assert submit(trial, "w", "a", both).admitted["w"] == {GPU: "y", CPU: "y"}
 
 
-def test_preemption_over_borrowing_pushes_aside_in_the_first_flavor_rather_than_borrow_in_the_second() -> (
-    None
-):
+def test_preemption_over_borrowing_pushes_aside_in_the_first_flavor_rather_than_borrow_in_the_second() -> None:
     def trial(rules: Fungibility) -> QuotaSimulator:
         queues = (
             ClusterQueue("a", "all", by_flavor(x=2, y=0), preemption=LOWER, fungibility=rules),

@@ -16,10 +16,7 @@ WORKLOADS = ("1", "2", "3", "4")
 
 def published(folder: Path) -> dict[tuple[str, str, str], float]:
     with (folder / "published.csv").open(newline="") as file:
-        return {
-            (row["policy"], row["load"], row["workload"]): float(row["avg_jct_s"])
-            for row in csv.DictReader(file)
-        }
+        return {(row["policy"], row["load"], row["workload"]): float(row["avg_jct_s"]) for row in csv.DictReader(file)}
 
 
 @pytest.mark.data

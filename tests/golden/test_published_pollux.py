@@ -26,9 +26,7 @@ def mean_jct_s(run: RunResult) -> float:
 @pytest.mark.data
 def test_pollux_is_within_five_per_cent_of_its_published_average(shared_data: Path) -> None:
     folder = shared_data / "pollux"
-    assert mean_jct_s(replay(folder, "pollux")) == pytest.approx(
-        published(folder)["pollux", LOAD, WORKLOAD], rel=0.05
-    )
+    assert mean_jct_s(replay(folder, "pollux")) == pytest.approx(published(folder)["pollux", LOAD, WORKLOAD], rel=0.05)
 
 
 @pytest.mark.data

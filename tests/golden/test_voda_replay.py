@@ -135,9 +135,7 @@ def test_the_same_jobs_take_the_time_that_was_logged(policy: str, restart_s: flo
         ("elastic-tiresias", 0.80, 1.00),  # outside of 15 %, see above
     ],
 )
-def test_a_run_is_foretold_from_the_other_three(
-    policy: str, least: float, most: float, runs: dict[str, VodaRun]
-):
+def test_a_run_is_foretold_from_the_other_three(policy: str, least: float, most: float, runs: dict[str, VodaRun]):
     run = runs[policy]
     known = estimate([other for name, other in runs.items() if name != policy])
     jobs = [

@@ -128,9 +128,7 @@ def test_where_each_thread_arrives_is_worked_out_in_advance():
 
 def test_nvml_tells_the_figures_that_the_files_of_virtual_gpus_tell(node: VirtualNode):
     uuids = [gpu.uuid for gpu in node.read()]
-    inject(
-        node.path, 0, FaultSpec(uncorrected=3, corrected=2, link_down=2, temperature_c=97, remap_failed=True)
-    )
+    inject(node.path, 0, FaultSpec(uncorrected=3, corrected=2, link_down=2, temperature_c=97, remap_failed=True))
     inject(node.path, 1, FaultSpec(xid=79))
     told = node.run([sys.executable, "-c", FIGURES, *uuids])
     assert told.returncode == 0, told.stderr

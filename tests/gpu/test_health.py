@@ -77,9 +77,7 @@ def test_a_gpu_off_the_bus_answers_nothing_until_it_is_healed(node: VirtualNode)
     inject(node.path, 0, FaultSpec(xid=79))
     assert ask(program) == UNKNOWN
     lost = "print(said(n.nvmlDeviceGetMemoryInfo, gpu))"
-    handle = LOOK.replace(
-        "gpu = n.nvmlDeviceGetHandleByIndex(0)", "print(said(n.nvmlDeviceGetHandleByIndex, 0))"
-    )
+    handle = LOOK.replace("gpu = n.nvmlDeviceGetHandleByIndex(0)", "print(said(n.nvmlDeviceGetHandleByIndex, 0))")
     assert node.run_python(handle) == f"{LOST}\n"
     assert node.read()[0].lost
     inject(node.path, 0, FaultSpec(heal=True))
@@ -119,8 +117,7 @@ def test_counters_and_temperatures_are_those_that_were_injected(tmp_path: Path):
     # and after healing what outlives a reset is still there
     inject(node.path, 0, FaultSpec(heal=True))
     healed = node.run_python(
-        LOOK + "print(errors(),\n"
-        "    said(n.nvmlDeviceGetRemappedRows, gpu), said(n.nvmlDeviceGetTemperature, gpu, 0))"
+        LOOK + "print(errors(),\n    said(n.nvmlDeviceGetRemappedRows, gpu), said(n.nvmlDeviceGetTemperature, gpu, 0))"
     )
     assert healed == "[0, 8, 0, 2] (0, 3, 0, 0) 32\n"
 

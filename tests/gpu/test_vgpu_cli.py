@@ -53,9 +53,7 @@ def test_harm_and_healing_are_seen(file: Path):
 
 def test_a_program_runs_on_the_virtual_gpus_and_its_exit_code_is_kept(file: Path):
     compiler()
-    program = (
-        "import pynvml, sys; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount(), sys.argv[1:]); sys.exit(7)"
-    )
+    program = "import pynvml, sys; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount(), sys.argv[1:]); sys.exit(7)"
     done = batuta("run", file, "--", sys.executable, "-c", program, "--gpus", "--", "-x")
     assert (done.returncode, done.stdout) == (7, "4 ['--gpus', '--', '-x']\n"), done.stderr
 

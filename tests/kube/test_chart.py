@@ -64,9 +64,7 @@ def conform(
 ) -> Conform:
     """kubeconform with the schemas of this very API server."""
     kubeconform, folder = find_program("kubeconform"), tmp_path_factory.mktemp("schemas")
-    wait_until(
-        lambda: "ServiceMonitor" in cluster_with_crds.api.text("/openapi/v2"), "the types to be published"
-    )
+    wait_until(lambda: "ServiceMonitor" in cluster_with_crds.api.text("/openapi/v2"), "the types to be published")
     write_schemas(cluster_with_crds.api.get("/openapi/v2"), folder)
 
     def check(manifests: str) -> subprocess.CompletedProcess[str]:
@@ -191,9 +189,7 @@ def test_the_language_of_templates_is_read_as_go_reads_it(helm: Helm, tmp_path: 
     chart = tmp_path / "language"
     (chart / "templates").mkdir(parents=True)
     (chart / "Chart.yaml").write_text("apiVersion: v2\nname: language\nversion: 1.0.0\n")
-    defined = [
-        f'{{{{ define "{number}" }}}}{text}{{{{ end }}}}' for number, text in enumerate(SNIPPETS.values())
-    ]
+    defined = [f'{{{{ define "{number}" }}}}{text}{{{{ end }}}}' for number, text in enumerate(SNIPPETS.values())]
     shown = [f'n{number}: {{{{ include "{number}" .Values | toJson }}}}' for number in range(len(SNIPPETS))]
     (chart / "templates" / "all.yaml").write_text("\n".join([*defined, *shown]))
     # when Helm renders it
@@ -274,9 +270,7 @@ def test_a_key_that_the_api_does_not_know_would_not_pass(
 
 
 @pytest.mark.parametrize("variant", ["defaults", "one replica on a volume", "PostgreSQL"])
-def test_its_pods_may_run_where_pod_security_is_restricted(
-    helm: Helm, cluster: ControlPlane, home: str, variant: str
-):
+def test_its_pods_may_run_where_pod_security_is_restricted(helm: Helm, cluster: ControlPlane, home: str, variant: str):
     values = VARIANTS[variant] | {"serviceAccount": {"create": False, "name": "default"}}
     objects = helm.objects(values, "batuta", home)
     template = next(one for one in objects if one["kind"] == "Deployment")["spec"]["template"]

@@ -39,9 +39,7 @@ def wait_for_phase(cluster: ControlPlane, namespace: str, name: str, wanted: str
 
 class TestFakeNodes:
     def test_nodes_are_ready_and_have_gpus_racks_and_zones(self, cluster, add_nodes):
-        names = add_nodes(
-            9, NodeShape(gpus=4, product="NVIDIA-H100-80GB-HBM3", nodes_per_rack=4, racks_per_zone=2)
-        )
+        names = add_nodes(9, NodeShape(gpus=4, product="NVIDIA-H100-80GB-HBM3", nodes_per_rack=4, racks_per_zone=2))
 
         first, last = (cluster.api.get(f"/api/v1/nodes/{name}") for name in (names[0], names[-1]))
 
@@ -58,9 +56,7 @@ class TestFakeNodes:
         [name] = add_nodes(1)
         lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
 
-        cluster.api.patch(
-            f"/api/v1/nodes/{name}/status", {"status": {"conditions": [lost]}}, kind="strategic"
-        )
+        cluster.api.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [lost]}}, kind="strategic")
         bare = cluster.api.create("/api/v1/nodes", {"metadata": bare_metadata(f"{name}-bare")})
 
         # KWOK has seen the later node, so it had its chance with the earlier one.
@@ -82,9 +78,7 @@ class TestPodsOnFakeNodes:
         assert {each["type"]: each["status"] for each in status["conditions"]}["Ready"] == "True"
         assert status["podIP"]
         cluster.api.delete(f"/api/v1/namespaces/{namespace}/pods/worker")
-        wait_until(
-            lambda: not cluster.api.items(f"/api/v1/namespaces/{namespace}/pods"), "the pod to be gone"
-        )
+        wait_until(lambda: not cluster.api.items(f"/api/v1/namespaces/{namespace}/pods"), "the pod to be gone")
 
     def test_annotations_say_how_a_pod_ends(self, cluster, namespace, add_nodes):
         [node] = add_nodes(1)
@@ -109,9 +103,7 @@ class TestPodsOnFakeNodes:
         }
         cluster.apply(job, "--namespace", namespace)
 
-        [child] = wait_until(
-            lambda: cluster.api.items(f"/api/v1/namespaces/{namespace}/pods"), "the Job's pod"
-        )
+        [child] = wait_until(lambda: cluster.api.items(f"/api/v1/namespaces/{namespace}/pods"), "the Job's pod")
         cluster.bind(namespace, child["metadata"]["name"], to=node)
 
         cluster.kubectl("wait", "--for=condition=Complete", "job/train", "-n", namespace, "--timeout=60s")
@@ -186,9 +178,7 @@ class TestUsers:
                 alice.items(f"/api/v1/namespaces/{namespace}/pods")
             assert refusal.value.status == 403
 
-            cluster.kubectl(
-                "create", "rolebinding", "ml", "--clusterrole=view", "--group=ml", "-n", namespace
-            )
+            cluster.kubectl("create", "rolebinding", "ml", "--clusterrole=view", "--group=ml", "-n", namespace)
 
             assert wait_until(lambda: may_list(alice, namespace), "the role binding to count")
             with pytest.raises(ApiError) as refusal:

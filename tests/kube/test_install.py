@@ -121,7 +121,5 @@ def test_a_cluster_that_is_not_there_is_one_clear_error(path_with_kubectl: dict[
 def test_what_is_printed_is_what_is_applied(cluster: ControlPlane, path_with_kubectl: dict[str, str]):
     home = "batuta-printed"  # another test's may still be on its way out
     printed = batuta(path_with_kubectl, "--release", "printed", "-n", home)
-    said = cluster.apply(
-        printed.stdout.replace(f"namespace: {home}", "namespace: default"), "--dry-run=server"
-    )
+    said = cluster.apply(printed.stdout.replace(f"namespace: {home}", "namespace: default"), "--dry-run=server")
     assert said.count("(server dry run)") == len(by_key(list(yaml.safe_load_all(printed.stdout))))

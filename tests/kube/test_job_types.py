@@ -141,9 +141,7 @@ def starts(observed: Observed) -> set[str]:
 
 
 @pytest.mark.parametrize("job_type", ["Job", "Pods", "TorchElastic", "ElasticHorovod"])
-def test_a_job_starts_gives_its_nodes_back_and_starts_again_at_another_size(
-    carry: Carry, job_type: str
-) -> None:
+def test_a_job_starts_gives_its_nodes_back_and_starts_again_at_another_size(carry: Carry, job_type: str) -> None:
     job = carry(job_type)
     job.reach(Run(2, start=0))
     wait_until(lambda: not job.step(Run(0, start=0)).pods, "all pods to be gone")
@@ -219,9 +217,7 @@ def test_the_end_of_an_mpi_launcher_is_the_end_of_the_job(mpi_operator: Any, car
     assert (found.outcome, found.exit_code) == (Outcome.FAILED, 7)
 
 
-def test_a_launcher_that_looks_up_its_hosts_sees_them_come_without_a_restart(
-    mpi_operator: Any, carry: Carry
-) -> None:
+def test_a_launcher_that_looks_up_its_hosts_sees_them_come_without_a_restart(mpi_operator: Any, carry: Carry) -> None:
     job = carry("MPIJob")
     job.job.spec.replica_spec.template["spec"]["containers"][0]["args"] = ["/etc/mpi/discover_hosts.sh"]
     first = job.reach(Run(2, first=2, ceiling=8))

@@ -87,9 +87,7 @@ def job(name: str, kind: str) -> dict[str, Any]:
     }
 
 
-def test_it_is_refused_nothing_while_it_schedules(
-    operator: Running, cluster: ControlPlane, namespace: str, add_nodes
-):
+def test_it_is_refused_nothing_while_it_schedules(operator: Running, cluster: ControlPlane, namespace: str, add_nodes):
     # given GPUs, an operator that leads, jobs of several kinds, and a pod of its own
     add_nodes(2, NodeShape(gpus=4))
     wait_until(lambda: "batuta_operator_leader 1" in operator.ask("/metrics")[1], "it to lead")

@@ -27,9 +27,7 @@ def hello(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
     wanted.source.mkdir()
     (wanted.source / "go.mod").write_text(GO_MOD)
     (wanted.source / "go.sum").write_text("")
-    (wanted.source / "main.go").write_text(
-        "package main\nvar version string\nfunc main() { print(version) }\n"
-    )
+    (wanted.source / "main.go").write_text("package main\nvar version string\nfunc main() { print(version) }\n")
     return wanted
 
 

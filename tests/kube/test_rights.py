@@ -122,9 +122,7 @@ def _installed(cluster: ControlPlane, values: dict[str, Any]) -> Iterator[Judge]
     cluster.apply(objects)
     judge = Judge(cluster.api, account())
     # The authorizer watches roles, and hears of them a moment later.
-    wait_until(
-        lambda: judge.may("get", "nodes") and judge.may("create", "events", HOME), "the rights to hold"
-    )
+    wait_until(lambda: judge.may("get", "nodes") and judge.may("create", "events", HOME), "the rights to hold")
     yield judge
     for one in objects:
         place = ("--namespace", one["metadata"]["namespace"]) if "namespace" in one["metadata"] else ()
@@ -210,9 +208,7 @@ def test_under_these_rights_it_can_do_its_work(everywhere: Judge, homes: Control
 
         hosts = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "hosts"}, "data": {"a": "b"}}
         for _ in range(2):
-            api.request(
-                "PATCH", f"{maps}/hosts?fieldManager=batuta-operator", hosts, "application/apply-patch+yaml"
-            )
+            api.request("PATCH", f"{maps}/hosts?fieldManager=batuta-operator", hosts, "application/apply-patch+yaml")
         with pytest.raises(ApiError, match="cannot get resource"):
             api.get(f"{maps}/hosts")
         with pytest.raises(ApiError, match="cannot list resource"):

@@ -124,9 +124,7 @@ def test_a_broken_rule_is_refused_with_its_message(jobs: Jobs, changes: dict[str
         ({"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds"),
     ],
 )
-def test_a_value_out_of_bounds_is_refused_by_its_field(
-    jobs: Jobs, changes: dict[str, Any], field: str
-) -> None:
+def test_a_value_out_of_bounds_is_refused_by_its_field(jobs: Jobs, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ApiError) as refused:
         jobs.create(**changes)
     assert field in refusal(refused.value)
@@ -158,9 +156,7 @@ def test_type_and_operator_never_change(jobs: Jobs) -> None:
         {"sharing": {"gpuCompute": 50}, "replicaSpec": {"maxReplicas": 1}},
     ],
 )
-def test_what_a_running_job_was_placed_by_changes_only_while_it_does_not_run(
-    jobs: Jobs, spec: dict[str, Any]
-) -> None:
+def test_what_a_running_job_was_placed_by_changes_only_while_it_does_not_run(jobs: Jobs, spec: dict[str, Any]) -> None:
     jobs.create(name="moved")
     jobs.set_status("moved", {"replicas": 2})
     with pytest.raises(ApiError) as refused:
@@ -173,9 +169,7 @@ def test_what_a_running_job_was_placed_by_changes_only_while_it_does_not_run(
 def test_the_size_range_of_a_running_job_may_change(jobs: Jobs) -> None:
     jobs.create(name="grows")
     jobs.set_status("grows", {"replicas": 2})
-    assert (
-        jobs.change("grows", {"replicaSpec": {"maxReplicas": 16}})["spec"]["replicaSpec"]["maxReplicas"] == 16
-    )
+    assert jobs.change("grows", {"replicaSpec": {"maxReplicas": 16}})["spec"]["replicaSpec"]["maxReplicas"] == 16
 
 
 def test_a_status_can_say_all_that_the_model_has(jobs: Jobs) -> None:

@@ -126,10 +126,7 @@ def test_promtool_finds_nothing_wrong(rules: Path):
 def test_every_alert_fires_when_it_has_to_and_not_at_once(rules: Path):
     # given a cluster in which something is wrong for more than an hour
     # then nobody is woken in the first minute, but later, with what to do about it
-    cases = [
-        _case(one["alert"], _ours(_BAD[one["alert"]]), after_1m=[], after_65m=_expected(one))
-        for one in ALERTS
-    ]
+    cases = [_case(one["alert"], _ours(_BAD[one["alert"]]), after_1m=[], after_65m=_expected(one)) for one in ALERTS]
     _run(rules, cases)
 
 

@@ -91,9 +91,7 @@ def test_a_job_that_saves_at_times_loses_what_came_after(command: Command, cause
     assert seen.lost() == {cause: 80.0}
 
 
-@pytest.mark.parametrize(
-    ("saved_s", "lost"), [(None, {"resized": 200.0}), (60.0, {"resized": 80.0}), (100.5, {})]
-)
+@pytest.mark.parametrize(("saved_s", "lost"), [(None, {"resized": 200.0}), (60.0, {"resized": 80.0}), (100.5, {})])
 def test_a_job_that_has_to_be_seen_to_save_loses_what_came_after_its_last_checkpoint(saved_s, lost):
     # given two GPUs, a run of 100 s, and a checkpoint before the plan, after it, or none
     seen = Watched(make_job("a", 2, min=1, max=4, restartable=False))
@@ -156,9 +154,7 @@ def test_steps_of_cycles_have_times():
     watch.deciding()
     plan = decide(world, 1000.0, rules_that_give(a=1), watch.step_done)
     watch.decided(world, plan)
-    assert {step: sum(counts) for step, counts in watch.step_buckets.items()} == dict.fromkeys(
-        (*STEPS, CARRY_OUT), 1
-    )
+    assert {step: sum(counts) for step, counts in watch.step_buckets.items()} == dict.fromkeys((*STEPS, CARRY_OUT), 1)
     assert sum(watch.step_total_s.values()) <= watch.total_s
 
 
@@ -189,9 +185,7 @@ def test_reasons_are_counted_as_if_one_by_one(data: st.DataObject):
 
 def test_how_well_jobs_lie():
     # given a job across nodes that one node could hold, and free GPUs in pieces and on a whole node
-    world = make_world(
-        make_nodes(4, 4, 4), {"a": "n0:0 n1:0", "b": "n0:123"}, [make_job("a", 2), make_job("b", 3)]
-    )
+    world = make_world(make_nodes(4, 4, 4), {"a": "n0:0 n1:0", "b": "n0:123"}, [make_job("a", 2), make_job("b", 3)])
     found = {
         (sample.name, *sample.labels.values()): sample.value
         for family in node_metrics(snapshot_of(world), NoNodeFacts())

@@ -26,9 +26,7 @@ NO_DATA = {
 }
 """Queries that are right and find nothing here, and why."""
 ABSENT = {"batuta_operator_leader": "only an operator on Kubernetes has replicas, of which one leads"}
-PAGES: dict[str, Json] = {
-    path.name: json.loads(path.read_text()) for path in sorted((CHART / "dashboards").iterdir())
-}
+PAGES: dict[str, Json] = {path.name: json.loads(path.read_text()) for path in sorted((CHART / "dashboards").iterdir())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,7 @@ def queries_of(page: Json) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_query_of_a_dashboard_finds_something(scraped: Scraped, page: str):
-    empty = [
-        query for query in queries_of(PAGES[page]) if query not in NO_DATA and not _finds(scraped, query)
-    ]
+    empty = [query for query in queries_of(PAGES[page]) if query not in NO_DATA and not _finds(scraped, query)]
     assert not empty
 
 

@@ -88,9 +88,7 @@ def _any_labels(dice: random.Random) -> dict[str, str]:
 def _any_node_term(dice: random.Random) -> dict[str, Any]:
     if _seldom(dice):
         operator = dice.choice(["In", "NotIn"])
-        return {
-            "matchFields": [{"key": "metadata.name", "operator": operator, "values": [dice.choice(NODES)]}]
-        }
+        return {"matchFields": [{"key": "metadata.name", "operator": operator, "values": [dice.choice(NODES)]}]}
     expressions = [
         {"key": ZONE, "operator": dice.choice(["In", "NotIn"]), "values": ["z1", "z3"]},
         {"key": "disk", "operator": dice.choice(["In", "NotIn"]), "values": ["ssd"]},
@@ -215,9 +213,7 @@ class BinderMachine(RuleBasedStateMachine):
         within=st.sampled_from([None, None, Within("zone"), Within("node", "Required")]),
         lost=st.booleans(),
     )
-    def a_cycle(
-        self, seed: int, size: int, alike: bool, priority: int, within: Within | None, lost: bool
-    ) -> None:
+    def a_cycle(self, seed: int, size: int, alike: bool, priority: int, within: Within | None, lost: bool) -> None:
         self.made += 1
         dice = random.Random(seed)
         members = [any_pod(random.Random(seed) if alike else dice) for _ in range(size)]

@@ -26,9 +26,7 @@ def hints(zones: Zones, resource: str, wanted: int) -> list[tuple[Mask, bool]]:
     masks = [mask for size in range(1, len(zones) + 1) for mask in combinations(range(len(zones)), size)]
     possible = [len(mask) for mask in masks if CAPACITY * len(mask) >= wanted]
     fewest = min(possible, default=len(zones))
-    return [
-        (mask, len(mask) == fewest) for mask in masks if sum(zones[zone][resource] for zone in mask) >= wanted
-    ]
+    return [(mask, len(mask) == fewest) for mask in masks if sum(zones[zone][resource] for zone in mask) >= wanted]
 
 
 def merged(zones: Zones, wanted: dict[str, int], policy: str) -> Mask | None:
@@ -73,10 +71,7 @@ def kubelet_admits(zones: Zones, containers: list[dict[str, int]], policy: str, 
 def test_the_binder_and_the_kubelet_agree(seed: int, policy: str, scope: str) -> None:
     dice = random.Random(seed)
     reports: list[Zones] = [
-        [
-            {"cpu": dice.randint(0, CAPACITY), GPU: dice.randint(0, CAPACITY)}
-            for _ in range(dice.randint(1, 3))
-        ]
+        [{"cpu": dice.randint(0, CAPACITY), GPU: dice.randint(0, CAPACITY)} for _ in range(dice.randint(1, 3))]
         for _ in range(6)
     ]
     cluster = Cluster()
@@ -89,9 +84,7 @@ def test_the_binder_and_the_kubelet_agree(seed: int, policy: str, scope: str) ->
         {name: value for name, value in (("cpu", dice.randint(1, 5)), (GPU, dice.randint(0, 5))) if value}
         for _ in range(dice.randint(1, 3))
     ]
-    resources: list[dict[str, Any]] = [
-        {"memory": "1", **{k: str(v) for k, v in one.items()}} for one in containers
-    ]
+    resources: list[dict[str, Any]] = [{"memory": "1", **{k: str(v) for k, v in one.items()}} for one in containers]
     one = pod("p", spec=spec(*resources))
     need = Need(cluster.class_of(one))
 

@@ -21,9 +21,7 @@ from tests.unit.backends.kube.binder.things import cluster, pod, single
 def test_no_card_is_given_away_twice(seed: int, order: str) -> None:
     dice = random.Random(seed)
     reports = [utilisation(0.0, *(dice.random() for _ in range(3))) for _ in range(4)]
-    where = cluster(
-        *(shared_node(f"n{i}", dice.randint(1, 3), annotations=report) for i, report in enumerate(reports))
-    )
+    where = cluster(*(shared_node(f"n{i}", dice.randint(1, 3), annotations=report) for i, report in enumerate(reports)))
     weights = {"resources": 1.0, "gpus": 0.0, "gpu_share": 1.0, "utilisation": 1.0}
     binder = Binder(where, profile_of(weights, {"gpu_share": {"order": order}}))
     groups = [

@@ -70,9 +70,7 @@ def looked(world: World, policy: str, jobs: list[SimJob], draws: Sampler, **more
         external=lambda run: to_come,
         **more,  # type: ignore[arg-type]
     )
-    return summarise(
-        inputs, projections_of(inputs, ProfileSource(lambda: profile_for(policy), cadence_of(policy)))
-    )
+    return summarise(inputs, projections_of(inputs, ProfileSource(lambda: profile_for(policy), cadence_of(policy))))
 
 
 @pytest.mark.slow

@@ -69,14 +69,10 @@ def test_no_amount_is_negative_and_queues_add_up(seed, policy) -> None:
 
     waste = account_of(events, 0.0, events[-1].time_s)
 
-    parts = [day.unallocated for day in waste.days] + [
-        own for day in waste.days for own in day.queues.values()
-    ]
+    parts = [day.unallocated for day in waste.days] + [own for day in waste.days for own in day.queues.values()]
     for part in parts:
         assert all(getattr(part, name) >= -1e-6 for name in part.__slots__)
-    assert sum(own.held_gpu_s for own in waste.queues().values()) == pytest.approx(
-        waste.job_usage().held_gpu_s
-    )
+    assert sum(own.held_gpu_s for own in waste.queues().values()) == pytest.approx(waste.job_usage().held_gpu_s)
 
 
 @settings(max_examples=examples(20))

@@ -77,9 +77,7 @@ class HealthMachine(RuleBasedStateMachine):
     @rule(target_gpu=gpus, code=codes, job=jobs)
     def something_is_found(self, target_gpu: Target, code: int, job: str) -> None:
         self.now_s += 61.0
-        finding = Finding(
-            self.now_s, target_gpu.node, Source.XID, code, "text", gpu=target_gpu.gpu, jobs=(job,)
-        )
+        finding = Finding(self.now_s, target_gpu.node, Source.XID, code, "text", gpu=target_gpu.gpu, jobs=(job,))
         orders = self.happens("found", finding)
         taken = [order.target for order in orders if isinstance(order, TakeOut)]
         if code in APPLICATION:
@@ -128,9 +126,7 @@ class HealthMachine(RuleBasedStateMachine):
             self.passed_s[target] = self.now_s
 
     @rule(target_gpu=gpus, whole=st.booleans(), passed=st.booleans())
-    def somebody_tells_of_a_burn_in_that_nobody_ordered(
-        self, target_gpu: Target, whole: bool, passed: bool
-    ) -> None:
+    def somebody_tells_of_a_burn_in_that_nobody_ordered(self, target_gpu: Target, whole: bool, passed: bool) -> None:
         target = Target(target_gpu.node) if whole else target_gpu
         if target not in self.cluster.burning:
             assert not self.happens("burnt_in", target, passed, "", self.now_s)
@@ -194,9 +190,7 @@ class HealthMachine(RuleBasedStateMachine):
                 self.cluster.burning.remove(target)
                 self.happens("burnt_in", target, True, "", self.now_s)
             self.now_s += LIMITS.longest_probation_s
-            self.happens(
-                "passes", self.now_s, [Target(n, k) for n, (c, _) in NODES.items() for k in range(c)]
-            )
+            self.happens("passes", self.now_s, [Target(n, k) for n, (c, _) in NODES.items() for k in range(c)])
             self.orders_and_book_agree()
             self.the_guard_rail_holds()
         states = {record.state for record in self.book.records.values()}

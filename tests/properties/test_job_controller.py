@@ -185,9 +185,7 @@ class Job:
         if reason is not StopReason.LEAVE or self.desired.is_ending or real.phase is not RunPhase.RUNNING:
             return
         assert self.asked_s is not None, "stopped without being asked to save"
-        assert real.saved or self.now_s >= self.asked_s + GRACE.checkpoint_s, (
-            "stopped before its time to save"
-        )
+        assert real.saved or self.now_s >= self.asked_s + GRACE.checkpoint_s, "stopped before its time to save"
 
     def conclude(self, state: JobState) -> None:
         self.conclusions += 1

@@ -107,9 +107,7 @@ def finish_one_at_a_time(world: World, rules: SchedulerProfile, step_s: float = 
 @pytest.mark.parametrize("policy", policy_names())
 @settings(max_examples=examples(40))
 @given(nodes=some_nodes, queues=some_queues, jobs=some_jobs)
-def test_every_job_that_can_run_ends(
-    policy: str, nodes: list[int], queues: list[int], jobs: list[int]
-) -> None:
+def test_every_job_that_can_run_ends(policy: str, nodes: list[int], queues: list[int], jobs: list[int]) -> None:
     finish_one_at_a_time(build(nodes, queues, jobs), profile_for(policy))
 
 

@@ -55,8 +55,7 @@ def as_values(admitted: Admitted) -> tuple[Any, ...]:
         return None if column is None else np.asarray(column).tolist()
 
     budgets = [
-        (listed(rows), gpus, [(listed(each), most) for each, most in beside])
-        for rows, gpus, beside in admitted.budgets
+        (listed(rows), gpus, [(listed(each), most) for each, most in beside]) for rows, gpus, beside in admitted.budgets
     ]
     return (
         listed(admitted.cap),

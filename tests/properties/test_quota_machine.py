@@ -143,8 +143,7 @@ def _without_limits(queue: ClusterQueue) -> ClusterQueue:
         replace(
             group,
             flavors=tuple(
-                replace(one, limits=tuple(Limits(limit.nominal) for limit in one.limits))
-                for one in group.flavors
+                replace(one, limits=tuple(Limits(limit.nominal) for limit in one.limits)) for one in group.flavors
             ),
         )
         for group in queue.groups

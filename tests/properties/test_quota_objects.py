@@ -105,9 +105,7 @@ terms = st.builds(
 selectors = st.builds(Selector, labels, st.lists(terms, max_size=2).map(tuple))
 tolerations = st.builds(
     Toleration, names, st.just("Equal"), st.sampled_from(("", "x")), st.sampled_from(("", *EFFECTS))
-) | st.builds(
-    Toleration, names | st.just(""), st.just("Exists"), st.just(""), st.sampled_from(("", *EFFECTS))
-)
+) | st.builds(Toleration, names | st.just(""), st.just("Exists"), st.just(""), st.sampled_from(("", *EFFECTS)))
 taints = st.lists(
     st.builds(Taint, names, st.sampled_from(("", "true")), st.sampled_from(EFFECTS)),
     max_size=3,
@@ -137,10 +135,7 @@ def quotas(draw: st.DrawFn) -> Quota:
             LocalQueue(name, draw(names), draw(st.just("") | names), draw(st.sampled_from(StopPolicy)))
             for name in some()
         ),
-        tuple(
-            PriorityClass(name, draw(priorities), draw(st.sampled_from(("", "for: «all»", "#"))))
-            for name in some()
-        ),
+        tuple(PriorityClass(name, draw(priorities), draw(st.sampled_from(("", "for: «all»", "#")))) for name in some()),
         draw(st.booleans()),
     )
 

@@ -166,9 +166,7 @@ def test_a_lender_that_may_reclaim_from_any_has_its_own_quota_at_once(data: st.D
         tree = QuotaTree(story.quota)
         usage = story.usage(now, tree)
         for queue in story.quota.cluster_queues:
-            line = sorted(
-                (name for name in now.pending if story.works[name][0] == queue.name), key=story.order
-            )
+            line = sorted((name for name in now.pending if story.works[name][0] == queue.name), key=story.order)
             for name in line[:1] if queue.strategy is Strategy.STRICT_FIFO else line:
                 wanted = _added(tree, usage.get(queue.name, {}), story.works[name][1], queue)
                 limits = tree.queues[queue.name].limits
@@ -176,9 +174,7 @@ def test_a_lender_that_may_reclaim_from_any_has_its_own_quota_at_once(data: st.D
                 assert not within, f"{name} waits for what belongs to {queue.name}"
 
 
-def _added(
-    tree: QuotaTree, usage: Mapping[int, int], pods: tuple[PodSet, ...], queue: ClusterQueue
-) -> dict[int, int]:
+def _added(tree: QuotaTree, usage: Mapping[int, int], pods: tuple[PodSet, ...], queue: ClusterQueue) -> dict[int, int]:
     flavor = queue.groups[0].flavors[0].flavor
     found = {}
     for resource, amount in pods[0].requests:

@@ -21,9 +21,7 @@ Amounts = dict[int, int]
 @st.composite
 def uses(draw: Any, tree: QuotaTree) -> dict[str, Amounts]:
     """What each queue uses, whether it may or not."""
-    amounts = st.dictionaries(
-        st.sampled_from(range(len(tree.frs))), st.integers(0, 6).map(lambda n: n * MILLI)
-    )
+    amounts = st.dictionaries(st.sampled_from(range(len(tree.frs))), st.integers(0, 6).map(lambda n: n * MILLI))
     return {name: draw(amounts) for name in tree.queues} if tree.frs else {}
 
 

@@ -180,16 +180,12 @@ class Cluster:
     def job_reports(self, which: int, left_s: float, curve: int) -> None:
         """Every fifth report brings no new curve."""
         for job in self.anyone(which):
-            self.happens(
-                ev.JobProgressed(self.now_s, job, left_s, make_curve(curve, 6) if curve < 4 else None)
-            )
+            self.happens(ev.JobProgressed(self.now_s, job, left_s, make_curve(curve, 6) if curve < 4 else None))
 
     def job_is_refused(self, which: int, node: int, wait_s: float) -> None:
         for job in self.anyone(which):
             avoid = tuple(node.name for node in nth(self.world.nodes.nodes, node))
-            self.happens(
-                ev.JobInterrupted(self.now_s, job, not_before_s=self.now_s + wait_s, avoid=(*avoid, "ghost"))
-            )
+            self.happens(ev.JobInterrupted(self.now_s, job, not_before_s=self.now_s + wait_s, avoid=(*avoid, "ghost")))
 
     def job_is_found(self, which: int, where: int, wait_s: float) -> None:
         """With a part of what it has, with more, or anywhere: beside others, on what is lost or unknown."""
@@ -439,9 +435,7 @@ class Story(RuleBasedStateMachine):
     def job_is_forgotten(self, which: int) -> None:
         self.cluster.job_is_forgotten(which)
 
-    @rule(
-        which=which, used=st.sampled_from((None, 0.01, 0.5)), gpus=st.integers(0, 511), at_once=st.booleans()
-    )
+    @rule(which=which, used=st.sampled_from((None, 0.01, 0.5)), gpus=st.integers(0, 511), at_once=st.booleans())
     def gpus_are_used(self, which: int, used: float | None, gpus: int, at_once: bool) -> None:
         self.cluster.gpus_are_used(which, used, gpus)
         if at_once:
@@ -505,9 +499,7 @@ WALKS: tuple[tuple[int, Callable[[Cluster, Random], None]], ...] = (
     ),
     (
         2,
-        lambda cluster, chance: cluster.user_wishes(
-            chance.randrange(1000), chance.choice(list(DesiredState))
-        ),
+        lambda cluster, chance: cluster.user_wishes(chance.randrange(1000), chance.choice(list(DesiredState))),
     ),
     (1, lambda cluster, chance: cluster.job_fails(chance.randrange(1000), chance.choice((1.0, 50.0)))),
     (2, lambda cluster, chance: cluster.queue_changes(chance.randrange(QUEUE_COUNT))),

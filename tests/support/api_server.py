@@ -85,9 +85,7 @@ class Player:
         step = self._step[job] = min(total, self._step.get(job, 0.0) + rate * elapsed_s)
         loss = 2.5 * math.exp(-3 * step / total) + self._chance.uniform(0, 0.1)
         live, left = self._live, total - step
-        progress = Progress(
-            step / total, int(step), total, step / 100, round(loss, 4), 1 / rate, 32 * rate, 100 / rate
-        )
+        progress = Progress(step / total, int(step), total, step / 100, round(loss, 4), 1 / rate, 32 * rate, 100 / rate)
         live.backend.progress(job, left / (5.0 * self._speed), progress)
         report = {"time": now_s, "step": int(step), "total_steps": total, "samples": 32 * step, "loss": loss}
         live.files.write_progress(job, json.dumps(report | {"lr": 0.1 * left / total}) + "\n")

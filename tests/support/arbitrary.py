@@ -76,11 +76,7 @@ WISHES: tuple[dict[str, Any], ...] = (
     {"share": Share(memory_mib=0, compute_percent=60)},
     {"share": Share(memory_mib=1500), "cpus_milli_per_gpu": 1000},
     {"node_terms": ((Requirement("zone", Operator.ABSENT),), (Requirement("gb", Operator.ABOVE, ("40",)),))},
-    {
-        "node_terms": (
-            (Requirement("gb", Operator.BELOW, ("80",)), Requirement("zone", Operator.NOT_IN, ("x",))),
-        )
-    },
+    {"node_terms": ((Requirement("gb", Operator.BELOW, ("80",)), Requirement("zone", Operator.NOT_IN, ("x",))),)},
     {"node_terms": ((Requirement("zone", Operator.IN, ("x", "y")),),), "tolerations": ("spot", "team")},
     {"node_terms": ((Requirement("gb", Operator.EXISTS),),), "tolerations": ("*",)},
 )

@@ -127,9 +127,7 @@ def _quick(name: str, chance: random.Random) -> BusyJob:
 
 
 def _with_setup(name: str, chance: random.Random) -> BusyJob:
-    return BusyJob(
-        name, "setup", _LINES.format(lines=8, pause=0.02), 8, nodes=chance.choice((1, 2)), setup=_SETUP
-    )
+    return BusyJob(name, "setup", _LINES.format(lines=8, pause=0.02), 8, nodes=chance.choice((1, 2)), setup=_SETUP)
 
 
 def _bad_setup(name: str, chance: random.Random) -> BusyJob:

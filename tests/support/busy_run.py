@@ -51,9 +51,7 @@ def draw_lives(seed: int, count: int) -> list[Life]:
     chance = random.Random(seed)
     lives, jobs, due = [], list[BusyJob](), dict[int, list[Change]]()
     for number in range(count):
-        submits = tuple(
-            draw_job(f"j{len(jobs) + k}", chance) for k in range(chance.choice((0, 1, 1, 2, 2, 3)))
-        )
+        submits = tuple(draw_job(f"j{len(jobs) + k}", chance) for k in range(chance.choice((0, 1, 1, 2, 2, 3))))
         jobs += submits
         changes = due.pop(number, [])
         for job in submits:
@@ -68,9 +66,7 @@ def draw_lives(seed: int, count: int) -> list[Life]:
     return lives
 
 
-def _draw_change(
-    chance: random.Random, number: int, jobs: list[BusyJob], due: dict[int, list[Change]]
-) -> list[Change]:
+def _draw_change(chance: random.Random, number: int, jobs: list[BusyJob], due: dict[int, list[Change]]) -> list[Change]:
     """One change, and what is to follow on it some lives later."""
     job, later = chance.choice(jobs), number + chance.randrange(1, 6)
     what = chance.random()

@@ -267,9 +267,7 @@ def operator_config_of(values: Mapping[str, Any], namespace: str = "batuta-syste
 def alert_groups(ours: str) -> list[Json]:
     """The chart's alerts for an installation that Prometheus knows by these labels."""
     text = (CHART / "rules" / "alerts.yaml").read_text()
-    groups: list[Json] = yaml.safe_load(text.replace("__name__", "batuta").replace("__ours__", ours))[
-        "groups"
-    ]
+    groups: list[Json] = yaml.safe_load(text.replace("__name__", "batuta").replace("__ours__", ours))["groups"]
     return groups
 
 
@@ -291,9 +289,7 @@ class Helm:
         self._rendered: dict[str, subprocess.CompletedProcess[str]] = {}
 
     def lint(self, values: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
-        return self._run(
-            "lint", "--strict", "--kube-version", KUBE_VERSION, CHART, "--values", self._file(values)
-        )
+        return self._run("lint", "--strict", "--kube-version", KUBE_VERSION, CHART, "--values", self._file(values))
 
     def render(
         self,
@@ -337,9 +333,7 @@ class Helm:
 
 def by_key(objects: list[Json]) -> dict[Key, Json]:
     """Objects by kind, namespace and name; none may be there twice."""
-    found = {
-        (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in objects
-    }
+    found = {(one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in objects}
     assert len(found) == len(objects)
     return found
 

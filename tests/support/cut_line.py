@@ -66,9 +66,7 @@ class CutLine:
                     _end(upstream)
                     continue
                 for source, target, is_client in ((client, upstream, True), (upstream, client, False)):
-                    threading.Thread(
-                        target=self._carry, args=(source, target, is_client), daemon=True
-                    ).start()
+                    threading.Thread(target=self._carry, args=(source, target, is_client), daemon=True).start()
 
     def _carry(self, source: socket.socket, target: socket.socket, is_client: bool) -> None:
         with suppress(OSError):

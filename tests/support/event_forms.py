@@ -105,8 +105,7 @@ def _decisions() -> list[Decisions]:
     ids = tuple(f"j{k}" for k in range(max(CROWD, len(Reason))))
     column = np.arange(len(ids), dtype=np.int64)
     special: dict[int, tuple[Reason, Evidence]] = {
-        row: (reason, (("gpus", row), ("wait_s", row + 0.5)) if row % 2 else ())
-        for row, reason in enumerate(Reason)
+        row: (reason, (("gpus", row), ("wait_s", row + 0.5)) if row % 2 else ()) for row, reason in enumerate(Reason)
     }
     # Seldom alike, so that they take some room and a change of them is worth it.
     sizes = (column * 7919 + 13) % 1009

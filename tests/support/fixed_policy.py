@@ -29,8 +29,6 @@ class Fixed:
         return np.array([self.gpus.get(job, 0) for job in view.ids], dtype=np.int64)
 
 
-def rules_that_give(
-    costs: Costs | None = None, admission: Admission | None = None, /, **gpus: int
-) -> SchedulerProfile:
+def rules_that_give(costs: Costs | None = None, admission: Admission | None = None, /, **gpus: int) -> SchedulerProfile:
     """The rules of a scheduler that wants exactly this, and weighs as usual."""
     return SchedulerProfile(Fixed(gpus), TopologyPlacer(), admission or AdmitAll(), costs or Costs())

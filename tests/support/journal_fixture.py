@@ -96,9 +96,7 @@ def write_cluster(folder: Path, out: Path) -> None:
             store.save_snapshot(walk.world, store.journal.durable_seq)
         for k in range(CROWD):
             walk.happens(
-                ev.JobSubmitted(
-                    walk.now_s, Job(f"crowd-{k}", walk.now_s, max=2), task=f'{{"run": "echo {k}"}}'
-                )
+                ev.JobSubmitted(walk.now_s, Job(f"crowd-{k}", walk.now_s, max=2), task=f'{{"run": "echo {k}"}}')
             )
         for _ in range(3):
             walk.now_s += 60.0

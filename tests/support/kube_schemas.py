@@ -16,9 +16,7 @@ _GVK = "x-kubernetes-group-version-kind"
 
 def write_schemas(openapi: Json, folder: Path) -> None:
     """One file for each kind of /openapi/v2; none lets a key pass that the API does not know."""
-    definitions = {
-        name: _EITHER if name == _QUANTITY else _strict(one) for name, one in openapi["definitions"].items()
-    }
+    definitions = {name: _EITHER if name == _QUANTITY else _strict(one) for name, one in openapi["definitions"].items()}
     for name, definition in openapi["definitions"].items():
         for kind in definition.get(_GVK, ()):
             needed = _reachable(name, definitions)

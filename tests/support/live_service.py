@@ -86,9 +86,7 @@ def live_service(
             "virtual": True,
             "static": folder / "no-dashboard",
             "paths": PathRules(None, folder),
-            "account": lambda from_s, to_s: account(
-                store.journal, store.snapshots, from_s, to_s, time.time()
-            ).plain(),
+            "account": lambda from_s, to_s: account(store.journal, store.snapshots, from_s, to_s, time.time()).plain(),
             "account_page": render_usage,
         }
         made = ServerDependencies(

@@ -23,9 +23,7 @@ from batuta.spec.task import Task, parse_task
 from tests.support.local_replicas import PATIENCE_S
 from tests.support.worlds import at, make_nodes
 
-QUICK = Timing(
-    poll_s=0.05, poll_asked_s=0.02, back_off_s=0.05, cancel_grace_s=0.5, peer_grace_s=0.5, release_s=0.5
-)
+QUICK = Timing(poll_s=0.05, poll_asked_s=0.02, back_off_s=0.05, cancel_grace_s=0.5, peer_grace_s=0.5, release_s=0.5)
 E = TypeVar("E", bound=ev.Event)
 
 ANSWER = """
@@ -160,16 +158,12 @@ class Bench:
 
     def come_back(self, living: Mapping[JobId, tuple[str | None, Phase]]) -> None:
         """A new server, to which the World says: placements and phases."""
-        held = {
-            job: ExpectedJob(at(where) if where else None, phase) for job, (where, phase) in living.items()
-        }
+        held = {job: ExpectedJob(at(where) if where else None, phase) for job, (where, phase) in living.items()}
         self.backend.resume(held)
 
     def processes(self) -> list[int]:
         """All living processes that belong to any job here, runners too."""
-        return [
-            entry.pid for entry in process_tree.all_entries() if not entry.dead and self._is_ours(entry.pid)
-        ]
+        return [entry.pid for entry in process_tree.all_entries() if not entry.dead and self._is_ours(entry.pid)]
 
     def _is_ours(self, pid: int) -> bool:
         if pid == os.getpid():

@@ -81,16 +81,12 @@ class LokiStandIn:
         labels = _labels(params["query"])
         start, end, limit = int(params["start"]), int(params["end"]), int(params["limit"])
         if limit > MOST_LINES:
-            raise BadQuestion(
-                f"max entries limit per query exceeded, limit > max_entries_limit_per_query ({limit})"
-            )
+            raise BadQuestion(f"max entries limit per query exceeded, limit > max_entries_limit_per_query ({limit})")
         if end - start > LONGEST_NS:
             raise BadQuestion("the query time range exceeds the limit (limit: 30d1h)")
         backward = {"forward": False, "backward": True}[params["direction"]]
         fits = [
-            line
-            for line in self.kept
-            if start <= line.time_ns < end and labels.items() <= dict(line.labels).items()
+            line for line in self.kept if start <= line.time_ns < end and labels.items() <= dict(line.labels).items()
         ]
         if backward:
             fits.reverse()
@@ -160,10 +156,7 @@ def _pushed(logs: dict[str, Any]) -> Iterator[Kept]:
 
 def _attributes(of: dict[str, Any]) -> dict[str, str]:
     """Loki writes all but letters and digits as an underscore."""
-    return {
-        re.sub(r"\W", "_", one["key"]): str(next(iter(one["value"].values())))
-        for one in of.get("attributes", ())
-    }
+    return {re.sub(r"\W", "_", one["key"]): str(next(iter(one["value"].values()))) for one in of.get("attributes", ())}
 
 
 def _labels(query: str) -> dict[str, str]:

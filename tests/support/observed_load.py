@@ -44,14 +44,10 @@ class ObservedServer:
         for ends in ("true", "exit 3"):
             client.submit({"name": "short", "run": ends, **_GPU}, queue="rich")
         trains = client.submit({"name": "trains", "run": _TRAINS, "num_nodes": 2, **_GPU}, queue="poor").id
-        borrower = client.submit(
-            {"name": "borrows", "run": "sleep 1000", "num_nodes": 5, **_GPU}, queue="poor"
-        ).id
+        borrower = client.submit({"name": "borrows", "run": "sleep 1000", "num_nodes": 5, **_GPU}, queue="poor").id
         _wait(client, borrower, "RUNNING")
         # Its queue gets back what it lent.
-        lender = client.submit(
-            {"name": "reclaims", "run": "sleep 1000", "num_nodes": 6, **_GPU}, queue="rich"
-        ).id
+        lender = client.submit({"name": "reclaims", "run": "sleep 1000", "num_nodes": 6, **_GPU}, queue="rich").id
         _wait(client, lender, "RUNNING")
         _wait(client, trains, "RUNNING")
         return trains

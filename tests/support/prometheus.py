@@ -49,8 +49,7 @@ class Prometheus:
             "global": {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "500ms"},
             "rule_files": [] if rules is None else [str(rules)],
             "scrape_configs": [
-                {"job_name": name, "static_configs": [{"targets": [address]}]}
-                for name, address in targets.items()
+                {"job_name": name, "static_configs": [{"targets": [address]}]} for name, address in targets.items()
             ],
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
@@ -80,9 +79,7 @@ class Prometheus:
     def query(self, expression: str) -> list[dict[str, Any]]:
         """The vector that an expression is now; a scalar is a vector of one."""
         found = self.ask("query", query=expression)
-        return (
-            found["result"] if found["resultType"] == "vector" else [{"metric": {}, "value": found["result"]}]
-        )
+        return found["result"] if found["resultType"] == "vector" else [{"metric": {}, "value": found["result"]}]
 
     def label_values(self, series: str, label: str) -> list[str]:
         found: list[str] = self.ask(f"label/{label}/values", **{"match[]": series})

@@ -96,9 +96,7 @@ def _submit(cluster: Cluster, rng: random.Random, name: str) -> None:
 def _happen(cluster: Cluster, rng: random.Random) -> None:
     """Something small, as between two cycles."""
     names = cluster.world.jobs.ids
-    match rng.choice(
-        ["nothing", "lose", "return", "quota", *["end", "end", "end", "park", "run"] * bool(names)]
-    ):
+    match rng.choice(["nothing", "lose", "return", "quota", *["end", "end", "end", "park", "run"] * bool(names)]):
         case "lose":
             cluster.loses("n0")
         case "return":

@@ -170,15 +170,11 @@ TOY_POLICIES: dict[str, Callable[[Sequence[ToyJob], int], dict[str, int]]] = {
     ),
     "fair-share": lambda alive, n: _greedy(alive, n, lambda j, g: -g),
     "optimus": lambda alive, n: _greedy(alive, n, _faster),
-    "afs-l": lambda alive, n: _greedy(
-        alive, n, lambda j, g: (j.speed(2 * g) - j.speed(g)) / g / (300 + j.left_s)
-    ),
+    "afs-l": lambda alive, n: _greedy(alive, n, lambda j, g: (j.speed(2 * g) - j.speed(g)) / g / (300 + j.left_s)),
 }
 
 
-def toy_run(
-    policy: str, jobs: int = 120, seed: int = 0, gpus: int = 64, workload: str = "sample"
-) -> RunResult:
+def toy_run(policy: str, jobs: int = 120, seed: int = 0, gpus: int = 64, workload: str = "sample") -> RunResult:
     """One of the toy policies on the toy cluster, from event to event."""
     waiting = toy_workload(jobs, seed)[::-1]
     alive: list[ToyJob] = []
@@ -205,14 +201,10 @@ def toy_run(
         used = sum(job.gpus for job in alive)
         running = sum(job.gpus > 0 for job in alive)
         free = gpus - used
-        rows.append(
-            (now, used, gpus, running, len(alive) - running, min(free % 4 / max(free, 1) + 0.02 * running, 1))
-        )
+        rows.append((now, used, gpus, running, len(alive) - running, min(free % 4 / max(free, 1) + 0.02 * running, 1)))
     over.sort(key=lambda job: job.submit_s)
     columns = list(zip(*rows, strict=True))
-    used_gpus, capacity_gpus, running_jobs, pending = (
-        np.array(column, dtype=np.int64) for column in columns[1:5]
-    )
+    used_gpus, capacity_gpus, running_jobs, pending = (np.array(column, dtype=np.int64) for column in columns[1:5])
     return RunResult(
         policy=policy,
         workload=workload,
@@ -220,9 +212,7 @@ def toy_run(
         seed=seed,
         gpus=gpus,
         jobs=tuple(_result(job, len(over), gpus) for job in over),
-        timeline=Timeline(
-            np.array(columns[0]), used_gpus, capacity_gpus, running_jobs, pending, np.array(columns[5])
-        ),
+        timeline=Timeline(np.array(columns[0]), used_gpus, capacity_gpus, running_jobs, pending, np.array(columns[5])),
         segments=tuple(segment for job in over for segment in job.segments),
         decide_ms=rng.lognormal(0.2 + 0.1 * len(policy), 0.4, len(rows)),
         step_ms={"admit": 0.1, "allocate": 0.9, "place": 0.6, "weigh": 0.2, "explain": 0.1},

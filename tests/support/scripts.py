@@ -17,9 +17,7 @@ def reports_of(path: Path) -> tuple[ProgressReport, ...]:
 def run_script(code: str, **env: str) -> subprocess.CompletedProcess[str]:
     inherited = {"PATH": os.environ["PATH"]}
     command = [sys.executable, "-W", "error", "-c", code]
-    return subprocess.run(
-        command, env=inherited | env, capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.run(command, env=inherited | env, capture_output=True, text=True, timeout=60, check=False)
 
 
 def ask(control: Path, number: object) -> None:

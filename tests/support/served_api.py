@@ -45,9 +45,7 @@ class ServedApi:
         return answer.json()
 
     def submit(self, task: str = SLEEPER, user: str = "ana", **headers: str) -> dict[str, Any]:
-        answer = self.ask(
-            "POST", "/jobs", user, content=task, headers={"Content-Type": "application/yaml", **headers}
-        )
+        answer = self.ask("POST", "/jobs", user, content=task, headers={"Content-Type": "application/yaml", **headers})
         assert answer.status_code in (200, 201), answer.text
         return answer.json()["job"]
 

@@ -25,9 +25,7 @@ class StillService:
         pass
 
 
-def snapshots_of(
-    world: World, plan: Plan | None = None, cycles: SchedulerCounters | None = None
-) -> SnapshotCache:
+def snapshots_of(world: World, plan: Plan | None = None, cycles: SchedulerCounters | None = None) -> SnapshotCache:
     return SnapshotCache(StillService(world, plan), cycles or SchedulerCounters())  # type: ignore[arg-type]
 
 

@@ -31,9 +31,7 @@ _LENGTH = struct.Struct("<I")
 def dump_database(path: Path) -> str:
     """A database as SQL, with what its header says."""
     with closing(sqlite3.connect(path)) as connection:
-        header = [
-            f"PRAGMA {name} = {connection.execute(f'PRAGMA {name}').fetchone()[0]};" for name in _PRAGMAS
-        ]
+        header = [f"PRAGMA {name} = {connection.execute(f'PRAGMA {name}').fetchone()[0]};" for name in _PRAGMAS]
         lines = [_INFINITE.sub(r"\g<1>9e999,", line) for line in connection.iterdump()]
     return "\n".join((*header, *lines)) + "\n"
 

@@ -86,9 +86,7 @@ class Story:
             commands.append(Start(job.id, Placement((Span(node, (gpu,)),)), Reason.ADMITTED, (("gpus", 1),)))
         if commands:
             decisions = self._decide()
-            yield ev.Planned(
-                self.now_s, Plan(self.count, self.now_s, "story", tuple(commands), (), decisions)
-            )
+            yield ev.Planned(self.now_s, Plan(self.count, self.now_s, "story", tuple(commands), (), decisions))
             for command in commands:
                 if isinstance(command, Start):
                     yield ev.JobStarted(self.now_s, command.job)

@@ -36,9 +36,7 @@ def libraries() -> Path:
     return vgpu_libraries()
 
 
-def compile_program(
-    folder: Path, name: str, *flags: str, against: Path | None = None, link: bool = True
-) -> Path:
+def compile_program(folder: Path, name: str, *flags: str, against: Path | None = None, link: bool = True) -> Path:
     """A program of tests/gpu/programs, linked with the libraries in `against`, by default the usual ones."""
     where = against or libraries()
     program = folder / name

@@ -136,8 +136,6 @@ class Estimate(NamedTuple):
 def estimate(runs: list[VodaRun]) -> Estimate:
     """One amount of work per model and one restart time that explain these runs best (least squares)."""
     seen = [job for run in runs for job in observe(run).values()]
-    known = np.array(
-        [[*(job.model == model for model in MODELS), job.begun] for job in seen], dtype=np.float64
-    )
+    known = np.array([[*(job.model == model for model in MODELS), job.begun] for job in seen], dtype=np.float64)
     fit, *_ = np.linalg.lstsq(known, np.array([job.done_s for job in seen]))
     return Estimate(dict(zip(MODELS, fit[:-1].tolist(), strict=True)), float(fit[-1]))

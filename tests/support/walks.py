@@ -171,15 +171,11 @@ class Walk:
             gpus = sorted(chance.sample(range(node.gpus), chance.randint(1, min(4, node.gpus))))
             placement = placement_of((node.name, gpu) for gpu in gpus)
         wait_s = chance.choice((0.0, 30.0))
-        self.happens(
-            ev.JobFound(self.now_s, job, placement, chance.random() < 0.7, self.now_s + wait_s, detail="seen")
-        )
+        self.happens(ev.JobFound(self.now_s, job, placement, chance.random() < 0.7, self.now_s + wait_s, detail="seen"))
 
     def be_refused(self) -> None:
         node = self.chance.choice(self.world.nodes.nodes)
-        self.happens(
-            ev.JobInterrupted(self.now_s, self._anyone(), "binder", self.now_s + 5, avoid=(node.name,))
-        )
+        self.happens(ev.JobInterrupted(self.now_s, self._anyone(), "binder", self.now_s + 5, avoid=(node.name,)))
 
     def forget(self) -> None:
         self.happens(ev.JobForgotten(self.now_s, self.chance.choice(list(self.world.past) or ["nobody"])))
@@ -200,11 +196,7 @@ class Walk:
         if self.world.jobs.n:
             known = self.chance.choice(self.world.jobs.jobs)
             wanted = self._job(known.id)
-            if (
-                known.share is None
-                and wanted.share is None
-                and known.gpus_per_replica == wanted.gpus_per_replica
-            ):
+            if known.share is None and wanted.share is None and known.gpus_per_replica == wanted.gpus_per_replica:
                 self.happens(ev.JobChanged(self.now_s, wanted))
 
     def _anyone(self) -> str:
@@ -215,9 +207,7 @@ class Walk:
         restart_s = self.chance.choice((None, 12.25))
         left_s = self.chance.uniform(0, 1e6)
         progress = self.chance.choice((None, Progress(0.5, 10, 20, loss=0.25)))
-        self.happens(
-            ev.JobProgressed(self.now_s, self._anyone(), left_s, curve, restart_s, progress=progress)
-        )
+        self.happens(ev.JobProgressed(self.now_s, self._anyone(), left_s, curve, restart_s, progress=progress))
 
     def end(self) -> None:
         states = (JobState.SUCCEEDED, JobState.FAILED, JobState.FAILED_SETUP, JobState.CANCELLED)

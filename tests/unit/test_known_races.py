@@ -121,9 +121,7 @@ def test_pytest_says_how_a_run_ended(tmp_path: Path):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2", "--outcome-to", "said.json"]
     environment = os.environ | {"PYTHONPATH": str(REPO), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     run = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True, check=False)
-    assert Outcome.read(suite / "said.json") == failed(
-        "test_it.py::test_fails", "test_it.py::test_is_not_set_up"
-    ), run
+    assert Outcome.read(suite / "said.json") == failed("test_it.py::test_fails", "test_it.py::test_is_not_set_up"), run
 
 
 def test_a_run_that_leaves_no_file_has_said_nothing(tmp_path: Path):

@@ -133,9 +133,7 @@ def _job_totals(counts: ScheduleCounts) -> Iterator[Metric]:
     ended = {(state,): count for state, count in dict(counts.ended).items()}
     yield counter("batuta_jobs_ended", "Jobs that are over, by how they ended.", ["state"], ended)
     yield _histogram("batuta_job_wait_seconds", "From submit to the first start.", counts.waits)
-    yield _histogram(
-        "batuta_job_completion_seconds", "From submit to the end of jobs that succeeded.", counts.lengths
-    )
+    yield _histogram("batuta_job_completion_seconds", "From submit to the end of jobs that succeeded.", counts.lengths)
 
 
 def _costs(watch: SchedulerCounters, now_s: float) -> Iterator[Metric]:
@@ -203,9 +201,7 @@ def _job_gpus(snapshot: WorldSnapshot, labels: dict[int, tuple[str, str]]) -> It
     # Progress and service are booked when something changes; what has come since follows from the rate.
     since_s = np.maximum(snapshot.now_s - anchor_s, 0.0)
     held_gpu_s, worked_s = attained + gpus * since_s, done_s + rate * since_s
-    yield gauge(
-        "batuta_job_gpus", "GPUs of a job.", _JOB_LABELS, {own: int(gpus[row]) for row, own in labels.items()}
-    )
+    yield gauge("batuta_job_gpus", "GPUs of a job.", _JOB_LABELS, {own: int(gpus[row]) for row, own in labels.items()})
     yield counter(
         "batuta_job_gpu_seconds",
         "GPU-seconds that a job has held.",
@@ -261,9 +257,7 @@ def _state_of(snapshot: WorldSnapshot, i: int) -> str:
 
 def _single_nodes(snapshot: WorldSnapshot, states: list[str]) -> Iterator[Metric]:
     values: dict[tuple[str, str], int] = {}
-    for node, healthy, free in zip(
-        snapshot.nodes[: len(states)], snapshot.healthy, snapshot.free, strict=False
-    ):
+    for node, healthy, free in zip(snapshot.nodes[: len(states)], snapshot.healthy, snapshot.free, strict=False):
         works, unused = healthy.bit_count(), (healthy & free).bit_count()
         values[node.name, "used"] = works - unused
         values[node.name, "free"] = unused
@@ -306,9 +300,7 @@ def _placement(snapshot: WorldSnapshot) -> Iterator[Metric]:
         {(): max(free, default=0)},
     )
     largest = max((node.gpus for node in snapshot.nodes), default=0)
-    spread = [
-        held.size for held in snapshot.placements if held is not None and len(held.spans) > 1 and held.size
-    ]
+    spread = [held.size for held in snapshot.placements if held is not None and len(held.spans) > 1 and held.size]
     fits = sum(size <= largest for size in spread)
     yield gauge(
         "batuta_cross_node_jobs",
@@ -326,18 +318,14 @@ OTHERS = "_others"
 _QUOTA_LABELS = ("flavor", "resource")
 
 
-def queue_metrics(
-    snapshot: WorldSnapshot, counts: ScheduleCounts, now_s: float | None = None
-) -> Iterator[Metric]:
+def queue_metrics(snapshot: WorldSnapshot, counts: ScheduleCounts, now_s: float | None = None) -> Iterator[Metric]:
     """Yield the metrics of queues and cohorts; without `now_s`, waits count up to the last event."""
     now_s = snapshot.now_s if now_s is None else now_s
     uses = queues_of(snapshot)
     own = _with_series(uses)
     yield from _queue_jobs(uses, own)
     yield from _waits(now_s, uses, own)
-    cells = islice(
-        _cells((one.queue.name, one.flavors) for one in uses if one.queue.name in own), MAX_QUOTA_SERIES
-    )
+    cells = islice(_cells((one.queue.name, one.flavors) for one in uses if one.queue.name in own), MAX_QUOTA_SERIES)
     yield from _amounts("queue", list(cells), "its nominal quota")
     needs = {
         (one.queue.name, resource): whole(amount)
@@ -345,9 +333,7 @@ def queue_metrics(
         if one.queue.name in own
         for resource, amount in one.needs
     }
-    yield gauge(
-        "batuta_queue_needed", "What jobs that wait need at least, by resource.", ["queue", "resource"], needs
-    )
+    yield gauge("batuta_queue_needed", "What jobs that wait need at least, by resource.", ["queue", "resource"], needs)
     shares = {(one.queue.name,): one.share for one in uses if one.queue.name in own}
     yield gauge("batuta_queue_weighted_share", _SHARE, ["queue"], shares)
     yield from _cohorts(snapshot)
@@ -403,9 +389,7 @@ def _amounts(kind: str, cells: list[tuple[str, FlavorUsage]], quota: str) -> Ite
         ("lent", "What others use of it."),
     ):
         name = "nominal" if field == "total" else field
-        values = {
-            _quota_labels(owner, one.flavor_resource): whole(getattr(one, field)) for owner, one in cells
-        }
+        values = {_quota_labels(owner, one.flavor_resource): whole(getattr(one, field)) for owner, one in cells}
         yield gauge(f"batuta_{kind}_{name}", help_, [kind, *_QUOTA_LABELS], values)
 
 

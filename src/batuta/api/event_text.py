@@ -286,11 +286,7 @@ def _wished(event: dict[str, Any]) -> str:
     if event["cause"] == HELD_UP_CAUSE:
         return "leaves its GPUs for others, because of what holds it up"
     if event["cause"] == "trial":
-        return (
-            "is queued, with what its trial runs showed"
-            if event["wish"] == "RUN"
-            else "is measured and ended"
-        )
+        return "is queued, with what its trial runs showed" if event["wish"] == "RUN" else "is measured and ended"
     if event["cause"] == "health":
         return "has to leave its GPUs, because of an error there"
     return _WISHED.get(event["wish"], "")

@@ -217,9 +217,7 @@ Examination = response_model(resources.Examination, now_s=float)
 TokenSeen = response_model(
     resources.Token, "TokenSeen", "Who a token stands for.", omit=("token",), role=Role, created_s=float
 )
-TokenMade = response_model(
-    resources.Token, "TokenMade", "A new token.", role=Role, created_s=float, token=str
-)
+TokenMade = response_model(resources.Token, "TokenMade", "A new token.", role=Role, created_s=float, token=str)
 TokenList = response_model(resources.TokenList)
 
 

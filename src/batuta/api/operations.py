@@ -74,13 +74,9 @@ def check_quota(job: Job, quota: Quota) -> list[Problem]:
         return [Problem(f"there is no queue {job.queue}", fix=did_you_mean(job.queue, known))]
     queue = quota.queue_of.get(way.cluster_queue)
     # A queue without its cluster queue or flavors may be completed while the job waits.
-    if queue is None or any(
-        one.flavor not in quota.flavor_of for group in queue.groups for one in group.flavors
-    ):
+    if queue is None or any(one.flavor not in quota.flavor_of for group in queue.groups for one in group.flavors):
         return []
-    return _exceeds_quota(
-        job, queue, QuotaTree(quota), has_rest=queue.name == DEFAULT_QUEUE and bool(rest_of(quota))
-    )
+    return _exceeds_quota(job, queue, QuotaTree(quota), has_rest=queue.name == DEFAULT_QUEUE and bool(rest_of(quota)))
 
 
 def _exceeds_quota(job: Job, queue: ClusterQueue, tree: QuotaTree, *, has_rest: bool) -> list[Problem]:
@@ -98,9 +94,7 @@ def _exceeds_quota(job: Job, queue: ClusterQueue, tree: QuotaTree, *, has_rest: 
             if needs > most:
                 gpus = "GPU" if needs == MILLI else "GPUs"
                 what = gpus if counts_gpus(resource) else resource
-                message = (
-                    f"needs at least {needs / MILLI:g} {what}; queue {queue.name} can have {most / MILLI:g}"
-                )
+                message = f"needs at least {needs / MILLI:g} {what}; queue {queue.name} can have {most / MILLI:g}"
                 if has_rest and counts_gpus(resource):
                     message += ", which is what quotas leave to jobs that name no queue"
                     found.append(Problem(message, fix="name a queue (--queue), or give default quota"))
@@ -190,9 +184,7 @@ def _patched_range(job: Job, patch: JobPatch, legal: Sequence[int] | None) -> tu
         raise bad_input(f"nodes must be within min_nodes..max_nodes, found {size} outside {low}..{high}")
     for nodes in sorted({low, size, high}):
         if legal is not None and nodes not in legal:
-            raise bad_input(
-                f"{nodes} nodes is no size of this task", f"one of {', '.join(map(str, legal[:32]))}"
-            )
+            raise bad_input(f"{nodes} nodes is no size of this task", f"one of {', '.join(map(str, legal[:32]))}")
     return low, size, high
 
 
@@ -289,9 +281,7 @@ class Operations:
         if claim is None:
             return False
         if claim.request != submission.digest:
-            raise HttpProblem(
-                422, f"this Idempotency-Key was used for another request, which made job {claim.job}"
-            )
+            raise HttpProblem(422, f"this Idempotency-Key was used for another request, which made job {claim.job}")
         submission.job, submission.is_new = claim.job, False
         return True
 

@@ -95,9 +95,7 @@ class JobPatch(RequestModel):
 class QueuePut(RequestModel):
     """A queue as it shall be. No quota: no limit."""
 
-    quota: dict[
-        Annotated[str, StringConstraints(pattern=GPU_TYPE)], Annotated[int, Field(ge=0, le=MAX_GPUS)]
-    ] = {}
+    quota: dict[Annotated[str, StringConstraints(pattern=GPU_TYPE)], Annotated[int, Field(ge=0, le=MAX_GPUS)]] = {}
     cohort: Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9._-]{1,128})?$")] = ""
     weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False, strict=False)] = 1.0
     held: bool = False

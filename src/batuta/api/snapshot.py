@@ -214,9 +214,7 @@ class SnapshotCache:
     def _is_newest(self) -> bool:
         # A plan that changes nothing leaves the version as it is, and may still have other reasons.
         last = self._last
-        return (
-            last is not None and last.version == self._world.version and self._taken[0] == self._cycles.count
-        )
+        return last is not None and last.version == self._world.version and self._taken[0] == self._cycles.count
 
     def _copy(self, world: World, plan: Plan | None) -> WorldSnapshot:
         past = self._up_to_date(world)

@@ -244,9 +244,7 @@ def view_share(memory_mib: int, compute_percent: int) -> JsonObject:
 
 
 def _type_of(snapshot: WorldSnapshot, job: Job, placement: Placement | None) -> str:
-    return (
-        _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
-    )
+    return _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
 
 
 def _accepted(job: Job) -> str:
@@ -472,9 +470,7 @@ def find_trial(world: World, job_id: str) -> TrialSnapshot | None:
         return None
     runs = {gpus: run_id(job_id, gpus) for gpus in job.trial.sizes}
     living = {
-        gpus: "waits" if jobs.placements[jobs.row(run)] is None else "runs"
-        for gpus, run in runs.items()
-        if run in jobs
+        gpus: "waits" if jobs.placements[jobs.row(run)] is None else "runs" for gpus, run in runs.items() if run in jobs
     }
     over = jobs.wish_of(row) is not DesiredState.TRY or never_fits(measured, job.trial.sizes)
     return TrialSnapshot(job, measured, over, living)
@@ -525,9 +521,7 @@ def _view_measured_run(one: TrialMeasurement, efficiency: float | None) -> JsonO
 
 def _view_unmeasured_run(tried: TrialSnapshot, gpus: int) -> JsonObject:
     state = "not tried" if tried.over else tried.living.get(gpus, "planned")
-    unknown = dict.fromkeys(
-        ("batch", "steps_per_s", "units_per_s", "efficiency", "memory_mib", "utilisation")
-    )
+    unknown = dict.fromkeys(("batch", "steps_per_s", "units_per_s", "efficiency", "memory_mib", "utilisation"))
     rest = {"gpu_type": "", "nodes": 1, "unit": "", "detail": ""}
     return {"run": run_id(tried.job.id, gpus), "gpus": gpus, "state": state, **unknown, **rest}
 

@@ -120,9 +120,7 @@ def look_once(options: AgentOptions) -> NodeUsage:
 def run_agent(options: AgentOptions) -> int:
     """Runs until it is told to end; returns the exit code."""
     _check(options)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     with opened_nvml() as source:
         return asyncio.run(Agent(options, source).run())
 

@@ -125,9 +125,7 @@ async def open_node_client(
     except AccessError as error:
         raise InputError.of(str(error)) from None
     api = await stack.enter_async_context(Api(access, manager=MANAGER))
-    client = NodeClient(
-        owners, NodeAnnotator(api, node), _informer(api, node, owners), kubelet_socket, api, node
-    )
+    client = NodeClient(owners, NodeAnnotator(api, node), _informer(api, node, owners), kubelet_socket, api, node)
     watching = asyncio.create_task(client.pods.run())
     stack.push_async_callback(cancelled, watching)
     try:
@@ -282,9 +280,7 @@ def log_problems(log: Path | None, state: Path) -> list[Problem]:
     if log.is_dir() or not (log.exists() or log.parent.is_dir()):
         found.append(Problem(f"--kernel-log: {log} is no file", fix="/dev/kmsg, or where the log is written"))
     elif log.exists() and not os.access(log, os.R_OK):
-        found.append(
-            Problem(f"--kernel-log: {log} may not be read", fix="as root, or for /dev/kmsg with CAP_SYSLOG")
-        )
+        found.append(Problem(f"--kernel-log: {log} may not be read", fix="as root, or for /dev/kmsg with CAP_SYSLOG"))
     folder = next(one for one in (state, *state.parents) if one.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK):
         found.append(Problem(f"--state: {state} cannot be written", fix="name a folder that lasts"))
@@ -371,9 +367,7 @@ class KernelNotes:
 class HealthNotesPublisher:
     """Keeps the node's annotation as the queue is. One turn after another, from one task."""
 
-    def __init__(
-        self, notes: KernelNotes, publish: Publish, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, notes: KernelNotes, publish: Publish, clock: Callable[[], float] = time.monotonic) -> None:
         self._notes, self._publish, self._clock = notes, publish, clock
         self._published: str | None = None
         self._ask_s = 0.0

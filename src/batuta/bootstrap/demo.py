@@ -153,15 +153,12 @@ class _ProgressPrinter:
 
     def _say(self, job: str, sentence: str, style: str) -> None:
         minutes, seconds = divmod(int(time.time() - self._begun_s), 60)
-        self._console.print(
-            f" {minutes:2d}:{seconds:02d}  {self._names.get(job, job):<10} {sentence}", style=style
-        )
+        self._console.print(f" {minutes:2d}:{seconds:02d}  {self._names.get(job, job):<10} {sentence}", style=style)
 
     def _map(self) -> str:
         """All GPUs, each with a letter of the job that has it: the first one that no other job has."""
         return "   ".join(
-            f"{node.name} [{' '.join(self._letter(gpu.jobs) for gpu in node.gpus)}]"
-            for node in self._client.nodes()
+            f"{node.name} [{' '.join(self._letter(gpu.jobs) for gpu in node.gpus)}]" for node in self._client.nodes()
         )
 
     def _letter(self, jobs: Sequence[object]) -> str:
@@ -205,9 +202,7 @@ def _sum_up(client: Client, mine: Collection[str], console: Console, policy: str
 def _measured(what: str, jobs: Sequence[Job]) -> _Line:
     spans = [(job.submitted_s or 0.0, job.ended_s or 0.0) for job in jobs]
     first_s = min(begin for begin, _ in spans)
-    return _Line(
-        what, sum(end - begin for begin, end in spans) / len(spans), max(e for _, e in spans) - first_s
-    )
+    return _Line(what, sum(end - begin for begin, end in spans) / len(spans), max(e for _, e in spans) - first_s)
 
 
 def _simulated(what: str, policy: str, rigid: bool) -> _Line:
@@ -217,6 +212,4 @@ def _simulated(what: str, policy: str, rigid: bool) -> _Line:
         result = run_experiment(Experiment(policy, str(file), f"{NODES}x{GPUS}"))
     times = [job.jct_s for job in result.jobs]
     first_s = min(job.submit_s for job in result.jobs)
-    return _Line(
-        what, sum(times) / len(times), max(job.submit_s + job.jct_s for job in result.jobs) - first_s
-    )
+    return _Line(what, sum(times) / len(times), max(job.submit_s + job.jct_s for job in result.jobs) - first_s)

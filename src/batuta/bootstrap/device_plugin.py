@@ -69,9 +69,7 @@ class DevicePluginOptions:
             found.append(Problem("which node is this?", fix="name it: --node, or $NODE_NAME in a DaemonSet"))
         if not self.kubelet_folder.is_dir():
             found.append(
-                Problem(
-                    f"{self.kubelet_folder} is no folder", fix="--kubelet-dir names the kubelet's plugins"
-                )
+                Problem(f"{self.kubelet_folder} is no folder", fix="--kubelet-dir names the kubelet's plugins")
             )
         for option, path in (("--library", self.library), ("--vgpu", self.vgpu)):
             if path is not None and not path.is_file():
@@ -86,9 +84,7 @@ def serve_devices(options: DevicePluginOptions) -> int:
         raise InputError.of("the device plugin needs grpcio", fix="pip install 'batuta[kube,node]'")
     if problems := options.problems():
         raise InputError(problems)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
-    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     from batuta.backends.kube.client.errors import AccessError
     from batuta.gpu.device_plugin.inventory import NoGpus
 
@@ -249,9 +245,7 @@ def share_pod(pod: objects.Pod) -> SharePod:
     bound = next((one for one in pod.status.conditions if one.type == "PodScheduled"), None)
     inits = [(one, one.restart_policy != _SIDECAR) for one in pod.spec.init_containers]
     shares = [
-        ContainerRequest(
-            one.name, _units(one, Resource.MEMORY), _units(one, Resource.COMPUTE), is_init=is_init
-        )
+        ContainerRequest(one.name, _units(one, Resource.MEMORY), _units(one, Resource.COMPUTE), is_init=is_init)
         for one, is_init in [*inits, *((one, False) for one in pod.spec.containers)]
     ]
     return SharePod(

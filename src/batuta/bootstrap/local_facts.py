@@ -29,9 +29,7 @@ class Leftover:
     command: str
 
 
-def run_server(
-    options: UpOptions, ready: Callable[[Server], None], *, demo: bool = False, stay: bool = False
-) -> int:
+def run_server(options: UpOptions, ready: Callable[[Server], None], *, demo: bool = False, stay: bool = False) -> int:
     """Serves until it is told to end. What is wrong with the state directory is told as a ClientError."""
     with _state_told():
         if demo:

@@ -407,9 +407,7 @@ def usage_watch(
 ) -> UsageWatch | None:
     """Reports the utilisation of these GPUs to the engine; None where it cannot be measured."""
     if virtual is not None:
-        return UsageWatch(
-            VirtualGpuUtilisation(virtual, tuple(node.name for node in local.nodes)), ask, fence=fence
-        )
+        return UsageWatch(VirtualGpuUtilisation(virtual, tuple(node.name for node in local.nodes)), ask, fence=fence)
     # Most servers that are tried out have no real GPU, and start sooner without all this.
     from batuta.gpu.devices import NvmlUnavailable
 
@@ -437,13 +435,8 @@ class NvmlUtilisation:
     def look(self) -> Mapping[NodeName, NodeUse]:
         usage = self._profiler.usage()
         busy = {gpu.uuid: gpu.utilisation for gpu in usage.gpus}
-        jobs: dict[JobId, float] = {
-            job.job: job.utilisation.mean for job in usage.jobs if job.utilisation is not None
-        }
-        return {
-            node: NodeUse(tuple(busy.get(str(uuid)) for uuid in own), jobs)
-            for node, own in self._devices.items()
-        }
+        jobs: dict[JobId, float] = {job.job: job.utilisation.mean for job in usage.jobs if job.utilisation is not None}
+        return {node: NodeUse(tuple(busy.get(str(uuid)) for uuid in own), jobs) for node, own in self._devices.items()}
 
 
 _log = logging.getLogger(__name__)

@@ -51,9 +51,7 @@ def log_problems(log: Path | None) -> list[Problem]:
     if not log.exists() and not log.parent.is_dir():
         return [Problem(f"--health-log: there is no folder {log.parent}")]
     if log.exists() and not os.access(log, os.R_OK):
-        return [
-            Problem(f"--health-log: {log} may not be read by you", fix=f"sudo setfacl -m u:$USER:r {log}")
-        ]
+        return [Problem(f"--health-log: {log} may not be read by you", fix=f"sudo setfacl -m u:$USER:r {log}")]
     return []
 
 
@@ -121,29 +119,21 @@ def _make_sources(
     """What is looked at, and how GPUs are treated."""
     own = [str(uuid) for uuids in local.devices.values() for uuid in uuids]
     kernel_log = open_log(home, log, virtual=virtual is not None, uuids=own)
-    ledger = (
-        None if kernel_log is None else KernelLogQueue(home / FOLDER / "ledger.json", kernel_log, time.time)
-    )
+    ledger = None if kernel_log is None else KernelLogQueue(home / FOLDER / "ledger.json", kernel_log, time.time)
     figures: FigureSource | None
     ward: RepairBackend
     if virtual is not None:
         # As their files have it: GPU 0 is on bus 1 of its own machine.
-        addresses = {
-            node.name: [f"0000:{gpu + 1:02x}:00" for gpu in range(node.gpus)] for node in local.nodes
-        }
+        addresses = {node.name: [f"0000:{gpu + 1:02x}:00" for gpu in range(node.gpus)] for node in local.nodes}
         places, ward = GpuLocator(addresses), VirtualGpuRepair(home, virtual)
         names = tuple(node.name for node in local.nodes)
-        figures = VirtualHealthSource(
-            names, lambda node: device_path(home, node) if virtual.uuids(node) else None
-        )
+        figures = VirtualHealthSource(names, lambda node: device_path(home, node) if virtual.uuids(node) else None)
     else:
         uuids = {node: [str(uuid) for uuid in own] for node, own in local.devices.items()}
         real = _real_figures(uuids)
         places = GpuLocator({} if real is None else real.addresses(), one_machine=True)
         figures, ward = real, PhysicalGpuRepair(real, uuids)
-    sources = FindingSources(
-        ledger, places, LocalOwners(), figures, lambda job, rank: RankLog(log_path(job, rank))
-    )
+    sources = FindingSources(ledger, places, LocalOwners(), figures, lambda job, rank: RankLog(log_path(job, rank)))
     return sources, ward
 
 

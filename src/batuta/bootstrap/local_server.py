@@ -302,9 +302,7 @@ def _build(
         open_metrics=options.open_metrics,
         metrics_per_job=options.metrics_per_job,
         experience=assembly.history,
-        account=lambda from_s, to_s: account(
-            store.journal, store.snapshots, from_s, to_s, time.time()
-        ).plain(),
+        account=lambda from_s, to_s: account(store.journal, store.snapshots, from_s, to_s, time.time()).plain(),
         account_page=render_usage,
         shadow=assembly.shadow,
         foresight=foresight,
@@ -312,9 +310,7 @@ def _build(
         hosts=() if options.listen == LOOPBACK else (options.listen,),
     )
     token = _admin_token(state, store)
-    server = Server(
-        options, state, store, assembly, backend, foresight, usage, told, parts, token, log, gpus, health
-    )
+    server = Server(options, state, store, assembly, backend, foresight, usage, told, parts, token, log, gpus, health)
     health.start()
     if usage is not None:
         usage.start()

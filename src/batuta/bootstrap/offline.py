@@ -91,9 +91,7 @@ def what_if(home: Path, body: dict[str, Any]) -> dict[str, Any]:
         post = WhatIfPost.model_validate(body)
     except ValidationError as error:
         found = error.errors(include_input=False, include_url=False)
-        raise InputError(
-            [Problem(f"{'.'.join(map(str, one['loc']))}: {one['msg']}") for one in found]
-        ) from None
+        raise InputError([Problem(f"{'.'.join(map(str, one['loc']))}: {one['msg']}") for one in found]) from None
     wrong, hypothesis = list[Problem](), Hypothesis()
     try:
         hypothesis = read_hypothesis(world.fork(), post, _job_of, PathRules(None, Path.home()))
@@ -107,9 +105,7 @@ def what_if(home: Path, body: dict[str, Any]) -> dict[str, Any]:
     if wrong:
         raise InputError(wrong)
     policy = world.policy or DEFAULT_POLICY
-    question = WhatIfQuery(
-        world.now_s, policy, post.policy or "", hypothesis, post.expects_arrivals, post.seed
-    )
+    question = WhatIfQuery(world.now_s, policy, post.policy or "", hypothesis, post.expects_arrivals, post.seed)
     told = answer(world, question)
     assert isinstance(told, Comparison)
     names = {job.id: job.name for job in (*world.jobs.jobs, *hypothesis.jobs)}
@@ -257,9 +253,7 @@ def _first_time_s(journal: JournalReader) -> float:
     return first[0].event.time_s if first else math.inf
 
 
-def _live_through(
-    ledger: UsageAccounting, world: World, journal: JournalReader, seq: int, to_s: float
-) -> None:
+def _live_through(ledger: UsageAccounting, world: World, journal: JournalReader, seq: int, to_s: float) -> None:
     while page := journal.texts_after(seq, PAGE):
         for _, text in page:
             if any(kind in text[:_HEAD] for kind in _OF_NO_MATTER):

@@ -88,9 +88,7 @@ class Operator:
             own = [tasks.create_task(front.serve([listener]))]
             if options.elect:
                 elector = self._elector(api)
-                self._relay = LeaderProxy(
-                    api, options.namespace, options.config.api.port, lambda: elector.leader
-                )
+                self._relay = LeaderProxy(api, options.namespace, options.config.api.port, lambda: elector.leader)
                 stack.push_async_callback(self._relay.close)
                 own.append(tasks.create_task(elector.run()))
             else:
@@ -110,9 +108,7 @@ class Operator:
     def _front(self) -> tuple[OperatorHttpServer, socket.socket]:
         where = self.options.config.api
         try:
-            return operator_http_server(
-                OperatorApp(self._trouble, self._metrics, self._app), where.listen, where.port
-            )
+            return operator_http_server(OperatorApp(self._trouble, self._metrics, self._app), where.listen, where.port)
         except OSError as error:
             raise InputError.of(
                 f"cannot listen at {where.listen}:{where.port}: {error.strerror}", fix="choose another --port"
@@ -162,9 +158,7 @@ class Operator:
             self.options.identity or f"{socket.gethostname()}-{os.getpid()}",
             on_started=self._leads.set,
             on_stopped=self._deposed,
-            timing=LeaseTiming(
-                times.lease_duration_seconds, times.renew_deadline_seconds, times.retry_period_seconds
-            ),
+            timing=LeaseTiming(times.lease_duration_seconds, times.renew_deadline_seconds, times.retry_period_seconds),
         )
 
     def _deposed(self) -> None:

@@ -70,9 +70,7 @@ class PodFiles:
     """Jobs of a cluster have no files here; their logs are those of their pods."""
 
     def log_path(self, job: JobId, rank: int) -> Path:
-        raise HttpProblem(
-            501, "logs are with the pods of the job: kubectl logs, or `batuta --context NAME logs`"
-        )
+        raise HttpProblem(501, "logs are with the pods of the job: kubectl logs, or `batuta --context NAME logs`")
 
     def ranks(self, job: JobId) -> list[int]:
         return [0]
@@ -84,9 +82,7 @@ class PodFiles:
 class OperatorApi:
     """The routes over a leader. For one event loop."""
 
-    def __init__(
-        self, leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator
-    ) -> None:
+    def __init__(self, leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator) -> None:
         self._parts = parts_of(leader, config, namespace, bearers)
         self._making = asyncio.Lock()
         self._app: FastAPI | None = None
@@ -109,9 +105,7 @@ class OperatorApi:
             await self._open.aclose()
 
 
-def parts_of(
-    leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator
-) -> ServerDependencies:
+def parts_of(leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator) -> ServerDependencies:
     """What the API needs of a leader."""
     store = leader.store
     return ServerDependencies(
@@ -128,9 +122,7 @@ def parts_of(
         open_metrics=config.api.open_metrics,
         metrics_per_job=config.api.metrics_per_job,
         experience=leader.assembly.history,
-        account=lambda from_s, to_s: account(
-            store.journal, store.snapshots, from_s, to_s, time.time()
-        ).plain(),
+        account=lambda from_s, to_s: account(store.journal, store.snapshots, from_s, to_s, time.time()).plain(),
         account_page=render_usage,
         node_health=OperatorHealthView(leader.backend.reconciler),
         shadow=leader.assembly.shadow,
@@ -194,9 +186,7 @@ class OperatorHttpServer(uvicorn.Server):
         yield
 
 
-def operator_http_server(
-    front: OperatorApp, host: str, port: int
-) -> tuple[OperatorHttpServer, socket.socket]:
+def operator_http_server(front: OperatorApp, host: str, port: int) -> tuple[OperatorHttpServer, socket.socket]:
     """A server and its socket, bound at once: a port that is taken is found out before anything else."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -326,9 +316,7 @@ async def _disconnected(receive: Receive) -> None:
 
 async def _pass_back(answer: httpx2.Response, send: Send) -> None:
     headers = [(name.lower(), value) for name, value in answer.headers.raw]
-    headers = [
-        (name, value) for name, value in headers if name not in _HOP_BY_HOP or name == b"content-length"
-    ]
+    headers = [(name, value) for name, value in headers if name not in _HOP_BY_HOP or name == b"content-length"]
     await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
     with suppress(httpx2.TransportError):  # a leader that goes leaves an answer without an end
         async for piece in answer.aiter_raw():
@@ -400,9 +388,7 @@ class TokenReviewAuthenticator:
 
 def _who(found: ReviewedUser, hash_: str) -> Caller:
     if not found.may_see:
-        raise HttpProblem(
-            403, f"{found.user} may not list the UnifiedJobs of all namespaces, which this takes"
-        )
+        raise HttpProblem(403, f"{found.user} may not list the UnifiedJobs of all namespaces, which this takes")
     return Caller(found.user, Role.ADMIN if found.may_change else Role.USER, hash_)
 
 
@@ -423,9 +409,7 @@ class _Scrape(Collector):
 
     def collect(self) -> Iterator[Metric]:
         leader = self._leader
-        yield gauge(
-            "batuta_operator_leader", "Whether this process leads.", [], {(): int(leader is not None)}
-        )
+        yield gauge("batuta_operator_leader", "Whether this process leads.", [], {(): int(leader is not None)})
         if leader is None:
             return
         picture = leader.pictures.take()

@@ -192,9 +192,7 @@ def build_leader(
     observers: list[tuple[str, Observer]] = [("status of jobs", OutlookObserver(backend.reconciler))]
     if (shown := desks.watch()) is not None:
         observers.append(("status of queues", shown))
-    service = assembly.build(
-        told.measuring(cycles), [*observers, *told.logging()], partial(_forget, backend, store)
-    )
+    service = assembly.build(told.measuring(cycles), [*observers, *told.logging()], partial(_forget, backend, store))
     held_up = StragglerController(requests.ask, _suspecting(backend.reconciler.controllers))
     service.after_step("stragglers", held_up.after_step)
     listening.on_held_up = held_up.found
@@ -256,9 +254,7 @@ def kube_backend(
     observed = ObjectCache()
     writes = WriteQueue(clerks.post)
     binder = Binder(Cluster(), binder_profile(config))
-    timing = Timing(
-        gang_timeout_s=config.gang_timeout_seconds, restart_backoff_s=config.restart_backoff_seconds
-    )
+    timing = Timing(gang_timeout_s=config.gang_timeout_seconds, restart_backoff_s=config.restart_backoff_seconds)
     usher = GangBinder(binder, writes, timing, partial(_expected, world))
     teller = NodeReporter(_known_nodes(world), _known_ill(world))
     site = ReconcileContext(

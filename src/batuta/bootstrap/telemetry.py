@@ -63,9 +63,7 @@ def check_otlp(url: str, what: str = "--otlp") -> Endpoint | None:
     return parse_endpoint(url, what, os.environ) if url else None
 
 
-def telemetry(
-    fence: Fence, world: World, otlp: str, *, place: str, tells_of_preempted: bool = True
-) -> Telemetry:
+def telemetry(fence: Fence, world: World, otlp: str, *, place: str, tells_of_preempted: bool = True) -> Telemetry:
     """What is told of cycles. `place` is local or kubernetes."""
     logged = CycleLog(world)
     endpoint = check_otlp(otlp)

@@ -15,14 +15,10 @@ if TYPE_CHECKING:
 
 
 def agent(
-    once: Annotated[
-        bool, typer.Option("--once", help="Look, print a table, and end; no cluster is asked.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Look, print a table, and end; no cluster is asked.")] = False,
     node: Annotated[
         str,
-        typer.Option(
-            "--node", help="The node's name; default the host's.", envvar="NODE_NAME", metavar="NAME"
-        ),
+        typer.Option("--node", help="The node's name; default the host's.", envvar="NODE_NAME", metavar="NAME"),
     ] = "",
     interval: Annotated[float, typer.Option("--interval", help="Seconds between looks.", metavar="S")] = 1.0,
     report_every: Annotated[
@@ -30,13 +26,9 @@ def agent(
     ] = 30.0,
     metrics_port: Annotated[
         int | None,
-        typer.Option(
-            "--metrics-port", help="Serve metrics and probes; default not.", metavar="N", show_default=False
-        ),
+        typer.Option("--metrics-port", help="Serve metrics and probes; default not.", metavar="N", show_default=False),
     ] = None,
-    listen: Annotated[
-        str, typer.Option("--listen", help="The address of that port.", metavar="HOST")
-    ] = "0.0.0.0",
+    listen: Annotated[str, typer.Option("--listen", help="The address of that port.", metavar="HOST")] = "0.0.0.0",
     kubeconfig: Annotated[
         Path | None,
         typer.Option(
@@ -62,9 +54,7 @@ def agent(
             show_default=False,
         ),
     ] = None,
-    proc: Annotated[Path, typer.Option("--proc", help="Where the host's /proc is.", metavar="DIR")] = Path(
-        "/proc"
-    ),
+    proc: Annotated[Path, typer.Option("--proc", help="Where the host's /proc is.", metavar="DIR")] = Path("/proc"),
     kernel_log: Annotated[
         Path | None,
         typer.Option(

@@ -69,9 +69,7 @@ def fish() -> None:
 
 @app.command()
 def install(
-    shell: Annotated[
-        Shell | None, typer.Argument(metavar="[SHELL]", help="Default: the one you use.")
-    ] = None,
+    shell: Annotated[Shell | None, typer.Argument(metavar="[SHELL]", help="Default: the one you use.")] = None,
 ) -> None:
     """Write the script to where the shell looks for it, and load it from the shell's own start file.
 

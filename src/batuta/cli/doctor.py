@@ -50,18 +50,14 @@ DEFAULT_PORT = 7077
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _CONNECT_TIMEOUT_S = 2.0
 MAX_SKEW_S = 2.0
-NEVER_FITS = frozenset(
-    ("EXCEEDS_CLUSTER", "NO_ACCEPTED_TYPE", "NO_MATCHING_NODE", "TOPOLOGY_UNMET", "QUEUE_HELD")
-)
+NEVER_FITS = frozenset(("EXCEEDS_CLUSTER", "NO_ACCEPTED_TYPE", "NO_MATCHING_NODE", "TOPOLOGY_UNMET", "QUEUE_HELD"))
 """Reasons that waiting does not change: the job or the cluster has to."""
 
 
 def doctor(
     output: OutputOption = Output.TABLE,
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Look through a large journal for damage, too.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Look through a large journal for damage, too.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Check machine, state directory, server and cluster.
@@ -129,9 +125,7 @@ def _print_findings(findings: Sequence[Finding]) -> None:
         table.add_row(Text(finding.check), Text(severity, style=_STYLES[severity]), found)
     print_rich(table)
     counts = {name: sum(1 for one in findings if one.severity == name) for name in ("error", "warning")}
-    summary = ", ".join(
-        f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count
-    )
+    summary = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count)
     console().print(summary or "all is well", style="bold")
 
 
@@ -279,9 +273,7 @@ def _check_lock(home: Path) -> Finding:
             "batuta up recovers everything from the journal",
         )
     if pid is not None and recorded is not None and recorded != pid:
-        return warning(
-            "lock", f"held by pid {pid}; server.json names {recorded}", "wait until it has started"
-        )
+        return warning("lock", f"held by pid {pid}; server.json names {recorded}", "wait until it has started")
     return ok("lock", "free" if pid is None else f"held by the server (pid {pid})")
 
 
@@ -319,9 +311,7 @@ def _check_port_free(port: int) -> Finding:
         except OSError as trouble:
             if trouble.errno != errno.EADDRINUSE:
                 return warning("port", f"{port} cannot be had: {trouble.strerror}", "batuta up --port N")
-            return note(
-                "port", f"{port} is another program's", "batuta up takes a free one; --port N chooses one"
-            )
+            return note("port", f"{port} is another program's", "batuta up takes a free one; --port N chooses one")
     return ok("port", f"{port} is free")
 
 
@@ -380,14 +370,10 @@ def _check_nodes(nodes: Sequence[Node]) -> Iterator[Finding]:
     out = {state: [n.name for n in nodes if n.state == state] for state in ("lost", "cordoned", "draining")}
     ill = [f"{node.name}:{gpu.index}" for node in nodes for gpu in node.gpus if not gpu.healthy]
     if out["lost"]:
-        yield warning(
-            "nodes", f"lost: {', '.join(out['lost'])}", "start the server with as many nodes as before"
-        )
+        yield warning("nodes", f"lost: {', '.join(out['lost'])}", "start the server with as many nodes as before")
     for state in ("cordoned", "draining"):
         if out[state]:
-            yield warning(
-                "nodes", f"{state}: {', '.join(out[state])}", f"batuta nodes uncordon {out[state][0]}"
-            )
+            yield warning("nodes", f"{state}: {', '.join(out[state])}", f"batuta nodes uncordon {out[state][0]}")
     if ill:
         yield warning("GPU health", f"{len(ill)} are not healthy: {named(ill, 8)}", "see batuta nodes")
     if not any(out.values()) and not ill:

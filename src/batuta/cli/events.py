@@ -212,9 +212,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "TrialMeasured": _trial_measured,
     "PolicySet": lambda data: f"policy {data['policy']} decides from now on",
     "NodeAdded": lambda data: f"node {data['node']['name']} joins with {data['node']['gpus']} GPUs",
-    "NodeChanged": lambda data: (
-        f"node {data['node']['name']} has changed: {format_gpus(data['node']['gpus'])}"
-    ),
+    "NodeChanged": lambda data: f"node {data['node']['name']} has changed: {format_gpus(data['node']['gpus'])}",
     "OthersUse": _foreign_usage,
     "NodeLost": lambda data: f"node {data['node']} is lost",
     "NodeReturned": lambda data: f"node {data['node']} is back",

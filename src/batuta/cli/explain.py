@@ -59,9 +59,7 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
         numbers = ", ".join(f"{name} {_number(value)}" for name, value in reason.evidence.items())
         print_rich(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
     if explanation.quota_reserved is not None and not explanation.quota_reserved.status:
-        print_rich(
-            Text(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", style="dim")
-        )
+        print_rich(Text(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", style="dim"))
     if (
         explanation.checkpoint is not None
         and explanation.checkpoint.sentence
@@ -83,9 +81,7 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
 
 def _adds_checkpoint_sentence(explanation: Explanation) -> bool:
     """Return whether to add the sentence on checkpoints: the job runs, and the reason does not say it."""
-    return explanation.state not in _WAITING and (
-        explanation.reason is None or explanation.reason.code != "KEEPS_SIZE"
-    )
+    return explanation.state not in _WAITING and (explanation.reason is None or explanation.reason.code != "KEEPS_SIZE")
 
 
 def _predictions(explanation: Explanation) -> list[str]:
@@ -93,19 +89,13 @@ def _predictions(explanation: Explanation) -> list[str]:
     from batuta.apitypes.resources import FINAL_STATES
 
     found = (
-        [f"its size was left open: {explanation.size_choice.sentence}"]
-        if explanation.size_choice is not None
-        else []
+        [f"its size was left open: {explanation.size_choice.sentence}"] if explanation.size_choice is not None else []
     )
     if explanation.stands_for:
         found.append(f"virtual GPUs stand for {' or '.join(explanation.stands_for)}")
     if explanation.endpoints and explanation.state not in FINAL_STATES:
         found.append(f"its ports are reached at {', '.join(explanation.endpoints)} while it runs")
-    if (
-        explanation.start is not None
-        and explanation.start.p50_s is not None
-        and explanation.state in _WAITING
-    ):
+    if explanation.start is not None and explanation.start.p50_s is not None and explanation.state in _WAITING:
         found.append(f"expected to start {_when(explanation.start)} (batuta eta)")
     own = explanation.expected
     if own is not None:

@@ -47,9 +47,7 @@ ArrivalsOption = Annotated[
 def eta(
     job: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[JOB]", help="Id or name of a job; default: all.", autocompletion=complete_jobs
-        ),
+        typer.Argument(metavar="[JOB]", help="Id or name of a job; default: all.", autocompletion=complete_jobs),
     ] = None,
     arrivals: ArrivalsOption = True,
     output: OutputOption = Output.TABLE,
@@ -102,9 +100,7 @@ def _print_eta(forecast: EtaAnswer) -> None:
         Column("AT THE LATEST", right=True),
         Column("", drop=1, least=10),
     )
-    rows = [
-        (*(one.id, one.name, state_text(one.state)), *_times(forecast, one), one.why) for one in forecast.jobs
-    ]
+    rows = [(*(one.id, one.name, state_text(one.state)), *_times(forecast, one), one.why) for one in forecast.jobs]
     print_table(columns, rows, empty="there is no job that is not over")
 
 
@@ -137,9 +133,7 @@ def whatif(
             "--policy", "-p", help="Another policy decides.", metavar="NAME", autocompletion=complete_policies
         ),
     ] = None,
-    add_nodes: Annotated[
-        str, typer.Option("--add-nodes", help="Nodes join, as in 2x8:A100.", metavar="NODES")
-    ] = "",
+    add_nodes: Annotated[str, typer.Option("--add-nodes", help="Nodes join, as in 2x8:A100.", metavar="NODES")] = "",
     quota: Annotated[
         list[Path] | None, typer.Option("--quota", help="Quota of a file is applied.", metavar="FILE")
     ] = None,
@@ -158,9 +152,7 @@ def whatif(
     ] = None,
     arrivals: ArrivalsOption = False,
     seed: Annotated[int, typer.Option("--seed", help="Other luck of the jobs.", min=0)] = 0,
-    all_jobs: Annotated[
-        bool, typer.Option("--all", "-a", help="Also jobs for which little changes.")
-    ] = False,
+    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also jobs for which little changes.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -204,9 +196,7 @@ def whatif(
         "seed": seed,
     }
     if not any((policy, add_nodes, quota, submit, drain)):
-        problems.append(
-            Problem("what shall be changed?", fix="--policy, --add-nodes, --quota, --submit or --drain")
-        )
+        problems.append(Problem("what shall be changed?", fix="--policy, --add-nodes, --quota, --submit or --drain"))
     if problems:
         raise InputError(problems)
     result = _request_what_if(request, home)
@@ -225,9 +215,7 @@ def _request_what_if(request: dict[str, Any], home: Path | None) -> WhatIfAnswer
             from batuta.client.cluster_calls import what_if_body
             from batuta.client.decoding import decode
 
-            return decode(
-                WhatIfAnswer, offline.what_if(stopped_server_home(home), dict(what_if_body(**request)))
-            )
+            return decode(WhatIfAnswer, offline.what_if(stopped_server_home(home), dict(what_if_body(**request))))
 
 
 def _print_what_if(result: WhatIfAnswer, all_jobs: bool) -> None:
@@ -245,9 +233,7 @@ def _print_what_if(result: WhatIfAnswer, all_jobs: bool) -> None:
         ("preemptions", *_count_cells(result.preemptions)),
     ]
     if result.unfinished.before or result.unfinished.after:
-        rows.append(
-            ("jobs that never end", *_change_cells(result.unfinished, lambda value: f"{value or 0:.0f}"))
-        )
+        rows.append(("jobs that never end", *_change_cells(result.unfinished, lambda value: f"{value or 0:.0f}")))
     columns = (Column(""), Column("NOW", right=True), Column("CHANGED", right=True), Column("", right=True))
     print_table(columns, rows)
     jobs = _most_changed(result, all_jobs)
@@ -256,9 +242,7 @@ def _print_what_if(result: WhatIfAnswer, all_jobs: bool) -> None:
         _print_job_changes(jobs)
         if len(jobs) < len(result.jobs):
             left = len(result.jobs) - len(jobs)
-            print_stderr(
-                f"{left} more job{'' if left == 1 else 's'}: --all shows {'it' if left == 1 else 'them'}"
-            )
+            print_stderr(f"{left} more job{'' if left == 1 else 's'}: --all shows {'it' if left == 1 else 'them'}")
     print_stderr(f"{'; '.join(result.assumes)} ({result.runs} runs)")
 
 
@@ -310,7 +294,5 @@ def _most_changed(result: WhatIfAnswer, all_jobs: bool) -> list[JobChange]:
             return float("inf") if before is not after else 0.0
         return abs(after - before)
 
-    chosen = {
-        one.id for one in sorted(result.jobs, key=weight, reverse=True)[:_SHOWN_JOBS] if weight(one) >= 1.0
-    }
+    chosen = {one.id for one in sorted(result.jobs, key=weight, reverse=True)[:_SHOWN_JOBS] if weight(one) >= 1.0}
     return [one for one in result.jobs if one.id in chosen]

@@ -33,9 +33,7 @@ RulesOption = Annotated[
 ]
 LogOption = Annotated[
     str | None,
-    typer.Option(
-        "--log", metavar="FILE", help="A kernel log, or what a job printed; - reads standard input."
-    ),
+    typer.Option("--log", metavar="FILE", help="A kernel log, or what a job printed; - reads standard input."),
 ]
 
 
@@ -51,9 +49,7 @@ def rules() -> None:
 
 
 @app.command(name="check-rules")
-def check_rules(
-    log: LogOption = None, rules: RulesOption = None, output: OutputOption = Output.TABLE
-) -> None:
+def check_rules(log: LogOption = None, rules: RulesOption = None, output: OutputOption = Output.TABLE) -> None:
     """Check a file of rules, and tell for each line of a log what would be done. Nothing is done.
 
     Examples:

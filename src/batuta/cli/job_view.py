@@ -73,9 +73,7 @@ def queue_table(jobs: Sequence[Job]) -> tuple[Sequence[Column], list[Row]]:
     return _named_once(QUEUE_COLUMNS, [queue_row(job) for job in jobs], jobs)
 
 
-def _named_once(
-    columns: Sequence[Column], rows: list[Row], jobs: Sequence[Job]
-) -> tuple[Sequence[Column], list[Row]]:
+def _named_once(columns: Sequence[Column], rows: list[Row], jobs: Sequence[Job]) -> tuple[Sequence[Column], list[Row]]:
     """Merge ID and NAME into one column where ids contain the name, as on a cluster."""
     if not jobs or not all(job.is_named_by_id and "/" in job.id for job in jobs):
         return columns, rows
@@ -177,8 +175,7 @@ def _facts(job: Job) -> list[tuple[str, str | Text]]:
         kind = f"; virtual GPUs stand for {' or '.join(job.stands_for)}"
     each = f", {job.gpus.per_node} per node" if job.gpus.per_node != 1 else ""
     places = ", ".join(
-        f"{place.node}: {', '.join(map(str, place.gpus))}" if place.gpus else place.node
-        for place in job.placement
+        f"{place.node}: {', '.join(map(str, place.gpus))}" if place.gpus else place.node for place in job.placement
     )
     times = [
         f"submitted {format_time(job.submitted_s)}",

@@ -183,9 +183,7 @@ def _print_cluster(cluster: Cluster, where: str) -> None:
     out.print(Text(f"Batuta {cluster.version} at {where}{age}"))
     # A user without access to the nodes of a cluster sees none of them.
     if gpus.total or cluster.policy:
-        out.print(
-            Text(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}")
-        )
+        out.print(Text(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}"))
     if counts:
         out.print(Text(f"jobs: {counts}"))
     if cluster.trouble:

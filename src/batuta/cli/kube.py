@@ -25,9 +25,7 @@ class ManifestFormat(StrEnum):
 
 
 def install(
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Apply it with kubectl instead of printing it.")
-    ] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Apply it with kubectl instead of printing it.")] = False,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Where the operator runs.", metavar="NAME")
     ] = "batuta-system",
@@ -39,26 +37,20 @@ def install(
     ] = "batuta",
     values: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--values", "-f", help="A file of values, as for Helm; may be repeated.", metavar="FILE"
-        ),
+        typer.Option("--values", "-f", help="A file of values, as for Helm; may be repeated.", metavar="FILE"),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="One value, as in config.policy=afs-l; may be repeated.", metavar="K=V"),
     ] = None,
-    crds_only: Annotated[
-        bool, typer.Option("--crds-only", help="Only the definition of UnifiedJob.")
-    ] = False,
+    crds_only: Annotated[bool, typer.Option("--crds-only", help="Only the definition of UnifiedJob.")] = False,
     uninstall: Annotated[
         bool, typer.Option("--uninstall", help="Print the commands that take it all away again.")
     ] = False,
     kubeconfig: Annotated[
         str, typer.Option("--kubeconfig", help="With --apply: how to reach the cluster.", metavar="FILE")
     ] = "",
-    context: Annotated[
-        str, typer.Option("--context", help="With --apply: which cluster of it.", metavar="NAME")
-    ] = "",
+    context: Annotated[str, typer.Option("--context", help="With --apply: which cluster of it.", metavar="NAME")] = "",
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="yaml for kubectl and people, or json.")
     ] = ManifestFormat.YAML,
@@ -80,9 +72,7 @@ def install(
     from batuta.bootstrap.kube import InstallOptions, check_extra, plan_install
 
     check_extra()
-    _check_install_options(
-        apply=apply, uninstall=uninstall, crds_only=crds_only, cluster=kubeconfig or context
-    )
+    _check_install_options(apply=apply, uninstall=uninstall, crds_only=crds_only, cluster=kubeconfig or context)
     options = InstallOptions(
         namespace=namespace,
         release=release,
@@ -95,9 +85,7 @@ def install(
     if uninstall:
         from batuta.backends.kube.install.manifests import as_removal
 
-        typer.echo(
-            as_removal(plan.objects, plan.definitions, namespace, own_namespace=create_namespace), nl=False
-        )
+        typer.echo(as_removal(plan.objects, plan.definitions, namespace, own_namespace=create_namespace), nl=False)
     elif apply:
         _apply_manifests(plan, crds_only=crds_only, kubeconfig=kubeconfig, context=context)
     else:
@@ -248,9 +236,7 @@ def device_plugin(
     ] = None,
     pass_device_files: Annotated[
         bool,
-        typer.Option(
-            "--pass-device-files", help="Give containers /dev/nvidia*; for nodes without NVIDIA's runtime."
-        ),
+        typer.Option("--pass-device-files", help="Give containers /dev/nvidia*; for nodes without NVIDIA's runtime."),
     ] = False,
     kubeconfig: OwnKubeconfigOption = None,
     context: OwnContextOption = None,

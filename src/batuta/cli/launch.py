@@ -58,9 +58,7 @@ def launch(
     ctx: typer.Context,
     task: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[TASK.yaml | - | -- COMMAND…]", help="A task file (-: standard input), or a command."
-        ),
+        typer.Argument(metavar="[TASK.yaml | - | -- COMMAND…]", help="A task file (-: standard input), or a command."),
     ] = None,
     like: Annotated[
         str | None,
@@ -83,12 +81,8 @@ def launch(
     num_nodes: Annotated[
         str | None, typer.Option("--num-nodes", help="How many nodes; auto leaves it open.", metavar="N")
     ] = None,
-    min_nodes: Annotated[
-        int | None, typer.Option("--min-nodes", help="It can run on as few.", metavar="N")
-    ] = None,
-    max_nodes: Annotated[
-        int | None, typer.Option("--max-nodes", help="It can use as many.", metavar="N")
-    ] = None,
+    min_nodes: Annotated[int | None, typer.Option("--min-nodes", help="It can run on as few.", metavar="N")] = None,
+    max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="It can use as many.", metavar="N")] = None,
     restartable: Annotated[
         bool | None, typer.Option("--restartable", help="A restart loses nothing: resize it at any time.")
     ] = None,
@@ -120,13 +114,9 @@ def launch(
     ] = None,
     priority: Annotated[
         str | None,
-        typer.Option(
-            "--priority", help="-1000 to 1000, or a priority class; higher goes first.", metavar="P"
-        ),
+        typer.Option("--priority", help="-1000 to 1000, or a priority class; higher goes first.", metavar="P"),
     ] = None,
-    dryrun: Annotated[
-        bool, typer.Option("--dryrun", help="Only check it, and show what would be asked for.")
-    ] = False,
+    dryrun: Annotated[bool, typer.Option("--dryrun", help="Only check it, and show what would be asked for.")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Return at once, instead of following its output.")
     ] = False,
@@ -332,8 +322,7 @@ def _submit(client: Connection, submission: Submission, output: Output, *, follo
     if follow:
         return follow_output(client, job)
     print_stderr(
-        f"{command_line('logs', job.id)} follows its output, "
-        f"{command_line('explain', job.id)} tells why it waits"
+        f"{command_line('logs', job.id)} follows its output, {command_line('explain', job.id)} tells why it waits"
     )
     return 0
 

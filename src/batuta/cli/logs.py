@@ -338,9 +338,7 @@ def find_loki(url: str | None, tenant: str | None) -> LokiAddress | None:
     return LokiAddress.of(url, os.environ.get(TOKEN_VARIABLE, ""), tenant)
 
 
-def print_log_of_deleted(
-    client: Connection, name: str, request: LogRequest, unknown: UnknownJobError
-) -> None:
+def print_log_of_deleted(client: Connection, name: str, request: LogRequest, unknown: UnknownJobError) -> None:
     """Print the output of a deleted job from Loki; raise `unknown` where there is none."""
     if request.loki is None:
         raise unknown
@@ -379,9 +377,7 @@ def _print_from_loki(
     old = ArchivedJob(namespace, name, rank, from_s, to_s)
     with Loki(address) as loki:
         print_stderr(f"{why}: what follows is from Loki at {loki.name}")
-        found = write_output(
-            archived_output(loki, old, request.tail, lambda text: print_stderr(f"note: {text}"))
-        )
+        found = write_output(archived_output(loki, old, request.tail, lambda text: print_stderr(f"note: {text}")))
         if not found:
             print_stderr(f"Loki has nothing of replica {rank} of job {job_id} since {format_time(from_s)}")
     return found

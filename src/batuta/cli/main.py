@@ -63,9 +63,7 @@ def batuta(
 
     Without a server: batuta compare --workload sample
     """
-    select_cluster(
-        read_cluster_options(context, kubeconfig, namespace, all_namespaces), ctx.invoked_subcommand
-    )
+    select_cluster(read_cluster_options(context, kubeconfig, namespace, all_namespaces), ctx.invoked_subcommand)
 
 
 def run() -> None:

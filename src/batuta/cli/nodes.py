@@ -180,8 +180,7 @@ def _print_nodes(found: tuple[Node, ...], output: Output) -> None:
             _cpus(node.cpu),
             node.rack or DASH,
             node.address or DASH,
-            ", ".join(dict.fromkeys((*(job.id for gpu in node.gpus for job in gpu.jobs), *node.cpu.jobs)))
-            or DASH,
+            ", ".join(dict.fromkeys((*(job.id for gpu in node.gpus for job in gpu.jobs), *node.cpu.jobs))) or DASH,
         )
         for node in found
     ]

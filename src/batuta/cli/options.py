@@ -62,9 +62,7 @@ NamespaceOption = Annotated[
     str | None,
     typer.Option("--namespace", "-n", help="A namespace of the cluster.", metavar="NAME", show_default=False),
 ]
-AllNamespacesOption = Annotated[
-    bool, typer.Option("--all-namespaces", "-A", help="Jobs of all its namespaces.")
-]
+AllNamespacesOption = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all its namespaces.")]
 
 # After the verb: for programs that serve a cluster and mostly run in it.
 OwnKubeconfigOption = Annotated[
@@ -95,9 +93,7 @@ class ClusterOptions:
     def connect(self) -> Connection:
         from batuta.bootstrap.kube import connect_to_cluster
 
-        return connect_to_cluster(
-            self.kubeconfig, self.context, self.namespace, all_namespaces=self.all_namespaces
-        )
+        return connect_to_cluster(self.kubeconfig, self.context, self.namespace, all_namespaces=self.all_namespaces)
 
     @property
     def words(self) -> list[str]:
@@ -244,16 +240,12 @@ def _complete(
         return []
 
 
-JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Id or name of a job.", autocompletion=complete_jobs)
-]
+JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id or name of a job.", autocompletion=complete_jobs)]
 JobsArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="JOB…", help="Ids or names of jobs.", autocompletion=complete_jobs),
 ]
-NodeArgument = Annotated[
-    str, typer.Argument(metavar="NODE", help="Name of a node.", autocompletion=complete_nodes)
-]
+NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.", autocompletion=complete_nodes)]
 
 
 OtlpOption = Annotated[
@@ -319,7 +311,5 @@ def stopped_server_home(home: Path | None) -> Path:
         raise NoServerError(f"{os.environ[SERVER_VARIABLE]} cannot be reached")
     if not (folder / "journal.db").is_file():
         raise no_server(folder)
-    print_stderr(
-        f"no server is running for {show_path(folder)}: this is by its journal, as it was at the last event"
-    )
+    print_stderr(f"no server is running for {show_path(folder)}: this is by its journal, as it was at the last event")
     return folder

@@ -218,8 +218,7 @@ def fit_table(
 
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     natural = [
-        max([len(column.title), *(row[place].cell_len for row in cells)])
-        for place, column in enumerate(columns)
+        max([len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)
     ]
     shown, widths = _fit_columns(columns, natural, width)
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")

@@ -75,9 +75,7 @@ def set_policy(
 def shadow(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME", help="See batuta policy list; off ends it.", autocompletion=complete_policies
-        ),
+        typer.Argument(metavar="NAME", help="See batuta policy list; off ends it.", autocompletion=complete_policies),
     ],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
@@ -140,9 +138,7 @@ PolicyOption = Annotated[
     str,
     typer.Option("--policy", "-p", help="Name of a policy, or a Python file that has one.", metavar="POLICY"),
 ]
-InputOption = Annotated[
-    str, typer.Option("--input", "-i", help="A JSON file; - reads standard input.", metavar="FILE")
-]
+InputOption = Annotated[str, typer.Option("--input", "-i", help="A JSON file; - reads standard input.", metavar="FILE")]
 
 
 def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Output.JSON) -> None:

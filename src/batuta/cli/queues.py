@@ -61,9 +61,7 @@ def queues(
 
 
 @app.command(name="list")
-def list_queues(
-    tree: TreeOption = False, output: OutputOption = Output.TABLE, home: HomeOption = None
-) -> None:
+def list_queues(tree: TreeOption = False, output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     """List the queues: quota, what is used, borrowed and lent, how many jobs run and wait.
 
     Example: batuta queues list -o json
@@ -81,9 +79,7 @@ def list_queues(
 @app.command()
 def describe(
     name: Annotated[str, typer.Argument(metavar="QUEUE", help="Name of a queue.")],
-    limit: Annotated[
-        int, typer.Option("--limit", "-l", min=1, max=1000, help="How many jobs of each list.")
-    ] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-l", min=1, max=1000, help="How many jobs of each list.")] = 100,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -135,10 +131,7 @@ def flavor_resource_name(flavor: str, resource: str) -> str:
 
 def format_requests(requests: Mapping[str, float]) -> Iterator[str]:
     """Return texts such as `8 gpu` and `16Gi memory`."""
-    return (
-        f"{format_amount(resource, amount)} {resource_name(resource)}"
-        for resource, amount in requests.items()
-    )
+    return (f"{format_amount(resource, amount)} {resource_name(resource)}" for resource, amount in requests.items())
 
 
 QUEUE_STATE_STYLES = {
@@ -355,10 +348,7 @@ def print_queue_tree(tree: Queues) -> None:
 
     lines = list(tree_lines(tree))
     names = [Text.assemble((line.guide, "dim"), (line.name, line.style)) for line in lines]
-    kinds = [
-        "" if line.cell is None else flavor_resource_name(line.cell.flavor, line.cell.resource)
-        for line in lines
-    ]
+    kinds = ["" if line.cell is None else flavor_resource_name(line.cell.flavor, line.cell.resource) for line in lines]
     usage = [_usage_text(line) for line in lines]
     width = bar_width([name.cell_len for name in names], list(map(len, kinds)), list(map(len, usage)))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
@@ -402,9 +392,7 @@ def bar_parts(cell: QuotaCell, width: int) -> list[tuple[str, int]]:
     whole = sum(amounts.values())
     if not whole or not width:
         return []
-    parts = {
-        sign: max(1, round(width * amount / whole)) if amount > 0 else 0 for sign, amount in amounts.items()
-    }
+    parts = {sign: max(1, round(width * amount / whole)) if amount > 0 else 0 for sign, amount in amounts.items()}
     largest = max(parts, key=lambda sign: parts[sign])
     parts[largest] += width - sum(parts.values())
     return list(parts.items())
@@ -425,9 +413,7 @@ def _cohort_lines(tree: Queues, cohort: Cohort, guide: str, below: str) -> Itera
     inner = [one for one in tree.cohorts if one.parent == cohort.name]
     queues = [one for one in tree.queues if one.cohort == cohort.name]
     left = len(inner) + len(queues)
-    yield from _owner_lines(
-        cohort, guide, below + ("│  " if left else ""), cohort.name, "bold", _pending_text(cohort)
-    )
+    yield from _owner_lines(cohort, guide, below + ("│  " if left else ""), cohort.name, "bold", _pending_text(cohort))
     for one in inner:
         left -= 1
         yield from _cohort_lines(tree, one, *_guides(below, last=not left))
@@ -452,9 +438,7 @@ def _pending_text(owner: Cohort | Queue) -> str:
     return f"{owner.pending} waiting" if owner.pending else ""
 
 
-def _owner_lines(
-    owner: Cohort | Queue, guide: str, below: str, name: str, style: str, note: str
-) -> Iterator[TreeLine]:
+def _owner_lines(owner: Cohort | Queue, guide: str, below: str, name: str, style: str, note: str) -> Iterator[TreeLine]:
     if not owner.cells:
         yield TreeLine(guide, name, style, None, note)
     for number, cell in enumerate(owner.cells):

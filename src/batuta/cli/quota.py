@@ -75,9 +75,7 @@ def apply(
 
 
 def delete(
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="ClusterQueue (cq), LocalQueue (lq), Cohort, …")
-    ],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="ClusterQueue (cq), LocalQueue (lq), Cohort, …")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the object.")],
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Of a LocalQueue, if it has one.", metavar="NS")
@@ -151,9 +149,7 @@ def _print_changes(changed: QuotaChanged, output: Output, *, dry_run: bool = Fal
 
 def try_out(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Cases: objects and steps, in YAML or JSON.")],
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Only what differs from what the file expects.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what differs from what the file expects.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Try quota out: who would get it, who would lose it and why, step by step. Needs no server.
@@ -208,9 +204,7 @@ def _as_json(standing: QuotaStatus) -> dict[str, Any]:
             | ({"by": one.by} if one.by else {})
             for one in standing.preempted
         ],
-        "pending": {
-            name: {"reason": one.reason, "message": one.message} for name, one in standing.pending.items()
-        },
+        "pending": {name: {"reason": one.reason, "message": one.message} for name, one in standing.pending.items()},
     }
 
 
@@ -258,10 +252,7 @@ def _rows(standing: QuotaStatus) -> list[tuple[Text, ...]]:
             row("admitted", "green", name, ", ".join(f"{what} in {where}" for what, where in flavors.items()))
             for name, flavors in standing.admitted.items()
         ),
-        *(
-            row("pending", "yellow", name, f"{one.reason}: {one.message}")
-            for name, one in standing.pending.items()
-        ),
+        *(row("pending", "yellow", name, f"{one.reason}: {one.message}") for name, one in standing.pending.items()),
     ]
 
 
@@ -333,9 +324,7 @@ def _run_action(trial: QuotaSimulator, action: Action, over: set[str]) -> QuotaS
                 PodSet(one.requests, one.count, one.min_count, one.name, one.node_selector, one.tolerations)
                 for one in action.pod_sets
             )
-            return trial.submit(
-                action.name, action.queue, pod_sets, action.priority, action.active, action.namespace
-            )
+            return trial.submit(action.name, action.queue, pod_sets, action.priority, action.active, action.namespace)
         case Finish() | Delete() | PatchWorkload() if action.name in over:
             return trial.standing()
         case Finish() | Delete():

@@ -46,13 +46,9 @@ def replay(
     ],
     policy: Annotated[
         list[str],
-        typer.Option(
-            "--policy", "-p", help="A policy, or several as in srjf,afs-l; may be repeated.", metavar="NAMES"
-        ),
+        typer.Option("--policy", "-p", help="A policy, or several as in srjf,afs-l; may be repeated.", metavar="NAMES"),
     ],
-    until: Annotated[
-        str | None, typer.Option("--to", help="Until when; default: now.", metavar="TIME")
-    ] = None,
+    until: Annotated[str | None, typer.Option("--to", help="Until when; default: now.", metavar="TIME")] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -121,9 +117,7 @@ def _print_replay(result: dict[str, Any]) -> None:
     print_stderr(f"over {actual['jobs']} jobs that ended, of {result['jobs']} that lived within this time")
     for one in result["rows"]:
         if one["missing"]:
-            print_stderr(
-                f"{one['missing']} jobs that ended really do not end under {one['policy']}, and are left out"
-            )
+            print_stderr(f"{one['missing']} jobs that ended really do not end under {one['policy']}, and are left out")
     print_stderr("; ".join(result["assumes"]))
 
 

@@ -122,9 +122,7 @@ def _print_report(found: Report) -> None:
 
 def _print_spent(whose: str, rows: Sequence[Sequence[str]]) -> None:
     names = (whose, "USED", "NOT BUSY", "RESTARTS", "LOST", "WAITED FOR")
-    print_table(
-        [Column(name, right=k > 0) for k, name in enumerate(names)], rows, "no job had or wanted GPUs"
-    )
+    print_table([Column(name, right=k > 0) for k, name in enumerate(names)], rows, "no job had or wanted GPUs")
 
 
 def _headline(total: Account) -> str:

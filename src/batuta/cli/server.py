@@ -92,9 +92,7 @@ def up(
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option(
-            "--nodes", help="How many nodes this machine is; default 1, or 2 virtual ones.", metavar="N"
-        ),
+        typer.Option("--nodes", help="How many nodes this machine is; default 1, or 2 virtual ones.", metavar="N"),
     ] = None,
     gpus: Annotated[
         int | None,
@@ -136,9 +134,7 @@ def up(
         int | None,
         typer.Option("--port", min=0, max=65535, help="TCP port; default 7077 or a free one; 0: a free one."),
     ] = None,
-    listen: Annotated[
-        str, typer.Option("--listen", help="Address to listen at.", metavar="ADDR")
-    ] = "127.0.0.1",
+    listen: Annotated[str, typer.Option("--listen", help="Address to listen at.", metavar="ADDR")] = "127.0.0.1",
     policy: Annotated[
         str,
         typer.Option(
@@ -150,9 +146,7 @@ def up(
     ] = "",
     shadow: Annotated[
         str,
-        typer.Option(
-            "--shadow", help="A second policy that only watches: see batuta shadow.", metavar="NAME"
-        ),
+        typer.Option("--shadow", help="A second policy that only watches: see batuta shadow.", metavar="NAME"),
     ] = "",
     demo: Annotated[
         bool, typer.Option("--demo", help="Virtual GPUs, and some elastic jobs that arrive by themselves.")
@@ -173,9 +167,7 @@ def up(
     ] = False,
     metrics_per_job: Annotated[
         int,
-        typer.Option(
-            "--metrics-per-job", min=0, help="How many jobs have metrics of their own.", metavar="N"
-        ),
+        typer.Option("--metrics-per-job", min=0, help="How many jobs have metrics of their own.", metavar="N"),
     ] = 50,
     pass_env: Annotated[
         list[str] | None,
@@ -210,9 +202,7 @@ def up(
     ] = 100,
     idle_after: Annotated[
         str,
-        typer.Option(
-            "--idle-after", help="A job that uses none of its GPUs for so long is idle.", metavar="TIME"
-        ),
+        typer.Option("--idle-after", help="A job that uses none of its GPUs for so long is idle.", metavar="TIME"),
     ] = "15m",
     idle_action: Annotated[
         IdleAction,
@@ -363,9 +353,7 @@ def _read_shape(
         problems.append(Problem(f"{shape}: a shape is for virtual GPUs", fix="add --virtual"))
     options = zip(("--nodes", "--gpus", "--gpu-type"), given, strict=True)
     if doubled := [option for option, value in options if value is not None]:
-        problems.append(
-            Problem(f"{shape} and {', '.join(doubled)} say the same", fix="leave one of them out")
-        )
+        problems.append(Problem(f"{shape} and {', '.join(doubled)} say the same", fix="leave one of them out"))
     try:
         found = parse_cluster_string(shape)
     except InputError as error:
@@ -395,9 +383,7 @@ def _print_ready(server: Server) -> None:
     from batuta.client.address import show_path
 
     home = show_path(server.state.path)
-    typer.echo(
-        f"Batuta serves at {server.url} (pid {os.getpid()}, state in {home}); Ctrl-C ends it", err=True
-    )
+    typer.echo(f"Batuta serves at {server.url} (pid {os.getpid()}, state in {home}); Ctrl-C ends it", err=True)
     typer.echo("batuta dashboard opens the dashboard, batuta launch starts a job", err=True)
     for note in server.gpus.notes:
         typer.echo(f"{NOTE_PREFIX}{note}", err=True)

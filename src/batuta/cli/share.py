@@ -114,9 +114,7 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 def print_containers(containers: Sequence[ContainerShare]) -> None:
     """Print a row for each container and GPU."""
-    rows = [
-        _device_row(container.container, device) for container in containers for device in container.devices
-    ]
+    rows = [_device_row(container.container, device) for container in containers for device in container.devices]
     print_table(_CONTAINERS, rows, "no container is limited here")
 
 

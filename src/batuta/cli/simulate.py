@@ -68,21 +68,15 @@ RoundOption = Annotated[
 ]
 RestartOption = Annotated[
     str | None,
-    typer.Option(
-        "--restart", help="Time lost at a start, resize or migration, as in 30s; default: each job's."
-    ),
+    typer.Option("--restart", help="Time lost at a start, resize or migration, as in 30s; default: each job's."),
 ]
 IntervalOption = Annotated[
     str, typer.Option("--min-interval", help="Not more than one change of plan in this time, as in 120s.")
 ]
-WeighOption = Annotated[
-    bool, typer.Option("--weigh/--no-weigh", help="Drop changes that cost more than they gain.")
-]
+WeighOption = Annotated[bool, typer.Option("--weigh/--no-weigh", help="Drop changes that cost more than they gain.")]
 ProfilesOption = Annotated[
     Path | None,
-    typer.Option(
-        "--profiles", help="Folder of measured profiles (goodput replay); default: beside the workload."
-    ),
+    typer.Option("--profiles", help="Folder of measured profiles (goodput replay); default: beside the workload."),
 ]
 KnowledgeOption = Annotated[
     Knowledge, typer.Option("--knowledge", help="What a policy may know in the goodput replay.")
@@ -101,9 +95,7 @@ FailuresOption = Annotated[
 ]
 QueuesOption = Annotated[
     Path | None,
-    typer.Option(
-        "--queues", help="Quota: a file of Kueue's objects, or of queues in short form.", metavar="FILE"
-    ),
+    typer.Option("--queues", help="Quota: a file of Kueue's objects, or of queues in short form.", metavar="FILE"),
 ]
 LocalityOption = Annotated[
     float,
@@ -114,21 +106,13 @@ LocalityOption = Annotated[
         max=1.0,
     ),
 ]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", help="Only the first N jobs.", min=1, metavar="N")
-]
-ReportOption = Annotated[
-    Path | None, typer.Option("--report", help="Write a self-contained HTML report here.")
-]
-JobsOption = Annotated[
-    Path | None, typer.Option("--jobs", help="Write results per job here (.jsonl or .parquet).")
-]
+LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N jobs.", min=1, metavar="N")]
+ReportOption = Annotated[Path | None, typer.Option("--report", help="Write a self-contained HTML report here.")]
+JobsOption = Annotated[Path | None, typer.Option("--jobs", help="Write results per job here (.jsonl or .parquet).")]
 
 
 def simulate(
-    workload: Annotated[
-        str, typer.Option("--workload", "-w", help="A workload file, or 'sample'.")
-    ] = "sample",
+    workload: Annotated[str, typer.Option("--workload", "-w", help="A workload file, or 'sample'.")] = "sample",
     policy: Annotated[
         str, typer.Option("--policy", "-p", help="See `batuta policies`.", autocompletion=complete_policies)
     ] = "rent",
@@ -147,12 +131,8 @@ def simulate(
     queues: QueuesOption = None,
     locality: LocalityOption = 1.0,
     limit: LimitOption = None,
-    seed: Annotated[
-        int, typer.Option("--seed", help="0: the workload itself; others draw its jobs anew.", min=0)
-    ] = 0,
-    explain: Annotated[
-        str | None, typer.Option("--explain", help="Print the story of one job.", metavar="JOB")
-    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="0: the workload itself; others draw its jobs anew.", min=0)] = 0,
+    explain: Annotated[str | None, typer.Option("--explain", help="Print the story of one job.", metavar="JOB")] = None,
     report: ReportOption = None,
     jobs: JobsOption = None,
     timeline: Annotated[
@@ -204,9 +184,7 @@ def simulate(
     if explain is not None and not problems:
         known = workload_of(experiment).jobs
         if all(sim.job.id != explain for sim in known):
-            problems.append(
-                Problem(f"no job {explain!r} in {workload}", fix=f"ids look like {known[0].job.id}")
-            )
+            problems.append(Problem(f"no job {explain!r} in {workload}", fix=f"ids look like {known[0].job.id}"))
     _check_outputs(report, [jobs, timeline], problems)
     if problems:
         raise InputError(problems)
@@ -390,9 +368,7 @@ def _run_all(experiments: Sequence[Experiment], parallel: int) -> list[RunResult
     from batuta.backends.sim.experiment import run_experiments
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(
-        *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("simulating", total=len(experiments))
         return run_experiments(experiments, parallel, lambda: bar.advance(task))
 

@@ -70,21 +70,15 @@ def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) ->
     with connect_to_server(home) as client:
         found = client.tokens()
     if output is Output.JSON:
-        print_json(
-            [{"hash": t.hash, "user": t.user, "role": t.role, "created_s": t.created_s} for t in found]
-        )
+        print_json([{"hash": t.hash, "user": t.user, "role": t.role, "created_s": t.created_s} for t in found])
         return
     columns = (Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1))
-    print_table(
-        columns, [(t.hash[:_SHOWN], t.user, t.role, format_time(t.created_s)) for t in found], "no tokens"
-    )
+    print_table(columns, [(t.hash[:_SHOWN], t.user, t.role, format_time(t.created_s)) for t in found], "no tokens")
 
 
 @app.command()
 def revoke(
-    hash: Annotated[
-        str, typer.Argument(metavar="HASH", help="From batuta token list; its beginning will do.")
-    ],
+    hash: Annotated[str, typer.Argument(metavar="HASH", help="From batuta token list; its beginning will do.")],
     home: HomeOption = None,
 ) -> None:
     """Make a token invalid at once.
@@ -101,9 +95,7 @@ def revoke(
 
 
 def dashboard(
-    open_it: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open it in a browser, where there is one.")
-    ] = True,
+    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser, where there is one.")] = True,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:

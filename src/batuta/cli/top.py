@@ -53,9 +53,7 @@ def top(
         elif not is_terminal():
             print_rich(render(view, 160, None))
         else:
-            threading.Thread(
-                target=_follow_decisions, args=(connect(home), last, decisions), daemon=True
-            ).start()
+            threading.Thread(target=_follow_decisions, args=(connect(home), last, decisions), daemon=True).start()
             with suppress(KeyboardInterrupt):
                 _live(client, decisions, every)
 
@@ -162,9 +160,7 @@ def render(view: ClusterView, width: int, height: int | None) -> RenderableType:
         more, jobs = max(0, len(jobs) - room), jobs[:room]
     columns, rows = queue_table(jobs)
     kept = [place for place, column in enumerate(columns) if column.title not in HIDDEN_COLUMNS]
-    table, _ = fit_table(
-        [columns[place] for place in kept], [[row[place] for place in kept] for row in rows], width
-    )
+    table, _ = fit_table([columns[place] for place in kept], [[row[place] for place in kept] for row in rows], width)
     parts: list[RenderableType] = [*head, Text(), *map_lines, Text()]
     parts.append(table if rows else Text("no job is running or waiting", style="dim"))
     if more:

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=CommandGroup,
     name="trace",
-    help="Look at workloads, convert them, generate new ones.\n\n"
-    "Example: batuta trace info sample --cluster 8x4",
+    help="Look at workloads, convert them, generate new ones.\n\nExample: batuta trace info sample --cluster 8x4",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -154,9 +153,7 @@ def generate(
     _save(make(options), out, force)
 
 
-def _read(
-    file: str, format: str | None, elastic: str, speed: str, profiles: Path | None, seed: int
-) -> Workload:
+def _read(file: str, format: str | None, elastic: str, speed: str, profiles: Path | None, seed: int) -> Workload:
     from batuta.backends.sim.traces.reader import read_workload
     from batuta.backends.sim.traces.trace_format import Elasticity, TraceOptions
 
@@ -204,9 +201,7 @@ def _show(summary: WorkloadSummary) -> None:
         shown = "unknown" if summary.load is None else f"{summary.load:.2f}"
         table.add_row("load", f"{shown} on {summary.cluster_gpus:,} GPUs")
     if summary.impossible_jobs:
-        table.add_row(
-            "can never run", f"{summary.impossible_jobs:,} jobs: too few GPUs of a type that they accept"
-        )
+        table.add_row("can never run", f"{summary.impossible_jobs:,} jobs: too few GPUs of a type that they accept")
     for note in summary.notes:
         table.add_row("note", escape(note))
     Console().print(table)

@@ -48,18 +48,14 @@ def trial(
         str | None,
         typer.Option("--sizes", metavar="N,…", help="Numbers of GPUs; default: 1, 2, 4 … as far as it may."),
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", metavar="TIME", help="For all of it; default: 5m.")
-    ] = None,
+    budget: Annotated[str | None, typer.Option("--budget", metavar="TIME", help="For all of it; default: 5m.")] = None,
     each: Annotated[
         str | None,
         typer.Option("--each", metavar="TIME", help="At each size; default: its part of it, 1m at most."),
     ] = None,
     priority: Annotated[
         int | None,
-        typer.Option(
-            "--priority", metavar="P", help="Of the trial runs, -1000 to 1000; default: the task's."
-        ),
+        typer.Option("--priority", metavar="P", help="Of the trial runs, -1000 to 1000; default: the task's."),
     ] = None,
     queue: Annotated[
         str | None,
@@ -101,9 +97,7 @@ def _is_cluster(client: Connection) -> TypeGuard[KubeClient]:
     return isinstance(client, KubeClient)
 
 
-def _parse_options(
-    sizes: str | None, budget: str | None, each: str | None, priority: int | None
-) -> dict[str, Any]:
+def _parse_options(sizes: str | None, budget: str | None, each: str | None, priority: int | None) -> dict[str, Any]:
     """Return the values of the options; raise all their problems together."""
     from batuta.spec.quantity import parse_duration_s
 

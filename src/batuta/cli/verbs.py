@@ -85,24 +85,18 @@ VERBS = (
     Verb("down", SERVER, "Stop the server.", "server"),
     Verb("install", SERVER, "Print or apply what a Kubernetes cluster needs.", "kube"),
     Verb("operator", SERVER, "Schedule a Kubernetes cluster until told to end.", "kube"),
-    Verb(
-        "device-plugin", SERVER, "Offer shares of this node's GPUs to its kubelet.", "kube", "device_plugin"
-    ),
+    Verb("device-plugin", SERVER, "Offer shares of this node's GPUs to its kubelet.", "kube", "device_plugin"),
     Verb("agent", SERVER, "Watch the GPUs of this node, and tell the cluster how they are used.", "agent"),
     Verb("doctor", SERVER, "Check machine, state directory, server and cluster.", "doctor"),
     Verb("dashboard", SERVER, "Print a link to the dashboard, and open it.", "token"),
     Verb("token", SERVER, "Make, list and revoke tokens.", "token", "app"),
-    Verb(
-        "completion", SERVER, "Complete with the Tab key: print a script, or install it.", "completion", "app"
-    ),
+    Verb("completion", SERVER, "Complete with the Tab key: print a script, or install it.", "completion", "app"),
     Verb("simulate", RESEARCH, "Replay a workload under one policy.", "simulate"),
     Verb("compare", RESEARCH, "Compare policies on the same workloads and the same seeds.", "simulate"),
     Verb("allocate", RESEARCH, "Run one policy on a snapshot: how many GPUs for each job?", "policy"),
     Verb("policies", RESEARCH, "List the policies, built in and installed.", "policy"),
     Verb("trace", RESEARCH, "Look at workloads, convert them, generate new ones.", "trace", "app"),
-    Verb(
-        "vgpu", RESEARCH, "Make virtual GPUs, look at them, harm them, run programs on them.", "vgpu", "app"
-    ),
+    Verb("vgpu", RESEARCH, "Make virtual GPUs, look at them, harm them, run programs on them.", "vgpu", "app"),
     Verb("create", VODA, "The same as batuta launch -d FILE.", "launch"),
     Verb("get", VODA, "batuta get jobs: the same as batuta queue -a.", "jobs", "get"),
     Verb("delete", VODA, "The same as batuta cancel NAME -y.", "jobs"),

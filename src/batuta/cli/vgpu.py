@@ -42,12 +42,8 @@ def create(
     file: FileArgument,
     gpus: Annotated[int, typer.Option("--gpus", help="How many.", metavar="N")] = 1,
     model: Annotated[str, typer.Option("--model", help="What they are: T4, A100, H100 …")] = "T4",
-    memory: Annotated[
-        str | None, typer.Option("--memory", help="Of each, as in 16GiB; default: the model's.")
-    ] = None,
-    numa: Annotated[
-        int, typer.Option("--numa", help="NUMA nodes that they are on, in equal parts.", metavar="N")
-    ] = 1,
+    memory: Annotated[str | None, typer.Option("--memory", help="Of each, as in 16GiB; default: the model's.")] = None,
+    numa: Annotated[int, typer.Option("--numa", help="NUMA nodes that they are on, in equal parts.", metavar="N")] = 1,
     kernel_us: Annotated[
         float, typer.Option("--kernel-us", help="Microseconds a launch takes, for each wave of threads.")
     ] = 20.0,
@@ -55,9 +51,7 @@ def create(
         str | None,
         typer.Option("--context-memory", help="What a context takes, as in 300MiB; default: nothing."),
     ] = None,
-    label: Annotated[
-        str, typer.Option("--label", help="The same label gives the same UUIDs; default: new ones.")
-    ] = "",
+    label: Annotated[str, typer.Option("--label", help="The same label gives the same UUIDs; default: new ones.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Make a file with virtual GPUs.
@@ -126,9 +120,7 @@ def inject(
     remap_failed: Annotated[
         bool, typer.Option("--remap-failed", help="No spare row is left where one is needed.")
     ] = False,
-    link_down: Annotated[
-        int | None, typer.Option("--link-down", help="An NVLink link fails.", metavar="LINK")
-    ] = None,
+    link_down: Annotated[int | None, typer.Option("--link-down", help="An NVLink link fails.", metavar="LINK")] = None,
     heal: Annotated[
         bool,
         typer.Option("--heal", help="First all is well again, as after a reset; lifetime counters stay."),
@@ -175,9 +167,7 @@ def inject(
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
     file: NodeArgument,
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND…", help="The program and its arguments.")
-    ],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="The program and its arguments.")],
     home: HomeOption = None,
 ) -> None:
     """Run a program that sees the virtual GPUs and no others.

@@ -212,9 +212,7 @@ class Client(ClusterCalls):
         known = self._known(job)
         return wait_for(self._transport, known.id, lambda: self._job(known.id), done, timeout_s, tell)
 
-    def logs(
-        self, job: a.Job | str, *, follow: bool = False, rank: int = 0, tail: int | None = None
-    ) -> Iterator[str]:
+    def logs(self, job: a.Job | str, *, follow: bool = False, rank: int = 0, tail: int | None = None) -> Iterator[str]:
         """Lines of one replica's output. With `follow` it goes on until the job ends."""
         rest = b""
         for chunk in self.log_bytes(job, follow=follow, rank=rank, tail=tail):

@@ -177,9 +177,7 @@ class ClusterCalls:
         """The number of the newest event."""
         return self.cluster().seq
 
-    def events(
-        self, after: int | None = None, types: Sequence[str] = (), job: str | None = None
-    ) -> Iterator[a.Event]:
+    def events(self, after: int | None = None, types: Sequence[str] = (), job: str | None = None) -> Iterator[a.Event]:
         """Events as they happen, for ever; those after a number of the journal come first.
 
         An event `reset` says that some were missed. It outlasts restarts of the server.

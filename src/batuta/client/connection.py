@@ -205,9 +205,7 @@ def follow_ranks(
         yield from _pieces_received(news, reading)
 
 
-def _pieces_received(
-    news: queue.Queue[tuple[int, bytes | Exception | None]], reading: set[int]
-) -> Iterator[RankPiece]:
+def _pieces_received(news: queue.Queue[tuple[int, bytes | Exception | None]], reading: set[int]) -> Iterator[RankPiece]:
     """What comes within a moment. Raises what ended a reader, unless its rank is not there."""
     try:
         rank, said = news.get(timeout=_POLL_S)

@@ -109,9 +109,7 @@ class Loki:
     def name(self) -> str:
         return self._address.name
 
-    def page(
-        self, query: str, from_ns: int, to_ns: int, *, limit: int, direction: Direction = "forward"
-    ) -> list[Line]:
+    def page(self, query: str, from_ns: int, to_ns: int, *, limit: int, direction: Direction = "forward") -> list[Line]:
         """At most `limit` lines with `from_ns` <= time < `to_ns`, in the order of `direction`."""
         params = {
             "query": query,
@@ -334,9 +332,7 @@ class ArchivedJob:
         return RangeQuery(query, int(self.from_s * _NS_PER_S), int(self.to_s * _NS_PER_S))
 
 
-def archived_output(
-    loki: Loki, job: ArchivedJob, tail: int | None, note: Callable[[str], None]
-) -> Iterator[bytes]:
+def archived_output(loki: Loki, job: ArchivedJob, tail: int | None, note: Callable[[str], None]) -> Iterator[bytes]:
     """Yield the output in order, without the SDK's reports; with `tail`, its last lines."""
     asked = _query_of(loki, job)
     if tail is None:

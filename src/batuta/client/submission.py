@@ -55,9 +55,7 @@ class Submission:
             given["workdir"] = str(given["workdir"])
         rest: dict[str, Any] = {"overrides": given} | ({"key": key} if key else {})
         if sum(given is not None for given in (task, command, like)) != 1:
-            raise InputError.of(
-                "what shall run?", fix="a task, a command, or that of an earlier job: one of them"
-            )
+            raise InputError.of("what shall run?", fix="a task, a command, or that of an earlier job: one of them")
         if like is not None:
             return Submission("", str(Path.cwd()), like=like, **rest)
         if command is not None:

@@ -105,9 +105,7 @@ class Transport:
     ) -> Iterator[httpx2.Response]:
         """An answer that goes on. A silence of `quiet_s` raises httpx2.ReadTimeout; nothing is repeated."""
         limits = httpx2.Timeout(self._timeout_s, read=quiet_s)
-        with self._client().stream(
-            "GET", _full(path), headers=headers, params=params, timeout=limits
-        ) as response:
+        with self._client().stream("GET", _full(path), headers=headers, params=params, timeout=limits) as response:
             if response.is_error:
                 response.read()
             yield self._checked(response)
@@ -279,9 +277,7 @@ def wait_for(
         left_s = QUIET_S if give_up is None else give_up - time.monotonic()
         try:
             # The stream first, the look second: what happens in between is not missed.
-            with transport.stream(
-                "/events", quiet_s=max(0.05, min(QUIET_S, left_s)), params=params
-            ) as response:
+            with transport.stream("/events", quiet_s=max(0.05, min(QUIET_S, left_s)), params=params) as response:
                 events = read_events(response.iter_bytes())
                 while True:
                     job = look()
@@ -312,9 +308,7 @@ def _next_about(job_id: str, events: Iterator[Event | None], give_up: float | No
     return False
 
 
-def follow_log(
-    transport: Transport, path: str, params: dict[str, Any], is_over: Callable[[], bool]
-) -> Iterator[bytes]:
+def follow_log(transport: Transport, path: str, params: dict[str, Any], is_over: Callable[[], bool]) -> Iterator[bytes]:
     """A log, or from its last lines on, until the job is over; it goes on where a connection broke."""
     asked = params | {"follow": "true"}
     headers: dict[str, str] = {}

@@ -395,9 +395,7 @@ def _is_generous(policy: Policy) -> bool:
     return policy.traits.generous and not policy.traits.tiered
 
 
-def _fight_for_one(
-    world: World, now_s: float, policy: Policy, cap: IntArray | None, kind: int, rows: IntArray
-) -> int:
+def _fight_for_one(world: World, now_s: float, policy: Policy, cap: IntArray | None, kind: int, rows: IntArray) -> int:
     """The row to which the policy would give a GPU if there were only one; the first if to none."""
     gpus = _ask(policy, pool_view(world, now_s, rows, 1, cap, kind), [])
     return int(rows[gpus.argmax()])

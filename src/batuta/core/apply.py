@@ -80,17 +80,12 @@ def _quota_set(world: World, event: ev.QuotaSet) -> None:
         for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True)
         if placement is not None and (door := world.quota.way(job.namespace, job.queue)) is not None
     }
-    gone = [
-        queue
-        for queue in world.quota.cluster_queues
-        if queue.name in busy and queue.name not in quota.queue_of
-    ]
+    gone = [queue for queue in world.quota.cluster_queues if queue.name in busy and queue.name not in quota.queue_of]
     if gone:
         doors = [
             door
             for door in world.quota.local_queues
-            if door.cluster_queue in {queue.name for queue in gone}
-            and quota.door(door.namespace, door.name) is None
+            if door.cluster_queue in {queue.name for queue in gone} and quota.door(door.namespace, door.name) is None
         ]
         quota = replace(
             quota,
@@ -144,9 +139,7 @@ def apply_plan(world: World, event: ev.Planned) -> None:
             was_enlarged(world, command.job)
         kept, held = set[Span](), jobs.placements[row]
         if held is not None:
-            if not jobs.jobs[
-                row
-            ].cpu_only:  # its replicas on one node are equal spans, so none can be told apart
+            if not jobs.jobs[row].cpu_only:  # its replicas on one node are equal spans, so none can be told apart
                 kept.update(held.spans)
                 kept.intersection_update(command.placement.spans)
             world.layout.remove(held, jobs.jobs[row], kept)

@@ -62,9 +62,7 @@ def linear_curve(largest: int) -> SpeedCurve:
 @lru_cache(maxsize=4096)
 def amdahl_curve(largest: int, serial_fraction: float) -> SpeedCurve:
     """Amdahl's law: a fraction of each step does not scale."""
-    return SpeedCurve(
-        (0.0, *(1.0 / (serial_fraction + (1.0 - serial_fraction) / n) for n in range(1, largest + 1)))
-    )
+    return SpeedCurve((0.0, *(1.0 / (serial_fraction + (1.0 - serial_fraction) / n) for n in range(1, largest + 1))))
 
 
 @lru_cache(maxsize=4096)

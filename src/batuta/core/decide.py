@@ -67,9 +67,7 @@ def decide(
         decisions = explain(world, now_s, allocation, admitted, found.placed, changes, steady)
     commands = commands_for(world, now_s, changes, admitted) if changes.after or world.jobs.held_back else ()
     flavors = tuple(
-        (world.jobs.ids[row], own)
-        for row, own in admitted.flavors.items()
-        if changes.after.get(row) is not None
+        (world.jobs.ids[row], own) for row, own in admitted.flavors.items() if changes.after.get(row) is not None
     )
     plan = Plan(
         *(world.version, now_s, rules.policy.name, commands, allocation.retiered, decisions, flavors),

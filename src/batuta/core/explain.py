@@ -68,9 +68,7 @@ def explain(
         kept = unsaved_rows(jobs, admitted.cap)
         special.update((row, (Reason.KEEPS_SIZE, ())) for row in kept[gpus[kept] < high[kept]].tolist())
     special |= _waiting_for_release(world, changes)
-    special.update(
-        (row, why) for row, why in admitted.idle.items() if gpus[row] or why[0] is Reason.PARKED_IDLE
-    )
+    special.update((row, why) for row, why in admitted.idle.items() if gpus[row] or why[0] is Reason.PARKED_IDLE)
     if jobs.cpu_only:
         special |= explain_cpu_only(world, admitted, placed, changes)
         gpus = np.where(jobs.is_cpu_only, 0, gpus)

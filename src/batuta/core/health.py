@@ -362,9 +362,7 @@ def _plain_record(record: Record) -> dict[str, Any]:
         "ends_s": record.ends_s,
         "flaps": record.flaps,
         "returned_s": record.returned_s,
-        "incidents": [
-            [one.time_s, one.source.value, one.code, [*one.jobs], one.means] for one in record.incidents
-        ],
+        "incidents": [[one.time_s, one.source.value, one.code, [*one.jobs], one.means] for one in record.incidents],
     }
 
 

@@ -12,9 +12,7 @@ from batuta.core.health_rules import Finding, HealthRules, Source
 from batuta.core.job import JobId
 
 
-def findings_in(
-    rules: HealthRules, lines: Iterable[str], worker: Span, job: JobId, now_s: float
-) -> Iterator[Finding]:
+def findings_in(rules: HealthRules, lines: Iterable[str], worker: Span, job: JobId, now_s: float) -> Iterator[Finding]:
     """One finding for each rule that a line fits: a program says the same thing many times."""
     gpu = worker.gpus[0] if len(worker.gpus) == 1 else None
     told = set[str]()

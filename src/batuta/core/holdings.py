@@ -200,8 +200,7 @@ def without(placement: Placement, gone: Mapping[NodeName, int]) -> Placement:
     if not any(mask_of(gpus) & gone.get(node, 0) for node, gpus in placement.spans):
         return placement
     spans = (
-        Span(node, tuple(gpu for gpu in gpus if not gone.get(node, 0) >> gpu & 1))
-        for node, gpus in placement.spans
+        Span(node, tuple(gpu for gpu in gpus if not gone.get(node, 0) >> gpu & 1)) for node, gpus in placement.spans
     )
     return Placement(tuple(span for span in spans if span.gpus))
 

@@ -283,9 +283,7 @@ class Job:
         if list(sizes) != sorted(set(sizes)) or not sizes:
             found.append(f"sizes must ascend without repeats, found {list(sizes)}")
         elif sizes[0] != self.min or sizes[-1] != self.max:
-            found.append(
-                f"sizes must begin at min and end at max, found {list(sizes)} for {self.min}..{self.max}"
-            )
+            found.append(f"sizes must begin at min and end at max, found {list(sizes)} for {self.min}..{self.max}")
         if self.size not in sizes:
             found.append(f"size must be one of sizes, found {self.size}")
         return found

@@ -306,9 +306,7 @@ class JobTable:
             self.narrow += 1 if narrow else -1
             self._i[_NARROW, row] = narrow
 
-    def hold_back(
-        self, row: int, wish: DesiredState | None = None, not_before_s: float | None = None
-    ) -> None:
+    def hold_back(self, row: int, wish: DesiredState | None = None, not_before_s: float | None = None) -> None:
         """Changes whether and when a job may run, and keeps count; None leaves it as it is."""
         wishes, times = self._i[self.I["wish"]], self._f[self.F["not_before_s"]]
         before = int(wishes[row] != 0 or times[row] > 0)
@@ -397,9 +395,7 @@ class JobTable:
         self.irregular += by * (job.sizes is not None or job.gpus_per_replica > 1)
         if not job.cpu_only and (job.cpus_milli_per_gpu or job.memory_mib_per_gpu):
             self.beside = self.beside.plus(job, by)
-        if by > 0 and (
-            job.is_lost_by_a_stop or (job.keeps_size_until_saved and job.id not in self.checkpoints)
-        ):
+        if by > 0 and (job.is_lost_by_a_stop or (job.keeps_size_until_saved and job.id not in self.checkpoints)):
             self.unsaved.add(job.id)
         else:
             self.unsaved.discard(job.id)

@@ -163,8 +163,7 @@ class Layout:
     def has_beside(self, i: int, gpus: int, job: Job) -> bool:
         """Whether the node has the CPU and memory that the job wants beside so many GPUs."""
         return (
-            self.cpus_milli[i] >= job.cpus_milli_per_gpu * gpus
-            and self.memory_mib[i] >= job.memory_mib_per_gpu * gpus
+            self.cpus_milli[i] >= job.cpus_milli_per_gpu * gpus and self.memory_mib[i] >= job.memory_mib_per_gpu * gpus
         )
 
     def place(self, placement: Placement, job: Job, but: Collection[Span] = ()) -> None:

@@ -48,9 +48,7 @@ class Phases:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Phases):
             return NotImplemented
-        return self is other or (
-            np.array_equal(self.marks, other.marks) and np.array_equal(self.per_s, other.per_s)
-        )
+        return self is other or (np.array_equal(self.marks, other.marks) and np.array_equal(self.per_s, other.per_s))
 
     def __hash__(self) -> int:
         return hash((len(self.marks), float(self.marks[-1])))
@@ -89,9 +87,7 @@ class SharedOutlook:
             speed = (table[k + 1, 1] - table[k, 1]) / (table[k + 1, columns] - table[k, columns])
         return np.where((sizes > 0) & np.isfinite(speed), speed, 0.0)
 
-    def left_after_s(
-        self, remaining_s: FloatArray, sizes: IntArray, seconds: FloatArray, then: IntArray
-    ) -> FloatArray:
+    def left_after_s(self, remaining_s: FloatArray, sizes: IntArray, seconds: FloatArray, then: IntArray) -> FloatArray:
         """Seconds to the end with `then` GPUs, after running for `seconds` at each size first."""
         table, marks, at = self.phases.spent_s, self.phases.marks, self.at(remaining_s)
         columns = np.minimum(sizes, self.phases.most_gpus)
@@ -147,6 +143,5 @@ def shared_outlooks(ids: Sequence[JobId], known: Mapping[JobId, Outlook]) -> tup
                 rows.append(row)
                 ends.append(outlook.end)
     return tuple(
-        SharedOutlook(np.array(rows, np.int64), phases, np.array(ends))
-        for phases, rows, ends in groups.values()
+        SharedOutlook(np.array(rows, np.int64), phases, np.array(ends)) for phases, rows, ends in groups.values()
     )

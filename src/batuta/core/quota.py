@@ -401,8 +401,7 @@ def effective_quota(quota: Quota, nodes: NodeTable, lost: int = 0, resource: str
     rest = _rest(given, nodes, nodes.all & ~lost)
     flavors = [_flavor_of_type(quota, one.gpu_type) for one in rest]
     own = tuple(
-        FlavorQuota(flavor.name, (Limits(one.left * MILLI),))
-        for flavor, one in zip(flavors, rest, strict=True)
+        FlavorQuota(flavor.name, (Limits(one.left * MILLI),)) for flavor, one in zip(flavors, rest, strict=True)
     )
     queue = ClusterQueue(
         DEFAULT_QUEUE,

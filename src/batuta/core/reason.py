@@ -20,9 +20,7 @@ class Reason(Enum):
 
     # Why a job has what it has, seen from the job.
     FULL_SIZE = "runs at its full size of {gpus:.0f} GPUs"
-    WAITING_FOR_GPUS = (
-        "needs {needs:.0f} GPUs, {free:.0f} of {capacity:.0f} are left by the jobs that go first"
-    )
+    WAITING_FOR_GPUS = "needs {needs:.0f} GPUs, {free:.0f} of {capacity:.0f} are left by the jobs that go first"
     HELD_BACK = "needs {needs:.0f} GPUs and {free:.0f} are free, but the policy does not start it now"
     EXCEEDS_CLUSTER = "needs {needs:.0f} GPUs, the cluster has {capacity:.0f} that it may use"
     NO_ACCEPTED_TYPE = "accepts no GPU type that the cluster has"
@@ -30,20 +28,16 @@ class Reason(Enum):
     QUEUE_MISSING = "its queue is not there, or leads to none"
     QUEUE_LEAVES = "its queue is being removed"
     QUOTA_EXHAUSTED = (
-        "needs {needs:g} GPUs, its queue has {quota_left:g} of {quota:g} left, "
-        "its cohort lends {lends:g} more"
+        "needs {needs:g} GPUs, its queue has {quota_left:g} of {quota:g} left, its cohort lends {lends:g} more"
     )
     QUOTA_SHORT_OF_CPUS = (
-        "needs {needs:g} CPUs, its queue has {quota_left:g} of {quota:g} left, "
-        "its cohort lends {lends:g} more"
+        "needs {needs:g} CPUs, its queue has {quota_left:g} of {quota:g} left, its cohort lends {lends:g} more"
     )
     QUOTA_SHORT_OF_MEMORY = (
-        "needs {needs:g} GiB of memory, its queue has {quota_left:g} of {quota:g} left, "
-        "its cohort lends {lends:g} more"
+        "needs {needs:g} GiB of memory, its queue has {quota_left:g} of {quota:g} left, its cohort lends {lends:g} more"
     )
     QUOTA_SHORT_OF_PODS = (
-        "needs {needs:g} pods, its queue has {quota_left:g} of {quota:g} left, "
-        "its cohort lends {lends:g} more"
+        "needs {needs:g} pods, its queue has {quota_left:g} of {quota:g} left, its cohort lends {lends:g} more"
     )
     EXCEEDS_QUOTA = "needs {needs:g} GPUs, its queue can have {most:g} at most"
     EXCEEDS_REST = (
@@ -56,9 +50,7 @@ class Reason(Enum):
     )
     NO_MATCHING_FLAVOR = "its queue has no quota for what it wants"
     BEHIND_ANOTHER = "stands behind another job of its queue that cannot start yet"
-    KEPT_FOR_ANOTHER = (
-        "needs {needs:g} GPUs; the {quota_left:g} that are left are kept for a job that waits longer"
-    )
+    KEPT_FOR_ANOTHER = "needs {needs:g} GPUs; the {quota_left:g} that are left are kept for a job that waits longer"
     QUOTA_REACHED = "has {gpus:.0f} GPUs, which is all that its queue's quota leaves to it"
     FRAGMENTED = "needs {needs:.0f} GPUs, {free:.0f} are free but not in a usable arrangement"
     TOPOLOGY_UNMET = "needs {needs:.0f} GPUs close together, the best place has {best:.0f}"
@@ -75,9 +67,7 @@ class Reason(Enum):
         "needs {needs:.0f} replicas with {cpus:g} CPUs and {memory_gib:g} GiB of memory each, "
         "the nodes that it may use have room for {capacity:.0f} when no job is on them"
     )
-    SHARES_WITH_OTHERS = (
-        "has {gpus:.0f} of the {asked:.0f} GPUs it asked for; the others are held by other jobs"
-    )
+    SHARES_WITH_OTHERS = "has {gpus:.0f} of the {asked:.0f} GPUs it asked for; the others are held by other jobs"
     AT_ASKED_SIZE = "has {gpus:.0f} GPUs, {asked:.0f} asked for; it could use {max:.0f}, {free:.0f} are spare"
     CHANGE_DOES_NOT_PAY = (
         "stays at {gpus:.0f} GPUs: a change to {wanted:.0f} gains {gain_s:.0f} s and costs {cost_s:.0f} s"
@@ -99,8 +89,7 @@ class Reason(Enum):
     IDLE = "holds {gpus:.0f} GPUs and has not used them for {idle_s:.0f} s"
     KEPT_SMALL = "is kept at {gpus:.0f} GPUs until it has used them for a while: it left its GPUs idle"
     PARKED_IDLE = (
-        "is parked until it is started again: it held {before:.0f} GPUs and did not use them for "
-        "{idle_s:.0f} s"
+        "is parked until it is started again: it held {before:.0f} GPUs and did not use them for {idle_s:.0f} s"
     )
     IN_TRIAL = "is tried out before it is queued: {measured:.0f} of {sizes:.0f} sizes are done"
     OUT_OF_MEMORY = (

@@ -82,9 +82,7 @@ class SharedGpus:
 
     __slots__ = ("_asked", "_bounds", "_kept", "_rows", "_stays", "_world", "hidden")
 
-    def __init__(
-        self, world: World, rows: IntArray, bounds: IntArray, eligible: BoolArray, fixed: BoolArray
-    ) -> None:
+    def __init__(self, world: World, rows: IntArray, bounds: IntArray, eligible: BoolArray, fixed: BoolArray) -> None:
         """`rows` has the jobs, those of a bundle together; `bounds` where each bundle begins, and the end."""
         self._world, self._rows, self._bounds = world, rows, bounds
         self._stays = eligible | fixed
@@ -133,9 +131,7 @@ class SharedGpus:
         """GPUs of one type that the policy cannot dispose of; a shared card counts once."""
         jobs = self._world.jobs
         whole = sum(
-            int(jobs.held[row])
-            for row in np.flatnonzero(fixed & (gpu_type == kind))
-            if jobs.jobs[row].share is None
+            int(jobs.held[row]) for row in np.flatnonzero(fixed & (gpu_type == kind)) if jobs.jobs[row].share is None
         )
         firsts = self._rows[self._bounds[:-1][self._kept]]
         return whole + int(np.count_nonzero(gpu_type[firsts] == kind))
@@ -172,9 +168,7 @@ def _numbered(cards: IntArray) -> IntArray:
     return found
 
 
-def _join(
-    world: World, running: list[int], cards: IntArray, waiting: list[int], gpu_type: IntArray
-) -> list[int]:
+def _join(world: World, running: list[int], cards: IntArray, waiting: list[int], gpu_type: IntArray) -> list[int]:
     """The bundle that each waiting job joins, by number; those that need a fresh card get new numbers."""
     jobs, nodes, width = world.jobs.jobs, world.nodes.nodes, max(world.nodes.largest, 1)
     sums = _sums(world, running, cards)
@@ -220,9 +214,7 @@ def _sums(world: World, running: list[int], cards: IntArray) -> dict[int, Card]:
     return dict(zip(np.unique(cards).tolist(), map(Card, *totals), strict=True))
 
 
-def _eldest_first(
-    world: World, rows: IntArray, numbers: IntArray, eligible: BoolArray, running: int
-) -> IntArray:
+def _eldest_first(world: World, rows: IntArray, numbers: IntArray, eligible: BoolArray, running: int) -> IntArray:
     """Lets a job stand for its bundle before the policy that may run, the one that has been there longest.
 
     So it is until the policy itself says who is best.
@@ -235,9 +227,7 @@ def _eldest_first(
 
 def _smallest(world: World, kind: int) -> _Size:
     """What every card of a type has at least."""
-    own = [
-        node for node, type_of in zip(world.nodes.nodes, world.nodes.type_of, strict=True) if type_of == kind
-    ]
+    own = [node for node, type_of in zip(world.nodes.nodes, world.nodes.type_of, strict=True) if type_of == kind]
     return _Size(
         min((node.gpu_memory_mib for node in own), default=0),
         min((node.gpu_compute_percent for node in own), default=WHOLE),

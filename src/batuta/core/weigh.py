@@ -112,9 +112,7 @@ class Changes:
         return Changes(after, broken, moved, {})
 
 
-def weigh(
-    world: World, now_s: float, changes: Changes, placed: Placed, admitted: Admitted, costs: Costs
-) -> None:
+def weigh(world: World, now_s: float, changes: Changes, placed: Placed, admitted: Admitted, costs: Costs) -> None:
     """Drops growth that does not pay, then every shrink or stop that no job profits from."""
     if not costs.enabled:
         return

@@ -182,15 +182,11 @@ def _listen(worker: Worker, deadline: float) -> socket.socket:
                     with contextlib.suppress(OSError):
                         return socket.create_server(("", port), backlog=worker.size)
         if time.monotonic() > deadline:
-            raise PeerLost(
-                f"cannot listen at {worker.host}, port {worker.ports[0]}: {problem.strerror or problem}"
-            )
+            raise PeerLost(f"cannot listen at {worker.host}, port {worker.ports[0]}: {problem.strerror or problem}")
         time.sleep(_RETRY_S)
 
 
-def _accept_all(
-    worker: Worker, server: socket.socket, deadline: float, timeout_s: float
-) -> dict[int, socket.socket]:
+def _accept_all(worker: Worker, server: socket.socket, deadline: float, timeout_s: float) -> dict[int, socket.socket]:
     links: dict[int, socket.socket] = {}
     while len(links) < worker.size - 1:
         server.settimeout(max(0.01, deadline - time.monotonic()))
@@ -242,9 +238,7 @@ def _handshake(worker: Worker, port: int, silence_s: float) -> socket.socket:
     link = socket.create_connection((worker.host, port), timeout=silence_s)
     try:
         if link.getsockname() == link.getpeername():
-            raise ConnectionRefusedError(
-                "connected to itself"
-            )  # TCP allows it, when the port is ours by chance
+            raise ConnectionRefusedError("connected to itself")  # TCP allows it, when the port is ours by chance
         link.sendall(_HELLO.pack(_MAGIC, worker.rank, worker.size, _digest(worker)))
         if _read(link, len(_WELCOME)) != _WELCOME:
             raise ConnectionRefusedError("another program listens there")

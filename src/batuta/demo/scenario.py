@@ -86,9 +86,7 @@ def _task_text(name: str) -> str:
 
 def _with_this_python(text: str) -> str:
     # A JSON text is a YAML text: quotes, spaces and backslashes in the path stay what they are.
-    return re.sub(
-        r"^  PYTHON: .*$", lambda _: f"  PYTHON: {json.dumps(sys.executable)}", text, flags=re.MULTILINE
-    )
+    return re.sub(r"^  PYTHON: .*$", lambda _: f"  PYTHON: {json.dumps(sys.executable)}", text, flags=re.MULTILINE)
 
 
 def _read_job(text: str) -> _Job:

@@ -74,9 +74,7 @@ def _train(options: Options, group: ProcessGroup, folder: Path | None) -> None:
         sums = training.sums(state, training.part_of_batch(state.step, worker.rank, worker.size))
         device.spend(begun_s + options.step_s(worker.gpus) - time.monotonic())
         # Rank 0 asks for all: the others would hear of a request a step earlier or later.
-        request = (
-            _SAVE if leads and (sdk.checkpoint_requested() or _is_due(options, state.step + 1)) else _GO_ON
-        )
+        request = _SAVE if leads and (sdk.checkpoint_requested() or _is_due(options, state.step + 1)) else _GO_ON
         sums, note = group.sum(sums, request)
         training.advance(state, sums)
         if leads:
@@ -119,9 +117,7 @@ def _report(options: Options, state: State) -> None:
     )
 
 
-def _finish(
-    options: Options, training: Training, state: State, folder: Path | None, *, is_saved: bool
-) -> None:
+def _finish(options: Options, training: Training, state: State, folder: Path | None, *, is_saved: bool) -> None:
     if not is_saved:
         _save(options, state, folder)
     loss = training.loss_of_all(state)

@@ -236,9 +236,7 @@ class Background:
 
     def begin(self, work: Callable[..., None], *arguments: object) -> bool:
         """Begins with a piece; False when that was not possible."""
-        thread = threading.Thread(
-            target=self.do, args=(work, *arguments), name=f"batuta-{self._part}", daemon=True
-        )
+        thread = threading.Thread(target=self.do, args=(work, *arguments), name=f"batuta-{self._part}", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # no more threads just now

@@ -80,9 +80,7 @@ def jobs_on(world: World, node: NodeName, gpu: int | None) -> tuple[JobId, ...]:
 def idle_gpus(world: World) -> set[Target]:
     """GPUs that no job has."""
     layout = world.layout
-    return {
-        Target(node.name, gpu) for i, node in enumerate(world.nodes.nodes) for gpu in bits(layout.free[i])
-    }
+    return {Target(node.name, gpu) for i, node in enumerate(world.nodes.nodes) for gpu in bits(layout.free[i])}
 
 
 def told_of(book: HealthStateMachine) -> dict[Target, tuple[str, str]]:

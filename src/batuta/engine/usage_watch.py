@@ -127,9 +127,7 @@ def _differs(told: float | None, now: float | None) -> bool:
     return abs(told - now) > CHANGE or (told <= IDLE_AT) != (now <= IDLE_AT)
 
 
-def _with_sharers(
-    world: World, events: Sequence[GpusUsed], use: Mapping[NodeName, NodeUse]
-) -> list[GpusUsed]:
+def _with_sharers(world: World, events: Sequence[GpusUsed], use: Mapping[NodeName, NodeUse]) -> list[GpusUsed]:
     """The same with what jobs that share a card had of it: that a card is busy does not tell by whom."""
     on: dict[NodeName, list[JobId]] = {}
     for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):

@@ -33,9 +33,7 @@ _SYSTEMD_ROOT: Final = re.compile(r"(?:[a-z0-9_]+-)*kubepods\.slice")
 _MIXED: Final = re.compile(
     rf"(?P<pod>[^:]+\.slice):(?P<runtime>cri-containerd|crio|docker):(?P<container>{_CONTAINER_ID})"
 )
-_SCOPE: Final = re.compile(
-    rf"(?:cri-containerd-|crio-|docker-|libpod-)?(?P<container>{_CONTAINER_ID})(?:\.scope)?"
-)
+_SCOPE: Final = re.compile(rf"(?:cri-containerd-|crio-|docker-|libpod-)?(?P<container>{_CONTAINER_ID})(?:\.scope)?")
 _FULL_UID: Final = re.compile(_UID)
 # Of cgroup v1, the most reliable controllers first: others may be left at the root.
 _CONTROLLERS: Final = ("memory", "devices", "cpu", "pids", "name=systemd")
@@ -79,9 +77,7 @@ def _paths(text: str) -> list[str]:
         if not colon or not number.isdecimal() or not path.startswith("/"):
             continue
         names = controllers.split(",")
-        rank = min(
-            (_CONTROLLERS.index(name) for name in names if name in _CONTROLLERS), default=len(_CONTROLLERS)
-        )
+        rank = min((_CONTROLLERS.index(name) for name in names if name in _CONTROLLERS), default=len(_CONTROLLERS))
         ranked.append((rank, path.removesuffix(" (deleted)")))
     return [path for _, path in sorted(ranked, key=lambda one: one[0])]
 
@@ -101,9 +97,7 @@ def _pod_at(parts: Sequence[str], index: int) -> str:
     if uid := _systemd_uid(parts[index]):
         # Its own name is complete. From within a container the root is not visible.
         above = parts[index - 1] if index else ".."
-        below_pods = _SYSTEMD_ROOT.fullmatch(above) or above.endswith(
-            (*(f"-{qos}.slice" for qos in _QOS), "..")
-        )
+        below_pods = _SYSTEMD_ROOT.fullmatch(above) or above.endswith((*(f"-{qos}.slice" for qos in _QOS), ".."))
         return uid if below_pods else ""
     pod = _CGROUPFS_POD.fullmatch(parts[index])
     return pod["uid"] if pod and _is_below_pods(parts[:index]) else ""

@@ -75,9 +75,7 @@ def message(number: int, kind: type[M]) -> Any:
 
 def messages(number: int, kind: type[M]) -> Any:
     """Make a field for any number of other messages."""
-    return _field(
-        (), _Slot(number, _BYTES, lambda value: map(encode, value), lambda raw: decode(kind, raw), "all")
-    )
+    return _field((), _Slot(number, _BYTES, lambda value: map(encode, value), lambda raw: decode(kind, raw), "all"))
 
 
 def text_map(number: int) -> Any:

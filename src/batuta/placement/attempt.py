@@ -179,11 +179,7 @@ def fullest(room: ClusterState, job: Job, gpus: int, nodes: int) -> int:
         for k in range(gpus, len(room.layout.buckets)):
             if fit := room.layout.buckets[k] & nodes:
                 first = next(room.calm_first(fit, gpus))
-                return (
-                    _snuggest(room, gpus, fit, first)
-                    if gpus > 1 and room.table.nodes[first].nvlink
-                    else first
-                )
+                return _snuggest(room, gpus, fit, first) if gpus > 1 and room.table.nodes[first].nvlink else first
         return NOWHERE
     for k in range(gpus, len(room.layout.buckets)):
         if found := fitting_at(room, job, gpus, nodes, k):
@@ -432,9 +428,7 @@ def grow_at_home(room: ClusterState, job: Job, held: Placement, gpus: int, nodes
     return joined([*held.spans, *(room.take(i, count, job, masks[i]) for i, count in parts)])
 
 
-def tighten(
-    draft: PlacementAttempt, job: Job, held: Placement, placement: Placement, nodes: int
-) -> Placement:
+def tighten(draft: PlacementAttempt, job: Job, held: Placement, placement: Placement, nodes: int) -> Placement:
     """A closer place for a job that is resized, if there is one that it would gain by; it restarts anyway."""
     if len(placement.spans) == 1 or not draft.minds_spread(job) or draft.is_tight(job, placement):
         return placement
@@ -539,9 +533,7 @@ def shrink(room: ClusterState, job: Job, held: Placement, gpus: int) -> Placemen
     return keep_order(room.table, held, left, job.gpus_per_replica)
 
 
-def _drop_parts(
-    room: ClusterState, job: Job, held: Placement, masks: dict[int, int], gpus: int
-) -> dict[int, int]:
+def _drop_parts(room: ClusterState, job: Job, held: Placement, masks: dict[int, int], gpus: int) -> dict[int, int]:
     """What is left on each node of the GPUs that a job has."""
     own = masks.copy()
     drop = held.size - gpus

@@ -44,9 +44,7 @@ class Chosen(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 16)
-def choose_gpus(
-    nvlink: Groups, numa: Groups, free: int, count: int, own: int = 0, single_numa: bool = False
-) -> Chosen:
+def choose_gpus(nvlink: Groups, numa: Groups, free: int, count: int, own: int = 0, single_numa: bool = False) -> Chosen:
     """Takes `count` of the free GPUs: beside its `own`, in the smallest group that suffices, else few.
 
     The caller has made sure that they fit (`Room.capacity`).

@@ -102,9 +102,7 @@ class CardLevels:
                 nodes |= own
         return nodes
 
-    def best(
-        self, room: ClusterState, job: Job, share: Share, nodes: int, without: int = 0
-    ) -> tuple[int, int] | None:
+    def best(self, room: ClusterState, job: Job, share: Share, nodes: int, without: int = 0) -> tuple[int, int] | None:
         """The fullest card on these nodes with room for a share; the emptiest, where shares are spread.
 
         Among equally full ones the one where it strands the fewest GPUs, then the least busy, then the lowest
@@ -187,9 +185,7 @@ def _choose(
     )
 
 
-def _fresh_card(
-    room: ClusterState, cards: CardLevels, job: Job, share: Share, nodes: int
-) -> tuple[int, int] | None:
+def _fresh_card(room: ClusterState, cards: CardLevels, job: Job, share: Share, nodes: int) -> tuple[int, int] | None:
     """A free GPU of a full node on which few are stranded, in the NVLink group with the fewest free."""
     nodes &= cards.roomy(share)
     if room.levels(job) is room.layout.buckets:

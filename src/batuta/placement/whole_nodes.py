@@ -132,11 +132,7 @@ class _Tight:
                 return True
         for free in range(gpus - 1, 0, -1):
             for i in bits(room.layout.buckets[free] & suited):
-                others = [
-                    other
-                    for other in self._small_jobs().get(i, ())
-                    if gpus - free <= self._size(other) < gpus
-                ]
+                others = [other for other in self._small_jobs().get(i, ()) if gpus - free <= self._size(other) < gpus]
                 if others:
                     other = min(others, key=lambda other: (self._size(other), other))
                     self._small_jobs()[i].remove(other)

@@ -40,9 +40,7 @@ class CheckedPolicy:
 
     def __init__(self, inner: Any, origin: str) -> None:
         """`origin` says where the policy comes from, for messages. Raises BrokenPolicyError."""
-        if not isinstance(getattr(inner, "name", None), str) or not callable(
-            getattr(inner, "allocate", None)
-        ):
+        if not isinstance(getattr(inner, "name", None), str) or not callable(getattr(inner, "allocate", None)):
             raise BrokenPolicyError(f"{origin} is no policy: it needs a name and allocate(view)")
         self._inner = inner
         self.name: str = inner.name

@@ -74,9 +74,7 @@ def _shares(speed: FloatArray, size: IntArray, capacity: IntArray) -> FloatArray
     usable = speed > 0
     equal = (speed * capacity).sum(axis=1) / np.maximum((usable * capacity).sum(axis=1), 1)
     worth = np.where(usable, np.maximum(np.round(speed / equal[:, None], 2), 0.01), 0.0)
-    groups, which, count = np.unique(
-        np.column_stack((worth, size)), axis=0, return_inverse=True, return_counts=True
-    )
+    groups, which, count = np.unique(np.column_stack((worth, size)), axis=0, return_inverse=True, return_counts=True)
     sizes = np.asarray(groups[:, -1], dtype=np.float64)
     parts = _solve(groups[:, :-1] * sizes[:, None], sizes, count, capacity)
     return np.where(parts > _NOISE, parts, 0.0)[which.reshape(-1)]
@@ -128,9 +126,7 @@ def _keep(view: TypedView, kept: IntArray, left: IntArray) -> tuple[IntArray, In
     return gpus, left
 
 
-def _give(
-    rows: IntArray, kinds: IntArray, size: IntArray, gpus: IntArray, gpu_type: IntArray, left: IntArray
-) -> None:
+def _give(rows: IntArray, kinds: IntArray, size: IntArray, gpus: IntArray, gpu_type: IntArray, left: IntArray) -> None:
     """Goes through pairs of a job and a type; a job without GPUs takes its size if there is room."""
     sizes, room = size.tolist(), left.tolist()
     for row, kind in zip(rows.tolist(), kinds.tolist(), strict=True):

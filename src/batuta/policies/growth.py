@@ -78,9 +78,7 @@ class Steps:
         return follows[gpus]
 
 
-def grow_in_rounds(
-    gpus: IntArray, sizes: LegalSizes, capacity: int, order: IntArray | None = None
-) -> IntArray:
+def grow_in_rounds(gpus: IntArray, sizes: LegalSizes, capacity: int, order: IntArray | None = None) -> IntArray:
     """The sizes after the rounds, together at most the capacity. Jobs without GPUs take no part.
 
     No order means row order. A step that no longer fits is skipped, and later jobs in the round may pass it.
@@ -477,9 +475,7 @@ def admit_in_parts(asked: IntArray, parts: Partitions, order: IntArray | None = 
     return got
 
 
-def grow_in_parts(
-    gpus: IntArray, sizes: LegalSizes, parts: Partitions, order: IntArray | None = None
-) -> IntArray:
+def grow_in_parts(gpus: IntArray, sizes: LegalSizes, parts: Partitions, order: IntArray | None = None) -> IntArray:
     """As `grow_in_rounds` in each part."""
     if sizes.rigid or not len(gpus):
         return gpus

@@ -42,9 +42,7 @@ def grow_by_time_saved(view: PoolView, loyalty: float = 1.0) -> IntArray:
         with np.errstate(divide="ignore", invalid="ignore"):
             saved: FloatArray = 1 / steps.slow - 1 / steps.fast
             saved *= view.remaining_s[steps.row] / steps.width
-        return (
-            saved if loyalty == 1.0 else saved * np.where(steps.after <= view.gpus[steps.row], loyalty, 1.0)
-        )
+        return saved if loyalty == 1.0 else saved * np.where(steps.after <= view.gpus[steps.row], loyalty, 1.0)
 
     return grow_by_gain(view, gpus, left, np.flatnonzero(gpus), time_saved)
 

@@ -161,9 +161,7 @@ _BUILT_IN = {
     ),
     "optimus": "First come, first served; GPUs then go one by one to the job whose end they bring nearest.",
     "themis": "Jobs that are slowed down most against a fair share of the cluster go first.",
-    "gavel": (
-        "Everybody gets a fair part of every GPU type's time, weighted by what the type is worth to the job."
-    ),
+    "gavel": ("Everybody gets a fair part of every GPU type's time, weighted by what the type is worth to the job."),
     "pollux": "Sizes that keep all jobs near, or above, what a fair share would give them; few restarts.",
     "sia": "The GPU type and size of which each job makes good use, for all together; few restarts.",
     "tiresias-replay": "Tiresias as its authors ran it, to repeat published experiments.",

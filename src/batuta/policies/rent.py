@@ -283,9 +283,7 @@ class Rent:
         least: FloatArray = np.where(options.legal, price, np.inf).min(axis=0)
         return np.where(np.isfinite(least), least, 0.0)
 
-    def _values(
-        self, view: PoolView, options: SizeOptions, prices: FloatArray, steady: IntArray
-    ) -> FloatArray:
+    def _values(self, view: PoolView, options: SizeOptions, prices: FloatArray, steady: IntArray) -> FloatArray:
         """Value per second of each size, over the time that a change has to pay for itself."""
         gpus, jobs = options.gpus, np.arange(len(view))
         charge_s = self.charge * np.maximum(view.restart_s, 0.0)

@@ -142,9 +142,7 @@ def _choose_min_first(options: TypeOptions, values: FloatArray, capacity: IntArr
     return grown
 
 
-def _choose_who_runs(
-    options: TypeOptions, values: FloatArray, capacity: IntArray, least: IntArray
-) -> BoolArray:
+def _choose_who_runs(options: TypeOptions, values: FloatArray, capacity: IntArray, least: IntArray) -> BoolArray:
     """One smallest option for each job if there is a way to serve all of them, else those worth most."""
     wanted = np.zeros(len(options), dtype=bool)
     wanted[least] = True

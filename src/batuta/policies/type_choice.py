@@ -203,9 +203,7 @@ def fill(options: TypeOptions, gain: FloatArray, capacity: IntArray, taken: Bool
         has, size, of = np.zeros(rows), np.zeros(rows, dtype=np.int64), np.full(rows, -1)
         who = options.row[taken]
         has[who], size[who], of[who] = gain[taken], options.gpus[taken], options.kind[taken]
-        left = capacity - np.bincount(options.kind[taken], options.gpus[taken], len(capacity)).astype(
-            np.int64
-        )
+        left = capacity - np.bincount(options.kind[taken], options.gpus[taken], len(capacity)).astype(np.int64)
         width, more = options.gpus - size[options.row], gain - has[options.row]
         can = (width > 0) & (width <= left[options.kind]) & (more > 0)
         can &= (size[options.row] == 0) | (options.kind == of[options.row])

@@ -209,9 +209,7 @@ def outcome_of(past: PastJob) -> Outcome | None:
         return None
     held_s = past.end_s - past.first_start_s
     work_s = work_done_s(past.job, past.attained_gpu_s, held_s)
-    return (
-        None if work_s is None else Outcome(JobFeatures.of(past.job), past.job.submit_s, past.end_s, work_s)
-    )
+    return None if work_s is None else Outcome(JobFeatures.of(past.job), past.job.submit_s, past.end_s, work_s)
 
 
 @dataclass(frozen=True, slots=True)

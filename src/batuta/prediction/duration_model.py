@@ -325,9 +325,7 @@ class _Model(Protocol):
 class DurationModel:
     """What was learned at one moment. Only its tracker goes on to learn, from every job that ends."""
 
-    def __init__(
-        self, groups: GroupModel, boosted: BoostedModel | None, tracker: QuantileTracker, jobs: int
-    ) -> None:
+    def __init__(self, groups: GroupModel, boosted: BoostedModel | None, tracker: QuantileTracker, jobs: int) -> None:
         self._groups = groups
         self._boosted = boosted
         self.tracker = tracker

@@ -101,8 +101,5 @@ class TransitionMeter:
     def times(self) -> TransitionTimes:
         """All steps one by one, for people."""
         return TransitionTimes(
-            *(
-                median(found) if found else None
-                for found in (self._checkpoint, self._stop, self._start, self._lost)
-            )
+            *(median(found) if found else None for found in (self._checkpoint, self._stop, self._start, self._lost))
         )

@@ -201,18 +201,13 @@ def _unfitted(measured: SpeedMeasurements) -> StepModel:
     spots = measured.spots
     first = math.log(next(iter(spots.values())))
     model = StepModel()
-    relative = {
-        s: math.exp(LOG_RESOLUTION * round((math.log(r) - first) / LOG_RESOLUTION)) for s, r in spots.items()
-    }
+    relative = {s: math.exp(LOG_RESOLUTION * round((math.log(r) - first) / LOG_RESOLUTION)) for s, r in spots.items()}
     for point, step_s in _steps_s(measured, relative).items():
         model.add(point, math.nan, step_s)
     sizes = _doublings(max(measured.largest, *(spot.gpus for spot in spots)))
     shape = shape_of(measured.prior, sizes[-1])
     prior = measured.prior
-    ratios = [
-        math.log(rate / shape[spot.gpus - 1] / prior.spread(1 + spot.wide, 1))
-        for spot, rate in relative.items()
-    ]
+    ratios = [math.log(rate / shape[spot.gpus - 1] / prior.spread(1 + spot.wide, 1)) for spot, rate in relative.items()]
     one = math.exp(median(ratios))
     expected = {ScalePoint(False, n): one * shape[n - 1] for n in sizes}
     if prior.across_nodes < 1.0:
@@ -286,9 +281,7 @@ def _rate_there(measured: SpeedMeasurements, form: StepModel, spot: ScalePoint) 
     return float((step / form.fitted_s(Shapes(n, step / n, np.array([spot.wide]))))[0])
 
 
-def _across(
-    measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], near: FloatArray, far: FloatArray
-) -> float:
+def _across(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], near: FloatArray, far: FloatArray) -> float:
     """The factor on the speed across nodes; the prior's, as long as only one way was measured."""
     apart = [spot.gpus for spot in spots if spot.wide]
     together = [spot.gpus for spot in spots if not spot.wide]

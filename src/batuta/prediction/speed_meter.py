@@ -70,9 +70,7 @@ class LearnedScaling:
         """All records have begun anew, in another unit."""
         self._asked = ()
 
-    def _measured(
-        self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None
-    ) -> SpeedMeasurements:
+    def _measured(self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None) -> SpeedMeasurements:
         rates: dict[Footprint, float] = {}
         steps: dict[int, float] = {}
         for footprint, record in records.items():
@@ -193,9 +191,7 @@ class SpeedMeter:
 
     # ------------------------------------------------------------------------------------------ what happens
 
-    def began(
-        self, time_s: float, gpus: int, nodes: int = 1, *, racks: int = 1, gpu_speed: float = 1.0
-    ) -> None:
+    def began(self, time_s: float, gpus: int, nodes: int = 1, *, racks: int = 1, gpu_speed: float = 1.0) -> None:
         """A run at this size begins: its processes were started, or a running job has changed its members."""
         footprint = Footprint(gpus, min(nodes, 2), min(racks, 2), gpu_speed)
         if self._run is not None and (self._run.began_s, self._footprint) == (time_s, footprint):
@@ -411,9 +407,7 @@ class SpeedMeter:
         if footprint is None or rate is None:
             scaling = self._scaling()
             return scaling.units_per_s if scaling else None
-        speed = (
-            curve.at(footprint.gpus) * curve.spread(footprint.nodes, footprint.racks) * footprint.gpu_speed
-        )
+        speed = curve.at(footprint.gpus) * curve.spread(footprint.nodes, footprint.racks) * footprint.gpu_speed
         return rate / speed if speed > 0 else None
 
 

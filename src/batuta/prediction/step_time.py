@@ -316,9 +316,7 @@ class _Problem:
         hessian = np.broadcast_to(self.precision, (len(parameters), PARAMETERS, PARAMETERS)).copy()
         gradient = (parameters - self.target) @ self.precision
         errors = self._scaled(log_pass, log_step)
-        for error, slope, there in zip(
-            errors, (of_pass, of_step), (self.has_pass, self.has_step), strict=True
-        ):
+        for error, slope, there in zip(errors, (of_pass, of_step), (self.has_pass, self.has_step), strict=True):
             weight = there / np.maximum(np.abs(error) / OUTLIER, 1.0) / self.error**2
             weighted = np.swapaxes(slope * weight[..., None], 1, 2)
             hessian += weighted @ slope
@@ -421,9 +419,7 @@ class StepModel:
         _, log_step = log_times(self._fits.parameters[self._place], shapes_of([point]))
         return abs(float(log_step[0]) - math.log(step_s)) > OFF
 
-    def times_s(
-        self, shapes: Shapes, places: dict[Point, list[int]] | None = None
-    ) -> tuple[FloatArray, FloatArray]:
+    def times_s(self, shapes: Shapes, places: dict[Point, list[int]] | None = None) -> tuple[FloatArray, FloatArray]:
         """Seconds of a pass and of a step at each shape: as measured, else predicted. Fit it first.
 
         For repeated calls with the same shapes, pass their `indices_of`.
@@ -483,10 +479,7 @@ def refit(models: Iterable[StepModel]) -> None:
     stale = [model for model in models if model.stale]
     if not stale:
         return
-    rows = [
-        ([*model._measured, *model._prior], [*model._measured.values(), *model._prior.values()])
-        for model in stale
-    ]
+    rows = [([*model._measured, *model._prior], [*model._measured.values(), *model._prior.values()]) for model in stale]
     width = max(len(points) for points, _ in rows)
     gpus, batch = np.ones((len(rows), width)), np.ones((len(rows), width))
     wide = np.zeros((len(rows), width), dtype=bool)

@@ -64,9 +64,7 @@ class SchedulingCycle:
         )
         self._state = QuotaState(world.effective_quota, tree, AdmittedJobs(self._workloads))
         self._reservations = Reservations(self._state, self._workloads.ends_s, self._workloads.releases)
-        self._nominal_quota = NominalQuotaAdmission(
-            self._snapshot, self._state, self._reservations, self._workloads
-        )
+        self._nominal_quota = NominalQuotaAdmission(self._snapshot, self._state, self._reservations, self._workloads)
         self._cap: IntArray = world.jobs.max.copy()
         self._refused: dict[int, tuple[Reason, Evidence]] = {}
         self._evicted: dict[int, Reason] = {}
@@ -95,9 +93,7 @@ class SchedulingCycle:
     def grow(self, cap: IntArray, results: Mapping[int, AdmissionResult]) -> None:
         """Works out what those who have quota may grow to, given the largest size that each may have."""
         tree, place = self._state.tree, self._fingerprints.place
-        growers = [
-            Growers(tree.queues[name], self._resizable(name)) for name in self._snapshot.cluster_queues
-        ]
+        growers = [Growers(tree.queues[name], self._resizable(name)) for name in self._snapshot.cluster_queues]
         for number in self.trees:
             results[number].grown_from = cap[self._fingerprints.rows[number]]
             results[number].budgets = {}
@@ -188,11 +184,7 @@ class SchedulingCycle:
         own = min(int(self._cap[row]), has + int(jobs.lost_gpus[row]))
         self._cap[row] = own if own >= job.min else 0
         self._refused[row] = (reason, evidence)
-        if (
-            own > job.min
-            and resolved.queue in self._snapshot.cluster_queues
-            and row not in self._snapshot.still
-        ):
+        if own > job.min and resolved.queue in self._snapshot.cluster_queues and row not in self._snapshot.still:
             workload = self._state.admitted[resolved.queue][row]
             self._state.release(workload)
             usage = self._snapshot.requests.usage(job, workload.flavors, own)
@@ -252,9 +244,7 @@ class SchedulingCycle:
     def _results(self) -> dict[int, AdmissionResult]:
         fingerprints, place = self._fingerprints, self._fingerprints.place.tolist()
         found = {
-            number: AdmissionResult(
-                self._cap[fingerprints.rows[number]], [], [], {}, [], {}, number in self._contested
-            )
+            number: AdmissionResult(self._cap[fingerprints.rows[number]], [], [], {}, [], {}, number in self._contested)
             for number in self.trees
         }
         numbers = fingerprints.tree_of.tolist()
@@ -295,9 +285,7 @@ class QuotaAdmission:
 class _Admission:
     """One admission of all jobs: cycles where something has changed, and cached results elsewhere."""
 
-    def __init__(
-        self, world: World, now_s: float, without: Set[int], patience_s: float, cache: AdmissionCache
-    ) -> None:
+    def __init__(self, world: World, now_s: float, without: Set[int], patience_s: float, cache: AdmissionCache) -> None:
         self._world, self._now_s = world, now_s
         self._cache, self._tree = cache, cache.empty_tree(world.effective_quota)
         cache.check_nodes(world)
@@ -349,9 +337,7 @@ class _Admission:
     def _look_at(self, trees: list[int]) -> None:
         """Gives out quota in these trees."""
         if trees:
-            one = SchedulingCycle(
-                self._world, self._now_s, trees, self._fingerprints, self._tree, self._cache
-            )
+            one = SchedulingCycle(self._world, self._now_s, trees, self._fingerprints, self._tree, self._cache)
             self._results.update(one.serve())
             self._cycles.append(one)
 

@@ -64,9 +64,7 @@ def run_cycle(state: QuotaState, heads: Iterable[Workload]) -> list[Entry]:
     return entries
 
 
-def _serve(
-    state: QuotaState, entry: Entry, preempted: dict[int, Workload], held: list[tuple[Node, Amounts]]
-) -> None:
+def _serve(state: QuotaState, entry: Entry, preempted: dict[int, Workload], held: list[tuple[Node, Amounts]]) -> None:
     found, queue = entry.assignment, entry.workload.queue
     if found.mode is Mode.NO_FIT:
         return
@@ -138,9 +136,7 @@ def _in_fair_order(state: QuotaState, entries: list[Entry]) -> Iterator[Entry]:
 
 def _winner(state: QuotaState, root: Node, waiting: dict[Node, Entry]) -> Entry:
     shares = {
-        queue: dict(
-            zip((queue, *queue.path()), with_added(queue, entry.assignment.usage, state.shares), strict=True)
-        )
+        queue: dict(zip((queue, *queue.path()), with_added(queue, entry.assignment.usage, state.shares), strict=True))
         for queue, entry in waiting.items()
     }
 
@@ -184,8 +180,7 @@ class Scheduler:
     ) -> None:
         self.state, self._reservations = state, reservations
         self._pending_queues: Mapping[str, PendingQueue] = pending_queues or {
-            queue.name: PendingQueue(queue.strategy is Strategy.STRICT_FIFO)
-            for queue in state.quota.cluster_queues
+            queue.name: PendingQueue(queue.strategy is Strategy.STRICT_FIFO) for queue in state.quota.cluster_queues
         }
         self.refusals: dict[Hashable, Refusal] = {}
         """Why those who wait do, by key. Who may not overtake another is never looked at, and not in here."""
@@ -320,11 +315,7 @@ class Scheduler:
 def _goes_on(entry: Entry) -> bool:
     """Whether one that has to wait has not looked at all its flavors: then it is its turn again."""
     workload = entry.workload
-    if (
-        entry.outcome is not Outcome.WAITS
-        or not entry.assignment.has_more
-        or workload.resumed >= MOST_RESUMED
-    ):
+    if entry.outcome is not Outcome.WAITS or not entry.assignment.has_more or workload.resumed >= MOST_RESUMED:
         workload.resumed = 0
         return False
     workload.resumed += 1

@@ -126,9 +126,7 @@ class FairSharingPreemption:
         takes_back = context.queue.is_within(context.short)
         while (queue := targets.next()) is not None:
             if queue is context.queue or takes_back:
-                reason = (
-                    PreemptionReason.WITHIN_QUEUE if queue is context.queue else PreemptionReason.RECLAIMED
-                )
+                reason = PreemptionReason.WITHIN_QUEUE if queue is context.queue else PreemptionReason.RECLAIMED
                 if self._push(context, targets.pop(queue), reason, gone):
                     return True
                 continue

@@ -110,9 +110,7 @@ class FlavorAssigner:
                 break
         return result
 
-    def _assign_choice(
-        self, workload: Workload, queue: ClusterQueue, flavor_choice: FlavorChoice
-    ) -> Assignment:
+    def _assign_choice(self, workload: Workload, queue: ClusterQueue, flavor_choice: FlavorChoice) -> Assignment:
         """What a search would come to for a workload that has no choice, without the search."""
         resource, flavor, fr, amount = flavor_choice
         mode, level = found = self._fit(workload, queue, fr, amount)

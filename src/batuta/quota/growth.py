@@ -60,9 +60,7 @@ class _Group:
         self.granted += gpus
 
 
-def grow(
-    world: World, state: QuotaState, growers: Iterable[Growers], cap: IntArray
-) -> list[tuple[Node, Budget]]:
+def grow(world: World, state: QuotaState, growers: Iterable[Growers], cap: IntArray) -> list[tuple[Node, Budget]]:
     """Budgets for those that cannot all have what they may have alone, with their queues.
 
     The usage in the tree is changed.

@@ -132,9 +132,7 @@ class QueuePrechecks:
         queue, cq = self.queue, self._cluster_queue
         own = queue.subtree.get(fr, 0) - queue.usage.get(fr, 0)
         # What is reserved for another one might still be had, by a job that is short.
-        beside = self._reservations.reserved_in(queue).get(fr, 0) + self._snapshot.could_go(cq, priority).get(
-            fr, 0
-        )
+        beside = self._reservations.reserved_in(queue).get(fr, 0) + self._snapshot.could_go(cq, priority).get(fr, 0)
         return max(queue.left(fr), own) + beside
 
     def _refusal(self, fr: int, amount: int) -> Refusal:
@@ -197,9 +195,7 @@ class NominalQuotaAdmission:
         queue go on, and so does one that can get nothing now. Preemption is for the cycles that follow.
         """
         snapshot, state = self._snapshot, self._state
-        pending_queues = {
-            name for name, cq in snapshot.cluster_queues.items() if cq.waiting and not cq.strict
-        }
+        pending_queues = {name for name, cq in snapshot.cluster_queues.items() if cq.waiting and not cq.strict}
         while pending_queues:
             heads = [
                 (name, first)
@@ -212,9 +208,7 @@ class NominalQuotaAdmission:
                     self._keep_for(first[-1], name)
                     hopeful.append((name, first))
             pending_queues = set()
-            for name, first in sorted(
-                hopeful, key=lambda head: (-snapshot.priorities[head[1][-1]], head[1][-1])
-            ):
+            for name, first in sorted(hopeful, key=lambda head: (-snapshot.priorities[head[1][-1]], head[1][-1])):
                 queue = state.tree.queues[name]
                 self._reservations.cancel(queue)
                 if self._passes_by(name, first):

@@ -110,9 +110,7 @@ class ClassicPreemption:
                 return found
         return []
 
-    def _attempts(
-        self, context: PreemptionContext, queue: ClusterQueue, near: bool, far: bool
-    ) -> tuple[bool, ...]:
+    def _attempts(self, context: PreemptionContext, queue: ClusterQueue, near: bool, far: bool) -> tuple[bool, ...]:
         """Whether the workload may borrow afterwards: what is tried first, and then."""
         forbidden = not queue.preemption.while_borrowing
         if not (near or far) or (forbidden and not _below_nominal(context)):
@@ -150,10 +148,7 @@ class ClassicPreemption:
         return [
             _Candidate(one, PreemptionReason.WITHIN_QUEUE, None)
             for one in self._admitted[queue.name].values()
-            if one.priority <= asker.priority
-            and not one.stays
-            and may_preempt(asker, one, rule)
-            and one.uses(short)
+            if one.priority <= asker.priority and not one.stays and may_preempt(asker, one, rule) and one.uses(short)
         ]
 
     def _in_cohorts(
@@ -215,17 +210,14 @@ def _could_stay_within(context: PreemptionContext, own: list[_Candidate]) -> boo
     """Whether the workload would stay within its queue's quota if all went that may go from there."""
     queue = context.queue
     return all(
-        queue.usage.get(fr, 0) - sum(one.workload.usage.get(fr, 0) for one in own) + amount
-        <= queue.subtree.get(fr, 0)
+        queue.usage.get(fr, 0) - sum(one.workload.usage.get(fr, 0) for one in own) + amount <= queue.subtree.get(fr, 0)
         for fr, amount in context.usage.items()
     )
 
 
 def _below_nominal(context: PreemptionContext) -> bool:
     node = context.queue
-    return all(
-        node.usage.get(fr, 0) < (node.limits[fr].nominal if fr in node.limits else 0) for fr in context.short
-    )
+    return all(node.usage.get(fr, 0) < (node.limits[fr].nominal if fr in node.limits else 0) for fr in context.short)
 
 
 def _fit_in(node: Node, amounts: Amounts) -> tuple[bool, Amounts]:
@@ -259,9 +251,7 @@ def _can_go(one: _Candidate, context: PreemptionContext, may_borrow: bool) -> bo
     return True
 
 
-def evict_over_quota(
-    state: QuotaState, queues: Iterable[str], may_go: Callable[[Workload], bool]
-) -> list[Workload]:
+def evict_over_quota(state: QuotaState, queues: Iterable[str], may_go: Callable[[Workload], bool]) -> list[Workload]:
     """Releases workloads until the limits of these queues hold, the cheapest first; who need not go stays."""
     gone: list[Workload] = []
     for node in map(state.tree.queues.__getitem__, queues):

@@ -122,9 +122,7 @@ class Reservations:
 
     def forget_delays(self, root: Node) -> None:
         """Something was given back in a tree: what was known there may be so no more."""
-        self._delaying_shapes = {
-            key: known for key, known in self._delaying_shapes.items() if key[0].root is not root
-        }
+        self._delaying_shapes = {key: known for key, known in self._delaying_shapes.items() if key[0].root is not root}
 
     def forget(self) -> None:
         """Drops all reservations: growth may have that quota, for that can be taken back at any time."""

@@ -140,9 +140,7 @@ class QuotaSimulator:
             if queue.name in busy and queue.name not in quota.queue_of and not self._is_rest(queue.name)
         ]
         leaving = tuple(queue.name for queue in gone)
-        self._quota = self._holding(
-            replace(quota, cluster_queues=(*quota.cluster_queues, *gone), leaving=leaving)
-        )
+        self._quota = self._holding(replace(quota, cluster_queues=(*quota.cluster_queues, *gone), leaving=leaving))
         return self._settle()
 
     def _is_rest(self, queue: str) -> bool:
@@ -213,14 +211,10 @@ class QuotaSimulator:
             return "ClusterQueueStopped"
         return "LocalQueueStopped" if local is not None and local.stop is StopPolicy.HOLD_AND_DRAIN else ""
 
-    def _wait(
-        self, state: QuotaState, scheduler: Scheduler, work: _Work, workloads: dict[str, Workload]
-    ) -> None:
+    def _wait(self, state: QuotaState, scheduler: Scheduler, work: _Work, workloads: dict[str, Workload]) -> None:
         """Puts a workload in its pending queue, unless that is stopped: it may have been preempted there."""
         resolved = resolve_queue(self._quota, self._local_queue(work), work.local_queue)
-        refusal = resolved.refusal or self._refuse_namespace(
-            resolved.queue, work.namespace or _DEFAULT_NAMESPACE
-        )
+        refusal = resolved.refusal or self._refuse_namespace(resolved.queue, work.namespace or _DEFAULT_NAMESPACE)
         if refusal is not None:
             self._refusals[work.name] = (resolved.queue, refusal)
             return
@@ -233,9 +227,7 @@ class QuotaSimulator:
         selector = self._quota.queue_of[queue].namespaces
         if selector is not None and selector.selects({_NAME_LABEL: namespace}):
             return None
-        return Refusal(
-            Why.MISCONFIGURED, f"cluster queue {queue} takes no workloads of namespace {namespace}"
-        )
+        return Refusal(Why.MISCONFIGURED, f"cluster queue {queue} takes no workloads of namespace {namespace}")
 
     def _workload(self, state: QuotaState, work: _Work, queue: str) -> Workload:
         return Workload(work.name, state.tree.queues[queue], work.pod_sets, work.priority, work.place)

@@ -135,13 +135,10 @@ class Snapshot:
         resolved_queues = number[starts]
         bounds = pairwise([*starts.tolist(), len(listed)])
         return {
-            resolved: listed[start:end]
-            for resolved, (start, end) in zip(resolved_queues.tolist(), bounds, strict=True)
+            resolved: listed[start:end] for resolved, (start, end) in zip(resolved_queues.tolist(), bounds, strict=True)
         }
 
-    def _sort_in(
-        self, resolved: ResolvedQueue, running: list[int], waiting: list[int], still: list[bool]
-    ) -> None:
+    def _sort_in(self, resolved: ResolvedQueue, running: list[int], waiting: list[int], still: list[bool]) -> None:
         cq, jobs = self.cluster_queues.get(resolved.queue), self._world.jobs
         if resolved.refusal is not None:
             self.stopped.append((resolved, running + waiting))
@@ -184,9 +181,7 @@ class Snapshot:
             return
         for cq in self.cluster_queues.values():
             # Who needs no quota waits for none, nor for its turn behind those who do.
-            own = [
-                (row, request) for row in cq.waiting if not (request := self.request_of[row]).needs_no_quota
-            ]
+            own = [(row, request) for row in cq.waiting if not (request := self.request_of[row]).needs_no_quota]
             # Without nodes for it at all the next step says why, in its own words.
             self.no_flavor += [row for row, request in own if not request.kinds and request.ever]
             cq.waiting = [row for row, request in own if request.kinds]
@@ -433,9 +428,7 @@ class QuotaState:
 
     def _fewer(self, workload: Workload) -> tuple[Assignment, list[PreemptionTarget]] | None:
         """The largest number of replicas that would do, all pod sets reduced alike; by bisection."""
-        spare = [
-            0 if pods.min_count is None else max(0, pods.count - pods.min_count) for pods in workload.pod_sets
-        ]
+        spare = [0 if pods.min_count is None else max(0, pods.count - pods.min_count) for pods in workload.pod_sets]
         low, high, best = 0, sum(spare) + 1, None
         while low < high:
             less = (low + high) // 2
@@ -450,9 +443,7 @@ class QuotaState:
         self, workload: Workload, spare: list[int], less: int
     ) -> tuple[Assignment, list[PreemptionTarget]] | None:
         total = sum(spare)
-        counts = tuple(
-            pods.count - own * less // total for pods, own in zip(workload.pod_sets, spare, strict=True)
-        )
+        counts = tuple(pods.count - own * less // total for pods, own in zip(workload.pod_sets, spare, strict=True))
         found = self._assigner.assign(workload, counts)
         if found.mode is Mode.FIT:
             return found, []

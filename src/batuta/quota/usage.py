@@ -261,9 +261,7 @@ class _Measuring:
             share=self._share(node),
         )
 
-    def _flavor_usage(
-        self, node: Node, fr: int, limits: Limits, total: int, tallies: list[_Tally]
-    ) -> FlavorUsage:
+    def _flavor_usage(self, node: Node, fr: int, limits: Limits, total: int, tallies: list[_Tally]) -> FlavorUsage:
         return FlavorUsage(
             flavor_resource=self._tree.frs[fr],
             limits=limits,

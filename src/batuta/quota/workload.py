@@ -279,10 +279,7 @@ class QuotaRequests:
             kinds = {}
         most = world.most_for(row)
         ever = any(most[kind] >= job.min for kind in self._accepted(job))
-        usage = {
-            self._tree.number(FlavorResource(name, resource)): requests[resource]
-            for resource, name in flavors
-        }
+        usage = {self._tree.number(FlavorResource(name, resource)): requests[resource] for resource, name in flavors}
         pods = PodSet(tuple(requests.items()), tolerations=_ALL)
         flavor_choice = None
         if len(kinds) == len(usage) == 1:
@@ -295,9 +292,7 @@ class QuotaRequests:
         if flavor is None:
             return frozenset()
         tolerations = job.tolerations + _as_text(flavor)
-        if not all(
-            tolerates(tolerations, _taint(taint)) for taint in flavor.node_taints if _keeps_out(taint)
-        ):
+        if not all(tolerates(tolerations, _taint(taint)) for taint in flavor.node_taints if _keeps_out(taint)):
             return frozenset()
         most = self._most_for(_narrow(wishes_of(job), (flavor,)))
         if job.cpu_only:
@@ -305,9 +300,7 @@ class QuotaRequests:
             return frozenset((_NO_CHOICE,)) if most[_NO_CHOICE] >= job.min else frozenset()
         named = self._named(options) if REST_LABEL in flavor.node_labels else ()
         types = self._world.nodes.types
-        return frozenset(
-            kind for kind in self._accepted(job) if most[kind] >= job.min and types[kind] not in named
-        )
+        return frozenset(kind for kind in self._accepted(job) if most[kind] >= job.min and types[kind] not in named)
 
     def _named(self, options: FlavorOptions) -> set[str]:
         """The GPU types that a queue has flavors of their own for."""
@@ -358,11 +351,7 @@ class QuotaRequests:
         """The flavors of a job that has GPUs, without a record of how it got them: by its nodes."""
         world = self._world
         placement = world.jobs.placements[row]
-        nodes = (
-            mask_of(tuple(world.nodes.index[node] for node in placement.nodes))
-            if placement is not None
-            else 0
-        )
+        nodes = mask_of(tuple(world.nodes.index[node] for node in placement.nodes)) if placement is not None else 0
         wishes = wishes_of(world.jobs.jobs[row])
         found: list[tuple[str, str]] = []
         for group in world.effective_quota.queue_of[queue].groups:
@@ -417,9 +406,7 @@ def _combined(key: IntArray, values: Iterable[Hashable]) -> IntArray:
     return key * len(number) + np.fromiter(map(number.__getitem__, listed), np.int64, len(listed))
 
 
-def _first_choice(
-    options: FlavorOptions, requests: Mapping[str, int], kinds: Mapping[str, frozenset[int]]
-) -> Flavors:
+def _first_choice(options: FlavorOptions, requests: Mapping[str, int], kinds: Mapping[str, frozenset[int]]) -> Flavors:
     found: list[tuple[str, str]] = []
     for resources, flavors in options:
         first = next((name for name in flavors if name in kinds), None)
@@ -465,9 +452,7 @@ class ResolvedQueue(NamedTuple):
     """What runs there has to leave."""
 
 
-def resolve_queues(
-    world: World, known: dict[tuple[str, str], ResolvedQueue | None]
-) -> list[ResolvedQueue | None]:
+def resolve_queues(world: World, known: dict[tuple[str, str], ResolvedQueue | None]) -> list[ResolvedQueue | None]:
     """Return, by the number of a queue that jobs name, the cluster queue that it leads to.
 
     None for jobs that quota does not concern: they name no queue, and quota limits no job's GPUs. What is
@@ -499,13 +484,9 @@ def resolve_queue(quota: Quota, way: LocalQueue | None, name: str) -> ResolvedQu
         text = f"cluster queue {queue.name} has quota in flavors that are not there: {', '.join(missing)}"
         return ResolvedQueue(queue.name, Refusal(Why.MISCONFIGURED, text), drains)
     if queue.name in quota.leaving:
-        return ResolvedQueue(
-            queue.name, Refusal(Why.SUSPENDED, f"cluster queue {queue.name} is being removed"), drains
-        )
+        return ResolvedQueue(queue.name, Refusal(Why.SUSPENDED, f"cluster queue {queue.name} is being removed"), drains)
     if queue.stop is not StopPolicy.NONE:
-        return ResolvedQueue(
-            queue.name, Refusal(Why.SUSPENDED, f"cluster queue {queue.name} is held"), drains
-        )
+        return ResolvedQueue(queue.name, Refusal(Why.SUSPENDED, f"cluster queue {queue.name} is held"), drains)
     if way.stop is not StopPolicy.NONE:
         return ResolvedQueue(queue.name, Refusal(Why.SUSPENDED, f"queue {name} is held"), drains)
     return ResolvedQueue(queue.name)

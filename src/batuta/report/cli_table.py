@@ -64,9 +64,7 @@ def run_view(run: RunResult) -> Group:
         ),
         (
             "changes",
-            "   ".join(
-                count(int(values[f"{noun}s"]), noun) for noun in ("restart", "migration", "preemption")
-            )
+            "   ".join(count(int(values[f"{noun}s"]), noun) for noun in ("restart", "migration", "preemption"))
             + f"   {significant(values['lost_gpu_s'] / 3600)} GPU-h lost",
         ),
         (
@@ -105,9 +103,7 @@ def comparison_table(comparison: Comparison, width: int = 120) -> Table:
 
 
 def _build(comparison: Comparison, columns: Sequence[Column]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold"
-    )
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column("policy", no_wrap=True, overflow="ellipsis", vertical="bottom")
     several = len(comparison.rows) > 1
     if several:
@@ -115,10 +111,7 @@ def _build(comparison: Comparison, columns: Sequence[Column]) -> Table:
     for column in columns:
         table.add_column(Text(_head(column)), no_wrap=True, justify="right")
     for row in comparison.rows:
-        cells = [
-            _cell(column.show(row.values[column.metric.key]), column.metric.key in row.best)
-            for column in columns
-        ]
+        cells = [_cell(column.show(row.values[column.metric.key]), column.metric.key in row.best) for column in columns]
         if several:
             base = row.policy == comparison.baseline
             ratio = "baseline" if base else ratio_text(row.ratios[MEAN_JCT])
@@ -129,9 +122,7 @@ def _build(comparison: Comparison, columns: Sequence[Column]) -> Table:
 
 def _head(column: Column) -> str:
     """Two short lines: the group, then the metric with its unit."""
-    group = {"Fairness ρ": "ρ", "Changes": "", "Makespan": "make-"}.get(
-        column.metric.group, column.metric.group
-    )
+    group = {"Fairness ρ": "ρ", "Changes": "", "Makespan": "make-"}.get(column.metric.group, column.metric.group)
     return f"{group}\n{column.metric.label or 'span'} {column.unit}".rstrip()
 
 

@@ -106,9 +106,7 @@ def compare(runs: Sequence[RunResult], baseline: str | None = None) -> Compariso
         for policy, summaries in by_policy.items()
         for pair, summary in summaries.items()
     }
-    most = {
-        pair: max(_int(own[pair], "finished") for own in by_policy.values() if pair in own) for pair in pairs
-    }
+    most = {pair: max(_int(own[pair], "finished") for own in by_policy.values() if pair in own) for pair in pairs}
     rows = []
     for policy, own in by_policy.items():
         comparable = len(own) == len(pairs) and all(_int(own[p], "finished") == most[p] > 0 for p in pairs)
@@ -226,9 +224,7 @@ def _mark_best(rows: list[Row]) -> list[Row]:
     ranked = [row for row in rows if row.comparable]
     best: dict[str, set[str]] = {row.policy: set() for row in rows}
     for metric in METRICS:
-        known = [
-            (row.policy, _goodness(metric, row)) for row in ranked if math.isfinite(row.values[metric.key])
-        ]
+        known = [(row.policy, _goodness(metric, row)) for row in ranked if math.isfinite(row.values[metric.key])]
         top = max((good for _, good in known), default=0.0)
         # Where all are equal, none is marked.
         if any(good < top for _, good in known):
@@ -272,10 +268,7 @@ class Column:
 def columns_for(comparison: Comparison) -> tuple[Column, ...]:
     """One unit per group of columns and one number of decimals per column, from the values at hand."""
     columns = []
-    units = {
-        group: _group_unit(comparison, list(metrics))
-        for group, metrics in groupby(METRICS, lambda m: m.group)
-    }
+    units = {group: _group_unit(comparison, list(metrics)) for group, metrics in groupby(METRICS, lambda m: m.group)}
     for metric in METRICS:
         unit, divisor = units[metric.group].name, units[metric.group].seconds
         if metric.kind is MetricKind.SHARE:
@@ -294,9 +287,7 @@ def columns_for(comparison: Comparison) -> tuple[Column, ...]:
 
 def _group_unit(comparison: Comparison, metrics: Sequence[Metric]) -> TimeUnit:
     """The unit that suits the first metric of the group in the policy in the middle."""
-    values = sorted(
-        row.values[metrics[0].key] for row in comparison.rows if math.isfinite(row.values[metrics[0].key])
-    )
+    values = sorted(row.values[metrics[0].key] for row in comparison.rows if math.isfinite(row.values[metrics[0].key]))
     # A group of zeros would choose seconds, whatever the rest of the table says.
     positive = [value for value in values if value > 0]
     return unit_for(positive[len(positive) // 2] if positive else 0.0)
@@ -354,11 +345,7 @@ def explanation(comparison: Comparison) -> list[str]:
 def _alone(row: Row) -> str:
     if not row.finished:
         return f"{row.policy} finished none of {count(row.jobs, 'job')}"
-    done = (
-        f"{count(row.jobs, 'job')}"
-        if row.finished == row.jobs
-        else f"{row.finished:,} of {count(row.jobs, 'job')}"
-    )
+    done = f"{count(row.jobs, 'job')}" if row.finished == row.jobs else f"{row.finished:,} of {count(row.jobs, 'job')}"
     used = percent(row.values["gpu_utilisation"])
     mean = duration(row.values[MEAN_JCT])
     return f"{row.policy} finishes {done} in {mean} on average, with {used} of the GPUs in use"
@@ -400,9 +387,7 @@ def _second(comparison: Comparison, row: Row) -> str:
         return f"Second is {row.policy} with {duration(row.values[MEAN_JCT])}."
     sure = f" ({interval_text(ratio.inverse)})" if ratio.has_interval else ""
     if ratio.value < 1:
-        return (
-            f"Second is {row.policy}, {times(ratio.inverse.value)}{sure} faster than {comparison.baseline}."
-        )
+        return f"Second is {row.policy}, {times(ratio.inverse.value)}{sure} faster than {comparison.baseline}."
     return f"Second is {row.policy}, no faster than {comparison.baseline}."
 
 
@@ -452,9 +437,7 @@ def build_study(runs: Sequence[RunResult], baseline: str | None = None) -> Study
     by_policy = {run.policy: run for run in runs if _pair_of(run) == shown}
     shown_runs = tuple(by_policy[policy] for policy in policies if policy in by_policy)
     start = min((job.submit_s for run in shown_runs for job in run.jobs), default=0.0)
-    end = max(
-        (float(run.timeline.time_s[-1]) for run in shown_runs if len(run.timeline.time_s)), default=start
-    )
+    end = max((float(run.timeline.time_s[-1]) for run in shown_runs if len(run.timeline.time_s)), default=start)
     return Study(
         runs=tuple(runs),
         comparison=comparison,
@@ -473,9 +456,7 @@ def _style(runs: Sequence[RunResult], comparison: Comparison) -> dict[str, str]:
     if len(given) == 1:
         return {given[0]: series_class(1)}
     others = [policy for policy in given if policy != comparison.baseline]
-    return {comparison.baseline: series_class(0)} | {
-        name: series_class(k + 1) for k, name in enumerate(others)
-    }
+    return {comparison.baseline: series_class(0)} | {name: series_class(k + 1) for k, name in enumerate(others)}
 
 
 def _choose_shown(runs: Sequence[RunResult], comparison: Comparison) -> Pair:

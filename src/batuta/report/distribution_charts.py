@@ -68,25 +68,19 @@ def policy_bars(study: Study) -> str:
         )
         for row in comparison.rows
     ]
-    return bar_chart(
-        "jct-bars", "Mean job completion time by policy", bars, comparison if len(bars) > 1 else None
-    )
+    return bar_chart("jct-bars", "Mean job completion time by policy", bars, comparison if len(bars) > 1 else None)
 
 
 def bar_chart(key: str, title: str, bars: Sequence[Bar], comparison: Comparison | None = None) -> str:
     """Horizontal bars, first on top; with a comparison, a second panel has ratios on a log scale."""
     height = len(bars) * _ROW
     left = Area(_NAMES, 34, 640 if comparison else FULL - 90, 34 + height)
-    longest = max(
-        (value for bar in bars for value in (bar.mean_s, bar.p90_s) if math.isfinite(value)), default=1.0
-    )
+    longest = max((value for bar in bars for value in (bar.mean_s, bar.p90_s) if math.isfinite(value)), default=1.0)
     # Room for the number behind the longest whisker.
     times_axis = time_axis(longest * 1.16, left.x, "Job completion time", count=6)
     parts = [_bands(bars, left.top), x_axis(times_axis, left), _key(left)]
     parts += [_bar(bar, left.top + k * _ROW, times_axis) for k, bar in enumerate(bars)]
-    described = "; ".join(
-        f"{bar.name}: mean {duration(bar.mean_s)}, p90 {duration(bar.p90_s)}" for bar in bars
-    )
+    described = "; ".join(f"{bar.name}: mean {duration(bar.mean_s)}, p90 {duration(bar.p90_s)}" for bar in bars)
     if comparison:
         right = Area(736, 34, FULL - 146, 34 + height)
         parts.append(_ratios(bars, comparison, right))
@@ -104,9 +98,7 @@ def _bands(bars: Sequence[Bar], top: float) -> str:
 
 def _bar(bar: Bar, top: float, axis: Axis) -> str:
     middle = top + _ROW / 2
-    name = label(
-        _NAMES - 10, middle + 4, shorten(bar.name, 22), "row-name end" + (" lead" if bar.best else "")
-    )
+    name = label(_NAMES - 10, middle + 4, shorten(bar.name, 22), "row-name end" + (" lead" if bar.best else ""))
     if not math.isfinite(bar.mean_s):
         return name + label(_NAMES + 8, middle + 4, "no job finished", "tick")
     x0, mean, p50, p90 = (axis.px(value) for value in (0.0, bar.mean_s, bar.p50_s, bar.p90_s))
@@ -215,11 +207,7 @@ def application_bars(run: RunResult, applications: Applications) -> str:
     for k, key in enumerate(applications.keys):
         number = k + 1 if k < len(applications.names) else 0
         jct = np.array(
-            [
-                job.jct_s
-                for job in run.jobs
-                if job.state is JobState.SUCCEEDED and applications.of_job[job.id] == number
-            ]
+            [job.jct_s for job in run.jobs if job.state is JobState.SUCCEEDED and applications.of_job[job.id] == number]
         )
         p50, p90 = (float(q) for q in np.percentile(jct, (50, 90))) if len(jct) else (np.nan, np.nan)
         bars.append(Bar(key.label, key.style, float(jct.mean()) if len(jct) else np.nan, p50, p90))
@@ -251,17 +239,13 @@ def jct_cdf(study: Study) -> str:
     def axis(low: float, high: float, px: tuple[float, float]) -> Axis:
         return log_time_axis(low, high, px, "Job completion time (log scale)")
 
-    return _cdf(
-        "jct-cdf", "Distribution of job completion times", distributions, axis, "Jobs done within this time"
-    )
+    return _cdf("jct-cdf", "Distribution of job completion times", distributions, axis, "Jobs done within this time")
 
 
 def fairness_cdf(study: Study) -> str:
     """The share of jobs up to a finish-time fairness ρ, with the line that fair schedulers stay left of."""
     distributions = [
-        Distribution(
-            one.policy, study.styles[one.policy], one.fairness, len(one.fairness), one.policy == study.best
-        )
+        Distribution(one.policy, study.styles[one.policy], one.fairness, len(one.fairness), one.policy == study.best)
         for one in study.outcomes
     ]
 
@@ -282,9 +266,7 @@ def _cdf(
 ) -> str:
     width = float(HALF)
     keys = (
-        [Key(one.policy, one.style, f"s{k}") for k, one in enumerate(distributions)]
-        if len(distributions) > 1
-        else []
+        [Key(one.policy, one.style, f"s{k}") for k, one in enumerate(distributions)] if len(distributions) > 1 else []
     )
     keys_markup, keys_height = legend(keys, 8, 4, width - 4)
     area = Area(62, 16 + keys_height, width - 14, _HEIGHT + keys_height)
@@ -293,9 +275,7 @@ def _cdf(
     positive = [one.values[one.values > 0] for one in distributions]
     everything = np.concatenate(positive) if positive else np.zeros(0)
     if not len(everything):
-        return svg(
-            key, width, 80, title, "No values.", label(width / 2, 44, f"{title}: no values", "tick mid")
-        )
+        return svg(key, width, 80, title, "No values.", label(width / 2, 44, f"{title}: no values", "tick mid"))
     x = make_axis(float(everything.min()), float(everything.max()), area.x)
     y = share_axis(area.y, y_title)
     body = [keys_markup, x_axis(x, area), y_axis(y, area)]
@@ -341,9 +321,5 @@ def _curve(distribution: Distribution, series: str, x: Axis, y: Axis) -> str:
 
 
 def _describe(distributions: Sequence[Distribution]) -> str:
-    medians = [
-        f"{one.policy} {significant(float(np.median(one.values)))}"
-        for one in distributions
-        if len(one.values)
-    ]
+    medians = [f"{one.policy} {significant(float(np.median(one.values)))}" for one in distributions if len(one.values)]
     return f"Median by policy: {', '.join(medians)}."

@@ -77,9 +77,7 @@ def _title(total: Mapping[str, float]) -> str:
 
 
 def _span(report: Mapping[str, Any]) -> str:
-    return " to ".join(
-        f"{datetime.fromtimestamp(report[key], UTC):%Y-%m-%d %H:%M}" for key in ("from_s", "to_s")
-    )
+    return " to ".join(f"{datetime.fromtimestamp(report[key], UTC):%Y-%m-%d %H:%M}" for key in ("from_s", "to_s"))
 
 
 def _tiles(total: Mapping[str, float]) -> str:
@@ -177,9 +175,7 @@ def _queues_by_day(days: Sequence[Mapping[str, Any]]) -> str:
     return _usage_table("By queue and day", "Day (UTC) and queue", caption, rows if len(days) > 1 else [])
 
 
-def _usage_table(
-    title: str, first: str, caption: str, groups: Sequence[tuple[str, Mapping[str, Any]]]
-) -> str:
+def _usage_table(title: str, first: str, caption: str, groups: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     if not groups:
         return ""
     shown = (*_HELD, WAITING)
@@ -188,9 +184,7 @@ def _usage_table(
 
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    titles = [
-        tag("th", escape(name), scope="col", class_=None if k else "name") for k, name in enumerate(head)
-    ]
+    titles = [tag("th", escape(name), scope="col", class_=None if k else "name") for k, name in enumerate(head)]
     body = [
         tag("tr", tag("th", escape(first), scope="row", class_="name"), *(tag("td", escape(c)) for c in rest))
         for first, *rest in rows

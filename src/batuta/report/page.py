@@ -64,9 +64,7 @@ def _provenance_section(study: Study, origin: Provenance) -> str:
     ]
     if len(runs) == 1 and runs[0].step_ms:
         steps = ", ".join(f"{name} {significant(ms)}" for name, ms in runs[0].step_ms.items())
-        facts.append(
-            ("Decision cycle", f"{len(runs[0].decide_ms):,} cycles; mean of each step in ms: {steps}")
-        )
+        facts.append(("Decision cycle", f"{len(runs[0].decide_ms):,} cycles; mean of each step in ms: {steps}"))
     if origin.made_at:
         facts.append(("Made at", origin.made_at))
     parts = [_definitions(facts)]
@@ -119,9 +117,7 @@ def write_report(
     write_text(path, render_report(runs, baseline=baseline, origin=origin))
 
 
-def render_report(
-    runs: Sequence[RunResult], *, baseline: str | None = None, origin: Provenance | None = None
-) -> str:
+def render_report(runs: Sequence[RunResult], *, baseline: str | None = None, origin: Provenance | None = None) -> str:
     """Return the page for one run or a comparison of many; the same runs give the same bytes."""
     about = build_study(runs, baseline)
     title = headline(about.comparison)
@@ -158,9 +154,7 @@ def _header(about: Study, title: str) -> str:
     return tag(
         "header",
         tag("p", tag("b", "Batuta"), escape(" · " + " · ".join(parts)), class_="kicker"),
-        tag(
-            "button", "◐ theme", id="theme", type="button", hidden=True, title="light, dark, or as the system"
-        ),
+        tag("button", "◐ theme", id="theme", type="button", hidden=True, title="light, dark, or as the system"),
         tag("h1", escape(title)),
         text if explanation(about.comparison) else "",
         warning,
@@ -244,11 +238,7 @@ def _more_tables(about: Study) -> list[str]:
 def _completion(about: Study, figure: Figure) -> list[str]:
     comparison = about.comparison
     several = len(comparison.rows) > 1
-    pooled = (
-        f" Jobs of all {len(comparison.pairs)} runs of a policy together."
-        if len(comparison.pairs) > 1
-        else ""
-    )
+    pooled = f" Jobs of all {len(comparison.pairs)} runs of a policy together." if len(comparison.pairs) > 1 else ""
     parts = []
     if several:
         parts.append(
@@ -286,9 +276,7 @@ def _cluster(about: Study, figure: Figure) -> list[str]:
     if len(about.comparison.pairs) > 1:
         which = f" Drawn for workload {about.shown[0]}, seed {about.shown[2]}."
     strips = (
-        "one strip per policy; a strip ends when its last job is over"
-        if len(about.shown_runs) > 1
-        else "0 to 100 %"
+        "one strip per policy; a strip ends when its last job is over" if len(about.shown_runs) > 1 else "0 to 100 %"
     )
     return [
         figure(

@@ -131,10 +131,7 @@ _LOG_TIMES: tuple[tuple[float, TimeUnit, int], ...] = (
     *((value, SECOND, 2) for value in (3, 30)),
     *((value * 60, MINUTE, rank) for value, rank in ((1, 0), (3, 2), (10, 1), (30, 2))),
     *((value * 3600, HOUR, rank) for value, rank in ((1, 0), (3, 2), (8, 1))),
-    *(
-        (value * 86400, DAY, rank)
-        for value, rank in ((1, 0), (3, 2), (10, 1), (30, 2), (100, 1), (300, 2), (1000, 1))
-    ),
+    *((value * 86400, DAY, rank) for value, rank in ((1, 0), (3, 2), (10, 1), (30, 2), (100, 1), (300, 2), (1000, 1))),
 )
 
 
@@ -149,9 +146,7 @@ def log_time_axis(low_s: float, high_s: float, px: tuple[float, float], title: s
         numbers = range(math.ceil(low / unit.seconds / step), math.floor(high / unit.seconds / step) + 1)
         marks = [(0, Tick(k * step * unit.seconds, f"{_plain(k * step)} {unit.name}")) for k in numbers]
     else:
-        marks = [
-            (rank, Tick(value, f"{_plain(value / unit.seconds)} {unit.name}")) for value, unit, rank in inside
-        ]
+        marks = [(rank, Tick(value, f"{_plain(value / unit.seconds)} {unit.name}")) for value, unit, rank in inside]
     axis = Axis(low, high, *px, (), title, log=True, kind="seconds")
     return replace(axis, ticks=_drop_overlapping(axis, marks))
 
@@ -249,9 +244,7 @@ class Key:
     """The lines that it stands for (their data-series), when they can be switched on and off."""
 
 
-def svg(
-    key: str, width: float, height: float, title: str, description: str, *body: str, **attributes: object
-) -> str:
+def svg(key: str, width: float, height: float, title: str, description: str, *body: str, **attributes: object) -> str:
     """Return a chart with a title and a description for screen readers."""
     return tag(
         "svg",
@@ -276,11 +269,7 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
 def x_axis(axis: Axis, area: Area) -> str:
     """Grid lines, tick labels and title below the area."""
     parts = [_grid(axis, area, upright=True)]
-    parts += [
-        label(axis.px(tick.value), area.bottom + 17, tick.label, "tick mid")
-        for tick in axis.ticks
-        if tick.label
-    ]
+    parts += [label(axis.px(tick.value), area.bottom + 17, tick.label, "tick mid") for tick in axis.ticks if tick.label]
     parts.append(line(area.left, area.bottom, area.right, area.bottom, "axis"))
     parts.append(label((area.left + area.right) / 2, area.bottom + 36, axis.title, "axis-title mid"))
     return join(parts)
@@ -290,9 +279,7 @@ def y_axis(axis: Axis, area: Area) -> str:
     """Grid lines, tick labels left of the area, title turned upright."""
     parts = [_grid(axis, area, upright=False)]
     parts += [
-        label(area.left - 7, axis.px(tick.value) + 4, tick.label, "tick end")
-        for tick in axis.ticks
-        if tick.label
+        label(area.left - 7, axis.px(tick.value) + 4, tick.label, "tick end") for tick in axis.ticks if tick.label
     ]
     widest = max((len(tick.label) for tick in axis.ticks), default=0)
     x, y = area.left - 16 - widest * CHARACTER, (area.top + area.bottom) / 2
@@ -312,14 +299,10 @@ def _grid(axis: Axis, area: Area, *, upright: bool) -> str:
             else f"M{number(area.left)} {at}H{number(area.right)}"
         )
         (strong if tick.label else fine).append(d)
-    return join(
-        leaf("path", d=join(ds), class_=name) for ds, name in ((fine, "grid fine"), (strong, "grid")) if ds
-    )
+    return join(leaf("path", d=join(ds), class_=name) for ds, name in ((fine, "grid fine"), (strong, "grid")) if ds)
 
 
-def legend(
-    keys: Sequence[Key], left: float, top: float, right: float, *, swatch: str = "line"
-) -> tuple[str, float]:
+def legend(keys: Sequence[Key], left: float, top: float, right: float, *, swatch: str = "line") -> tuple[str, float]:
     """Keys in as many rows as they need, and the height of that."""
     parts, x, y = [], left, top
     for key in keys:

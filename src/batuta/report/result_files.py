@@ -68,10 +68,7 @@ JOB_COLUMNS = (
     _of_job("queue", "string"),
     Column("state", "string", lambda run: [job.state.value for job in run.jobs]),
     _of_job("size", "int64"),
-    *(
-        _of_job(name, "float64")
-        for name in ("submit_s", "first_start_s", "end_s", "wait_s", "jct_s", "gpu_s")
-    ),
+    *(_of_job(name, "float64") for name in ("submit_s", "first_start_s", "end_s", "wait_s", "jct_s", "gpu_s")),
     *(_of_job(name, "int64") for name in ("restarts", "migrations", "preemptions")),
     _of_job("lost_gpu_s", "float64"),
     _of_job("fairness", "float64"),
@@ -104,9 +101,7 @@ def check_results_path(path: str | Path) -> None:
     """Raise NotWritable now for what `write_jobs` would refuse after hours of simulation."""
     path = Path(path)
     if path.suffix not in (JSONL, PARQUET):
-        raise NotWritable(
-            f"{path}: results are written as {JSONL} or {PARQUET}, not {path.suffix or 'without suffix'}"
-        )
+        raise NotWritable(f"{path}: results are written as {JSONL} or {PARQUET}, not {path.suffix or 'without suffix'}")
     if path.suffix == PARQUET and importlib.util.find_spec("pyarrow") is None:
         raise NotWritable(f"{path}: Parquet needs pyarrow: pip install 'batuta[parquet]', or write {JSONL}")
     check_path(path)

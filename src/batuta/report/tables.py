@@ -107,9 +107,7 @@ def _summary_row(row: Row, columns: Sequence[Column], study: Study) -> str:
             content += tag("small")
         classes = ["best"] * best + ["edge"] * (column.metric.group != previous)
         previous = column.metric.group
-        hint = (
-            f"ratio {ratio_text(ratio)}" if ratio.has_interval and row.policy != comparison.baseline else None
-        )
+        hint = f"ratio {ratio_text(ratio)}" if ratio.has_interval and row.policy != comparison.baseline else None
         cells.append(
             tag(
                 "td",
@@ -179,8 +177,7 @@ def workload_table(study: Study) -> str:
         for workload in workloads
     }
     least = {
-        w: min((_mean(means[row.policy, w]) for row in comparison.rows if row.comparable), default=0)
-        for w in workloads
+        w: min((_mean(means[row.policy, w]) for row in comparison.rows if row.comparable), default=0) for w in workloads
     }
     rows = []
     for row in comparison.rows:

@@ -148,11 +148,7 @@ def _curve(time: FloatArray, value: FloatArray, x: Axis, y: Axis, limit: int) ->
 def queue_lines(study: Study) -> str:
     """The number of waiting jobs over time."""
     runs = study.shown_runs
-    keys = (
-        [Key(run.policy, study.styles[run.policy], f"s{k}") for k, run in enumerate(runs)]
-        if len(runs) > 1
-        else []
-    )
+    keys = [Key(run.policy, study.styles[run.policy], f"s{k}") for k, run in enumerate(runs)] if len(runs) > 1 else []
     keys_markup, keys_height = legend(keys, NAMES, 4, FULL - RIGHT)
     area = Area(NAMES, 16 + keys_height, FULL - RIGHT, 276 + keys_height)
     x = time_axis(study.span_s, area.x, "Time since the first submission")
@@ -255,9 +251,7 @@ def _draw(layers: Sequence[FloatArray], styles: Sequence[str], edges: FloatArray
 def _capacity(study: Study, run: RunResult, x: Axis, y: Axis) -> str:
     if not len(run.timeline.time_s):
         return ""
-    time, gpus = thin_steps(
-        run.timeline.time_s - study.start_s, run.timeline.capacity_gpus.astype(np.float64), 400
-    )
+    time, gpus = thin_steps(run.timeline.time_s - study.start_s, run.timeline.capacity_gpus.astype(np.float64), 400)
     return leaf("path", d=step_path(x.pxs(time), y.pxs(gpus)), class_="capacity")
 
 
@@ -427,10 +421,7 @@ def jobs_over_time(study: Study, applications: Applications, figure: int) -> str
     ]
     switches = [tag("fieldset", tag("legend", "Colour by"), *inputs)]
     if len(study.shown_runs) > 1:
-        policies = [
-            _radio("panel", f"panel-{k}", run.policy, checked=k == 0)
-            for k, run in enumerate(study.shown_runs)
-        ]
+        policies = [_radio("panel", f"panel-{k}", run.policy, checked=k == 0) for k, run in enumerate(study.shown_runs)]
         switches.insert(0, tag("fieldset", tag("legend", "Policy"), *policies))
     panels = [
         tag("div", _panel(study, run, jobs, applications), class_=f"panel panel-{k}")
@@ -492,9 +483,7 @@ def _chip(style: str, text: str) -> str:
 
 def _caption(study: Study, drawn: int) -> str:
     jobs = max((len(run.jobs) for run in study.shown_runs), default=0)
-    text = (
-        "Above: GPUs held over time; dashed, the GPUs there are. Below: a row per job, in order of submission"
-    )
+    text = "Above: GPUs held over time; dashed, the GPUs there are. Below: a row per job, in order of submission"
     if drawn < jobs:
         text += f"; {drawn} of {jobs:,} jobs are drawn, those that held the most GPU time"
     text += "."

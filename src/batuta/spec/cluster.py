@@ -194,9 +194,7 @@ def read_alibaba_nodes(path: Path) -> tuple[Node, ...]:
             problems.append(Problem(str(error), str(path), line))
             continue
         if first_line_of.setdefault(group.name, line) != line:
-            problems.append(
-                Problem(f"node {group.name} is on line {first_line_of[group.name]} too", str(path), line)
-            )
+            problems.append(Problem(f"node {group.name} is on line {first_line_of[group.name]} too", str(path), line))
         if group.gpus:
             groups.append(group)
     if not groups and not problems:
@@ -310,9 +308,7 @@ def _memory_mib(reader: YamlReader, node: YamlNode | None, what: str) -> int | N
     return None
 
 
-def _gpu_groups(
-    reader: YamlReader, node: YamlNode | None, what: str, gpus: int | None
-) -> tuple[int, ...] | None:
+def _gpu_groups(reader: YamlReader, node: YamlNode | None, what: str, gpus: int | None) -> tuple[int, ...] | None:
     """Return the group of each GPU; every GPU must be in exactly one."""
     if node is None or gpus is None:
         return None

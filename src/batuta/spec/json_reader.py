@@ -38,10 +38,7 @@ def find_positions(text: str, wanted: Collection[JsonPath]) -> dict[JsonPath, Po
     """The places of those wanted values that are there. The text must be valid JSON."""
     found: dict[JsonPath, int] = {}
     _walk(text, 0, (), set(wanted), found)
-    return {
-        path: Position(text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
-        for path, at in found.items()
-    }
+    return {path: Position(text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)) for path, at in found.items()}
 
 
 def _walk(text: str, at: int, path: JsonPath, wanted: set[JsonPath], found: dict[JsonPath, int]) -> int:

@@ -281,9 +281,7 @@ def _read_voda_row(row: dict[str, str], timezone: tzinfo) -> ProgressReport | No
         total_epochs=_positive(row, "total_epochs"),
         loss=loss if loss is not None and math.isfinite(loss) else None,
         metrics=tuple((k, v) for k, v in others.items() if v is not None and math.isfinite(v))[:MOST_METRICS],
-        nonfinite=tuple(k for k, v in values.items() if v is not None and not math.isfinite(v))[
-            :MOST_METRICS
-        ],
+        nonfinite=tuple(k for k, v in values.items() if v is not None and not math.isfinite(v))[:MOST_METRICS],
         workers=int(workers) if workers is not None else None,
         step_time_s=step_time_s,
         epoch_time_s=epoch_time_s,

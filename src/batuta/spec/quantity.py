@@ -51,9 +51,7 @@ def parse_amount(text: str) -> Amount:
     """`4` or `4+`, above zero."""
     match = _AMOUNT.fullmatch(text)
     if match is None or not 0 < float(match[1]) <= MOST:
-        raise InputError.of(
-            f"{shown(text)} is not an amount above 0", fix="for example 4, or 4+ for at least 4"
-        )
+        raise InputError.of(f"{shown(text)} is not an amount above 0", fix="for example 4, or 4+ for at least 4")
     return Amount(float(match[1]), bool(match[2]))
 
 

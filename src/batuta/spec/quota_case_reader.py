@@ -150,17 +150,11 @@ class CaseState:
             self._reader.fault(node, f"unknown kind {kind[:60]}", did_you_mean(kind, KINDS))
             return None
         space, _, short = name.rpartition("/")
-        found = [
-            key
-            for key in self._nodes
-            if (key.kind, key.name) == (kind, short) and space in ("", key.namespace)
-        ]
+        found = [key for key in self._nodes if (key.kind, key.name) == (kind, short) and space in ("", key.namespace)]
         if len(found) == 1:
             return found[0]
         if found:
-            self._reader.fault(
-                node, f"{kind} {name} could be {' or '.join(map(str, found))}", "namespace/name"
-            )
+            self._reader.fault(node, f"{kind} {name} could be {' or '.join(map(str, found))}", "namespace/name")
         else:
             known = [key.name for key in self._nodes if key.kind == kind]
             self._reader.fault(node, f"there is no {kind} {name}", did_you_mean(name, known) if known else "")
@@ -475,9 +469,7 @@ def _pending(step: Section) -> Mapping[str, PendingReason] | None:
     found = {}
     for name, item in step.entries("pending", MOST_STEPS):
         one = None if is_null(item.node) else _open(step.reader, item, ("reason", "message"))
-        found[name] = (
-            PendingReason() if one is None else PendingReason(one.text("reason"), one.text("message"))
-        )
+        found[name] = PendingReason() if one is None else PendingReason(one.text("reason"), one.text("message"))
     return found
 
 

@@ -62,9 +62,7 @@ class ReplicaContext:
             raise ValueError(f"{self.master_port} is not a port")
 
 
-def build_run_env(
-    task: Task, place: ReplicaContext, inherited: Mapping[str, str] = _NOTHING
-) -> dict[str, str]:
+def build_run_env(task: Task, place: ReplicaContext, inherited: Mapping[str, str] = _NOTHING) -> dict[str, str]:
     """What `run` sees. `inherited` is what the server passes on, PATH and HOME for example."""
     rank, count, port = str(place.rank), str(len(place.node_ips)), str(place.master_port)
     gpus, master = len(place.gpus), place.node_ips[0]

@@ -127,9 +127,7 @@ def _take_queue(reader: TaskReader, kubernetes: dict[str, YamlNode], what: str) 
             continue
         found = values.pop(key) if found is None else found
         del kubernetes[section]
-        reader.notes += [
-            f"{what}.kubernetes.{section}.{name} is not used by Batuta" for name in values if name != key
-        ]
+        reader.notes += [f"{what}.kubernetes.{section}.{name} is not used by Batuta" for name in values if name != key]
     return found
 
 
@@ -157,9 +155,7 @@ def read_autostop(reader: TaskReader, node: YamlNode | None) -> None:
     """A job's GPUs are free when it ends, so there is nothing to stop; a hook would be a script to call."""
     if node is None:
         return
-    hook = (
-        (reader.mapping(node, "autostop") or {}).get("hook") if isinstance(node, yaml.MappingNode) else None
-    )
+    hook = (reader.mapping(node, "autostop") or {}).get("hook") if isinstance(node, yaml.MappingNode) else None
     if hook is not None:
         reader.fault(
             hook,
@@ -189,9 +185,7 @@ def image_of(image_id: str) -> str:
     return "" if any(letter.isspace() for letter in image) else image
 
 
-def read_image(
-    reader: TaskReader, node: YamlNode | None, images: Callable[[], ContainerSupport] | None = None
-) -> str:
+def read_image(reader: TaskReader, node: YamlNode | None, images: Callable[[], ContainerSupport] | None = None) -> str:
     """`docker:IMAGE`. An image of a cloud's virtual machines, or one for each region, is refused.
 
     So is any where `images` says that there are no containers.
@@ -217,9 +211,7 @@ def read_ports(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[int, in
     """`8080`, `10052-10100`, or a list of such, as first and last ports."""
     if node is None or is_null(node):
         return ()
-    found = [
-        _read_port(reader, one) for one in (node.value if isinstance(node, yaml.SequenceNode) else [node])
-    ]
+    found = [_read_port(reader, one) for one in (node.value if isinstance(node, yaml.SequenceNode) else [node])]
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
@@ -237,7 +229,5 @@ def _read_port(reader: TaskReader, node: YamlNode) -> tuple[int, int] | None:
         low, high = int(first), int(last or first)
         if 1 <= low <= high <= 65_535:
             return low, high
-    reader.fault(
-        node, f"ports: {text[:60]!r} is not a port or a range", "8080, or 10052-10100, within 1..65535"
-    )
+    reader.fault(node, f"ports: {text[:60]!r} is not a port or a range", "8080, or 10052-10100, within 1..65535")
     return None

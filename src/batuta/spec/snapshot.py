@@ -150,9 +150,7 @@ def _check_sizes(job: SnapshotJob, fields: JsonObject) -> None:
 
 def _check_speed(job: SnapshotJob, fields: JsonObject) -> None:
     if len(job.speed) <= job.max:
-        fields.wrong(
-            "speed", f"must have a value for each of 0..{job.max} GPUs, found {len(job.speed)} values"
-        )
+        fields.wrong("speed", f"must have a value for each of 0..{job.max} GPUs, found {len(job.speed)} values")
     elif job.speed[0] != 0:
         fields.wrong("speed", f"must begin with 0, the speed with 0 GPUs, found {job.speed[0]}")
 
@@ -237,9 +235,7 @@ def _parse(text: str, file: str, findings: JsonProblems) -> Any:
     try:
         return json.loads(text, object_pairs_hook=refuse_repeats)
     except json.JSONDecodeError as error:
-        raise InputError.of(
-            f"not valid JSON: {error.msg}", file=file, line=error.lineno, column=error.colno
-        ) from error
+        raise InputError.of(f"not valid JSON: {error.msg}", file=file, line=error.lineno, column=error.colno) from error
     except (RecursionError, ValueError) as error:
         raise InputError.of(f"not readable as JSON: {error}", file=file) from error
 

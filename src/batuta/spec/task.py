@@ -263,9 +263,7 @@ def read_task(
     except OSError:
         too_large = False  # read_text says it better
     if too_large:
-        raise InputError.of(
-            f"is larger than {LARGEST_BYTES >> 20} MiB", file=str(path), fix="a task file is small"
-        )
+        raise InputError.of(f"is larger than {LARGEST_BYTES >> 20} MiB", file=str(path), fix="a task file is small")
     return parse_task(read_text(path), str(path), overrides, paths, check_paths=check_paths)
 
 
@@ -288,9 +286,7 @@ def _read(
     values = reader.section(root, "a task", _KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS)
     queues = [read_config(reader, values.get(key), key) for key in ("config", "experimental")]
     read_api_access(reader, values.get("api_server_access"))
-    variables = read_variables(
-        reader, values.get("envs"), values.get("secrets"), overrides.env, overrides.secret
-    )
+    variables = read_variables(reader, values.get("envs"), values.get("secrets"), overrides.env, overrides.secret)
     if overrides.workdir is None:
         workdir = read_workdir(reader, values.get("workdir"), rules, variables.envs)
     else:
@@ -366,9 +362,7 @@ def _check_mounts(reader: TaskReader, values: dict[str, YamlNode], task: Task, r
         )
 
 
-def _without_accelerators(
-    reader: TaskReader, values: dict[str, YamlNode], task: Task, overrides: Overrides
-) -> Task:
+def _without_accelerators(reader: TaskReader, values: dict[str, YamlNode], task: Task, overrides: Overrides) -> Task:
     """A task without accelerators runs on CPU, at one size; one with several sizes has a GPU on each node.
 
     A note says which of both, unless the user gave `--gpus 0`.
@@ -392,9 +386,7 @@ def _without_accelerators(
     )
 
 
-def _check_share(
-    reader: TaskReader, values: dict[str, YamlNode], task: Task, *, in_local_container: bool
-) -> None:
+def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task, *, in_local_container: bool) -> None:
     """A share is of one GPU, for a job of one replica."""
     shares = task.gpu.is_share or any(one.is_share for one in task.accelerators)
     if not shares:
@@ -415,9 +407,7 @@ def _check_share(
     if (task.num_nodes, task.elastic.max_nodes, task.auto_nodes) != (1, 1, False):
         reader.blame(place, "a task with a share of a GPU has one node", "num_nodes: 1, and no elastic sizes")
     if task.trial.wanted:
-        reader.blame(
-            values.get("trial"), "a share of a GPU is not tried out: it has one size", "trial: false"
-        )
+        reader.blame(values.get("trial"), "a share of a GPU is not tried out: it has one size", "trial: false")
 
 
 def _read_name(reader: TaskReader, node: YamlNode | None, given: str | None) -> str:
@@ -452,7 +442,5 @@ def _queue(reader: TaskReader, resources: Resources, given: str | None, of_confi
     try:
         return parse_queue(given)
     except InputError as error:
-        reader.problems += [
-            Problem(f"--queue: {problem.message}", fix=problem.fix) for problem in error.problems
-        ]
+        reader.problems += [Problem(f"--queue: {problem.message}", fix=problem.fix) for problem in error.problems]
         return ""

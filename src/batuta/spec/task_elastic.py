@@ -54,9 +54,7 @@ _TOPOLOGIES = {
 
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _CALLS = r"(?:^|[\s;&|('\"`/])(?:{})(?=$|[\s;&|)'\"`])"
-_TORCH = re.compile(
-    _CALLS.format(r"torchrun|torch\.distributed\.run|torch\.distributed\.elastic"), re.MULTILINE
-)
+_TORCH = re.compile(_CALLS.format(r"torchrun|torch\.distributed\.run|torch\.distributed\.elastic"), re.MULTILINE)
 _HOROVOD = re.compile(_CALLS.format("horovodrun"), re.MULTILINE)
 _HOROVOD_ELASTIC = re.compile(r"--(?:host-discovery-script|min-np|max-np|min-num-proc|max-num-proc)\b")
 _MPI = re.compile(_CALLS.format(r"mpirun|mpiexec|orterun|prterun"), re.MULTILINE)
@@ -224,9 +222,7 @@ def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuRequest:
         within, required = _TOPOLOGIES[word or "any"]
     numa = reader.word(values["numa"], "gpu.numa", ("any", "single")) if "numa" in values else None
     limit = reader.word(values["limit"], "gpu.limit", ("hard", "soft")) if "limit" in values else None
-    return GpuRequest(
-        memory or 0, compute or 0, Topology(within, required, numa == "single"), soft=limit == "soft"
-    )
+    return GpuRequest(memory or 0, compute or 0, Topology(within, required, numa == "single"), soft=limit == "soft")
 
 
 def read_trial(reader: TaskReader, node: YamlNode | None, given: Mapping[str, Any] | None) -> TrialSpec:
@@ -305,9 +301,7 @@ def _within(
         for key, end, value in (("min_nodes", sizes[0], low), ("max_nodes", sizes[-1], high)):
             if value is not None and value != end:
                 side = "first" if key == "min_nodes" else "last"
-                reader.fault(
-                    values[key], f"{key} {value} is not the {side} of sizes", f"{key}: {end}, or leave it out"
-                )
+                reader.fault(values[key], f"{key} {value} is not the {side} of sizes", f"{key}: {end}, or leave it out")
     return kept
 
 
@@ -348,19 +342,13 @@ def _read_checkpoint(
     word = reader.word(node, "checkpoint", tuple(one.value for one in Checkpoint))
     checkpoint = Checkpoint(word or "none")
     if word and checkpoint is Checkpoint.INTERVAL and interval is None:
-        reader.fault(
-            node, "checkpoint: interval needs checkpoint_interval", "for example checkpoint_interval: 10m"
-        )
+        reader.fault(node, "checkpoint: interval needs checkpoint_interval", "for example checkpoint_interval: 10m")
     elif word and checkpoint is not Checkpoint.INTERVAL and interval is not None:
-        reader.fault(
-            interval, f"checkpoint_interval does not go with checkpoint: {word}", "checkpoint: interval"
-        )
+        reader.fault(interval, f"checkpoint_interval does not go with checkpoint: {word}", "checkpoint: interval")
     return checkpoint, interval_s
 
 
-def _duration(
-    reader: TaskReader, node: YamlNode | None, what: str, low_s: float, high_s: float
-) -> float | None:
+def _duration(reader: TaskReader, node: YamlNode | None, what: str, low_s: float, high_s: float) -> float | None:
     if node is None:
         return None
 
@@ -415,12 +403,8 @@ def _trial_option_problems(said: Mapping[str, Any]) -> list[Problem]:
     sizes = said.get("sizes", ())
     if len(sizes) > MOST_TRIAL_SIZES or not all(1 <= size <= MOST_TRIAL_GPUS for size in sizes):
         listed = ",".join(map(str, sizes[:20]))
-        found.append(
-            Problem(f"--sizes: {listed} cannot be tried", fix=f"1 to {MOST_TRIAL_SIZES} numbers of GPUs")
-        )
+        found.append(Problem(f"--sizes: {listed} cannot be tried", fix=f"1 to {MOST_TRIAL_SIZES} numbers of GPUs"))
     priority = said.get("priority", 0)
     if not LOWEST_PRIORITY <= priority <= HIGHEST_PRIORITY:
-        found.append(
-            Problem(f"--trial-priority: {priority}", fix=f"within {LOWEST_PRIORITY}..{HIGHEST_PRIORITY}")
-        )
+        found.append(Problem(f"--trial-priority: {priority}", fix=f"within {LOWEST_PRIORITY}..{HIGHEST_PRIORITY}"))
     return found

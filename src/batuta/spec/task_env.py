@@ -119,9 +119,7 @@ def _read_mapping(reader: TaskReader, node: YamlNode | None, what: str) -> dict[
 def _check_given(reader: TaskReader, given: Mapping[str, str]) -> None:
     for name, value in given.items():
         if not _NAME.fullmatch(name):
-            reader.problems.append(
-                Problem(f"--env: {shown(name)} is not a name for a variable", fix=_NAME_FIX)
-            )
+            reader.problems.append(Problem(f"--env: {shown(name)} is not a name for a variable", fix=_NAME_FIX))
         elif fault := _fault_of(name, value):
             reader.problems.append(Problem(f"--env {name} {fault}"))
 
@@ -136,9 +134,7 @@ def _fault_of(name: str, value: str) -> str:
     return f"is longer than {LONGEST_BYTES >> 10} KiB" if length > LONGEST_BYTES else ""
 
 
-def parse_env_options(
-    options: Sequence[str], environ: Mapping[str, str], flag: str = "--env"
-) -> dict[str, str]:
+def parse_env_options(options: Sequence[str], environ: Mapping[str, str], flag: str = "--env") -> dict[str, str]:
     """`K=V` as it stands; `K` alone takes the value that the caller's own environment has."""
     values: dict[str, str] = {}
     problems: list[Problem] = []
@@ -148,9 +144,7 @@ def parse_env_options(
             called = "what it begins with" if flag == "--secret" else shown(name)
             problems.append(Problem(f"{flag}: {called} is not a name for a variable", fix=_NAME_FIX))
         elif not equals and name not in environ:
-            problems.append(
-                Problem(f"{flag} {name}: your environment has no {name}", fix=f"{flag} {name}=VALUE")
-            )
+            problems.append(Problem(f"{flag} {name}: your environment has no {name}", fix=f"{flag} {name}=VALUE"))
         else:
             values[name] = value if equals else environ[name]
     if problems:

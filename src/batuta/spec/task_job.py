@@ -338,9 +338,7 @@ def _known_types(names: Sequence[str], nodes: Sequence[Node]) -> tuple[str, ...]
     for name in dict.fromkeys(node.gpu_type for node in nodes if node.gpus):
         spelled.setdefault(name.lower(), []).append(name)
     stand_in = spelled.get(VIRTUAL_GPU)
-    return tuple(
-        dict.fromkeys(own for name in names for own in spelled.get(name.lower(), stand_in or [name]))
-    )
+    return tuple(dict.fromkeys(own for name in names for own in spelled.get(name.lower(), stand_in or [name])))
 
 
 def _share(task: Task, candidate: _Candidate, types: Sequence[str], nodes: Sequence[Node]) -> Share | None:

@@ -85,9 +85,7 @@ def read_workdir(reader: TaskReader, node: YamlNode | None, rules: PathRules, en
     if node is None or is_null(node):
         return ""
     if isinstance(node, yaml.MappingNode):
-        reader.fault(
-            node, "workdir must be a folder, found a mapping", "clone the repository and give its path"
-        )
+        reader.fault(node, "workdir must be a folder, found a mapping", "clone the repository and give its path")
         return ""
     text = reader.text(node, "workdir")
     if text is None:
@@ -135,9 +133,7 @@ def read_mounts(
     return tuple(mounts.values())
 
 
-def _read_source(
-    reader: TaskReader, node: YamlNode, what: str, rules: PathRules, envs: Mapping[str, str]
-) -> str:
+def _read_source(reader: TaskReader, node: YamlNode, what: str, rules: PathRules, envs: Mapping[str, str]) -> str:
     if isinstance(node, yaml.MappingNode):
         values = reader.section(node, what, (*_MOUNT_KEYS, *_BUCKET_KEYS))
         if "source" not in values:
@@ -163,9 +159,7 @@ def _read_source(
     return _checked(reader, node, what, path, rules, folder=False) if path else ""
 
 
-def _local_path(
-    reader: TaskReader, node: YamlNode | None, what: str, text: str, rules: PathRules
-) -> Path | None:
+def _local_path(reader: TaskReader, node: YamlNode | None, what: str, text: str, rules: PathRules) -> Path | None:
     """An absolute path without `~`; None when it cannot be one here."""
     if _URI.match(text):
         reader.blame(node, f"{what} is in a cloud ({shown(text, LONGEST_SHOWN)})", _LOCAL_FIX)
@@ -183,9 +177,7 @@ def _local_path(
             return None
         text = str(rules.home) + text[1:]
     elif text.startswith("~"):
-        reader.blame(
-            node, f"{what} {shown(text, LONGEST_SHOWN)} is in another user's home", "a path of your own"
-        )
+        reader.blame(node, f"{what} {shown(text, LONGEST_SHOWN)} is in another user's home", "a path of your own")
         return None
     if not text.startswith("/"):
         if rules.base is None:
@@ -198,11 +190,7 @@ def _local_path(
 def _relative_path(reader: TaskReader, what: str, text: str, base: Path, rules: PathRules) -> Path:
     """Below where the command was called, else beside the task file; noted where both could be meant."""
     called = base / text
-    if (
-        rules.beside is None
-        or rules.probe is None
-        or os.path.realpath(rules.beside) == os.path.realpath(base)
-    ):
+    if rules.beside is None or rules.probe is None or os.path.realpath(rules.beside) == os.path.realpath(base):
         return called
     beside = rules.beside / text
     here, real = rules.probe(called)
@@ -213,14 +201,12 @@ def _relative_path(reader: TaskReader, what: str, text: str, base: Path, rules: 
     asked = shown(text, LONGEST_SHOWN)
     if here is PathKind.NOTHING:
         reader.notes.append(
-            f"{what} {asked} is not in {base}, where the command was called: "
-            f"{beside} is used, beside the task file"
+            f"{what} {asked} is not in {base}, where the command was called: {beside} is used, beside the task file"
         )
         return beside
     way = "--workdir" if what == "workdir" else "an absolute path"
     reader.notes.append(
-        f"{what} {asked} is {called}, from where the command was called; "
-        f"{way} chooses {beside}, beside the task file"
+        f"{what} {asked} is {called}, from where the command was called; {way} chooses {beside}, beside the task file"
     )
     return called
 

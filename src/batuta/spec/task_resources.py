@@ -46,9 +46,7 @@ _COUNT = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}")
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -1000, 1000
 CLASS_LABEL = "kueue.x-k8s.io/priority-class"
 _CLASS_NAME = re.compile(r"[a-z](?:[-a-z0-9.]{0,251}[a-z0-9])?")
-_ACCEPTED = (
-    f"a whole number within {LOWEST_PRIORITY}..{HIGHEST_PRIORITY}, or the name of a WorkloadPriorityClass"
-)
+_ACCEPTED = f"a whole number within {LOWEST_PRIORITY}..{HIGHEST_PRIORITY}, or the name of a WorkloadPriorityClass"
 HANG_AFTER_LABEL: Final = "batuta.dev/hang-after"
 STRAGGLERS_LABEL: Final = "batuta.dev/stragglers"
 OFF: Final = "off"
@@ -104,9 +102,7 @@ class Accelerator:
         return self.count < 1
 
 
-def emulated_types(
-    asked: Iterable[Accelerator], gpus_per_node: int, types: Collection[str]
-) -> tuple[str, ...]:
+def emulated_types(asked: Iterable[Accelerator], gpus_per_node: int, types: Collection[str]) -> tuple[str, ...]:
     """Return the types for which virtual GPUs of no type of their own stand in a cluster of these types.
 
     Of alternatives with several counts, those with the count that the job has are meant.
@@ -361,9 +357,7 @@ def parse_exec_time_s(text: str) -> float:
     return float(text)
 
 
-def _read_needs(
-    reader: TaskReader, values: dict[str, YamlNode], default: ReplicaResources
-) -> ReplicaResources:
+def _read_needs(reader: TaskReader, values: dict[str, YamlNode], default: ReplicaResources) -> ReplicaResources:
     needs = default
     named, alias = values.get("accelerators"), values.get(ALIAS_OF_ACCELERATORS)
     if named is not None and alias is not None:
@@ -409,9 +403,7 @@ def _read_labels(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[str, 
         elif key in TIME_LIMIT_LABELS:
             text = reader.text(value, what) if reader.parsed(value, what, parse_exec_time_s) else None
         elif key in RANK_CHECKS:
-            text = (
-                reader.text(value, what) if reader.parsed(value, what, RANK_CHECKS[key]) is not None else None
-            )
+            text = reader.text(value, what) if reader.parsed(value, what, RANK_CHECKS[key]) is not None else None
         elif key == CLASS_LABEL or not isinstance(value, yaml.ScalarNode):
             text = reader.text(value, what)
         else:
@@ -444,12 +436,6 @@ def _read_recovery(reader: TaskReader, node: YamlNode | None) -> tuple[int, tupl
     if "max_restarts_on_errors" in values:
         restarts = reader.whole(values["max_restarts_on_errors"], _RECOVERY[0], 0, MOST_RESTARTS) or 0
     codes = values.get("recover_on_exit_codes")
-    items = (
-        [codes]
-        if isinstance(codes, yaml.ScalarNode)
-        else reader.sequence(codes, _RECOVERY[1])
-        if codes
-        else []
-    )
+    items = [codes] if isinstance(codes, yaml.ScalarNode) else reader.sequence(codes, _RECOVERY[1]) if codes else []
     found = {reader.whole(item, "an exit code", 0, 255) for item in items[:256]}
     return restarts, tuple(sorted(code for code in found if code is not None))

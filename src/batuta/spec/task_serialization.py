@@ -51,9 +51,7 @@ def task_with_overrides(
             [Problem(one.message, file=f"the task of {of}", fix=one.fix) for one in error.problems]
         ) from None
     changed = {
-        one.name: value
-        for one in fields(Task)
-        if (value := getattr(after, one.name)) != getattr(before, one.name)
+        one.name: value for one in fields(Task) if (value := getattr(after, one.name)) != getattr(before, one.name)
     }
     return replace(task, **changed)
 
@@ -130,9 +128,7 @@ def _resources(task: Task) -> dict[str, Any]:
 
 
 def _needs(needs: ReplicaResources) -> dict[str, Any]:
-    kinds = [
-        f"{one.type}:{_number(one.count)}" if one.type else _number(one.count) for one in needs.accelerators
-    ]
+    kinds = [f"{one.type}:{_number(one.count)}" if one.type else _number(one.count) for one in needs.accelerators]
     return _said(
         accelerators=kinds[0] if len(kinds) == 1 else kinds,
         cpus=_amount(needs.cpus),

@@ -26,8 +26,7 @@ _WHOLE = re.compile(r"[-+]?[0-9]{1,18}")
 _TAG = "tag:yaml.org,2002:"
 _NULL, _MERGE = _TAG + "null", _TAG + "merge"
 _TAGS = {
-    _TAG + name
-    for name in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge", "seq", "map", "set")
+    _TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "value", "merge", "seq", "map", "set")
 }
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|.)", re.DOTALL)
@@ -79,9 +78,7 @@ class YamlReader:
     def _is_too_deep(self, text: str) -> bool:
         if _depth(text) <= MAX_DEPTH:
             return False
-        self.problems.append(
-            Problem(f"is nested more than {MAX_DEPTH} levels deep", self.file, self._above + 1)
-        )
+        self.problems.append(Problem(f"is nested more than {MAX_DEPTH} levels deep", self.file, self._above + 1))
         return True
 
     def _not_yaml(self, error: yaml.YAMLError | RecursionError) -> None:
@@ -102,9 +99,7 @@ class YamlReader:
             line, column = mark.line + 1 + self._above, mark.column + 1
             self.problems.append(Problem(message, self.file, line, column, fix))
 
-    def mapping(
-        self, node: YamlNode, what: str, known: Sequence[str] | None = None
-    ) -> dict[str, YamlNode] | None:
+    def mapping(self, node: YamlNode, what: str, known: Sequence[str] | None = None) -> dict[str, YamlNode] | None:
         """Return values by key. Keys outside `known` and repeated keys are problems."""
         if not isinstance(node, yaml.MappingNode):
             self._wrong_kind(node, what, "a mapping")
@@ -293,9 +288,7 @@ class StrictYamlReader(YamlReader):
         before = len(self.problems)
         total = sum(self._walk(root, {}, set()) for root in roots)
         if total > self.most_values and len(self.problems) == before:
-            message = (
-                f"holds more than {self.most_values:,} values, each alias counted with what it stands for"
-            )
+            message = f"holds more than {self.most_values:,} values, each alias counted with what it stands for"
             self.problems.append(Problem(message, self.file, fix="use fewer aliases"))
         return len(self.problems) == before
 
@@ -439,9 +432,7 @@ def _node(value: Any, place: Any, depth: int) -> YamlNode:
     if depth > MAX_DEPTH:
         raise InputError.of(f"{place.title}: is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, Mapping):
-        pairs = [
-            (_node(str(key), place, depth + 1), _node(one, place, depth + 1)) for key, one in value.items()
-        ]
+        pairs = [(_node(str(key), place, depth + 1), _node(one, place, depth + 1)) for key, one in value.items()]
         return yaml.MappingNode(_TAG + "map", pairs, place, place)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         items = [_node(one, place, depth + 1) for one in value]

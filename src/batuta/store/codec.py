@@ -378,9 +378,7 @@ def _header(decisions: Decisions, arrays: Arrays) -> dict[str, Any]:
     }
 
 
-def _matched_rows(
-    before: Sequence[JobId], after: Sequence[JobId]
-) -> tuple[IntArray, IntArray, IntArray] | None:
+def _matched_rows(before: Sequence[JobId], after: Sequence[JobId]) -> tuple[IntArray, IntArray, IntArray] | None:
     """Return rows of `before` that stayed and that went, and rows of `after` that came; None if reordered."""
     if tuple(before) == tuple(after):
         none: IntArray = np.zeros(0, dtype=np.int64)

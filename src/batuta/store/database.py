@@ -281,9 +281,7 @@ def _apply(connection: Connection, migration: Migration, dialect: Dialect) -> No
         if dialect.is_statement_error(error):
             raise SchemaError(f"migration {migration.version} ({migration.name}): {error}") from error
         raise
-    connection.execute(
-        "INSERT INTO schema_version VALUES (?, ?, ?)", (migration.version, migration.name, time.time())
-    )
+    connection.execute("INSERT INTO schema_version VALUES (?, ?, ?)", (migration.version, migration.name, time.time()))
 
 
 def split_statements(sql: str) -> Iterator[str]:

@@ -65,9 +65,7 @@ class JournalReader:
 
     def read(self, from_seq: int = 0, limit: int = PAGE, *, decisions: bool = True) -> list[JournalEntry]:
         """Return up to `limit` events from number `from_seq` on. Plans are faster without decisions."""
-        found = self._database.rows(
-            "SELECT seq, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", from_seq, limit
-        )
+        found = self._database.rows("SELECT seq, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", from_seq, limit)
         return self._entries(found, decisions)
 
     def events_after(self, seq: int, limit: int = PAGE, *, decisions: bool = True) -> list[JournalEntry]:
@@ -272,8 +270,7 @@ class JournalWriter(JournalReader):
                     ("DELETE FROM plan_jobs WHERE seq < ?", (start,)),
                     # Plans that are kept may be written as changes of one that is not.
                     (
-                        "DELETE FROM plans WHERE seq < ?1 "
-                        "AND seq NOT IN (SELECT base FROM plans WHERE seq >= ?1)",
+                        "DELETE FROM plans WHERE seq < ?1 AND seq NOT IN (SELECT base FROM plans WHERE seq >= ?1)",
                         (start,),
                     ),
                 )

@@ -148,10 +148,7 @@ _WRITER_SETTINGS = {
     "lock_timeout": LOCK_TIMEOUT,
 }
 _READER_SETTINGS = {"default_transaction_read_only": "on"}
-_DURABLE = (
-    b"SELECT set_config('synchronous_commit', 'on', false) "
-    b"WHERE current_setting('synchronous_commit') = 'off'"
-)
+_DURABLE = b"SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 
 
 class Connector:
@@ -175,9 +172,7 @@ class Connector:
         with self._lock:
             if time.monotonic() < self._not_before_s:
                 raise StoreUnavailableError(self._failure)
-        defaults = {
-            key: value for key, value in (_DEFAULTS | options).items() if key not in self.address.options
-        }
+        defaults = {key: value for key, value in (_DEFAULTS | options).items() if key not in self.address.options}
         try:
             connection: Connection = psycopg.connect(
                 self.address.url,
@@ -314,6 +309,4 @@ def _reject_foreign(connection: Connection, address: PostgresAddress) -> None:
         (address.schema,),
     ).fetchone() or (0, 0)
     if tables and not ours:
-        raise StoreCorruptError(
-            f"{address.name} has tables, but none of Batuta's: name another schema with ?schema="
-        )
+        raise StoreCorruptError(f"{address.name} has tables, but none of Batuta's: name another schema with ?schema=")

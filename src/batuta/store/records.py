@@ -180,9 +180,7 @@ class IdempotencyKeys:
             if found is None:
                 sql = "INSERT INTO idempotency (key, job_id, request, created) VALUES (?, ?, ?, ?)"
                 values = (storable_text(key), require_storable(job), require_storable(request), now_s)
-                self._database.stage(
-                    [(sql, values)], ("idempotency", key), IdempotencyRecord(job, request, False)
-                )
+                self._database.stage([(sql, values)], ("idempotency", key), IdempotencyRecord(job, request, False))
                 return IdempotencyRecord(job, request, True)
             return found
 

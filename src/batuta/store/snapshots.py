@@ -84,8 +84,7 @@ def encode_world(world: World) -> bytes:
         "job_queues": [[*key, number] for key, number in jobs.queues.items()],
         "size_sets": list(jobs.size_sets.places),
         "curves": [
-            [start, last, curve.across_nodes, curve.across_racks]
-            for curve, (start, last) in jobs.curves.places.items()
+            [start, last, curve.across_nodes, curve.across_racks] for curve, (start, last) in jobs.curves.places.items()
         ],
         "curve_room": len(jobs.curves.flat),
         "curve_limit": jobs.curves.limit,
@@ -109,9 +108,7 @@ def decode_world(image: bytes) -> World:
     """Return the World that was encoded, with nothing in `past`."""
     header, arrays = unpack_arrays(image)
     if header.get("v") != IMAGE_VERSION:
-        raise CodecError(
-            f"an image of the World has format {header.get('v')}, this version reads {IMAGE_VERSION}"
-        )
+        raise CodecError(f"an image of the World has format {header.get('v')}, this version reads {IMAGE_VERSION}")
     try:
         return _decode_world(header, arrays)
     except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
@@ -135,9 +132,7 @@ def _decode_world(header: dict[str, Any], arrays: dict[str, Any]) -> World:
     world.cordoned, world.lost = _bits(header["cordoned"]), _bits(header["lost"])
     world.ill = {i: _bits(mask) for i, mask in header["ill"]}
     world.others = {i: ForeignUsage(_bits(gpus), *rest) for i, gpus, *rest in header.get("others", ())}
-    world.avoided = {
-        job: ExcludedNodes(_bits(nodes), until_s) for job, nodes, until_s in header.get("avoided", ())
-    }
+    world.avoided = {job: ExcludedNodes(_bits(nodes), until_s) for job, nodes, until_s in header.get("avoided", ())}
     world.leaving = _read(_LEAVING, header.get("leaving", {}))
     world.usage = _read(_USAGE, header.get("usage", ()))
     world.idle = _read(_IDLE, header.get("idle", ()))
@@ -254,8 +249,7 @@ class Snapshots:
                     (seq, first, len(world.past), digest, image),
                 ),
                 (
-                    "DELETE FROM snapshots WHERE seq NOT IN "
-                    "(SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)",
+                    "DELETE FROM snapshots WHERE seq NOT IN (SELECT seq FROM snapshots ORDER BY seq DESC LIMIT ?)",
                     (KEPT_SNAPSHOTS,),
                 ),
                 ("DELETE FROM past_jobs WHERE number < (SELECT min(first_past) FROM snapshots)", ()),
@@ -315,9 +309,7 @@ class Snapshots:
 
     def _checked_image(self, seq: int) -> tuple[int, int, bytes]:
         """Return first number and count of the finished jobs, and the image, if the checksum is correct."""
-        row = self._database.row(
-            "SELECT first_past, past_count, digest, image FROM snapshots WHERE seq = ?", seq
-        )
+        row = self._database.row("SELECT first_past, past_count, digest, image FROM snapshots WHERE seq = ?", seq)
         if row is None:
             raise CodecError("it is not there")
         first, count, digest, image = row
@@ -339,9 +331,7 @@ class Snapshots:
         ):
             # Nothing stored, or the World has dropped jobs in between: all get new numbers.
             known, first = 0, self._next_number()
-        return first, [
-            _past_statement(first + k, world.past[job]) for k, job in enumerate(jobs[known:], known)
-        ]
+        return first, [_past_statement(first + k, world.past[job]) for k, job in enumerate(jobs[known:], known)]
 
     def _number_of(self, job: JobId) -> int:
         """Return the number under which a job is stored, or 0. Jobs that are stored come first."""

@@ -200,9 +200,7 @@ def _create(path: Path) -> bool:
 def _reject_foreign(connection: sqlite3.Connection, path: Path) -> None:
     (number,) = connection.execute("PRAGMA application_id").fetchone()
     # 0 with an empty schema: a first start that was killed early.
-    if number != APPLICATION_ID and (
-        number or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
-    ):
+    if number != APPLICATION_ID and (number or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()):
         raise StoreCorruptError(f"{path} is a database, but none of Batuta's")
 
 

@@ -210,9 +210,7 @@ class StateDir:
         if not stat.S_ISDIR(facts.st_mode):
             raise StateDirError(f"{self.path} is not a directory")
         if facts.st_uid != os.geteuid():
-            raise StateDirError(
-                f"{self.path} belongs to another user (uid {facts.st_uid}); use another --home"
-            )
+            raise StateDirError(f"{self.path} belongs to another user (uid {facts.st_uid}); use another --home")
         if facts.st_mode & _OTHERS:
             # Only an empty one gets another mode: a user may have named /tmp or a project by mistake.
             if not is_empty:
@@ -234,9 +232,7 @@ class StateDir:
     def check_space(self, needed_bytes: int = NEEDED_BYTES) -> None:
         free = self.free_bytes()
         if free < needed_bytes:
-            raise StoreFullError(
-                f"{self.path} has {free >> 20} MiB free, at least {needed_bytes >> 20} MiB are needed"
-            )
+            raise StoreFullError(f"{self.path} has {free >> 20} MiB free, at least {needed_bytes >> 20} MiB are needed")
 
     # ------------------------------------------------------------------------------------------------ secrets
 
@@ -273,9 +269,7 @@ class StateDir:
             with path.open(encoding="utf-8") as stream:
                 mode = os.fstat(stream.fileno()).st_mode
                 if mode & _OTHERS:
-                    raise StateDirError(
-                        f"{path} is open to others (mode {stat.S_IMODE(mode):04o}): chmod 600 {path}"
-                    )
+                    raise StateDirError(f"{path} is open to others (mode {stat.S_IMODE(mode):04o}): chmod 600 {path}")
                 return stream.read().strip()
         except FileNotFoundError:
             return None

@@ -174,9 +174,7 @@ def open_store(address: Path | str, *, check: bool = True) -> Store:
             from batuta.store.postgres import PostgresStore  # noqa: PLC0415 (an optional dependency)
         return PostgresStore(str(address))
     if isinstance(address, str) and "://" in address:
-        raise StoreError(
-            f"a journal is at a path or at postgresql://…, not at {address.partition('://')[0]}://"
-        )
+        raise StoreError(f"a journal is at a path or at postgresql://…, not at {address.partition('://')[0]}://")
     return SqliteStore(address, check=check)
 
 

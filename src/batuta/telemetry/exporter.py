@@ -118,9 +118,7 @@ class SpanExporter:
         limits = self._limits
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing.is_set())
-            self._changed.wait_for(
-                lambda: len(self._queue) >= limits.batch or self._closing.is_set(), limits.every_s
-            )
+            self._changed.wait_for(lambda: len(self._queue) >= limits.batch or self._closing.is_set(), limits.every_s)
             if time.monotonic() >= self._give_up_s:
                 return []
             return [self._queue.popleft() for _ in range(min(limits.batch, len(self._queue)))]

@@ -66,9 +66,7 @@ class Endpoint:
         make = http.client.HTTPSConnection if https else http.client.HTTPConnection
         self._connection = make(self.host, self.port, timeout=within_s)
         try:
-            self._connection.request(
-                "POST", self.path, body, {"Content-Type": "application/json", **self.headers}
-            )
+            self._connection.request("POST", self.path, body, {"Content-Type": "application/json", **self.headers})
             response = self._connection.getresponse()
             answer = response.read(_MAX_RESPONSE_BYTES)
             retry_after_s = _seconds_until(response.getheader("Retry-After"))
@@ -97,9 +95,7 @@ def parse_endpoint(url: str, what: str = "--otlp", environment: Mapping[str, str
     except ValueError as error:
         raise InputError.of(f"{what}: {url!r} is no URL: {error}", fix=fix) from None
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-        raise InputError.of(
-            f"{what} takes a URL that begins with http:// or https://, found {url!r}", fix=fix
-        )
+        raise InputError.of(f"{what} takes a URL that begins with http:// or https://, found {url!r}", fix=fix)
     if parts.username is not None or parts.query or parts.fragment:
         raise InputError.of(
             f"{what} takes a URL without a user, a query or a fragment",
@@ -109,9 +105,7 @@ def parse_endpoint(url: str, what: str = "--otlp", environment: Mapping[str, str
     if not path.endswith(PATH):
         path += PATH
     headers = parse_headers((environment or {}).get(HEADERS_VARIABLE, ""))
-    return Endpoint(
-        parts.scheme, parts.hostname, _DEFAULT_PORTS[parts.scheme] if port is None else port, path, headers
-    )
+    return Endpoint(parts.scheme, parts.hostname, _DEFAULT_PORTS[parts.scheme] if port is None else port, path, headers)
 
 
 def parse_headers(text: str) -> dict[str, str]:
@@ -161,9 +155,7 @@ def encode_spans(resource: Attributes, version: str, spans: Sequence[Span]) -> b
         "resourceSpans": [
             {
                 "resource": {"attributes": _attributes(resource)},
-                "scopeSpans": [
-                    {"scope": {"name": SCOPE, "version": version}, "spans": [_span(one) for one in spans]}
-                ],
+                "scopeSpans": [{"scope": {"name": SCOPE, "version": version}, "spans": [_span(one) for one in spans]}],
             }
         ]
     }

@@ -41,8 +41,7 @@ def series(port: int, name: str) -> dict[str, float]:
     except OSError:
         return {}
     return {
-        labels: float(value)
-        for labels, value in re.findall(rf"^batuta_gpu_{name}{{(.*)}} (\S+)$", text, re.MULTILINE)
+        labels: float(value) for labels, value in re.findall(rf"^batuta_gpu_{name}{{(.*)}} (\S+)$", text, re.MULTILINE)
     }
 
 
@@ -66,9 +65,7 @@ def test_once_shows_gpus_and_the_jobs_on_them(node: VirtualNode, stack: ExitStac
 
 
 def test_without_nvml_it_says_what_to_do():
-    env = {
-        name: value for name, value in os.environ.items() if name not in ("BATUTA_VGPU", "LD_LIBRARY_PATH")
-    }
+    env = {name: value for name, value in os.environ.items() if name not in ("BATUTA_VGPU", "LD_LIBRARY_PATH")}
     if Path("/proc/driver/nvidia").exists():
         pytest.skip("this machine has a GPU")
     for words in (["--once"], []):

@@ -25,14 +25,10 @@ def units(index: int, *numbers: int, resource: Resource = MEMORY) -> list[str]:
 def pod(
     name: str, memory: int = 0, compute: int = 0, on: int | None = 0, bound_s: float = 0.0, **more: bool
 ) -> SharePod:
-    return SharePod(
-        "team", name, f"uid-{name}", on, (ContainerRequest("main", memory, compute),), bound_s, **more
-    )
+    return SharePod("team", name, f"uid-{name}", on, (ContainerRequest("main", memory, compute),), bound_s, **more)
 
 
-def holding(
-    name: str, ids: Sequence[str], resource: Resource = MEMORY, container: str = "main"
-) -> DeviceAssignment:
+def holding(name: str, ids: Sequence[str], resource: Resource = MEMORY, container: str = "main") -> DeviceAssignment:
     return DeviceAssignment(f"uid-{name}", container, resource, frozenset(ids))
 
 

@@ -48,9 +48,7 @@ class Kubelet:
             self._register, lambda raw: decode(m.RegisterRequest, raw), encode
         )
         service, method = m.REGISTER.strip("/").split("/")
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}),)
-        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         self._server.add_insecure_port(f"unix:{self.folder / KUBELET_SOCKET}")
         await self._server.start()
         return self
@@ -104,9 +102,7 @@ class Kubelet:
         return answer.containers[0]
 
     async def prefer(self, resource: Resource, available: Sequence[str], size: int) -> list[str]:
-        request = m.PreferredAllocationRequest(
-            (m.ContainerPreferredAllocationRequest(tuple(available), (), size),)
-        )
+        request = m.PreferredAllocationRequest((m.ContainerPreferredAllocationRequest(tuple(available), (), size),))
         answer = await self._ask(resource, "GetPreferredAllocation", request, m.PreferredAllocationResponse)
         return list(answer.containers[0].ids)
 

@@ -49,9 +49,7 @@ class TestGranting:
 
     def test_a_container_inherits_the_units_of_an_init_container(self) -> None:
         shares = (ContainerRequest("setup", 2, is_init=True), ContainerRequest("main", 2))
-        known = books(
-            SharePod("team", "p", "uid-p", 0, shares), held=[holding("p", units(0, 0, 1), container="setup")]
-        )
+        known = books(SharePod("team", "p", "uid-p", 0, shares), held=[holding("p", units(0, 0, 1), container="setup")])
         assert known.grant(MEMORY, units(0, 0, 1)).container.name == "main"
 
 
@@ -90,9 +88,7 @@ class TestRefusing:
     def test_units_that_another_pod_holds(self) -> None:
         """Given a kubelet that offers units a second time, nobody gets them."""
         known = books(pod("a", 3), pod("b", 2), held=[holding("a", units(0, 0, 1, 2))])
-        with pytest.raises(
-            AllocationRefused, match=r"1 of these units of batuta\.dev/gpu-memory are held by team/a"
-        ):
+        with pytest.raises(AllocationRefused, match=r"1 of these units of batuta\.dev/gpu-memory are held by team/a"):
             known.grant(MEMORY, units(0, 2, 3))
 
     def test_units_of_a_pod_that_is_gone_are_free(self) -> None:

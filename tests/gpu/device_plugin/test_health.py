@@ -29,9 +29,7 @@ print(json.dumps(seen))
 
 def look(node: VirtualNode, *harms: Mapping[str, object]) -> list[list[object]]:
     """What is seen of the cards at first, and after each harm that is done to the second one."""
-    return list(
-        json.loads(node.run_python(LOOK.format(path=str(node.path), harms=[dict(harm) for harm in harms])))
-    )
+    return list(json.loads(node.run_python(LOOK.format(path=str(node.path), harms=[dict(harm) for harm in harms]))))
 
 
 def test_an_error_of_a_program_is_no_illness_and_one_of_the_card_is(tmp_path: Path) -> None:

@@ -94,9 +94,7 @@ class TestWhatANodeCanDo:
     def test_a_wish_that_cannot_be_had_says_all_that_is_missing(self) -> None:
         with pytest.raises(InputError, match=r"dmem .* and MPS v3 .*--mode preload works here"):
             Capability().choose(EnforcementMode.DMEM)
-        assert (
-            Capability({"0000:3b:00.0": REGION}, 3).choose(EnforcementMode.PRELOAD) is EnforcementMode.PRELOAD
-        )
+        assert Capability({"0000:3b:00.0": REGION}, 3).choose(EnforcementMode.PRELOAD) is EnforcementMode.PRELOAD
 
     def test_the_kernel_and_the_control_program_are_asked(
         self, tmp_path: Path, control: Recorded, monkeypatch: pytest.MonkeyPatch
@@ -115,10 +113,7 @@ class TestWhatANodeCanDo:
     def test_a_controller_without_regions_of_the_driver_is_none(
         self, tmp_path: Path, controllers: str, capacity: str
     ) -> None:
-        assert (
-            detect_capability(cgroups(tmp_path / "c", controllers, capacity), "no-such-program")
-            == Capability()
-        )
+        assert detect_capability(cgroups(tmp_path / "c", controllers, capacity), "no-such-program") == Capability()
         assert detect_capability(tmp_path / "version-1", "no-such-program") == Capability()
 
 
@@ -163,9 +158,7 @@ class TestDaemons:
 
 
 def grant(**more: Any) -> Grant:
-    asked = replace(
-        pod("a", 8, 30), containers=(ContainerRequest("main", 8, 30), ContainerRequest("side", 4)), **more
-    )
+    asked = replace(pod("a", 8, 30), containers=(ContainerRequest("main", 8, 30), ContainerRequest("side", 4)), **more)
     return Grant(asked, asked.containers[0], replace(card(0), pci="0000:3b:00.0"))
 
 
@@ -202,15 +195,11 @@ class TestContainers:
         tree = cgroups(tmp_path / "cgroups")
         daemons = {"GPU-0": MpsDaemon("GPU-0", 2560, tmp_path / "mps", 3)}
         with pytest.raises(CgroupUnavailable, match="no cgroup of pod uid-gone"):
-            MpsEnforcer(daemons, ContainerSpec(), {"0000:3b:00.0": REGION}, tree).pre_start(
-                grant(uid="uid-gone")
-            )
+            MpsEnforcer(daemons, ContainerSpec(), {"0000:3b:00.0": REGION}, tree).pre_start(grant(uid="uid-gone"))
         with pytest.raises(CgroupUnavailable, match=r"no region of GPU 0 at 0000:3b:00\.0"):
             MpsEnforcer(daemons, ContainerSpec(), {}, tree).pre_start(grant(uid="uid-a"))
 
-    @pytest.mark.parametrize(
-        "path", ["kubepods/pod{uid}", "kubepods/besteffort/pod{uid}", "root/kubepods/pod{uid}"]
-    )
+    @pytest.mark.parametrize("path", ["kubepods/pod{uid}", "kubepods/besteffort/pod{uid}", "root/kubepods/pod{uid}"])
     def test_the_cgroup_of_a_pod_is_found_under_the_other_driver_too(self, tmp_path: Path, path: str) -> None:
         folder = tmp_path / path.format(uid="0f1c-22")
         folder.mkdir(parents=True)
@@ -221,8 +210,6 @@ def test_device_files_are_passed_on_where_no_runtime_does(tmp_path: Path) -> Non
     for name in ("nvidiactl", "nvidia-uvm", "nvidia0", "nvidia1"):
         (tmp_path / name).touch()
     asked = grant()
-    passed = (
-        ContainerSpec(tmp_path).container_response(replace(asked, card=replace(asked.card, minor=1))).devices
-    )
+    passed = ContainerSpec(tmp_path).container_response(replace(asked, card=replace(asked.card, minor=1))).devices
     assert [one.container_path for one in passed] == ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia1"]
     assert ContainerSpec().container_response(asked).devices == ()

@@ -197,9 +197,7 @@ def test_where_the_kernel_holds_memory_it_does_before_the_container_starts(folde
         a, b = pod("a", 2), pod("b", 3)
         async with Kubelet(folder) as kubelet, running_plugin(folder, stock(), KnownPods(a, b), outfit):
             said = await kubelet.registrations()
-            assert said[MEMORY].options == DevicePluginOptions(
-                pre_start_required=True, preferred_allocation=True
-            )
+            assert said[MEMORY].options == DevicePluginOptions(pre_start_required=True, preferred_allocation=True)
             kubelet.writes_down({("uid-a", MEMORY): units(0, 0, 1), ("uid-b", MEMORY): units(0, 2, 3, 4)})
             await kubelet.before_start(MEMORY, units(0, 0, 1))
             words = await kubelet.refusal(kubelet.before_start(MEMORY, units(0, 2, 3, 4)))

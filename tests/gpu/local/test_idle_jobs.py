@@ -74,15 +74,11 @@ class Cluster:
 
 @contextmanager
 def cluster(tmp_path: Path, action: IdleAction) -> Iterator[Cluster]:
-    options = UpOptions(
-        home=tmp_path / "home", nodes=1, gpus=2, virtual=True, idle=IdleRules(AFTER_S, action)
-    )
+    options = UpOptions(home=tmp_path / "home", nodes=1, gpus=2, virtual=True, idle=IdleRules(AFTER_S, action))
     with built(options) as server:
         server.keep_jobs = False
         server.service.start()
-        wait_until(
-            lambda: server.gpus.virtual is not None and server.gpus.virtual.uuids("node-0"), what="GPUs"
-        )
+        wait_until(lambda: server.gpus.virtual is not None and server.gpus.virtual.uuids("node-0"), what="GPUs")
         yield Cluster(server)
 
 

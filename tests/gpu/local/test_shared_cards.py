@@ -60,9 +60,7 @@ class Machine:
     def stranger(self, gpu: int) -> Iterator[None]:
         """Somebody who is no job keeps a GPU busy, and that is known."""
         environ = self.virtual.environment("node-0", os.environ) | {"CUDA_VISIBLE_DEVICES": str(gpu)}
-        process = subprocess.Popen(
-            [sys.executable, "-c", SPINS], env=environ, stdout=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen([sys.executable, "-c", SPINS], env=environ, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
@@ -70,9 +68,7 @@ class Machine:
             assert usage is not None
             usage.look()
             begun_ns = self.virtual.read("node-0")[gpu].busy_ns
-            wait_until(
-                lambda: self.virtual.read("node-0")[gpu].busy_ns > begun_ns + 500_000_000, what="it is busy"
-            )
+            wait_until(lambda: self.virtual.read("node-0")[gpu].busy_ns > begun_ns + 500_000_000, what="it is busy")
             usage.tell()
             yield
         finally:
@@ -101,9 +97,7 @@ def machine(
     with built(options) as server:
         server.keep_jobs = False
         server.service.start()
-        wait_until(
-            lambda: server.gpus.virtual is not None and server.gpus.virtual.uuids("node-0"), what="GPUs"
-        )
+        wait_until(lambda: server.gpus.virtual is not None and server.gpus.virtual.uuids("node-0"), what="GPUs")
         assert server.gpus.virtual is not None
         yield Machine(server, server.gpus.virtual)
 

@@ -97,9 +97,7 @@ def test_a_job_sees_only_what_it_has(nodes: Nodes):
 
 def test_gpustat_sees_the_jobs_of_a_node(nodes: Nodes, tmp_path: Path):
     equipped = client_python()
-    hold = (
-        f"ok(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t({GIB}))); print('holding', flush=True)"
-    )
+    hold = f"ok(cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t({GIB}))); print('holding', flush=True)"
     nodes.bench.task("a", python(f"{hold}; time.sleep(1000)"))
     nodes.bench.start("a", "n0:1")
     nodes.bench.until_logged("a", "holding")

@@ -47,9 +47,7 @@ def test_without_any_limit_launches_are_counted_and_nothing_waits(node: VirtualN
     assert (device.charged_s, device.waited_s) == (0, 0)
 
 
-def test_a_soft_limit_is_exceeded_while_the_card_is_idle_and_taken_back(
-    node: VirtualNode, running: ExitStack
-):
+def test_a_soft_limit_is_exceeded_while_the_card_is_idle_and_taken_back(node: VirtualNode, running: ExitStack):
     # given a container with a soft limit, alone on the card
     first = container(node, limit(node, soft_compute_percent=30), name="first", cards=True)
     second = container(node, limit(node, soft_compute_percent=70), name="second", cards=True)
@@ -87,20 +85,14 @@ def test_what_a_fixed_limit_leaves_goes_to_the_others_by_weight(node: VirtualNod
 
 
 @pytest.mark.parametrize("kind", ["compute_percent", "soft_compute_percent"])
-def test_more_promises_than_there_is_are_cut_in_the_same_ratio(
-    node: VirtualNode, running: ExitStack, kind: str
-):
-    places = [
-        container(node, limit(node, **{kind: percent}), name=str(percent), cards=True) for percent in (90, 60)
-    ]
+def test_more_promises_than_there_is_are_cut_in_the_same_ratio(node: VirtualNode, running: ExitStack, kind: str):
+    places = [container(node, limit(node, **{kind: percent}), name=str(percent), cards=True) for percent in (90, 60)]
     for place in places:
         start(running, place)
     eventually(lambda: rates(*places) == (60, 40))
 
 
-def test_what_soft_limits_were_promised_too_much_is_not_taken_from_hard_ones(
-    node: VirtualNode, running: ExitStack
-):
+def test_what_soft_limits_were_promised_too_much_is_not_taken_from_hard_ones(node: VirtualNode, running: ExitStack):
     # given a card of which 190 percent were promised, 40 of them by a hard limit
     hard = container(node, limit(node, compute_percent=40), name="hard", cards=True)
     soft = [
@@ -143,9 +135,7 @@ def test_a_limit_that_changes_is_heeded_by_what_runs(node: VirtualNode, running:
     eventually(lambda: rates(place) == (80,))
 
 
-def test_where_nobody_can_tell_whether_a_card_is_idle_a_soft_limit_is_a_hard_one(
-    node: VirtualNode, running: ExitStack
-):
+def test_where_nobody_can_tell_whether_a_card_is_idle_a_soft_limit_is_a_hard_one(node: VirtualNode, running: ExitStack):
     place = container(node, limit(node, soft_compute_percent=30), cards=True)
     (node.path.parent / "cards").rmdir()
     start(running, place)

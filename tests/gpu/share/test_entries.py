@@ -71,9 +71,7 @@ def test_a_missing_hook_is_seen_as_an_escape_and_only_that_one(tmp_path: Path, n
     place = container(node, limit(node, 64), library=without_hooks(tmp_path, ("cuMemAllocManaged",)))
     # when the same table is made, then that one is found to be open, by every way
     assert verdicts(place, "entries") == {
-        (entry, way): "escapes" if entry == "cuMemAllocManaged" else "holds"
-        for entry in ALLOCATIONS
-        for way in WAYS
+        (entry, way): "escapes" if entry == "cuMemAllocManaged" else "holds" for entry in ALLOCATIONS for way in WAYS
     }
 
 

@@ -66,9 +66,7 @@ def test_c_and_python_agree_on_every_field(tmp_path: Path):
             questions.append(f"FIELD({name}, {field});")
     (tmp_path / "fields.inc").write_text("\n".join(questions))
     folders = [f"-I{tmp_path}", f"-I{native_sources() / 'share'}"]
-    subprocess.run(
-        [compiler(), "-std=c11", *folders, "-o", tmp_path / "layout", PROGRAMS / "layout.c"], check=True
-    )
+    subprocess.run([compiler(), "-std=c11", *folders, "-o", tmp_path / "layout", PROGRAMS / "layout.c"], check=True)
     said = subprocess.run([tmp_path / "layout"], capture_output=True, text=True, check=True).stdout
     assert said.splitlines() == believed
 
@@ -148,8 +146,6 @@ def test_musl_is_refused_in_words(tmp_path: Path):
 
 
 def test_it_asks_for_no_symbol_that_glibc_2_36_does_not_have():
-    needed = subprocess.run(
-        ["objdump", "-T", share_library()], capture_output=True, text=True, check=True
-    ).stdout
+    needed = subprocess.run(["objdump", "-T", share_library()], capture_output=True, text=True, check=True).stdout
     versions = {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([\d.]+)", needed)}
     assert max(versions) <= (2, 36)

@@ -102,9 +102,7 @@ def test_a_file_that_is_wrong_is_refused_with_place_and_fix(text: str, complaint
 
 
 def test_the_library_reads_what_python_writes(node: VirtualNode):
-    place = container(
-        node, limit(node, 300, compute_percent=60, soft_compute_percent=20, weight=7), cards=True
-    )
+    place = container(node, limit(node, 300, compute_percent=60, soft_compute_percent=20, weight=7), cards=True)
     assert place.run_python(ASK) == "0 (299, 300)\n"
     device = place.device()
     assert device.limit_bytes == 300 << 20

@@ -97,9 +97,7 @@ def test_a_card_that_is_fuller_than_the_container_says_so(node: VirtualNode):
     assert said(neighbour) == "0"
     # when a container asks for what its limit allows, then it hears what is really left
     place = container(node, limit(node, 1000))
-    assert (
-        place.run_python("start(); print(info(), allocate(900 * MIB)[0])") == f"(360, 1000) {OUT_OF_MEMORY}\n"
-    )
+    assert place.run_python("start(); print(info(), allocate(900 * MIB)[0])") == f"(360, 1000) {OUT_OF_MEMORY}\n"
     end(neighbour)
     # and nothing stayed reserved
     assert place.run_python("start(); print(info(), allocate(900 * MIB)[0])") == "(1000, 1000) 0\n"

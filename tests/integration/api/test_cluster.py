@@ -83,9 +83,7 @@ def test_queues(api: ServedApi) -> None:
     put = api.ask("PUT", "/queues/team", json={"quota": {"*": 2}, "cohort": "all", "weight": 2})
     models.Queue.model_validate(put.json())
     assert put.json()["quota"] == {"*": 2}
-    api.submit(
-        "run: x\nnum_nodes: 2\nresources: {accelerators: 1, labels: {kueue.x-k8s.io/queue-name: team}}\n"
-    )
+    api.submit("run: x\nnum_nodes: 2\nresources: {accelerators: 1, labels: {kueue.x-k8s.io/queue-name: team}}\n")
     api.wait_for("1", "RUNNING")
     team = next(queue for queue in api.get("/queues")["queues"] if queue["name"] == "team")
     assert team["used"] == {"*": 2}

@@ -60,9 +60,7 @@ def test_a_submitted_job_runs_and_is_told_as_the_contract_says(api: ServedApi) -
 
 
 @pytest.mark.parametrize("dryrun", ["true", "false"])
-def test_a_queue_that_nobody_made_is_noted_in_a_file_and_refused_where_it_is_said(
-    api: ServedApi, dryrun: str
-) -> None:
+def test_a_queue_that_nobody_made_is_noted_in_a_file_and_refused_where_it_is_said(api: ServedApi, dryrun: str) -> None:
     """A task file may come from a cluster that has the queue; who names one here means one that is here."""
     labelled = SLEEPER.replace("resources: {", "resources: {labels: {kueue.x-k8s.io/queue-name: team}, ")
     told = post(api, {"task": labelled}, params={"dryrun": dryrun}).json()["notes"]
@@ -116,9 +114,7 @@ def test_a_dry_run_stores_nothing(api: ServedApi) -> None:
     models.Submitted.model_validate_json(answer.content)
     assert answer.json()["job"]["state"] == "PENDING"
     assert api.get("/jobs")["total"] == 0
-    refused = post(
-        api, {"task": "run: true\nresources: {accelerators: 1}\nnum_nodes: 99\n"}, params={"dryrun": "true"}
-    )
+    refused = post(api, {"task": "run: true\nresources: {accelerators: 1}\nnum_nodes: 99\n"}, params={"dryrun": "true"})
     assert refused.status_code == 422
 
 
@@ -142,9 +138,7 @@ BAD: dict[str, tuple[Any, str]] = {
 def test_bad_tasks_are_refused_and_nothing_is_stored(shared_api: ServedApi, name: str) -> None:
     before = shared_api.get("/jobs")["total"]
     body, word = BAD[name]
-    answer = shared_api.ask(
-        "POST", "/jobs", content=json.dumps(body), headers={"Content-Type": "application/json"}
-    )
+    answer = shared_api.ask("POST", "/jobs", content=json.dumps(body), headers={"Content-Type": "application/json"})
     assert answer.status_code == 422, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()
@@ -215,10 +209,7 @@ def test_a_key_belongs_to_its_user(api: ServedApi) -> None:
 
 def test_a_refused_submit_does_not_use_up_its_key(api: ServedApi) -> None:
     key = {"Idempotency-Key": "k"}
-    assert (
-        post(api, {"task": "run: x\nresources: {accelerators: 1}\nnum_nodes: 99\n"}, headers=key).status_code
-        == 422
-    )
+    assert post(api, {"task": "run: x\nresources: {accelerators: 1}\nnum_nodes: 99\n"}, headers=key).status_code == 422
     assert post(api, {"task": SLEEPER}, headers=key).status_code == 201
 
 
@@ -342,9 +333,7 @@ def test_changes_that_make_no_sense_change_nothing(tmp_path: Path, patch: dict[s
 
 
 def test_sizes_stay_those_of_the_task(api: ServedApi) -> None:
-    api.submit(
-        "run: x\nresources: {accelerators: 1}\nelastic: {min_nodes: 1, max_nodes: 4, sizes: [1, 2, 4]}\n"
-    )
+    api.submit("run: x\nresources: {accelerators: 1}\nelastic: {min_nodes: 1, max_nodes: 4, sizes: [1, 2, 4]}\n")
     refused = api.ask("PATCH", "/jobs/1", json={"nodes": 3})
     assert refused.status_code == 422
     assert refused.json()["problems"][0]["fix"] == "one of 1, 2, 4"
@@ -430,9 +419,7 @@ def test_events_of_a_job_in_pages(api: ServedApi) -> None:
 def test_the_curve_of_a_job(api: ServedApi) -> None:
     api.submit()
     assert api.get("/jobs/1/progress") == {"points": []}
-    lines = [
-        {"time": 10.0 + k, "step": k, "samples": 32 * k, "loss": 1 / (k + 1), "lr": 0.1} for k in range(9)
-    ]
+    lines = [{"time": 10.0 + k, "step": k, "samples": 32 * k, "loss": 1 / (k + 1), "lr": 0.1} for k in range(9)]
     api.live.files.write_progress("1", "".join(json.dumps(line) + "\n" for line in lines) + '{"half')
     points = api.get("/jobs/1/progress", params={"points": 3})
     models.ProgressCurve.model_validate(points)

@@ -72,9 +72,7 @@ def test_one_mistake_anywhere_and_nothing_is_applied(api: ServedApi) -> None:
 
 
 def test_what_does_not_go_with_what_holds_already_is_refused_with_its_place(api: ServedApi) -> None:
-    cohort = (
-        "apiVersion: kueue.x-k8s.io/v1beta2\nkind: Cohort\nmetadata: {{name: {}}}\nspec: {{parentName: {}}}\n"
-    )
+    cohort = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: Cohort\nmetadata: {{name: {}}}\nspec: {{parentName: {}}}\n"
     changes(apply(api, cohort.format("a", "b")))
     refused = apply(api, FLAVOR, cohort.format("b", "a"))
     assert refused.status_code == 422
@@ -102,9 +100,7 @@ def test_a_queue_with_jobs_that_run_goes_with_the_last_of_them(api: ServedApi) -
     assert (used.status_code, "used by ClusterQueue team" in used.json()["detail"]) == (409, True)
     gone = api.ask("DELETE", "/quota/ClusterQueue/team")
     assert changes(gone) == ["ClusterQueue team removed"]
-    assert gone.json()["notes"] == [
-        "ClusterQueue team starts nothing more, and goes when its last job is done"
-    ]
+    assert gone.json()["notes"] == ["ClusterQueue team starts nothing more, and goes when its last job is done"]
     later = api.submit(TASK)["id"]
     assert until(lambda: api.job(later)["reason"])["code"] != "FITS"
     assert api.job(job)["state"] == "RUNNING"
@@ -148,9 +144,7 @@ def test_a_priority_class_is_looked_up_when_a_task_is_submitted(api: ServedApi) 
         0,
         "no priority classes are set up: high is not used (batuta queues apply)",
     )
-    high = (
-        "apiVersion: kueue.x-k8s.io/v1beta2\nkind: WorkloadPriorityClass\nmetadata: {name: high}\nvalue: 5000"
-    )
+    high = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: WorkloadPriorityClass\nmetadata: {name: high}\nvalue: 5000"
     changes(apply(api, high))
     assert api.submit(labelled)["priority"] == 5000
     assert api.submit("run: x\nresources: {priority: high}\n")["priority"] == 5000

@@ -31,9 +31,7 @@ def test_the_parts_of_the_account_are_its_capacity(api: ServedApi) -> None:
     Report.model_validate(shown)
     assert shown["total"]["capacity_gpu_s"] == pytest.approx(8 * (shown["to_s"] - shown["from_s"]))
     assert total_of(shown["total"]) == pytest.approx(shown["total"]["capacity_gpu_s"])
-    assert sum(day["capacity_gpu_s"] for day in shown["days"]) == pytest.approx(
-        shown["total"]["capacity_gpu_s"]
-    )
+    assert sum(day["capacity_gpu_s"] for day in shown["days"]) == pytest.approx(shown["total"]["capacity_gpu_s"])
     assert [queue["queue"] for queue in shown["queues"]] == ["default"]
     assert shown["to_s"] - shown["from_s"] == pytest.approx(7 * 86_400, rel=1e-6)
 
@@ -84,9 +82,7 @@ def test_the_page_of_it_is_a_file_that_needs_nothing_else(api: ServedApi) -> Non
     assert api.ask("GET", "/report", params={"format": "pdf"}).status_code == 422
 
 
-@pytest.mark.parametrize(
-    "span", [{"from_s": 50, "to_s": 50}, {"from_s": 9e11}, {"to_s": "x"}, {"from_s": -1}]
-)
+@pytest.mark.parametrize("span", [{"from_s": 50, "to_s": 50}, {"from_s": 9e11}, {"to_s": "x"}, {"from_s": -1}])
 def test_a_span_that_is_empty_or_nonsense_is_refused(api: ServedApi, span: dict[str, Any]) -> None:
     answer = api.ask("GET", "/report", params=span)
     assert answer.status_code == 422
@@ -110,9 +106,7 @@ class Seer:
         told = ExpectedWork((10.0, 20.0, 30.0, 40.0, 50.0), "the same user and name", 12)
         if open_up_to is not None:
             job = settle(job, SizeChoice(4, open_up_to, 0.92, "resnet", 3), for_good=for_good)
-        return Job(
-            **{name: getattr(job, name) for name in Job.__slots__} | {"expected": told, "work_s": 30.0}
-        )
+        return Job(**{name: getattr(job, name) for name in Job.__slots__} | {"expected": told, "work_s": 30.0})
 
     def calibration(self) -> Calibration:
         return Calibration(200, 350, ((0.5, 0.48), (0.9, 0.91)))

@@ -107,9 +107,7 @@ WRONG = ("Bearer batuta_wrong", "Bearer", "Basic YW5hOmFuYQ==", "batuta_wrong", 
 def test_a_wrong_token_gets_nowhere(shared_api: ServedApi, route: Route) -> None:
     path = route.path.format(job="1", node="node-0", queue="default", hash="0" * 64, **OBJECT)
     for header in WRONG:
-        answer = shared_api.http.request(
-            route.method, path, headers={"Authorization": header}, json=route.body
-        )
+        answer = shared_api.http.request(route.method, path, headers={"Authorization": header}, json=route.body)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"].startswith("Bearer")
         assert answer.headers["content-type"] == "application/problem+json"

@@ -47,9 +47,7 @@ def test_secrets_never_appear_in_an_answer(api: ServedApi, tmp_path: Path) -> No
     ]
     paths = ["/jobs", "/cluster", "/timeline", "/nodes", "/queues", "/tokens", "/policy", "/session"]
     for job in ("1", "2"):
-        paths += [
-            f"/jobs/{job}{more}" for more in ("", "/explain", "/events", "/progress", "/logs", "/result")
-        ]
+        paths += [f"/jobs/{job}{more}" for more in ("", "/explain", "/events", "/progress", "/logs", "/result")]
     texts += [api.ask("GET", path).text for path in paths]
     assert not [text for text in texts if SECRET in text]
     # It is stored all the same: the job needs it.
@@ -117,9 +115,7 @@ def test_paths_of_tasks_stay_within_what_is_allowed(tmp_path: Path) -> None:
     rules = PathRules(None, tmp_path / "mine", (tmp_path / "mine",))
     with served_api(tmp_path / "home", paths=rules) as api:
         for workdir in ("~", str(tmp_path / "mine")):
-            assert (
-                api.ask("POST", "/jobs", json={"task": {"run": "x", "workdir": workdir}}).status_code == 201
-            )
+            assert api.ask("POST", "/jobs", json={"task": {"run": "x", "workdir": workdir}}).status_code == 201
         for workdir in (str(tmp_path / "other"), "~/../other", "~/way-out", "/etc", "~root"):
             answer = api.ask("POST", "/jobs", json={"task": {"run": "x", "workdir": workdir}})
             assert answer.status_code == 422, workdir
@@ -188,9 +184,7 @@ def test_a_session_is_the_user_who_asked_for_the_link(shared_api: ServedApi, bro
     assert answer.json() == {"user": "ben", "role": "user"}
 
 
-def test_changes_with_a_session_come_from_the_same_origin(
-    shared_api: ServedApi, browser: dict[str, str]
-) -> None:
+def test_changes_with_a_session_come_from_the_same_origin(shared_api: ServedApi, browser: dict[str, str]) -> None:
     def submit(**headers: str) -> int:
         more = browser | {name.replace("_", "-"): value for name, value in headers.items()}
         return shared_api.ask("POST", "/jobs", None, json={"task": SLEEPER}, headers=more).status_code
@@ -287,9 +281,7 @@ def test_a_lie_about_the_length(shared_api: ServedApi) -> None:
 
 
 def test_long_headers_and_paths_are_refused(shared_api: ServedApi) -> None:
-    assert (
-        raw(shared_api, f"GET /healthz HTTP/1.1\nHost: localhost\nX: {'x' * 200_000}\n\n").split()[1] == "400"
-    )
+    assert raw(shared_api, f"GET /healthz HTTP/1.1\nHost: localhost\nX: {'x' * 200_000}\n\n").split()[1] == "400"
     assert raw(shared_api, f"GET /{'x' * 200_000} HTTP/1.1\nHost: localhost\n\n").split()[1] == "400"
 
 

@@ -36,9 +36,7 @@ def test_nodes_are_taken_out_of_service_and_back(cli):
 
 
 def test_queues_from_a_file(cli):
-    (cli.cwd / "queues.yaml").write_text(
-        "queues: [{name: team-a, quota: {virtual: 2}, weight: 2}, {name: night}]"
-    )
+    (cli.cwd / "queues.yaml").write_text("queues: [{name: team-a, quota: {virtual: 2}, weight: 2}, {name: night}]")
     changed = cli.json("queues", "apply", "queues.yaml")["objects"]
     assert {(one["name"], one["change"]) for one in changed} >= {("team-a", "created"), ("night", "created")}
     assert "ClusterQueue team-a unchanged" in cli.ok("queues", "apply", "-f", "queues.yaml")

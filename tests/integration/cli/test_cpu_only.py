@@ -84,9 +84,7 @@ def test_when_cpus_are_out_it_waits_and_is_told_so_and_gpu_jobs_go_on(cli: Cli) 
     cli.wait(train, "RUNNING")
     reason = cli.json("status", second)["reason"]
     assert reason["code"] == "WAITING_FOR_CPU"
-    assert reason["sentence"] == (
-        "needs 2 replicas with 4 CPUs each, the jobs that go first leave room for 0"
-    )
+    assert reason["sentence"] == ("needs 2 replicas with 4 CPUs each, the jobs that go first leave room for 0")
     cli.ok("cancel", first, "-y")
     cli.wait(second, "RUNNING")
 

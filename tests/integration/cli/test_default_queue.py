@@ -50,9 +50,7 @@ def test_given_quota_for_all_gpus_jobs_that_name_no_queue_stop_and_are_told_why(
     assert apply(clean, ALL) == told
 
     waiting = clean.wait(job, "PREEMPTED")
-    why = clean.until(
-        lambda: clean.json("status", job)["reason"], lambda reason: reason["code"] == "EXCEEDS_REST"
-    )
+    why = clean.until(lambda: clean.json("status", job)["reason"], lambda reason: reason["code"] == "EXCEEDS_REST")
     assert "quotas leave 0 of 8 GPUs to it: name another queue, or give it quota" in why["sentence"]
     assert waiting["gpus"]["now"] == 0
     explained = clean.ok("explain", job)

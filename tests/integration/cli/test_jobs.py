@@ -80,9 +80,7 @@ def test_queue_history_and_status(cli):
 def test_logs_and_their_exit_codes(cli):
     job = cli.launch("-n", "talks", "--", "for i in 1 2 3; do echo line $i; done; sleep 300")
     cli.wait(job, "RUNNING")
-    assert cli.until(lambda: cli.ok("logs", job, "--no-follow"), lambda text: "3" in text).endswith(
-        "line 3\n"
-    )
+    assert cli.until(lambda: cli.ok("logs", job, "--no-follow"), lambda text: "3" in text).endswith("line 3\n")
     assert cli.ok("logs", "talks", "--no-follow", "--tail", "2") == "line 2\nline 3\n"
     assert cli.run("logs", job, "--node-rank", "7", "--no-follow").returncode == 1
     running = cli.run("logs", job, "--status")
@@ -122,14 +120,10 @@ def test_resize_park_and_explain(cli):
     cli.wait(job, "RUNNING")
     (resized,) = cli.json("resize", "elastic", "--nodes", "2")
     assert resized["gpus"]["wanted"] == 2
-    cli.until(
-        lambda: cli.json("status", job), lambda now: now["gpus"]["now"] == 2 and now["state"] == "RUNNING"
-    )
+    cli.until(lambda: cli.json("status", job), lambda now: now["gpus"]["now"] == 2 and now["state"] == "RUNNING")
     (parked,) = cli.json("stop", job)
     assert parked["wish"] == "park"
-    told = cli.until(
-        lambda: cli.json("explain", job), lambda found: (found["reason"] or {}).get("code") == "PARKED"
-    )
+    told = cli.until(lambda: cli.json("explain", job), lambda found: (found["reason"] or {}).get("code") == "PARKED")
     assert len(told["story"]) >= 3
     assert "is parked until it is started again" in cli.ok("explain", job)
     cli.ok("start", job)
@@ -143,9 +137,7 @@ def test_a_size_that_was_fixed_is_left_to_the_scheduler_again(cli):
     (fixed,) = cli.json("resize", job, "1")
     assert (fixed["gpus"]["min"], fixed["gpus"]["max"]) == (1, 1)
     (auto,) = cli.json("resize", job, "auto")
-    assert [auto["gpus"][key] for key in ("min", "wanted", "max")] == [
-        before[key] for key in ("min", "wanted", "max")
-    ]
+    assert [auto["gpus"][key] for key in ("min", "wanted", "max")] == [before[key] for key in ("min", "wanted", "max")]
 
 
 def test_a_job_of_one_size_is_not_resized_once_it_has_started(cli):
@@ -192,9 +184,7 @@ def test_why_a_job_waits(cli):
 
 def test_result(cli):
     script = cli.cwd / "work.py"
-    script.write_text(
-        "from batuta import sdk\nsdk.report(step=1, total_steps=2)\nsdk.result({'accuracy': 0.9})\n"
-    )
+    script.write_text("from batuta import sdk\nsdk.report(step=1, total_steps=2)\nsdk.result({'accuracy': 0.9})\n")
     job = cli.launch("-n", "gives", "--", sys.executable, str(script))
     cli.wait(job, "SUCCEEDED")
     assert cli.json("result", "gives") == {"accuracy": 0.9}

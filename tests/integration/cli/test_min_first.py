@@ -17,9 +17,7 @@ resources: {accelerators: 1}
 run: sleep 600
 elastic: {min_nodes: 1, max_nodes: 8}
 """
-RESTARTABLE = (
-    SILENT.replace("max_nodes: 8", "max_nodes: 8, restartable: true").replace("{", "{{").replace("}", "}}")
-)
+RESTARTABLE = SILENT.replace("max_nodes: 8", "max_nodes: 8, restartable: true").replace("{", "{{").replace("}", "}}")
 AT_ONCE_S = 2.0
 
 

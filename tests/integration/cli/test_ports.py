@@ -42,12 +42,8 @@ def test_ports_are_told_and_are_reached_there(cli):
     job = cli.wait("web", "RUNNING")
     assert job["endpoints"] == places
     assert cli.until(lambda: answers(places[0]), bool)
-    assert f"ports  {', '.join(places)}" in " ".join(cli.ok("status", "web").split()).replace(
-        "ports ", "ports  "
-    )
-    assert f"its ports are reached at {', '.join(places)} while it runs" in " ".join(
-        cli.ok("explain", "web").split()
-    )
+    assert f"ports  {', '.join(places)}" in " ".join(cli.ok("status", "web").split()).replace("ports ", "ports  ")
+    assert f"its ports are reached at {', '.join(places)} while it runs" in " ".join(cli.ok("explain", "web").split())
     assert cli.json("explain", "web")["endpoints"] == places
 
 

@@ -40,9 +40,7 @@ def test_without_a_server_there_is_nothing_to_report(nobody):
 
 
 def test_a_size_that_is_left_open_comes_with_its_reason(cli):
-    shown = json.loads(
-        cli.ok("launch", "--num-nodes", "auto", "-n", "new", "-d", "-o", "json", "--", "sleep 300")
-    )
+    shown = json.loads(cli.ok("launch", "--num-nodes", "auto", "-n", "new", "-d", "-o", "json", "--", "sleep 300"))
     assert "not known yet" in shown["job"]["size_choice"]["sentence"]
     assert "its size was left open" in cli.ok("explain", shown["job"]["id"])
     wrong = cli.run("launch", "--num-nodes", "some", "-d", "--", "true")

@@ -62,8 +62,7 @@ def test_a_taken_port_is_told_in_a_line(nobody, detach):
         done = nobody.run("up", "--virtual", "--port", str(port), *detach)
     assert done.returncode == 2
     assert done.stderr == (
-        f"error: cannot listen at 127.0.0.1:{port}: Address already in use "
-        "(choose another --port or --listen)\n"
+        f"error: cannot listen at 127.0.0.1:{port}: Address already in use (choose another --port or --listen)\n"
     )
 
 
@@ -129,9 +128,7 @@ def test_install_says_what_it_needs_where_the_extra_is_missing(tmp_path: Path):
         timeout=60,
     )
     assert done.returncode == 2
-    assert done.stderr == (
-        "error: Kubernetes needs msgspec, which is not installed (pip install 'batuta[kube]')\n"
-    )
+    assert done.stderr == ("error: Kubernetes needs msgspec, which is not installed (pip install 'batuta[kube]')\n")
 
 
 def test_up_down_and_up_again(tmp_path: Path):
@@ -167,9 +164,7 @@ def test_following_outlasts_a_server_that_is_killed(tmp_path: Path):
     up = ("up", "--virtual", "--nodes", "1", "--gpus", "1", "--port", "0", "-d")
     assert cli.run(*up).returncode == 0
     try:
-        follower = cli.start(
-            "launch", "-n", "counts", "--", "for i in $(seq 40); do echo $i; sleep 0.2; done"
-        )
+        follower = cli.start("launch", "-n", "counts", "--", "for i in $(seq 40); do echo $i; sleep 0.2; done")
         assert follower.stdout is not None
         assert follower.stdout.readline() == "1\n"
         os.kill(json.loads((cli.home / "server.json").read_text())["pid"], signal.SIGKILL)

@@ -29,9 +29,7 @@ def index(tmp_path: Path) -> Path:
     return tmp_path / "index"
 
 
-def test_two_nodes_of_one_machine_install_once_and_into_an_environment_of_the_example(
-    tmp_path: Path, index: Path
-):
+def test_two_nodes_of_one_machine_install_once_and_into_an_environment_of_the_example(tmp_path: Path, index: Path):
     # given two nodes whose `python` and `pip` are those of another environment, Batuta's for example
     task = read_task(REPO / "examples" / "lightning" / "task.yaml")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"

@@ -208,9 +208,7 @@ def test_killed_runner_is_no_failure_of_the_job(bench: Bench):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_launch_that_fails_leaves_nothing_and_is_tried_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, rank: int
-):
+def test_launch_that_fails_leaves_nothing_and_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch, rank: int):
     launch, fails = processes.launch, [True]
 
     def full(run_dir, spec):
@@ -242,9 +240,7 @@ def test_disk_without_room_for_the_record_is_no_end(bench: Bench, monkeypatch: p
     assert bench.end_of("a").state is JobState.SUCCEEDED
 
 
-def test_replica_that_cannot_be_looked_at_is_not_taken_for_gone(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+def test_replica_that_cannot_be_looked_at_is_not_taken_for_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     """Without descriptors nothing can be read, and what cannot be read looks as if it had never been."""
     bench.task("a", WAITS)
     bench.start("a", "n0:0")
@@ -374,9 +370,7 @@ def test_other_jobs_may_go_on_after_their_rank_0(bench: Bench):
     assert (end.state, end.detail) == (JobState.SUCCEEDED, "")
 
 
-def test_a_fault_before_a_job_has_begun_is_the_end_of_that_job_alone(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_fault_before_a_job_has_begun_is_the_end_of_that_job_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     remember = JobRun.remember
 
     def stumble(self: JobRun, now_s: float, current: RunRecord | None = None) -> None:

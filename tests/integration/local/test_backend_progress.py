@@ -70,9 +70,7 @@ def test_garbage_and_a_last_line_without_end_do_no_harm(bench: Bench):
     assert progress.step == 3
 
 
-@pytest.mark.parametrize(
-    "where", ["$BATUTA_CHECKPOINT_DIR/metrics.csv", "$BATUTA_CHECKPOINT_DIR/../m.csv", "my.csv"]
-)
+@pytest.mark.parametrize("where", ["$BATUTA_CHECKPOINT_DIR/metrics.csv", "$BATUTA_CHECKPOINT_DIR/../m.csv", "my.csv"])
 def test_csv_of_voda_is_progress_too(bench: Bench, where: str):
     csv = "epoch,start_time,epoch_time_sec,workers,total_epochs\\n0,2026-01-01 00:00:00,9,1,4\\n"
     envs = {"VODA_METRICS_CSV": "my.csv"} if where == "my.csv" else {}

@@ -277,9 +277,7 @@ def test_server_that_is_killed_loses_no_job_and_runs_none_twice(bench: Bench, tm
     assert not [rank for rank in range(3) if "twice" in bench.log("a", rank)]
 
 
-def test_job_that_ended_while_nobody_was_there_is_dated_when_it_ended(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-):
+def test_job_that_ended_while_nobody_was_there_is_dated_when_it_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("batuta.backends.local.job_run._LATE_S", 0.0)
     bench.task("a", "echo ready; sleep 0.3")
     bench.start("a", "n0:0")

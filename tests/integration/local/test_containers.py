@@ -101,9 +101,7 @@ def test_a_setup_that_fails_inside_fails_the_setup(bench):
 
 
 def test_an_image_that_cannot_be_had_fails_the_setup_and_says_why(bench):
-    bench.task(
-        "j", "echo never", resources={"image_id": "docker:localhost/no-such-image:1", "accelerators": 1}
-    )
+    bench.task("j", "echo never", resources={"image_id": "docker:localhost/no-such-image:1", "accelerators": 1})
     bench.start("j", "n0:0")
     found = bench.end_of("j")
     assert found.state is JobState.FAILED_SETUP
@@ -135,8 +133,7 @@ def test_it_writes_a_checkpoint_when_asked_and_goes_on_at_its_new_size(bench):
 def test_sigusr1_reaches_a_handler_inside(bench):
     bench.task(
         "j",
-        "trap 'echo asked; echo 1 > $BATUTA_CONTROL/checkpoint-done' USR1; echo ready; "
-        "while :; do sleep 0.1; done",
+        "trap 'echo asked; echo 1 > $BATUTA_CONTROL/checkpoint-done' USR1; echo ready; while :; do sleep 0.1; done",
         elastic={"checkpoint": "on-signal", "grace": "20s"},
         **IN_IMAGE,
     )
@@ -198,9 +195,7 @@ def test_nothing_of_it_is_left_when_its_runner_is_killed(bench, server_too):
 
 
 def test_it_outlives_its_server_and_is_adopted(bench):
-    bench.task(
-        "j", "echo ready; while ! [ -e $BATUTA_CHECKPOINT_DIR/go ]; do sleep 0.05; done; exit 5", **IN_IMAGE
-    )
+    bench.task("j", "echo ready; while ! [ -e $BATUTA_CHECKPOINT_DIR/go ]; do sleep 0.05; done; exit 5", **IN_IMAGE)
     bench.start("j", "n0:0")
     bench.until_logged("j", "ready")
     bench.vanish()

@@ -63,9 +63,7 @@ def test_environment_is_the_given_one_and_nothing_else(replicas: Replicas):
     started = replicas.start(["env"], env={"PATH": ENV["PATH"], "GREETING": "hé 🎼 \n$x"})
     started.end()
     expected = {"PATH": ENV["PATH"], "GREETING": "hé 🎼 \n$x", "BATUTA_RUN": started.spec.run_id}
-    assert sorted(started.log().splitlines()) == sorted(
-        "\n".join(f"{k}={v}" for k, v in expected.items()).splitlines()
-    )
+    assert sorted(started.log().splitlines()) == sorted("\n".join(f"{k}={v}" for k, v in expected.items()).splitlines())
 
 
 def test_environment_may_hold_bytes_that_are_no_text(replicas: Replicas):

@@ -79,9 +79,7 @@ def test_background_commands_of_a_script_end_with_it(replicas: Replicas):
 
 
 def test_hundreds_of_processes_end(replicas: Replicas):
-    started = replicas.start(
-        "for i in $(seq 200); do sleep 1000 & done; echo ready; trap '' TERM; wait", grace_s=0.2
-    )
+    started = replicas.start("for i in $(seq 200); do sleep 1000 & done; echo ready; trap '' TERM; wait", grace_s=0.2)
     started.until_logged("ready")
     stop(started.replica)
     assert started.end().survivors == ()
@@ -93,9 +91,7 @@ def test_runaways_are_caught(replicas: Replicas):
 
 
 def test_daemon_of_setup_serves_the_command_and_ends_with_it(replicas: Replicas):
-    started = replicas.start(
-        "sleep 0.3; kill -0 $(cat pid) && echo served", setup="setsid sleep 1000 & echo $! >pid"
-    )
+    started = replicas.start("sleep 0.3; kill -0 $(cat pid) && echo served", setup="setsid sleep 1000 & echo $! >pid")
     assert started.end().exit_code == 0
     assert "served" in started.log()
     assert not os.path.exists(f"/proc/{(replicas.home / 'pid').read_text().strip()}")

@@ -28,9 +28,7 @@ def test_a_rank_that_stops_is_found_and_the_job_restarted_without_its_node(tmp_p
         silent = launch(cli, "silent", nodes=1, hang_after="1s")
         cli.wait(silent, "RUNNING")
         job = launch(cli, "well")
-        cli.until(
-            lambda: cli.json("status", job), lambda now: ((now["progress"] or {}).get("step") or 0) > 20
-        )
+        cli.until(lambda: cli.json("status", job), lambda now: ((now["progress"] or {}).get("step") or 0) > 20)
         before = nodes_of(cli, job)
         stopped = pids_of(cli, job, rank=1)
         assert stopped

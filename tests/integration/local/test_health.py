@@ -20,9 +20,7 @@ ON_BUS, LOST = "Xid 79: GPU has fallen off the bus", "lost: GPU does not answer 
 """What the kernel log says, and NVML, which may be heard first: then the GPU is taken out by its word."""
 Start = Callable[..., HealthServer]
 
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="local mode is complete on Linux only"
-)
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local mode is complete on Linux only")
 
 
 @pytest.fixture(scope="module")
@@ -175,9 +173,7 @@ def test_with_half_of_a_pool_failing_the_guard_rail_holds(start: Start):
     (out, *_) = (name for name in names if name not in held)
     server.cli.ok("nodes", "uncordon", out)
     assert server.health(out).who != "health"
-    server.until(
-        lambda: [server.health(name).held for name in held], lambda waits: sorted(waits) == [False, True]
-    )
+    server.until(lambda: [server.health(name).held for name in held], lambda waits: sorted(waits) == [False, True])
 
 
 def test_what_a_job_prints_before_it_fails_is_understood(start: Start):

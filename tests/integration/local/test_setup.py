@@ -48,9 +48,7 @@ def test_phase_tells_of_setup(replicas: Replicas):
 
 
 def test_stop_during_setup_is_no_success(replicas: Replicas):
-    started = replicas.start(
-        "touch ran", setup="trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
-    )
+    started = replicas.start("touch ran", setup="trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done")
     started.until_logged("ready")
     stop(started.replica)
     state = started.end()

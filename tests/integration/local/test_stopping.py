@@ -140,9 +140,7 @@ def test_checkpoint_request_reaches_whoever_listens(replicas: Replicas):
     """Below a shell and beside a sleep, which both would die of the signal."""
     (replicas.home / "train.py").write_text(CHECKPOINTER)
     request = replicas.home / "checkpoint-requested"
-    started = replicas.start(
-        "sleep 1000 &\n$PYTHON -u train.py & wait -n; exit 9", checkpoint_request=request
-    )
+    started = replicas.start("sleep 1000 &\n$PYTHON -u train.py & wait -n; exit 9", checkpoint_request=request)
     started.until_logged("ready")
     assert not request.exists()
     assert request_checkpoint(started.replica)
@@ -169,9 +167,7 @@ while True:
 """
     (replicas.home / "train.py").write_text(code)
     env = ENV | {"PYTHONPATH": str(SOURCE), "BATUTA_JOB_ID": "1", "BATUTA_CONTROL": str(control)}
-    started = replicas.start(
-        "$PYTHON -u train.py", env=env, checkpoint_request=control / sdk_requests.REQUEST_FILE
-    )
+    started = replicas.start("$PYTHON -u train.py", env=env, checkpoint_request=control / sdk_requests.REQUEST_FILE)
     started.until_logged("ready False")
     for count in (1, 2):
         request_checkpoint(started.replica)

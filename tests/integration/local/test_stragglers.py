@@ -30,9 +30,7 @@ def test_a_slow_rank_is_named_and_the_job_goes_on_without_its_node(tmp_path: Pat
         assert numbers["gain_s"] > numbers["cost_s"]
         cli.until(lambda: nodes_of(cli, job), lambda nodes: len(nodes) == 4 and ill not in nodes)
         cli.wait(job, "RUNNING")
-        assert any(
-            "a straggler: rank 2 of 4" in one and f"{ill} is to blame" in one for one in story(cli, job)
-        )
+        assert any("a straggler: rank 2 of 4" in one and f"{ill} is to blame" in one for one in story(cli, job))
         assert "a straggler" in cli.ok("events", "--job", job)
         cli.until(lambda: health_of_nodes(cli), lambda nodes: (nodes[ill] or {}).get("state") == "suspect")
         # It goes on from its checkpoint, and nobody is slow any more.

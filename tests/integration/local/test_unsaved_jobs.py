@@ -104,8 +104,7 @@ def test_it_keeps_its_size_while_one_that_saves_grows_and_shrinks_around_it(tmp_
         # what it did before its restart is lost, and what the other one did is not
         lost = Cli(home, tmp_path).json("report", "--from", "1h")["total"]
         began_s, left_s = (
-            next(one.time_s for one in told.story if one.sentence.startswith(what))
-            for what in ("runs", "starts again")
+            next(one.time_s for one in told.story if one.sentence.startswith(what)) for what in ("runs", "starts again")
         )
         assert lost["lost_gpu_s"] == pytest.approx(8 * (left_s - began_s), rel=0.01)
         parts = ("used", "unused", "restarting", "lost", "idle", "fragmented", "unavailable")

@@ -91,9 +91,7 @@ def test_doorbell_without_anybody_behind_it_does_not_hold_a_replica(replicas: Re
 
 
 @pytest.mark.parametrize("with_pidfd", [True, False], ids=["pidfd", "polling"])
-def test_ends_of_hundreds_are_told_once_each(
-    tmp_path: Path, news, with_pidfd: bool, monkeypatch: pytest.MonkeyPatch
-):
+def test_ends_of_hundreds_are_told_once_each(tmp_path: Path, news, with_pidfd: bool, monkeypatch: pytest.MonkeyPatch):
     """Any process will do: what is watched is the end of a pid with a start time."""
     if not with_pidfd:
         monkeypatch.setattr(os, "pidfd_open", lambda _: (_ for _ in ()).throw(OSError("none")))

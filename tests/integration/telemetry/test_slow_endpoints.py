@@ -19,9 +19,7 @@ from tests.support.otlp_receiver import receiving, refusing_url
 
 CHANGES = 24
 SCRAPERS = 8
-pytestmark = pytest.mark.skipif(
-    not sys.platform.startswith("linux"), reason="local mode is complete on Linux only"
-)
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="local mode is complete on Linux only")
 
 
 class Cycles(NamedTuple):

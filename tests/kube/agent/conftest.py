@@ -48,9 +48,7 @@ class AgentNode:
                 log=log,
             )
 
-    def work(
-        self, gpu: int = 0, *, control_groups: str = "0::/user.slice", **more: Any
-    ) -> "subprocess.Popen[str]":
+    def work(self, gpu: int = 0, *, control_groups: str = "0::/user.slice", **more: Any) -> "subprocess.Popen[str]":
         """A process on a GPU, which the agent sees in these control groups."""
         process = work(self.stack, self.gpus, gpu, **more)
         home = self.proc / str(process.pid)
@@ -100,9 +98,7 @@ MakeNodes = Callable[..., list[AgentNode]]
 
 
 @pytest.fixture
-def make_nodes(
-    cluster: ControlPlane, agent_kubeconfig: Path, add_nodes: Any, tmp_path: Path
-) -> Iterator[MakeNodes]:
+def make_nodes(cluster: ControlPlane, agent_kubeconfig: Path, add_nodes: Any, tmp_path: Path) -> Iterator[MakeNodes]:
     """Nodes with virtual GPUs. No agent was refused anything when all is over."""
     mark = cluster.requests.mark()
     with ExitStack() as stack:

@@ -29,9 +29,7 @@ def usage_of(cluster: ControlPlane, namespace: str, pod: str) -> dict[str, Any]:
     return pod_annotations(cluster, namespace, pod).get("usage", {})
 
 
-def test_pods_are_annotated_while_their_processes_live(
-    cluster: ControlPlane, namespace: str, make_nodes: MakeNodes
-):
+def test_pods_are_annotated_while_their_processes_live(cluster: ControlPlane, namespace: str, make_nodes: MakeNodes):
     # given a node with two pods, one of which works on a GPU, and a process of the host on the other GPU
     (node,) = make_nodes(1, gpus=2)
     uids = {name: bound_pod(cluster, namespace, node, name, "train") for name in ("train-0", "train-1")}

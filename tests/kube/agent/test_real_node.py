@@ -85,9 +85,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(
-    programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Place]:
+def place(programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     if problem := _problem():
         pytest.skip(f"no real node: {problem}")
     folder = tmp_path_factory.mktemp("agent")

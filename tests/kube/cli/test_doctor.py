@@ -112,9 +112,7 @@ def test_an_operator_that_died_and_a_pod_of_a_job_that_is_gone(
     assert "4 GPUs" in found["nodes"]["found"]
 
 
-def test_a_node_that_does_not_answer(
-    doctor: Batuta, cluster: ControlPlane, namespace: str, add_nodes: AddNodes
-):
+def test_a_node_that_does_not_answer(doctor: Batuta, cluster: ControlPlane, namespace: str, add_nodes: AddNodes):
     (node,) = add_nodes(1, NodeShape(gpus=4))
     condition = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
 

@@ -12,9 +12,7 @@ from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape
 
 
-def test_a_task_runs_and_is_listed_shown_and_explained(
-    batuta: Batuta, add_nodes: AddNodes, tmp_path: Path
-) -> None:
+def test_a_task_runs_and_is_listed_shown_and_explained(batuta: Batuta, add_nodes: AddNodes, tmp_path: Path) -> None:
     nodes = add_nodes(2, NodeShape(gpus=2))
     job = batuta.launch(tmp_path)
     found = batuta.waits_for("train", "RUNNING", gpus=4)
@@ -37,9 +35,7 @@ def test_a_task_runs_and_is_listed_shown_and_explained(
 
 def test_a_job_that_has_to_wait_says_why(batuta: Batuta, add_nodes: AddNodes, tmp_path: Path) -> None:
     add_nodes(1, NodeShape(gpus=2))
-    batuta.launch(
-        tmp_path, "large", TASK.replace("min_nodes: 1", "min_nodes: 4").replace("nodes: 2", "nodes: 4")
-    )
+    batuta.launch(tmp_path, "large", TASK.replace("min_nodes: 1", "min_nodes: 4").replace("nodes: 2", "nodes: 4"))
     wait_until(lambda: batuta.job("large")["reason"]["sentence"], "a reason")
     told = batuta("explain", "large", "-o", "json").json()
     assert told["state"] == "PENDING"
@@ -64,9 +60,7 @@ def test_a_size_is_pinned_and_left_to_the_scheduler_again(
     batuta.waits_for("train", "RUNNING", gpus=3)
 
 
-def test_a_size_that_the_job_cannot_have_is_refused(
-    batuta: Batuta, add_nodes: AddNodes, tmp_path: Path
-) -> None:
+def test_a_size_that_the_job_cannot_have_is_refused(batuta: Batuta, add_nodes: AddNodes, tmp_path: Path) -> None:
     batuta.launch(tmp_path)
     said = batuta("resize", "train", "9")
     assert said.code == 2

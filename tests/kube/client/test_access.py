@@ -59,9 +59,7 @@ def test_an_expired_token_is_replaced_by_the_one_that_the_kubelet_wrote_since(
     (tmp_path / "token").write_text("expired")
 
     async def story(api: Api) -> None:
-        with pytest.raises(
-            Unauthorized, match="does not accept the credentials of this pod's service account"
-        ):
+        with pytest.raises(Unauthorized, match="does not accept the credentials of this pod's service account"):
             await who(api)
         (tmp_path / "token").write_text(token)
         assert await who(api) == f"system:serviceaccount:{namespace}:operator"

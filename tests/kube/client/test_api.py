@@ -67,9 +67,7 @@ def test_a_dry_run_makes_nothing(cluster: ControlPlane) -> None:
     tell(story, cluster.kubeconfig_path)
 
 
-def test_applying_fields_of_somebody_else_is_a_conflict_that_names_them(
-    cluster: ControlPlane, namespace: str
-) -> None:
+def test_applying_fields_of_somebody_else_is_a_conflict_that_names_them(cluster: ControlPlane, namespace: str) -> None:
     async def story(api: Api) -> None:
         await api.apply(CONFIG_MAP, config_map("m", namespace, size="4"), manager="somebody")
         with pytest.raises(Conflict) as refused:

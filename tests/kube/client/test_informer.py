@@ -51,9 +51,7 @@ def test_it_tells_what_is_there_and_then_what_changes(cluster: ControlPlane, nam
     tell(story, cluster.kubeconfig_path)
 
 
-def test_selectors_say_what_it_sees_and_leaving_them_is_a_deletion(
-    cluster: ControlPlane, namespace: str
-) -> None:
+def test_selectors_say_what_it_sees_and_leaving_them_is_a_deletion(cluster: ControlPlane, namespace: str) -> None:
     async def story(api: Api) -> None:
         heard = Heard()
         await api.create(POD, pod("a", app="x"), namespace)

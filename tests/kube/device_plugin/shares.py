@@ -52,9 +52,7 @@ class PluginProcess:
         """Does something after which the kubelet has to ask anew for the units, and waits until it has."""
         before = self._watches()
         what()
-        wait_until(
-            lambda: self._watches() >= before + len(Resource), f"the kubelet to ask; {self.log}", WITHIN_S
-        )
+        wait_until(lambda: self._watches() >= before + len(Resource), f"the kubelet to ask; {self.log}", WITHIN_S)
 
     def _watches(self) -> int:
         return self.log.read_text().count("the kubelet watches") if self.log.exists() else 0
@@ -103,9 +101,7 @@ class ShareNode:
         path = self._enclosure.path(f"{KUBELET_FOLDER}/{CHECKPOINT_FILE}")
         entries = json.loads(path.read_text())["Data"]["PodDeviceEntries"] or []
         return {
-            (one["PodUID"], one["ResourceName"]): [
-                unit for units in one["DeviceIDs"].values() for unit in units
-            ]
+            (one["PodUID"], one["ResourceName"]): [unit for units in one["DeviceIDs"].values() for unit in units]
             for one in entries
         }
 
@@ -189,9 +185,7 @@ class SharePods:
 
         def refused() -> str:
             status = self.get(name)["status"]
-            return (
-                f"{status.get('reason')}: {status.get('message')}" if status.get("phase") == "Failed" else ""
-            )
+            return f"{status.get('reason')}: {status.get('message')}" if status.get("phase") == "Failed" else ""
 
         return wait_until(refused, f"{name} to be refused; {self._node.plugin.log}", WITHIN_S)
 

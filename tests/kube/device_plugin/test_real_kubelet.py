@@ -51,9 +51,7 @@ def test_a_pod_for_which_no_card_was_decided_on_is_refused(share_node: ShareNode
     assert "no scheduler has decided on a GPU for" in pods.fails("stray")
 
 
-def test_after_a_restart_of_the_kubelet_pods_go_on_and_new_ones_start(
-    share_node: ShareNode, pods: SharePods
-) -> None:
+def test_after_a_restart_of_the_kubelet_pods_go_on_and_new_ones_start(share_node: ShareNode, pods: SharePods) -> None:
     pods.submit("before", units=8, compute=20)
     pods.runs("before")
     held = pods.units("before")
@@ -71,9 +69,7 @@ def test_after_a_restart_of_the_plugin_nothing_is_given_twice(share_node: ShareN
     """Given a card that is three quarters full, only pods that fit beside run after the plugin was killed."""
     for name in ("a", "b"):
         pods.submit(name, units=45, compute=10)
-    assert {pods.runs(name)["visible"] for name in ("a", "b")} == {
-        uuid_of(share_node, card) for card in (0, 1)
-    }
+    assert {pods.runs(name)["visible"] for name in ("a", "b")} == {uuid_of(share_node, card) for card in (0, 1)}
     share_node.plugin.is_watched_after(share_node.plugin.restart)
     share_node.wait_for_offer(120, 200)
     for name in ("c", "d"):

@@ -50,9 +50,7 @@ def test_a_line_of_the_kernel_log_takes_the_gpu_out_and_the_next_one_the_node(
     assert ward.is_shut(node.name, 60) == "Xid-79"
 
 
-def test_what_only_nvml_knows_takes_a_gpu_out(
-    operator: OperatorProcess, ward: Ward, make_nodes, tmp_path: Path
-):
+def test_what_only_nvml_knows_takes_a_gpu_out(operator: OperatorProcess, ward: Ward, make_nodes, tmp_path: Path):
     """Given a GPU that had memory errors before, when it has new ones of which no log tells, it is out."""
     compiler()
     node: AgentNode

@@ -26,9 +26,7 @@ def test_a_job_that_dies_before_anybody_heard_of_its_gpu_is_not_to_blame(jobs: J
     crash(jobs, pod)
     time.sleep(1.0)
     ward.note(victim, 79)
-    wait_until(
-        lambda: {node for node, _ in job.places().values()} == set(nodes) - {victim}, "the job to move", 30
-    )
+    wait_until(lambda: {node for node, _ in job.places().values()} == set(nodes) - {victim}, "the job to move", 30)
     job.runs_with(4)
     assert time.monotonic() - began_s < 20
     assert job.status["failures"] == 0

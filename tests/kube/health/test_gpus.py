@@ -52,9 +52,7 @@ def test_the_same_error_in_three_jobs_is_the_gpu_s_fault(jobs: Jobs, ward: Ward,
     wait_until(lambda: "0" in ill_gpus(ward, node), "the GPU to be taken out", 20)
     assert "in 3 different jobs" in ill_gpus(ward, node)["0"]
     assert ward.taint(node) is None
-    wait_until(
-        lambda: [gpus for _, gpus in job.places().values()] == ["1"], "the job to have the other GPU", 20
-    )
+    wait_until(lambda: [gpus for _, gpus in job.places().values()] == ["1"], "the job to have the other GPU", 20)
 
 
 def test_a_gpu_alone_is_taken_out_and_comes_back(jobs: Jobs, ward: Ward, add_nodes):

@@ -35,9 +35,7 @@ def test_xid_79_moves_the_job_shuts_the_node_and_a_burn_in_decides(jobs: Jobs, w
     (note,) = ward.note(victim, 79)
     assert ward.is_shut(victim) == "Xid-79"
     # Within seconds; it takes one or two where nothing else is done.
-    wait_until(
-        lambda: victim not in nodes_of(job) and len(job.running()) == 4, "the job to run elsewhere", 15
-    )
+    wait_until(lambda: victim not in nodes_of(job) and len(job.running()) == 4, "the job to run elsewhere", 15)
     assert nodes_of(job) == set(nodes) - {victim}
     condition = wait_until(lambda: ward.condition(victim), "the condition")
     assert condition["status"] == "True"
@@ -80,15 +78,11 @@ def test_a_condition_that_a_rule_knows_shuts_a_node(jobs: Jobs, ward: Ward, add_
     (node,) = add_nodes(1, pool(jobs.namespace))
     said = {"type": "KernelDeadlock", "status": "True", "reason": "Hung", "message": "task blocked"}
     body = {"status": {"conditions": [said | {"lastTransitionTime": "2026-01-02T03:04:05Z"}]}}
-    ward.cluster.kubectl(
-        "patch", "node", node, "--subresource=status", "--type=strategic", "--patch", json.dumps(body)
-    )
+    ward.cluster.kubectl("patch", "node", node, "--subresource=status", "--type=strategic", "--patch", json.dumps(body))
     assert ward.is_shut(node) == "the-kernel-is-stuck"
 
 
-def test_the_guard_rail_holds_when_half_of_a_pool_fails(
-    jobs: Jobs, ward: Ward, add_nodes, operator: OperatorProcess
-):
+def test_the_guard_rail_holds_when_half_of_a_pool_fails(jobs: Jobs, ward: Ward, add_nodes, operator: OperatorProcess):
     """Given four nodes that fail one after the other, half are shut; the others stay, and people are told."""
     nodes = add_nodes(4, pool(jobs.namespace))
     for node in nodes:

@@ -59,9 +59,7 @@ def test_a_job_leaves_the_node_of_a_rank_that_is_twice_as_slow(
     assert ward.taint(slow) is None
 
 
-def test_a_job_that_hangs_begins_again(
-    jobs: Jobs, ward: Ward, add_nodes, kubelet: FakeKubelet, cluster: ControlPlane
-):
+def test_a_job_that_hangs_begins_again(jobs: Jobs, ward: Ward, add_nodes, kubelet: FakeKubelet, cluster: ControlPlane):
     """Given a job that used to report and says nothing any more, it is restarted."""
     kubelet.serve(cluster, add_nodes(2, pool(jobs.namespace)))
     job = jobs.submit("train", replicas=2, annotations={names.CHECKPOINT: "10"})

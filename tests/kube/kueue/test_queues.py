@@ -25,14 +25,10 @@ SHOWN: dict[str, Any] = {"kueue": {"showWorkloads": True}}
 
 
 @pytest.fixture(scope="module")
-def operator(
-    kueue_cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
+def operator(kueue_cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     mark = kueue_cluster.requests.mark()
     kubeconfig = grant(kueue_cluster, config=SHOWN)
-    with OperatorProcess(
-        kueue_cluster, tmp_path_factory.mktemp("operator"), kubeconfig=kubeconfig, **SHOWN
-    ) as running:
+    with OperatorProcess(kueue_cluster, tmp_path_factory.mktemp("operator"), kubeconfig=kubeconfig, **SHOWN) as running:
         yield running
     assert refused(kueue_cluster, mark) == []
 

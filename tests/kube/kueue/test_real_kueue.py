@@ -33,9 +33,7 @@ def _problem() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def operator(
-    kueue_cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[OperatorProcess]:
+def operator(kueue_cluster: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
     """Both are there: the real Kueue, and an operator that waits for its word."""
     if (problem := _problem()) is not None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no Kueue: {problem}")

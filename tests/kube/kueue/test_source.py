@@ -57,9 +57,7 @@ def test_a_status_that_somebody_writes_is_no_news(kueue_cluster, team, heard):
     heard.until(lambda quota: queue_names(quota) == {"team-a"}, "the queue")
     told = heard.times
     for pending in range(3):
-        kueue_cluster.api.patch(
-            f"{ROOT}/clusterqueues/team-a/status", {"status": {"pendingWorkloads": pending}}
-        )
+        kueue_cluster.api.patch(f"{ROOT}/clusterqueues/team-a/status", {"status": {"pendingWorkloads": pending}})
     kueue_cluster.apply(cluster_queue("team-b", 1))
     heard.until(lambda quota: queue_names(quota) == {"team-a", "team-b"}, "the next queue")
     assert heard.times == told + 1
@@ -80,9 +78,7 @@ def test_an_object_that_makes_no_sense_is_left_out_and_warned_of(kueue_cluster, 
 def test_a_queue_takes_the_namespaces_that_it_selects(kueue_cluster, team, heard):
     """Given a selector, a namespace has no way in until it has the label."""
     selector: dict[str, Any] = {"namespaceSelector": {"matchLabels": {"team": "a"}}}
-    kueue_cluster.apply(
-        [flavor(), cluster_queue("team-a", 4, **selector), local_queue("train", team, "team-a")]
-    )
+    kueue_cluster.apply([flavor(), cluster_queue("team-a", 4, **selector), local_queue("train", team, "team-a")])
     wait_until(lambda: "namespaceSelector" in "".join(warnings(kueue_cluster, "train", team)), "a warning")
     assert heard.quota.door(team, "train") is None
 

@@ -99,9 +99,7 @@ def test_a_launcher_with_a_fixed_number_of_ranks_is_started_again_at_the_new_siz
     assert env(launcher(job, start=1))["BATUTA_NUM_PROCS"] == "3"
 
 
-def test_workers_that_do_not_all_fit_wait_without_holding_anything(
-    jobs: Jobs, mpi_cluster: ControlPlane
-) -> None:
+def test_workers_that_do_not_all_fit_wait_without_holding_anything(jobs: Jobs, mpi_cluster: ControlPlane) -> None:
     """Given too few GPUs for the gang no worker gets one; given enough of them, all do."""
     job = submit(jobs, GPUS + 1, GPUS + 1, ["mpirun"])
     wait_until(lambda: job.status.get("message"), "a word about why it waits")

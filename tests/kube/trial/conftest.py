@@ -86,9 +86,7 @@ class Bench(Trials):
         """The first pod of every trial run says how far it is, and the node's agent how busy its GPUs are."""
         gpus = [{"index": gpu, "utilisation": 0.8, "memoryUsedMib": 1000 + gpu} for gpu in range(4)]
         said = json.dumps({"time": time.time(), "gpus": gpus})
-        self.api.patch(
-            f"/api/v1/nodes/{self._node}", {"metadata": {"annotations": {names.UTILISATION: said}}}
-        )
+        self.api.patch(f"/api/v1/nodes/{self._node}", {"metadata": {"annotations": {names.UTILISATION: said}}})
         for pod in self.api.items(self.pods_path):
             name, job = pod["metadata"]["name"], pod["metadata"]["labels"].get(names.JOB_NAME, "")
             if pod["status"]["phase"] != "Running" or not name.endswith("-0") or "-t" not in job:

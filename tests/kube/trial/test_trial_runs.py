@@ -16,9 +16,7 @@ QUICK = {"sizes": [1, 2, 4], "eachSeconds": 6, "parallelism": 1, "budgetSeconds"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
 
 
-def test_a_trial_measures_each_size_and_outlives_its_operator(
-    bench: Bench, operator: OperatorProcess
-) -> None:
+def test_a_trial_measures_each_size_and_outlives_its_operator(bench: Bench, operator: OperatorProcess) -> None:
     """Given a trial of two sizes, when the operator is killed between them, then both are measured."""
     bench.try_out("resnet", QUICK | {"sizes": [1, 2], "template": template(bench, most=2)})
 
@@ -52,9 +50,7 @@ def test_a_job_waits_for_its_trial_and_runs_then(bench: Bench) -> None:
     """Given a job that says so, then its trial is made first, one size after the other; then it runs."""
     bench.speeds = {1: 100.0, 2: 190.0}
     words = {names.TRIAL: "true", names.TRIAL_EACH: "6", names.TRIAL_SIZES: "1,2"}
-    job = bench.create(
-        manifest("bert", "Pods", replicas=(1, 2), annotations=words, pod={"runs_for": "3600s"})
-    )
+    job = bench.create(manifest("bert", "Pods", replicas=(1, 2), annotations=words, pod={"runs_for": "3600s"}))
     wait_until(lambda: job.status.get("reason") == "InTrial", "it to say why it waits")
     assert "is tried out before it is queued" in job.status["message"]
     assert job.running() == {}

@@ -88,9 +88,7 @@ class Api:
         """An answer that is not JSON: /readyz, /metrics."""
         return self._send("GET", path, None, _JSON).decode()
 
-    def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, content_type: str = _JSON
-    ) -> Json:
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None, content_type: str = _JSON) -> Json:
         return json.loads(self._send(method, path, body, content_type))
 
     def close(self) -> None:

@@ -60,9 +60,7 @@ class Authority:
             "-days",
             _DAYS,
         ]
-        _openssl(
-            "x509", "-req", "-in", wish, *ours, "-sha256", "-extfile", extensions, "-out", pair.certificate
-        )
+        _openssl("x509", "-req", "-in", wish, *ours, "-sha256", "-extfile", extensions, "-out", pair.certificate)
         return pair
 
 

@@ -56,9 +56,7 @@ class GangWatch:
     def longest_partly_s(self) -> float:
         """The longest time for which only a part of a gang was bound."""
         now_s = time.monotonic()
-        return max(
-            now_s - gang.since_s if gang.is_partly_bound else gang.partly_s for gang in self.gangs.values()
-        )
+        return max(now_s - gang.since_s if gang.is_partly_bound else gang.partly_s for gang in self.gangs.values())
 
     def _run(self) -> None:
         """Watches again from a list when a watch ends: the server ends it, or nothing happens for long."""

@@ -61,10 +61,7 @@ class Ward:
         more: Sequence[NodeNote] = (),
     ) -> list[NodeNote]:
         """Writes what an agent would that has read these errors; `more`: what it wrote before them."""
-        notes = [
-            NodeNote(n=next(self._numbers), time=time.time(), code=code, gpu=gpu, owners=owners)
-            for code in codes
-        ]
+        notes = [NodeNote(n=next(self._numbers), time=time.time(), code=code, gpu=gpu, owners=owners) for code in codes]
         self.annotate(node, health_notes=write_notes([*more, *notes]))
         return [*more, *notes]
 

@@ -91,9 +91,7 @@ def _write_layer(path: Path, packages: Sequence[str], files: Mapping[str, Path])
 def _tree(root: Path, target: str) -> Iterator[tuple[Path, str]]:
     """All files below a folder, but those that nobody runs; where each goes."""
     for folder, names, files in os.walk(root):
-        names[:] = sorted(
-            name for name in names if name not in _NOT_NEEDED and not name.startswith("config-")
-        )
+        names[:] = sorted(name for name in names if name not in _NOT_NEEDED and not name.startswith("config-"))
         for name in sorted(files):
             source = Path(folder) / name
             if source.suffix not in (".a", ".pyi", ".c", ".h"):
@@ -113,9 +111,7 @@ def _package(name: str) -> Iterator[tuple[Path, str]]:
 
 def _libraries(binaries: Iterable[Path], own: Iterable[str]) -> list[Path]:
     """What the loader would load for these programs and libraries, but for what is in the image anyway."""
-    said = subprocess.run(
-        ["ldd", *map(str, binaries)], capture_output=True, text=True, check=False, timeout=120
-    )
+    said = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False, timeout=120)
     names = {Path(target).name for target in own}
     found = {Path(path) for path in _LIBRARY.findall(said.stdout)}
     return sorted(path for path in found if path.name not in names)

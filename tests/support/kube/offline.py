@@ -68,17 +68,13 @@ class Pods:
     def bound(self) -> dict[str, objects.Pod]:
         return {name: pod for name, pod in self.by_name.items() if pod.spec.node_name}
 
-    async def bind(
-        self, namespace: str, pod: str, uid: str, node: str, annotations: Mapping[str, str]
-    ) -> None:
+    async def bind(self, namespace: str, pod: str, uid: str, node: str, annotations: Mapping[str, str]) -> None:
         before = self.by_name.get(pod)
         if before is None or before.metadata.uid != uid:
             raise NotFound("no such pod")
         if before.spec.node_name not in ("", node):
             raise Conflict("it has a node")
-        meta = msgspec.structs.replace(
-            before.metadata, annotations={**before.metadata.annotations, **annotations}
-        )
+        meta = msgspec.structs.replace(before.metadata, annotations={**before.metadata.annotations, **annotations})
         spec = msgspec.structs.replace(before.spec, node_name=node)
         self._keep(ChangeType.MODIFIED, msgspec.structs.replace(before, metadata=meta, spec=spec))
 

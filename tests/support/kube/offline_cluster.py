@@ -66,9 +66,7 @@ class OfflineCluster:
         self._file.execute("PRAGMA journal_mode = OFF")
         self._file.execute("PRAGMA synchronous = OFF")
         self._file.execute("CREATE TABLE IF NOT EXISTS objects (kind, key, body, PRIMARY KEY (kind, key))")
-        self._known: dict[str, ObjectStore[Any]] = {
-            kind.plural: ObjectStore(SLIM.get(kind)) for kind in WATCHED
-        }
+        self._known: dict[str, ObjectStore[Any]] = {kind.plural: ObjectStore(SLIM.get(kind)) for kind in WATCHED}
         self._version = time.time_ns()  # above all that an earlier one gave
         shape = NodeShape(gpus=8)
         self._nodes = [msgspec.convert(node(f"node-{k}", k, shape), objects.Node) for k in range(nodes)]
@@ -149,9 +147,7 @@ class OfflineCluster:
     async def patch_status(self, kind: Kind[Any], name: str, status: Json, namespace: str = "") -> None:
         await self.patch(kind, name, {"status": status}, namespace)
 
-    async def delete(
-        self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", **how: Any
-    ) -> None:
+    async def delete(self, kind: Kind[Any], name: str, namespace: str = "", *, uid: str = "", **how: Any) -> None:
         found = self._get(kind, f"{namespace}/{name}")
         if found is None or (uid and found["metadata"]["uid"] != uid):
             raise NotFound(f"no {kind} {name}")
@@ -176,9 +172,7 @@ class OfflineCluster:
     # ---------------------------------------------------------------------------------------- the file
 
     def _get(self, kind: Kind[Any], key: str) -> Json | None:
-        found = self._file.execute(
-            "SELECT body FROM objects WHERE kind = ? AND key = ?", (kind.plural, key)
-        ).fetchone()
+        found = self._file.execute("SELECT body FROM objects WHERE kind = ? AND key = ?", (kind.plural, key)).fetchone()
         return None if found is None else msgspec.json.decode(found[0])
 
     def _bodies(self, kind: Kind[Any]) -> list[Json]:
@@ -198,9 +192,7 @@ class OfflineCluster:
 
     def _drop(self, kind: Kind[Any], body: Json) -> None:
         found, changes = self._decode(kind, body), list[Change[Any]]()
-        self._file.execute(
-            "DELETE FROM objects WHERE kind = ? AND key = ?", (kind.plural, key_of(found.metadata))
-        )
+        self._file.execute("DELETE FROM objects WHERE kind = ? AND key = ?", (kind.plural, key_of(found.metadata)))
         self._known[kind.plural].drop(found, changes)
         self._tell(kind, changes)
 

@@ -44,9 +44,7 @@ def why_no_node() -> str | None:
 
 
 def _cni_programs() -> Path | None:
-    return next(
-        (path for path in _CNI_FOLDERS if all((path / name).is_file() for name in _CNI_PROGRAMS)), None
-    )
+    return next((path for path in _CNI_FOLDERS if all((path / name).is_file() for name in _CNI_PROGRAMS)), None)
 
 
 class RealNode:
@@ -54,9 +52,7 @@ class RealNode:
 
     name = "real-node"
 
-    def __init__(
-        self, cluster: ControlPlane, enclosure: Enclosure, archive: Path, image: str, gpus: int
-    ) -> None:
+    def __init__(self, cluster: ControlPlane, enclosure: Enclosure, archive: Path, image: str, gpus: int) -> None:
         self._cluster, self._enclosure = cluster, enclosure
         self._archive, self.image, self.gpus = archive, image, gpus
         self.folder = enclosure.folder
@@ -101,9 +97,7 @@ class RealNode:
             return inside.path(RUNTIME_SOCKET).exists()
 
         wait_until(is_ready, "containerd to listen")
-        inside.run(
-            "ctr", f"--address={RUNTIME_SOCKET}", "--namespace=k8s.io", "images", "import", self._archive
-        )
+        inside.run("ctr", f"--address={RUNTIME_SOCKET}", "--namespace=k8s.io", "images", "import", self._archive)
 
     def _start_kubelet(self) -> None:
         user = self._cluster.kubeconfig(f"system:node:{self.name}", ["system:nodes"])

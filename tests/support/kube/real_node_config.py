@@ -101,9 +101,7 @@ runtime_type = "io.containerd.runc.v2"
             "makeIPTablesUtilChains": False,
             "podLogsDir": str(self.folder / "pods"),
             # A full disk of the machine is no matter of the test.
-            "evictionHard": dict.fromkeys(
-                ("memory.available", "nodefs.available", "imagefs.available"), "0%"
-            ),
+            "evictionHard": dict.fromkeys(("memory.available", "nodefs.available", "imagefs.available"), "0%"),
             "imageGCHighThresholdPercent": 100,
             "localStorageCapacityIsolation": False,
         }

@@ -58,8 +58,7 @@ class PodNames:
         # The name is there although it has no address of another kind: an answer without any.
         told = addresses if kind == _TYPE_A else []
         answers = [
-            _ANSWER.pack(_POINTER_TO_QUESTION, _TYPE_A, _CLASS_IN, _TTL_S, 4, socket.inet_aton(each))
-            for each in told
+            _ANSWER.pack(_POINTER_TO_QUESTION, _TYPE_A, _CLASS_IN, _TTL_S, 4, socket.inet_aton(each)) for each in told
         ]
         head = _HEADER.pack(number, flags, 1, len(answers), 0, 0)
         return head + query[_HEADER.size : end + 4] + b"".join(answers)

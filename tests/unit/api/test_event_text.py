@@ -31,9 +31,7 @@ def test_most_events_are_told_as_they_are() -> None:
 
 
 def test_a_submit_is_told_without_its_task() -> None:
-    found = public_event(
-        StoredEvent(1, encode(ev.JobSubmitted(1.0, make_job("17"), task='{"secrets":"hush"}')))
-    )
+    found = public_event(StoredEvent(1, encode(ev.JobSubmitted(1.0, make_job("17"), task='{"secrets":"hush"}'))))
     assert "hush" not in found.data
     assert found.jobs == {"17"}
     assert json.loads(found.data)["job"]["id"] == "17"

@@ -44,9 +44,7 @@ def expected(snapshot: WorldSnapshot, wanted: JobFilter, newest: bool) -> list[s
         and (not wanted.user or job.user == wanted.user)
         and (not wanted.queue or job.queue == wanted.queue)
         and (
-            wanted.since_s is None
-            or job.submit_s >= wanted.since_s
-            or (end_s is not None and end_s >= wanted.since_s)
+            wanted.since_s is None or job.submit_s >= wanted.since_s or (end_s is not None and end_s >= wanted.since_s)
         )
     ]
     return [job.id for job in sorted(kept, key=key_of, reverse=newest)]

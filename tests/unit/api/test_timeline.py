@@ -40,9 +40,7 @@ def record_of(*events: ev.Event, as_told: bool = False) -> GpuTimeline:
     return record
 
 
-def sizes(
-    record: GpuTimeline, since_s: float = 0.0, now_s: float = 100.0
-) -> dict[str, list[tuple[float, float, int]]]:
+def sizes(record: GpuTimeline, since_s: float = 0.0, now_s: float = 100.0) -> dict[str, list[tuple[float, float, int]]]:
     return {
         job["id"]: [(one["from_s"], one["to_s"], one["gpus"]) for one in job["segments"]]
         for job in record.show(NOBODY, since_s, now_s, 1000)

@@ -70,9 +70,7 @@ def test_what_a_submit_would_make() -> None:
 
 def test_nodes_in_all_states() -> None:
     jobs = [make_job("a", 2), make_job("s", share=Share(100, 50))]
-    world = make_world(
-        make_nodes(2, 2, 2, 2), {"a": "n1:01", "s": "n0:1"}, jobs, lost=["n3"], cordoned=["n1", "n2"]
-    )
+    world = make_world(make_nodes(2, 2, 2, 2), {"a": "n1:01", "s": "n0:1"}, jobs, lost=["n3"], cordoned=["n1", "n2"])
     apply(world, ev.JobWished(1.0, "a", DesiredState.EVICT))
     nodes = view_nodes(snapshot_of(world), NoNodeFacts())
     models.Nodes.model_validate({"nodes": nodes})

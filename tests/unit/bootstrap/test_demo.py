@@ -88,9 +88,7 @@ def test_every_job_has_a_letter_of_its_own() -> None:
     assert list(telling._letters.values()) == ["S", "E", "M", "?"]
 
 
-def test_what_one_is_told_to_type_works_where_one_stands(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_one_is_told_to_type_works_where_one_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "bin" / "batuta"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")

@@ -79,9 +79,7 @@ def run_to_the_end(server: Server, *scripts: str) -> list[JobId]:
     return ids
 
 
-def test_jobs_inherit_what_is_harmless_and_what_is_named(
-    options: UpOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_inherit_what_is_harmless_and_what_is_named(options: UpOptions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ADMIN_TOKEN", "a secret")
     monkeypatch.setenv("DATA_SETS", "/data")
     with built(replace(options, pass_env=("DATA_SETS",))) as server:

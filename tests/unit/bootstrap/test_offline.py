@@ -14,9 +14,7 @@ from tests.support.store_places import Place, place, server, session_server
 __all__ = ["place", "server", "session_server"]
 
 
-def test_a_journal_is_read_while_somebody_writes_it(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_journal_is_read_while_somebody_writes_it(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     if not place.is_file:
         monkeypatch.setenv(JOURNAL_URL_VARIABLE, place.address)
     with place.open() as store:

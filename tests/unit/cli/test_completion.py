@@ -19,9 +19,7 @@ def complete(words: str) -> list[str]:
         "COMP_CWORD": str(words.count(" ")),
         "BATUTA_HOME": "/nonexistent",
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "batuta"], env=environ, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-m", "batuta"], env=environ, capture_output=True, text=True, check=False)
     assert done.stderr == ""
     return done.stdout.split()
 

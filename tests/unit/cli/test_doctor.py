@@ -122,9 +122,7 @@ def test_clocks_and_versions():
 
 
 def test_an_older_server_that_does_not_examine_itself(monkeypatch):
-    routes = Routes(
-        cluster={"version": "0.0", "trouble": "nothing is decided"}, nodes={"nodes": []}, jobs={"jobs": []}
-    )
+    routes = Routes(cluster={"version": "0.0", "trouble": "nothing is decided"}, nodes={"nodes": []}, jobs={"jobs": []})
     client = client_to(routes)
     monkeypatch.setattr("batuta.client.client.Client", lambda **_: client)
     found = by_name(doctor.check_server(None))

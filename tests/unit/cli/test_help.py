@@ -163,9 +163,7 @@ def test_help_loads_no_verb():
     assert loaded <= {"main", "verbs", "completion", "options"}
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--help"], ["launch", "--help"], ["top", "--help"], ["completion", "bash"]]
-)
+@pytest.mark.parametrize("arguments", [["--help"], ["launch", "--help"], ["top", "--help"], ["completion", "bash"]])
 def test_help_loads_nothing_heavy(arguments):
     program = (
         "import sys; from batuta.cli.main import run; sys.argv[1:] = " + repr(arguments) + "\n"

@@ -37,9 +37,7 @@ def launch(*arguments: str):
 
 
 def test_a_dry_run_without_a_server_shows_what_would_be_asked_for():
-    result = launch(
-        "train.yaml", "--dryrun", "--secret", "HF_TOKEN=hush", "--env", "LR=0.1", "--queue", "night"
-    )
+    result = launch("train.yaml", "--dryrun", "--secret", "HF_TOKEN=hush", "--env", "LR=0.1", "--queue", "night")
     assert "resnet: 2 nodes with 8 H100 GPUs each (elastic, 1–4 nodes), queue night" in result.output
     assert "torch-elastic" in result.output
     assert "LR=0.1" in result.output

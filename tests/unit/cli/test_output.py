@@ -33,9 +33,7 @@ def test_with_room_for_all_nothing_is_cut():
     assert shown[1].endswith("that go first")
 
 
-@pytest.mark.parametrize(
-    ("width", "hidden"), [(60, []), (33, ["USER"]), (25, ["USER", "ETA"]), (12, ["USER", "ETA"])]
-)
+@pytest.mark.parametrize(("width", "hidden"), [(60, []), (33, ["USER"]), (25, ["USER", "ETA"]), (12, ["USER", "ETA"])])
 def test_columns_are_left_out_in_order(width, hidden):
     shown, left_out = lines(width)
     assert left_out == hidden

@@ -131,11 +131,7 @@ def test_one_queue_with_who_is_ahead_of_whom(capsys: pytest.CaptureFixture[str])
             needs={GPU: 8.0},
             cells=(BORROWS,),
             local_queues=(LocalQueue("train", "team-a"),),
-            waiting=(
-                WaitingJob(
-                    1, "7", "bert", gpus=4, quota_reserved=QuotaReserved(False, "WaitingForQuota", "x")
-                ),
-            ),
+            waiting=(WaitingJob(1, "7", "bert", gpus=4, quota_reserved=QuotaReserved(False, "WaitingForQuota", "x")),),
             holding=(HoldingJob("3", "resnet", gpus=6, reserved=5, flavors={GPU: "h100", "memory": "h100"}),),
         )
     )

@@ -92,9 +92,7 @@ def test_a_case_that_is_wrong_does_not_keep_the_others_from_being_tried(tmp_path
     """Given two cases of which the second has two faults, the first is tried, and both faults are told."""
     text = f"---{CASE}---\nname: wrong\nobjects: []\nsteps: [{{do: {{finish: x}}}}, {{do: {{delete: y}}}}]\n"
     result = run(tmp_path, text, "-o", "json")
-    assert [case["name"] for case in json.loads(result.stdout)] == [
-        "the older one waits for the more important one"
-    ]
+    assert [case["name"] for case in json.loads(result.stdout)] == ["the older one waits for the more important one"]
     assert result.stderr == "1 of 1 cases went as expected\n"
     assert isinstance(result.exception, InputError)
     assert [(one.line, one.message) for one in result.exception.problems] == [

@@ -16,9 +16,7 @@ def picture(nodes: int = 2, jobs: int = 3) -> ClusterView:
         Gpu(4, jobs=(GpuTenant("1"), GpuTenant("2"))),
     )
     return ClusterView(
-        Cluster(
-            "0.1", "fifo", True, GpuCounts(10, 6, 2, 2), {"RUNNING": 2, "PENDING": 0}, "disk full", now_s=0.0
-        ),
+        Cluster("0.1", "fifo", True, GpuCounts(10, 6, 2, 2), {"RUNNING": 2, "PENDING": 0}, "disk full", now_s=0.0),
         [Node(f"node-{k}", "cordoned" if k else "ready", gpus=gpus) for k in range(nodes)],
         [Job(str(k), f"job-{k}", state="RUNNING", gpus=Gpus(1, 1, 1, 1)) for k in range(jobs)],
         [(0.0, f"job {k} starts") for k in range(9)],

@@ -44,9 +44,7 @@ def test_what_is_not_known_is_ignored_and_what_is_not_needed_may_be_missing():
     assert (job.id, job.progress, job.gpus) == ("1", None, a.Gpus())
 
 
-@pytest.mark.parametrize(
-    "data", [{}, [], None, {"id": 3}, {"id": "1", "gpus": 4}, {"id": "1", "placement": [{}]}]
-)
+@pytest.mark.parametrize("data", [{}, [], None, {"id": 3}, {"id": "1", "gpus": 4}, {"id": "1", "placement": [{}]}])
 def test_another_answer_is_an_error_with_words(data):
     with pytest.raises(AnswerError, match="the server's answer is not Job"):
         decode(a.Job, data)

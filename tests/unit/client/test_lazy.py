@@ -10,9 +10,7 @@ import batuta
 
 def loaded_by(code: str) -> str:
     program = f"import sys; {code}; print('httpx2' in sys.modules, 'numpy' in sys.modules)"
-    return subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_only_who_asks_for_the_client_loads_it():

@@ -66,9 +66,7 @@ def in_memory(kept: LokiStandIn) -> Loki:
     page_lines=st.integers(1, 60),
     newest_first=st.booleans(),
 )
-def test_every_line_comes_once_and_in_order(
-    times: list[int], streams: list[int], page_lines: int, newest_first: bool
-):
+def test_every_line_comes_once_and_in_order(times: list[int], streams: list[int], page_lines: int, newest_first: bool):
     """Given many lines of one time in two streams, when pages cut amid them, then none is lost or doubled."""
     kept = LokiStandIn()
     for number, (time_ns, stream) in enumerate(sorted(zip(times, streams, strict=False))):
@@ -77,9 +75,7 @@ def test_every_line_comes_once_and_in_order(
     notes: list[str] = []
     with in_memory(kept) as loki:
         asked = RangeQuery(QUERY, 0, 100)
-        found = list(
-            read_lines(loki, asked, newest_first=newest_first, page_lines=page_lines, note=notes.append)
-        )
+        found = list(read_lines(loki, asked, newest_first=newest_first, page_lines=page_lines, note=notes.append))
     assert [line.time_ns for line in found] == sorted((line.time_ns for line in found), reverse=newest_first)
     assert len(set(found)) == len(found)
     if most_at_once < page_lines:

@@ -104,6 +104,4 @@ def test_all_wrong_types_come_at_once_and_values_of_secrets_are_not_told():
 
 
 def test_a_workdir_may_be_a_path(tmp_path):
-    assert body(Submission.of({"run": "x"}, overrides={"workdir": tmp_path}))["overrides"] == {
-        "workdir": str(tmp_path)
-    }
+    assert body(Submission.of({"run": "x"}, overrides={"workdir": tmp_path}))["overrides"] == {"workdir": str(tmp_path)}

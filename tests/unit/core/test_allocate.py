@@ -223,9 +223,9 @@ def test_a_policy_with_tiers_moves_jobs_first_and_decides_then() -> None:
 def test_who_is_there_already_is_not_moved_again() -> None:
     world = make_world(make_nodes(2), {}, [make_job("a"), make_job("b")])
     world.jobs.tier[:] = (1, 0)
-    assert allocate(
-        world, NOW_S, Admitted(), Demoting({}, traits=PolicyTraits(tiered=True)), freeze=True
-    ).retiered == (("b", 1),)
+    assert allocate(world, NOW_S, Admitted(), Demoting({}, traits=PolicyTraits(tiered=True)), freeze=True).retiered == (
+        ("b", 1),
+    )
 
 
 def test_a_policy_cannot_write_into_the_world() -> None:

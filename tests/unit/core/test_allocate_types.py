@@ -86,9 +86,7 @@ def test_what_is_left_is_counted_on_the_reference_type() -> None:
 
 def test_with_one_type_there_is_nothing_to_choose() -> None:
     policy = FixedTypes({"a": (2, "gpu")})
-    allocation = allocate(
-        make_world(make_nodes(4), {}, [make_job("a", 2)]), NOW_S, Admitted(), policy, freeze=True
-    )
+    allocation = allocate(make_world(make_nodes(4), {}, [make_job("a", 2)]), NOW_S, Admitted(), policy, freeze=True)
     assert (allocation.gpus.tolist(), policy.seen) == ([2], [])
 
 

@@ -16,8 +16,7 @@ CARDS_MIB = {"a": (1000, 2000), "b": (1500,)}
 def arbitrary_world(random: Random) -> World:
     """Two types, cards of two sizes in one of them, shares of all shapes, some of which have a card."""
     nodes = [
-        Node(f"n{k}", 4, gpu_type=kind, gpu_memory_mib=random.choice(CARDS_MIB[kind]))
-        for k, kind in enumerate("aab")
+        Node(f"n{k}", 4, gpu_type=kind, gpu_memory_mib=random.choice(CARDS_MIB[kind])) for k, kind in enumerate("aab")
     ]
     shares = [
         Share(random.choice([0, 100, 250, 400, 700]), random.choice([0, 10, 10, 30, 50, 90]))
@@ -55,9 +54,7 @@ def plainly(world: World, gpu_type: list[int], eligible: list[bool]) -> list[set
         if fitting:
             max(fitting, key=used)[2].append(row)
         else:
-            smallest = min(
-                node.gpu_memory_mib for node in nodes.nodes if node.gpu_type == "ab"[gpu_type[row]]
-            )
+            smallest = min(node.gpu_memory_mib for node in nodes.nodes if node.gpu_type == "ab"[gpu_type[row]])
             cards.append((gpu_type[row], smallest, [row]))
     return [set(card[2]) for card in cards]
 
@@ -72,9 +69,7 @@ def test_shares_join_the_fullest_card_with_room() -> None:
         gpu_type = [kind if kind >= 0 else random.randrange(2) for kind in held]
         eligible = [runs or random.random() < 0.9 for runs in running]
 
-        bundles = bundle_shares(
-            world, np.array(gpu_type), np.array(eligible), np.zeros(count, dtype=np.bool_)
-        )
+        bundles = bundle_shares(world, np.array(gpu_type), np.array(eligible), np.zeros(count, dtype=np.bool_))
 
         # Whoever stands for a bundle gives its number to all others in it.
         number = np.arange(1, count + 1) * ~bundles.hidden

@@ -119,9 +119,7 @@ def test_half_a_checkpoint_interval_is_lost_but_not_more_than_was_done(
 
 
 def test_what_was_done_before_a_resize_is_saved() -> None:
-    world = make_world(
-        make_nodes(4), {"a": "n0:012"}, [make_job("a", 3, max=4, checkpoint_interval_s=1000.0)]
-    )
+    world = make_world(make_nodes(4), {"a": "n0:012"}, [make_job("a", 3, max=4, checkpoint_interval_s=1000.0)])
     carry_out(world, [Resize("a", at("n0:0123"), Reason.GREW)], 80.0)
     apply(world, ev.JobStarted(85.0, "a"))
     assert lost_work_s(world, 0, NOW_S) == pytest.approx(4 * 20.0)

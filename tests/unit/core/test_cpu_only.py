@@ -65,9 +65,7 @@ def test_under_every_policy_jobs_with_gpus_get_what_they_would_without_it(policy
         jobs = [make_job("a", 4, min=1), make_job("b", 2), make_job("c", 8, min=2)]
         world = make_world(make_nodes(4, 4, cpus_milli=8000), {}, [*jobs, *more])
         plan = decide(world, NOW_S, profile_for(policy))
-        found = [
-            (command.job, command.placement.size) for command in plan.commands if isinstance(command, Start)
-        ]
+        found = [(command.job, command.placement.size) for command in plan.commands if isinstance(command, Start)]
         return [(job, gpus) for job, gpus in found if gpus]
 
     assert plan_with() == plan_with(*(cpu_job(f"cpu{k}", submit_s=0.0) for k in range(5)))
@@ -163,9 +161,7 @@ def test_a_job_that_loses_a_node_gets_all_its_replicas_elsewhere() -> None:
     assert world.jobs.phase_of(0) is Phase.BROKEN
     plan = cycle(world, NOW_S + 1)
     assert [type(command) for command in plan.commands] == [Resize]
-    assert (
-        str(plan.commands[0].reason.sentence(plan.commands[0].evidence)) == "lost 2 replicas and gets others"
-    )
+    assert str(plan.commands[0].reason.sentence(plan.commands[0].evidence)) == "lost 2 replicas and gets others"
     assert len(nodes_of(world, "j")) == 4
     assert lost not in nodes_of(world, "j")
 

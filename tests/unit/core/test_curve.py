@@ -49,9 +49,7 @@ def test_what_is_no_curve_is_refused(given_: dict, message: str) -> None:
         SpeedCurve(**given_)
 
 
-any_curve = st.lists(st.floats(0, 100), min_size=1, max_size=20).map(
-    lambda speeds: SpeedCurve.of([0, *speeds])
-)
+any_curve = st.lists(st.floats(0, 100), min_size=1, max_size=20).map(lambda speeds: SpeedCurve.of([0, *speeds]))
 
 
 @given(curves=st.lists(any_curve, min_size=1, max_size=200), gpus=st.integers(0, 30))

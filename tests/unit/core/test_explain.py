@@ -80,9 +80,7 @@ def idle(action: IdleAction, *uses: float) -> tuple[World, SchedulerProfile]:
     world = make_world(make_nodes(4), {"j": "n0:0123"}, [make_job("j", 4, min=1)])
     for number, used in enumerate(uses, start=1 - len(uses)):
         apply(world, ev.GpusUsed(NOW_S + 100.0 * number, "n0", (used,) * 4))
-    return world, SchedulerProfile(
-        ElasticFifo(), TopologyPlacer(), idle=IdleRules(after_s=100.0, action=action)
-    )
+    return world, SchedulerProfile(ElasticFifo(), TopologyPlacer(), idle=IdleRules(after_s=100.0, action=action))
 
 
 def kept_small() -> tuple[World, SchedulerProfile]:

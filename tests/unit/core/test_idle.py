@@ -30,9 +30,7 @@ class Cluster:
         self.rules = SchedulerProfile(ElasticFifo(), TopologyPlacer(), idle=IdleRules(AFTER_S, action))
         self.now_s = NOW_S
 
-    def report(
-        self, used: float | None, other: float | None = -1.0, jobs: dict[str, float] | None = None
-    ) -> None:
+    def report(self, used: float | None, other: float | None = -1.0, jobs: dict[str, float] | None = None) -> None:
         for node, busy in (("n0", used), ("n1", used if other == -1.0 else other)):
             apply(self.world, ev.GpusUsed(self.now_s, node, (busy, busy), tuple((jobs or {}).items())))
 
@@ -191,9 +189,7 @@ def test_it_is_shrunk_to_its_min_where_the_queue_says_so():
     (command,) = cluster.carry_out().commands
     assert isinstance(command, Resize)
     assert (command.placement.size, command.reason) == (1, Reason.SHRUNK_IDLE)
-    assert command.reason.sentence(command.evidence) == (
-        "shrinks from 4 to 1 GPU: it has not used them for 300 s"
-    )
+    assert command.reason.sentence(command.evidence) == ("shrinks from 4 to 1 GPU: it has not used them for 300 s")
 
 
 def test_it_grows_again_when_it_has_been_busy_for_as_long():
@@ -246,9 +242,7 @@ def test_a_job_that_would_lose_work_is_only_told(action: IdleAction, wishes: dic
         (IdleWish(), IdleWish(), None),
     ],
 )
-def test_what_a_queue_says_goes_before_what_the_server_says(
-    queue: IdleWish, door: IdleWish, wanted: Reason | None
-):
+def test_what_a_queue_says_goes_before_what_the_server_says(queue: IdleWish, door: IdleWish, wanted: Reason | None):
     cluster = Cluster(IdleAction.REPORT)
     quota = Quota(
         cluster_queues=(ClusterQueue("team", idle=queue),),

@@ -41,9 +41,7 @@ def test_whoever_comes_and_goes_the_others_keep_their_columns(seed: int) -> None
             table.remove(name)
             del there[name]
         else:
-            job = make_job(
-                f"j{step}", chance.randrange(1, 9), submit_s=float(chance.randrange(50)), priority=step
-            )
+            job = make_job(f"j{step}", chance.randrange(1, 9), submit_s=float(chance.randrange(50)), priority=step)
             row = table.insert(job)
             table.restarts[row] = step
             table.attained_gpu_s[row] = step

@@ -28,9 +28,7 @@ def test_reports_teach_what_a_job_uses():
         (TrialOutcome.FAILED, 0.6, 0.0),
     ],
 )
-def test_a_trial_run_teaches_it_before_the_job_has_run(
-    outcome: TrialOutcome, busy: float | None, load: float
-):
+def test_a_trial_run_teaches_it_before_the_job_has_run(outcome: TrialOutcome, busy: float | None, load: float):
     world = World()
     apply(
         world,

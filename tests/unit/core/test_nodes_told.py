@@ -47,9 +47,7 @@ def others(*gpus: int, cpus: int = 0, memory: int = 0, node: str = "n0") -> ev.O
 def test_what_others_use_no_job_gets() -> None:
     world = tell(make_world(make_nodes(4), {}, [make_job("j", 2)]), others(0, 2))
     assert world.capacity() == [2]
-    assert (
-        ClusterState.of(world).total(world.nodes.all) == ClusterState.of(world).widest(world.nodes.all) == 2
-    )
+    assert ClusterState.of(world).total(world.nodes.all) == ClusterState.of(world).widest(world.nodes.all) == 2
     assert started(world) == {"j": "n0:13"}
 
 
@@ -154,9 +152,7 @@ def test_a_gpu_that_was_ill_is_ill_when_it_comes_back() -> None:
     assert world.layout.free == [0b0111]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"labels": (("zone", "y"),)}, {"taints": ("spot",)}, {"cpus_milli": 100}], ids=str
-)
+@pytest.mark.parametrize("changes", [{"labels": (("zone", "y"),)}, {"taints": ("spot",)}, {"cpus_milli": 100}], ids=str)
 def test_a_job_stays_on_a_node_that_no_longer_suits_it_and_no_other_comes(changes: dict[str, Any]) -> None:
     wishes: dict[str, Any] = {"node_labels": (("zone", "x"),), "cpus_milli_per_gpu": 1000}
     node: dict[str, Any] = {"labels": (("zone", "x"),), "cpus_milli": 4000}

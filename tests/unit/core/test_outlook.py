@@ -74,9 +74,7 @@ def test_one_phase_is_the_same_as_a_curve() -> None:
         ((0.0, 1.0), ((0.0,),)),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    marks: tuple[float, ...], per_s: tuple[tuple[float, ...], ...]
-) -> None:
+def test_what_makes_no_sense_is_refused(marks: tuple[float, ...], per_s: tuple[tuple[float, ...], ...]) -> None:
     with pytest.raises(ValueError, match="outlook"):
         Phases(np.array(marks), np.array(per_s, dtype=float))
 

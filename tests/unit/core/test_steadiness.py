@@ -28,9 +28,7 @@ def cycle(world: World, now_s: float) -> dict[str, int]:
 
 
 def arrives(world: World, name: str, now_s: float, *, most: int = 8, **changes: object) -> None:
-    apply(
-        world, ev.JobSubmitted(now_s, make_job(name, 1, max=most, submit_s=now_s, restart_s=1.0, **changes))
-    )
+    apply(world, ev.JobSubmitted(now_s, make_job(name, 1, max=most, submit_s=now_s, restart_s=1.0, **changes)))
 
 
 def two_equal_jobs() -> World:

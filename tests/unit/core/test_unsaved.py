@@ -89,9 +89,7 @@ def test_one_that_is_declared_restartable_is_resized_at_once() -> None:
 
 def test_it_gives_nothing_to_a_job_that_grows() -> None:
     """The others share what is left, however unfair the policy finds that."""
-    world = make_world(
-        make_nodes(8), {"a": "n0:012345", "b": "n0:6"}, [never_saves("a"), make_job("b", 1, max=8)]
-    )
+    world = make_world(make_nodes(8), {"a": "n0:012345", "b": "n0:6"}, [never_saves("a"), make_job("b", 1, max=8)])
     assert sizes(commands(world)) == {"b": 2}
 
 

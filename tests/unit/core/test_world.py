@@ -175,9 +175,7 @@ def test_progress_and_service_are_booked_as_the_rate_changes() -> None:
     assert fact(world, "a", "service_gpu_s") == 0.0, "service counts from the last start"
     assert fact(world, "a", "attained_gpu_s") == 300.0 + 60 + 200
     assert fact(world, "a", "restarts") == 2
-    assert [
-        fact(world, "a", f"{name}_s") for name in ("first_start", "last_start", "last_resize", "last_stop")
-    ] == [
+    assert [fact(world, "a", f"{name}_s") for name in ("first_start", "last_start", "last_resize", "last_stop")] == [
         *(0.0, 1000.0, 100.0, 230.0),
     ]
 
@@ -275,9 +273,7 @@ def test_a_plan_for_another_version_is_refused_and_nothing_happens() -> None:
 
 def test_two_jobs_may_swap_places_in_one_plan() -> None:
     world = make_world(make_nodes(1, 1), {"a": "n0:0", "b": "n1:0"}, [make_job("a"), make_job("b")])
-    carry_out(
-        world, [Migrate("a", at("n1:0"), Reason.MADE_ROOM), Migrate("b", at("n0:0"), Reason.MADE_ROOM)], 1.0
-    )
+    carry_out(world, [Migrate("a", at("n1:0"), Reason.MADE_ROOM), Migrate("b", at("n0:0"), Reason.MADE_ROOM)], 1.0)
     check_invariants(world)
     assert (seen(world, "a")[1], seen(world, "b")[1]) == ("n1:0", "n0:0")
 

@@ -6,9 +6,7 @@ from batuta.demo.training import Options, parse_options
 def test_every_option_has_its_flag():
     line = "--steps 7 --batch 8 --seed 9 --work-ms 1.5 --comm-ms 0.5 --checkpoint-every 3 --timeout 4"
     found = parse_options(line.split())
-    assert found == Options(
-        steps=7, batch=8, seed=9, work_ms=1.5, comm_ms=0.5, checkpoint_every=3, timeout_s=4
-    )
+    assert found == Options(steps=7, batch=8, seed=9, work_ms=1.5, comm_ms=0.5, checkpoint_every=3, timeout_s=4)
     assert parse_options([]) == Options()
 
 

@@ -100,9 +100,7 @@ def mean_jct_s(run: RunResult) -> float:
     return sum(job.jct_s for job in run.jobs) / len(run.jobs)
 
 
-@pytest.mark.parametrize(
-    "policy", ["rent", "elastic-fifo", "elastic-srjf", "elastic-tiresias", "afs-l", "ffdl"]
-)
+@pytest.mark.parametrize("policy", ["rent", "elastic-fifo", "elastic-srjf", "elastic-tiresias", "afs-l", "ffdl"])
 def test_within_two_and_a_half_minutes_and_sooner_than_without_elasticity(policy, tmp_path):
     elastic, rigid = simulated(tmp_path, policy), simulated(tmp_path, "fifo", rigid=True)
     assert all(job.state is JobState.SUCCEEDED for job in (*elastic.jobs, *rigid.jobs))

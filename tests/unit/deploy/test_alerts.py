@@ -4,9 +4,7 @@ from tests.support.chart import Json, installed
 
 
 def observed(kind: str) -> Json:
-    return installed(
-        kind, {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}, "batuta"
-    )
+    return installed(kind, {"serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}, "batuta")
 
 
 def test_the_monitor_selects_the_service_and_names_its_port():

@@ -36,9 +36,7 @@ def test_the_schema_is_up_to_date():
 def test_the_schema_lets_no_unknown_key_pass():
     schema = json.loads(values_schema())
     assert schema["additionalProperties"] is False
-    assert all(
-        one["additionalProperties"] is False for one in schema["$defs"].values() if "properties" in one
-    )
+    assert all(one["additionalProperties"] is False for one in schema["$defs"].values() if "properties" in one)
 
 
 def test_the_readme_has_the_table():

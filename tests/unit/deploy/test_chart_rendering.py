@@ -68,9 +68,9 @@ def test_every_template_has_its_place_in_the_order():
 
 
 def test_the_operator_listens_and_finds_its_journal_where_the_chart_says():
-    (container,) = installed("Deployment", VARIANTS["PostgreSQL"], "batuta-operator")["spec"]["template"][
-        "spec"
-    ]["containers"]
+    (container,) = installed("Deployment", VARIANTS["PostgreSQL"], "batuta-operator")["spec"]["template"]["spec"][
+        "containers"
+    ]
     assert [port["containerPort"] for port in container["ports"]] == [Api().port]
     assert JOURNAL_URL_VARIABLE in [one["name"] for one in container["env"]]
 

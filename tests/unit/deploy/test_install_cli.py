@@ -59,9 +59,7 @@ def test_uninstall_prints_commands_and_spares_what_holds_data():
     said = run("--uninstall", "--set", "journal.type=persistentVolumeClaim", "--set", "replicas=1").stdout
     commands = [line for line in said.splitlines() if not line.startswith("#")]
     assert all(line.startswith("kubectl delete ") for line in commands)
-    assert not [
-        line for line in commands if "crd" in line or "delete namespace" in line or "volumeclaim" in line
-    ]
+    assert not [line for line in commands if "crd" in line or "delete namespace" in line or "volumeclaim" in line]
     assert commands[0].endswith("deployment batuta-operator")
     for spared in (
         "crd trialruns.batuta.dev",

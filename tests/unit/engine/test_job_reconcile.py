@@ -89,19 +89,13 @@ def test_a_job_without_a_run(desired: Desired, observed: Observed, then: tuple[o
     ("desired", "run", "then", "deadline_s"),
     [
         pytest.param(PLACED, ObservedRun(is_adopted=False), (Adopt(),), math.inf, id="found at a start"),
-        pytest.param(
-            CANCELLED, ObservedRun(is_adopted=False), (Adopt(),), math.inf, id="found and cancelled"
-        ),
+        pytest.param(CANCELLED, ObservedRun(is_adopted=False), (Adopt(),), math.inf, id="found and cancelled"),
         pytest.param(PLACED, ObservedRun(RunPhase.STARTING), (Maintain(),), math.inf, id="starting"),
         pytest.param(PLACED, ObservedRun(), (Announce(), Maintain()), math.inf, id="runs"),
         pytest.param(PLACED, ObservedRun(is_announced=True), (Maintain(),), math.inf, id="was announced"),
-        pytest.param(
-            PLACED, ObservedRun(fit=IN_PLACE), (Resize(),), math.inf, id="can be resized as it runs"
-        ),
+        pytest.param(PLACED, ObservedRun(fit=IN_PLACE), (Resize(),), math.inf, id="can be resized as it runs"),
         pytest.param(PLACED, ObservedRun(RunPhase.INCOMPLETE), (Kill(),), 160.0, id="could not start whole"),
-        pytest.param(
-            PLACED, ObservedRun(RunPhase.FAILING), (Stop(StopReason.PEER_FAILED),), 105.0, id="one failed"
-        ),
+        pytest.param(PLACED, ObservedRun(RunPhase.FAILING), (Stop(StopReason.PEER_FAILED),), 105.0, id="one failed"),
         pytest.param(
             PLACED,
             ObservedRun(is_announced=True, trails_until_s=NOW_S),
@@ -109,25 +103,17 @@ def test_a_job_without_a_run(desired: Desired, observed: Observed, then: tuple[o
             180.0,
             id="rank 0 is done and the others do not follow",
         ),
-        pytest.param(
-            NOWHERE, ObservedRun(fit=ELSEWHERE, can_save=True), (Stop(),), 180.0, id="does not save"
-        ),
+        pytest.param(NOWHERE, ObservedRun(fit=ELSEWHERE, can_save=True), (Stop(),), 180.0, id="does not save"),
         pytest.param(
             SAVING, ObservedRun(fit=ELSEWHERE, can_save=True), (RequestCheckpoint(),), 130.0, id="saves first"
         ),
         pytest.param(SAVING, ObservedRun(fit=ELSEWHERE), (Stop(),), 180.0, id="hangs, so it cannot save"),
-        pytest.param(
-            CANCELLED, ObservedRun(fit=ELSEWHERE, can_save=True), (Stop(),), 110.0, id="nothing to save for"
-        ),
+        pytest.param(CANCELLED, ObservedRun(fit=ELSEWHERE, can_save=True), (Stop(),), 110.0, id="nothing to save for"),
         pytest.param(CLOSING, ObservedRun(can_save=True), (RequestCheckpoint(),), 130.0, id="closing saves"),
-        pytest.param(
-            CANCELLED, ObservedRun(fit=IN_PLACE), (Stop(),), 110.0, id="cancelled rather than resized"
-        ),
+        pytest.param(CANCELLED, ObservedRun(fit=IN_PLACE), (Stop(),), 110.0, id="cancelled rather than resized"),
     ],
 )
-def test_a_job_that_runs(
-    desired: Desired, run: ObservedRun, then: tuple[object, ...], deadline_s: float
-) -> None:
+def test_a_job_that_runs(desired: Desired, run: ObservedRun, then: tuple[object, ...], deadline_s: float) -> None:
     found = after(desired, Observed(run))
     assert (found.actions, found.deadline_s) == (then, deadline_s)
 
@@ -142,14 +128,10 @@ def test_a_job_that_runs(
             (Stop(has_saved=True),),
             id="saved",
         ),
-        pytest.param(
-            SAVING, ObservedRun(fit=ELSEWHERE, stop=ASKED, deadline_s=100.0), (Stop(),), id="time is up"
-        ),
+        pytest.param(SAVING, ObservedRun(fit=ELSEWHERE, stop=ASKED, deadline_s=100.0), (Stop(),), id="time is up"),
         pytest.param(SAVING, ObservedRun(stop=ASKED, deadline_s=130.0), (Stay(),), id="may stay after all"),
         pytest.param(CLOSING, ObservedRun(stop=ASKED, deadline_s=130.0), (), id="closing waits too"),
-        pytest.param(
-            CANCELLED, ObservedRun(stop=ASKED, deadline_s=130.0), (Stop(),), id="cancelled meanwhile"
-        ),
+        pytest.param(CANCELLED, ObservedRun(stop=ASKED, deadline_s=130.0), (Stop(),), id="cancelled meanwhile"),
         pytest.param(
             SAVING,
             ObservedRun(RunPhase.FAILING, ELSEWHERE, ASKED, deadline_s=130.0),
@@ -158,9 +140,7 @@ def test_a_job_that_runs(
         ),
         pytest.param(PLACED, ObservedRun(stop=STOPPING, deadline_s=101.0), (), id="has its grace"),
         pytest.param(PLACED, ObservedRun(stop=STOPPING, deadline_s=100.0), (Kill(),), id="has had it"),
-        pytest.param(
-            PLACED, ObservedRun(stop=KILLED, deadline_s=100.0), (Kill(force=True),), id="outlives it"
-        ),
+        pytest.param(PLACED, ObservedRun(stop=KILLED, deadline_s=100.0), (Kill(force=True),), id="outlives it"),
     ],
 )
 def test_a_job_on_its_way_out(desired: Desired, run: ObservedRun, then: tuple[object, ...]) -> None:
@@ -200,9 +180,7 @@ def test_a_cancellation_shortens_the_grace_of_a_run_that_stops_already() -> None
         pytest.param(PLACED, over(RunEnd.STOPPED, fit=ELSEWHERE), 0, Vacate(moves=True), id="moves"),
         pytest.param(NOWHERE, over(RunEnd.STOPPED, fit=ELSEWHERE), 0, Vacate(moves=False), id="preempted"),
         pytest.param(NOWHERE, over(RunEnd.LOST, fit=ELSEWHERE), 0, Vacate(moves=False), id="lost as it left"),
-        pytest.param(
-            PLACED, over(RunEnd.LOST), 0, BackOff(Outcome(RunEnd.LOST), 102.0), id="lost, and starts again"
-        ),
+        pytest.param(PLACED, over(RunEnd.LOST), 0, BackOff(Outcome(RunEnd.LOST), 102.0), id="lost, and starts again"),
         pytest.param(
             PLACED,
             over(RunEnd.FAILED),
@@ -210,9 +188,7 @@ def test_a_cancellation_shortens_the_grace_of_a_run_that_stops_already() -> None
             BackOff(Outcome(RunEnd.FAILED), 102.0),
             id="failed, and is forgiven",
         ),
-        pytest.param(
-            PLACED, over(RunEnd.FAILED), 2, GiveUp(Outcome(RunEnd.FAILED), 2), id="failed too often"
-        ),
+        pytest.param(PLACED, over(RunEnd.FAILED), 2, GiveUp(Outcome(RunEnd.FAILED), 2), id="failed too often"),
         pytest.param(
             PLACED,
             over(RunEnd.FAILED_SETUP),

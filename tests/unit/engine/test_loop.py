@@ -113,9 +113,7 @@ def test_rounds_decide_at_whole_multiples_only() -> None:
 
 @pytest.mark.parametrize("round_s", [0.1, 1 / 3, 0.7, 1e-3])
 def test_rounds_of_any_length_leave_none_out(round_s: float) -> None:
-    times = decided_s(
-        [sim_job("a", submit_s=round_s / 2, work_s=30.5 * round_s)], 1, Cadence(round_s=round_s)
-    )
+    times = decided_s([sim_job("a", submit_s=round_s / 2, work_s=30.5 * round_s)], 1, Cadence(round_s=round_s))
     assert times == pytest.approx([k * round_s for k in range(1, 32)])
 
 

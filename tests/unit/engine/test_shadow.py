@@ -26,9 +26,7 @@ JOBS = [
 ]
 
 
-def lived(
-    policy: str, shadow: str, rules_of: Callable[[str], SchedulerProfile] = profile_for
-) -> tuple[list, Shadow]:
+def lived(policy: str, shadow: str, rules_of: Callable[[str], SchedulerProfile] = profile_for) -> tuple[list, Shadow]:
     """The journal of a small simulation with a shadow beside it, and the shadow."""
     backend, world, journal = SimBackend(JOBS, make_nodes(4)), World(), MemoryJournal()
     for event in backend.opening():

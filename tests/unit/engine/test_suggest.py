@@ -62,9 +62,7 @@ def test_a_policy_that_gives_the_size_asked_for_may_start_the_job_with_less_than
 
 
 def test_the_next_job_whose_end_makes_enough_room():
-    assert suggestions(full(make_job("w", 2, submit_s=5)), "w")[Remedy.JOB_ENDS].within_s == pytest.approx(
-        100
-    )
+    assert suggestions(full(make_job("w", 2, submit_s=5)), "w")[Remedy.JOB_ENDS].within_s == pytest.approx(100)
     larger = suggestions(full(make_job("w", 4, submit_s=5)), "w")[Remedy.JOB_ENDS]
     assert dict(larger.facts) == {"job": "a"}
 

@@ -50,9 +50,7 @@ IN_A_POD = {
     "v2, systemd, CRI-O with crun": f"0::{V2_SLICE}/crio-{ID}.scope/container",
     "v2, systemd, cri-dockerd": f"0::{V2_SLICE}/docker-{ID}.scope",
     "v2, systemd in the container": f"0::{V2_SLICE}/cri-containerd-{ID}.scope/init.scope",
-    "v2, systemd, a service in the container": (
-        f"0::{V2_SLICE}/cri-containerd-{ID}.scope/system.slice/train.service"
-    ),
+    "v2, systemd, a service in the container": (f"0::{V2_SLICE}/cri-containerd-{ID}.scope/system.slice/train.service"),
     # cgroup v1
     "v1, cgroupfs, containerd": V1_CGROUPFS,
     "v1, systemd, containerd": f"11:memory:{V2_SLICE}/cri-containerd-{ID}.scope\n0::/",
@@ -61,8 +59,7 @@ IN_A_POD = {
     "v1, named by systemd only": f"4:memory:/\n1:name=systemd:/kubepods/besteffort/pod{UID}/{ID}",
     "hybrid, version 2 elsewhere": f"0::/system.slice/containerd.service\n6:memory:/kubepods/pod{UID}/{ID}",
     "v1, kubelet and containerd disagree about systemd": (
-        f"11:memory:/system.slice/containerd.service/kubepods-burstable-pod{systemd(UID)}.slice"
-        f":cri-containerd:{ID}"
+        f"11:memory:/system.slice/containerd.service/kubepods-burstable-pod{systemd(UID)}.slice:cri-containerd:{ID}"
     ),
     "v1, kubelet and CRI-O disagree about systemd": (
         f"11:memory:/kubepods-besteffort-pod{systemd(UID)}.slice:crio:{ID}"
@@ -80,8 +77,7 @@ IN_A_POD = {
     "another pod of another class": f"0::/../../../burstable/pod{UID}/{ID}",
     "another pod, systemd": f"0::/../../kubepods-besteffort-pod{systemd(UID)}.slice/crio-{ID}.scope",
     "another pod of another class, systemd": (
-        "0::/../../../kubepods-burstable.slice/"
-        f"kubepods-burstable-pod{systemd(UID)}.slice/cri-containerd-{ID}.scope"
+        f"0::/../../../kubepods-burstable.slice/kubepods-burstable-pod{systemd(UID)}.slice/cri-containerd-{ID}.scope"
     ),
     # Containers that a pod starts itself
     "Docker in a pod": f"0::/kubepods/burstable/pod{UID}/{ID}/docker/{INNER}",
@@ -98,9 +94,7 @@ ON_THE_HOST = {
     "containerd": "12:memory:/system.slice/containerd.service\n0::/system.slice/containerd.service",
     "a container without a pod": f"0::/system.slice/docker-{ID}.scope",
     "a container without a pod, cgroupfs": f"0::/docker/{ID}",
-    "podman of a user": (
-        f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container"
-    ),
+    "podman of a user": (f"0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container"),
     "all pods together": "0::/kubepods.slice",
     "all pods of a class": "0::/kubepods/burstable",
     "a user's folder that is called like a pod": f"0::/user.slice/pod{UID}/{ID}",

@@ -36,9 +36,7 @@ class Kubelet:
         self._server = grpc.server(ThreadPoolExecutor(1))
         service, method = LIST_METHOD.strip("/").split("/")
         handler = grpc.unary_unary_rpc_method_handler(self._list)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, {method: handler}),)
-        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         self._server.add_insecure_port(f"unix://{socket}")
         self._server.start()
 

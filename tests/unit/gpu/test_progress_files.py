@@ -52,9 +52,7 @@ def test_half_a_line_is_read_when_it_is_whole(tmp_path: Path):
 
 def test_what_is_no_report_is_left_out(tmp_path: Path):
     path = tmp_path / "progress"
-    path.write_text(
-        'nonsense\n[1]\n{"time": 1}\n{"time": "x", "step": 1}\n{"time": 5, "step": 7}\n{"event": "x"}\n'
-    )
+    path.write_text('nonsense\n[1]\n{"time": 1}\n{"time": "x", "step": 1}\n{"time": 5, "step": 7}\n{"event": "x"}\n')
     assert steps(ProgressFiles(), path) == [7]
 
 

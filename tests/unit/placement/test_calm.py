@@ -66,9 +66,7 @@ def test_what_a_job_did_that_has_left_is_not_held_against_its_gpus(report: str, 
 
 
 def test_a_card_stays_busy_while_one_of_its_sharers_is_there():
-    jobs = [make_job(name, share=Share(100, 20)) for name in ("old", "stays")] + [
-        make_job("new", share=Share(100, 20))
-    ]
+    jobs = [make_job(name, share=Share(100, 20)) for name in ("old", "stays")] + [make_job("new", share=Share(100, 20))]
     world = make_world(make_nodes(2, gpu_memory_mib=1000), {"old": "n0:0", "stays": "n0:0"}, jobs)
     apply(world, ev.GpusUsed(NOW_S, "n0", (0.9, 0.0)))
     apply(world, ev.JobEnded(NOW_S + 1.0, "old", JobState.SUCCEEDED))

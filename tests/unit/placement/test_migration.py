@@ -155,9 +155,7 @@ def test_needless_nodes_count_when_told_so():
 )
 def test_making_room(why, running, costly, wanted, expected):
     jobs = [
-        make_job(
-            name, sum(len(part.split(":")[1]) for part in text.split()), restart_s=costly.get(name, 30.0)
-        )
+        make_job(name, sum(len(part.split(":")[1]) for part in text.split()), restart_s=costly.get(name, 30.0))
         for name, text in running.items()
     ]
     jobs.append(make_job("new", wanted, submit_s=1.0, topology=ONE_NODE))

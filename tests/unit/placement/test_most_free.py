@@ -30,10 +30,7 @@ from tests.support.worlds import make_job, make_nodes, make_world, outcome, plac
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_order_of_rows(why, running, wanted, expected):
-    jobs = [
-        make_job(name, sum(len(part.split(":")[1]) for part in text.split()))
-        for name, text in running.items()
-    ]
+    jobs = [make_job(name, sum(len(part.split(":")[1]) for part in text.split())) for name, text in running.items()]
     jobs += [make_job(name, gpus, submit_s=1.0) for name, gpus in wanted.items() if name not in running]
     world = make_world(make_nodes(4, 4, 4), running, jobs)
     assert outcome(world, place(MostFreePlacer(), world, wanted)) == expected, why

@@ -20,9 +20,7 @@ def repacked(nodes, held: dict[str, str], sizes: dict[str, int], **common) -> di
     jobs = [make_job(name, size, **common) for name, size in sizes.items()]
     world = make_world(nodes, {}, jobs)
     room, scope = ClusterState(world.layout.fork(), {}), world.layout.usable
-    items = [
-        Item(row, job, job.size, at(held.get(job.id, "")), scope) for row, job in enumerate(world.jobs.jobs)
-    ]
+    items = [Item(row, job, job.size, at(held.get(job.id, "")), scope) for row, job in enumerate(world.jobs.jobs)]
     found = repack(room, items, scope)
     if found is None:
         return None

@@ -16,10 +16,7 @@ PAIRS = [Node("n0", 4, nvlink=(0, 1, 0, 1))]
 def resized(nodes, held, wanted, others=None, **job) -> str:
     """Where job `a` goes that holds `held` and shall have `wanted` GPUs."""
     running = {"a": held, **(others or {})}
-    jobs = [
-        make_job(name, sum(len(part.split(":")[1]) for part in text.split()))
-        for name, text in running.items()
-    ]
+    jobs = [make_job(name, sum(len(part.split(":")[1]) for part in text.split())) for name, text in running.items()]
     size = jobs[0].size
     job = {"min": 1, "max": 16, **job}
     jobs[0] = make_job("a", size, **job)

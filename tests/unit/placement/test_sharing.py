@@ -106,9 +106,7 @@ def test_cpu_beside_a_share():
 
 
 def test_a_share_given_back_frees_its_part_only():
-    world = make_world(
-        make_nodes(1), {"a": "n0:0", "b": "n0:0"}, [half("a"), half("b"), make_job("c"), half("d")]
-    )
+    world = make_world(make_nodes(1), {"a": "n0:0", "b": "n0:0"}, [half("a"), half("b"), make_job("c"), half("d")])
     placed = place(TopologyPlacer(), world, {"a": 0, "c": 1, "d": 1})
     assert outcome(world, placed) == {"c": "WAITING_FOR_GPUS", "d": "n0:0"}
 
@@ -263,9 +261,7 @@ def all_placed(world) -> dict[str, str]:
 def test_trial_runs_say_with_whom_a_job_can_share_before_anything_was_measured():
     def joins(loud: float, quiet: float) -> str:
         jobs = [soft("s", "loud"), soft("j", "quiet")]
-        return placed(
-            tried_out(make_world(make_nodes(4, **GPU), {"s": "n0:0"}, jobs), loud=loud, quiet=quiet)
-        )
+        return placed(tried_out(make_world(make_nodes(4, **GPU), {"s": "n0:0"}, jobs), loud=loud, quiet=quiet))
 
     assert joins(loud=0.5, quiet=0.2) == "n0:0"
     assert joins(loud=0.6, quiet=0.2) == "n0:1"

@@ -72,9 +72,7 @@ def test_growth_counts_what_is_missing():
     jobs = [make_job("a", 4, max=8, sizes=(4, 8)), make_job("b", 2)]
     world = make_world(make_nodes(4, 4), {"a": "n0:0123", "b": "n1:01"}, jobs)
     (failure,) = place(TopologyPlacer(), world, {"a": 8}).failures.values()
-    assert (
-        failure.reason.sentence(failure.evidence) == "needs 4 GPUs, 2 of 8 are left by the jobs that go first"
-    )
+    assert failure.reason.sentence(failure.evidence) == "needs 4 GPUs, 2 of 8 are left by the jobs that go first"
 
 
 def test_ill_gpus_do_not_count():

@@ -21,10 +21,7 @@ def racks(*sizes: tuple[str, int]) -> list[Node]:
 
 def started(nodes, running, wanted, **job) -> str:
     """Where a job of `wanted` GPUs goes; the jobs in `running` hold what stands there."""
-    others = [
-        make_job(name, sum(len(part.split(":")[1]) for part in text.split()))
-        for name, text in running.items()
-    ]
+    others = [make_job(name, sum(len(part.split(":")[1]) for part in text.split())) for name, text in running.items()]
     world = make_world(nodes, running, [*others, make_job("new", wanted, submit_s=1.0, **job)])
     return outcome(world, place(TopologyPlacer(), world, {"new": wanted}))["new"]
 

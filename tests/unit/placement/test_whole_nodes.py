@@ -9,10 +9,7 @@ from tests.support.worlds import make_job, make_nodes, make_world, outcome, plac
 
 
 def world_of(*nodes: int, running: dict[str, str], waiting: dict[str, int]) -> World:
-    jobs = [
-        make_job(name, sum(len(span) for span in text.split()), min=1, max=8)
-        for name, text in running.items()
-    ]
+    jobs = [make_job(name, sum(len(span) for span in text.split()), min=1, max=8) for name, text in running.items()]
     jobs += [make_job(name, size) for name, size in waiting.items()]
     return make_world(make_nodes(*nodes), running, jobs)
 

@@ -18,8 +18,6 @@ from batuta.policies.order import admit_in_order
         pytest.param([0, 3, 0, 2], 2, None, [0, 0, 0, 2], id="who asks for nothing gets nothing"),
     ],
 )
-def test_each_that_still_fits(
-    asked: list[int], capacity: int, order: list[int] | None, given: list[int]
-) -> None:
+def test_each_that_still_fits(asked: list[int], capacity: int, order: list[int] | None, given: list[int]) -> None:
     rows = None if order is None else np.array(order)
     assert admit_in_order(np.array(asked, dtype=np.int64), capacity, rows).tolist() == given

@@ -20,9 +20,7 @@ NOW_S = 10_000.0
             0,
             id="waited 8 times as long as it ran",
         ),
-        pytest.param(
-            {"tier": 1, "gpus": 0, "last_start_s": 999, "last_stop_s": 2000}, 1, id="not yet 8 times as long"
-        ),
+        pytest.param({"tier": 1, "gpus": 0, "last_start_s": 999, "last_stop_s": 2000}, 1, id="not yet 8 times as long"),
         pytest.param(
             {"tier": 1, "gpus": 2, "last_start_s": 1000, "last_stop_s": 2000},
             1,

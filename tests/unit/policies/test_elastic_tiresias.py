@@ -16,21 +16,15 @@ GOOD, POOR, NONE = [0, 1, 1.9, 2.8, 3.6], [0, 1, 1.2, 1.3, 1.35], [0, 1, 1, 1, 1
 @pytest.mark.parametrize(
     ("capacity", "jobs", "expected"),
     [
-        pytest.param(
-            6, [job("j0", speed=POOR), job("j1", speed=GOOD)], {"j0": 2, "j1": 4}, id="most gain first"
-        ),
-        pytest.param(
-            8, [job("j0", speed=NONE), job("j1", speed=NONE)], {"j0": 1, "j1": 1}, id="no gain, no GPU"
-        ),
+        pytest.param(6, [job("j0", speed=POOR), job("j1", speed=GOOD)], {"j0": 2, "j1": 4}, id="most gain first"),
+        pytest.param(8, [job("j0", speed=NONE), job("j1", speed=NONE)], {"j0": 1, "j1": 1}, id="no gain, no GPU"),
         pytest.param(
             3,
             [job("j0", speed=GOOD, tier=1, first_start_s=0), job("j1", speed=GOOD, first_start_s=9)],
             {"j0": 1, "j1": 2},
             id="lower tier first on a tie",
         ),
-        pytest.param(
-            3, [job("j0", speed=GOOD), job("j1", speed=GOOD)], {"j0": 2, "j1": 1}, id="then the earlier job"
-        ),
+        pytest.param(3, [job("j0", speed=GOOD), job("j1", speed=GOOD)], {"j0": 2, "j1": 1}, id="then the earlier job"),
         pytest.param(
             3,
             [job("j0", speed=POOR), job("j1", size=4, speed=GOOD)],

@@ -19,13 +19,9 @@ LINEAR, STEP = [0, 1, 2, 3, 4], [0, 1, 1, 1, 4]
     ("capacity", "jobs", "expected"),
     [
         pytest.param(4, [job("a", speed=[0, 1, 1.5, 1.7, 1.8]), job("b", speed=LINEAR)], {"a": 1, "b": 3}),
-        pytest.param(
-            5, [job("a", speed=STEP), job("b", speed=LINEAR)], {"a": 4, "b": 1}, id="past a plateau"
-        ),
+        pytest.param(5, [job("a", speed=STEP), job("b", speed=LINEAR)], {"a": 4, "b": 1}, id="past a plateau"),
         pytest.param(4, [job("a", speed=STEP), job("b", speed=LINEAR)], {"a": 1, "b": 3}, id="not reachable"),
-        pytest.param(
-            6, [job("a", speed=LINEAR), job("b", speed=LINEAR)], {"a": 4, "b": 2}, id="equal totals"
-        ),
+        pytest.param(6, [job("a", speed=LINEAR), job("b", speed=LINEAR)], {"a": 4, "b": 2}, id="equal totals"),
         pytest.param(9, [job("a", speed=[0, 1, 1, 1, 1])], {"a": 1}, id="no GPU without gain"),
         pytest.param(9, [job("a", speed=[0, 1, 3, 2, 1])], {"a": 2}, id="not beyond the peak"),
         pytest.param(

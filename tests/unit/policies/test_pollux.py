@@ -58,9 +58,7 @@ def test_no_other_sizes_have_a_higher_mean(seed: int) -> None:
         for k in range(4)
     ]
     view = replace(make_view(8, jobs, 3600.0), restarts=np.array([random.randint(0, 9) for _ in range(4)]))
-    best = max(
-        _mean(view, list(sizes)) for sizes in product(range(6), repeat=4) if sum(sizes) <= view.capacity
-    )
+    best = max(_mean(view, list(sizes)) for sizes in product(range(6), repeat=4) if sum(sizes) <= view.capacity)
     assert _mean(view, Pollux().allocate(view).tolist()) == pytest.approx(best)
 
 

@@ -25,13 +25,8 @@ def total(gpus: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> float:
 
 
 def best(gpus: np.ndarray, values: np.ndarray, capacity: int) -> float:
-    options = [
-        [(0, 0.0), *zip(gpus[:, j].tolist(), values[:, j].tolist(), strict=True)]
-        for j in range(gpus.shape[1])
-    ]
-    return max(
-        sum(value for _, value in pick) for pick in product(*options) if sum(n for n, _ in pick) <= capacity
-    )
+    options = [[(0, 0.0), *zip(gpus[:, j].tolist(), values[:, j].tolist(), strict=True)] for j in range(gpus.shape[1])]
+    return max(sum(value for _, value in pick) for pick in product(*options) if sum(n for n, _ in pick) <= capacity)
 
 
 @given(tables())

@@ -49,7 +49,5 @@ def test_order_and_size(name: str, capacity: int, expected: dict[str, int]) -> N
 
 @pytest.mark.parametrize("name", ["fifo", "srjf", "tiresias"])
 def test_ties_end_in_submit_time_and_id(name: str) -> None:
-    jobs = [{"id": name, "submit_s": 1, "size": 2} for name in "cab"] + [
-        {"id": "z", "submit_s": 0, "size": 2}
-    ]
+    jobs = [{"id": name, "submit_s": 1, "size": 2} for name in "cab"] + [{"id": "z", "submit_s": 0, "size": 2}]
     assert run(load_policy(name), 4, jobs) == {"z": 2, "a": 2, "b": 0, "c": 0}

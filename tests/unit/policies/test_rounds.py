@@ -11,9 +11,7 @@ LOW_HIGH = {"size": 1, "min": 1}
 @pytest.mark.parametrize(
     ("capacity", "jobs", "expected"),
     [
-        pytest.param(
-            7, {"a": {"max": 4}, "b": {"max": 4}}, {"a": 4, "b": 3}, id="the rest goes to the eldest"
-        ),
+        pytest.param(7, {"a": {"max": 4}, "b": {"max": 4}}, {"a": 4, "b": 3}, id="the rest goes to the eldest"),
         pytest.param(9, {"a": {"max": 4}, "b": {"max": 4}}, {"a": 4, "b": 4}, id="everybody at the top"),
         pytest.param(
             8,

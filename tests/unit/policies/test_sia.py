@@ -35,9 +35,7 @@ def test_a_job_that_restarts_too_often_stays_where_it_is(restarts: int, kind: in
 
 
 @pytest.mark.parametrize(("waiting", "sizes"), [(1.1, [0, 0, 2, 2, 2, 2]), (2.0, [1, 1, 1, 1, 2, 2])])
-def test_a_high_price_of_waiting_lets_everybody_run_before_anybody_grows(
-    waiting: float, sizes: list[int]
-) -> None:
+def test_a_high_price_of_waiting_lets_everybody_run_before_anybody_grows(waiting: float, sizes: list[int]) -> None:
     jobs = [{"id": f"j{k}", "max": 8} for k in range(6)]
     view = make_typed([4, 4], make_view(8, jobs, OLD_S), [[1.0, 1.0]] * 6)
     assert sorted(Sia(waiting=waiting).allocate_types(view).gpus.tolist()) == sizes
@@ -57,9 +55,7 @@ def test_no_other_choice_costs_less(seed: int) -> None:
     ]
     speeds = [[random.choice([0.0, 0.5, 1.0]), random.choice([1.0, 2.0, 4.0])] for _ in jobs]
     view = make_typed([3, 4], make_view(7, jobs, OLD_S), speeds)
-    choices = [
-        [(0, 0), *((n, kind) for n in (1, 2, 4) for kind in (0, 1) if speeds[k][kind])] for k in range(3)
-    ]
+    choices = [[(0, 0), *((n, kind) for n in (1, 2, 4) for kind in (0, 1) if speeds[k][kind])] for k in range(3)]
     best = min(_cost(view, list(chosen)) for chosen in product(*choices) if _fits(view, chosen))
     gpus, kinds = Sia().allocate_types(view)
     assert _cost(view, list(zip(gpus.tolist(), kinds.tolist(), strict=True))) == pytest.approx(best, rel=1e-3)

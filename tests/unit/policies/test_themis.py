@@ -8,9 +8,7 @@ from batuta.policies.themis import Themis
 from tests.support.views import make_view
 
 
-def allocate(
-    capacity: int, jobs: list[dict[str, object]], done_s: list[float], now_s: float
-) -> dict[str, int]:
+def allocate(capacity: int, jobs: list[dict[str, object]], done_s: list[float], now_s: float) -> dict[str, int]:
     view = replace(make_view(capacity, jobs, now_s), done_s=np.array(done_s))
     return dict(zip(view.ids, Themis().allocate(view).tolist(), strict=True))
 
@@ -30,9 +28,7 @@ def test_an_hour_of_waiting_hurts_a_short_job_more() -> None:
 
 
 def test_what_is_left_goes_to_the_worst_off_first() -> None:
-    jobs: list[dict[str, object]] = [
-        {"id": name, "submit_s": 0.0, "max": 8, "remaining_s": 1000.0} for name in "abcde"
-    ]
+    jobs: list[dict[str, object]] = [{"id": name, "submit_s": 0.0, "max": 8, "remaining_s": 1000.0} for name in "abcde"]
     given = allocate(11, jobs, [9000.0, 9000.0, 9000.0, 9000.0, 0.0], 3000.0)
     assert given == {"a": 1, "b": 1, "c": 1, "d": 1, "e": 7}
 

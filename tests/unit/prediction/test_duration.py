@@ -64,9 +64,7 @@ def test_what_is_left_is_always_a_belief(seconds: list[float], spent: float) -> 
 def test_the_longer_a_job_has_lasted_the_later_is_its_end(seconds, early, later) -> None:
     early, later = sorted((early, later))
     belief = Quantiles.of(seconds)
-    assert (
-        early + belief.left_after(early).p90_s <= (later + belief.left_after(later).p90_s) * (1 + 1e-6) + 1.0
-    )
+    assert early + belief.left_after(early).p90_s <= (later + belief.left_after(later).p90_s) * (1 + 1e-6) + 1.0
 
 
 def test_without_open_ends_quantiles_are_those_of_the_sample() -> None:

@@ -24,9 +24,7 @@ from tests.support.worlds import make_job, make_nodes, make_world
 TOLD = ExpectedWork((10.0, 20.0, 40.0, 80.0, 160.0), "all jobs", 9)
 
 
-def past(
-    work_s: float = 100.0, *, gpus: int = 1, state: JobState = JobState.SUCCEEDED, **job: object
-) -> PastJob:
+def past(work_s: float = 100.0, *, gpus: int = 1, state: JobState = JobState.SUCCEEDED, **job: object) -> PastJob:
     """A job that ran from second 50 on, with linear speed-up unless it has a curve."""
     own = make_job("j", gpus, **job)
     wall_s = work_s / own.curve.at(gpus)

@@ -128,9 +128,7 @@ def test_those_who_do_not_wait_are_to_blame_if_most_others_do(waits, guilty):
     assert blocking_ranks(waits) == guilty
 
 
-@pytest.mark.parametrize(
-    "rules", [{"after_s": 0.0}, {"times_usual": 0.5}, {"times_longest": 0.5}, {"reports": 1}]
-)
+@pytest.mark.parametrize("rules", [{"after_s": 0.0}, {"times_usual": 0.5}, {"times_longest": 0.5}, {"reports": 1}])
 def test_rules_that_make_no_sense_are_refused(rules):
     with pytest.raises(ValueError, match="a hang needs"):
         HangRules(**rules)

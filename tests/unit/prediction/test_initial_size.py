@@ -18,9 +18,7 @@ RESNET = Series("resnet", "gpu", "samples", 256)
 
 def open_job(low: int = 1, high: int = 8, each: int = 1, **changes: object) -> Job:
     curve = power_curve(high, 0.9)
-    return make_job(
-        "j", low, min=low, max=high, gpus_per_replica=each, application="resnet", curve=curve, **changes
-    )
+    return make_job("j", low, min=low, max=high, gpus_per_replica=each, application="resnet", curve=curve, **changes)
 
 
 def measured(rates: dict[int, float], series: Series = RESNET) -> ApplicationHistory:
@@ -185,9 +183,7 @@ def test_what_is_kept_comes_back_the_same() -> None:
     assert again.of(open_job()) == found.of(open_job())
 
 
-@pytest.mark.parametrize(
-    "rubbish", [[1], [["a", "b"]], {"a": 1}, [["a", "b", "c", 0, [[1, 1, 1, 1.0, [["j", -1]]]]]]]
-)
+@pytest.mark.parametrize("rubbish", [[1], [["a", "b"]], {"a": 1}, [["a", "b", "c", 0, [[1, 1, 1, 1.0, [["j", -1]]]]]]])
 def test_rubbish_is_refused(rubbish) -> None:
     with pytest.raises(ValueError, match=r"speeds|rate|values|unpack"):
         ApplicationHistory().load(rubbish)

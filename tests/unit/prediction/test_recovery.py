@@ -11,9 +11,7 @@ WARMUP_S = 30.0
 SIZES = (4, 1, 8, 2, 4, 8, 1)
 
 
-def history(
-    truth: SpeedCurve, seed: int, run_s: float = 300.0, step_s: float = 0.8
-) -> tuple[list[Run], list[Sample]]:
+def history(truth: SpeedCurve, seed: int, run_s: float = 300.0, step_s: float = 0.8) -> tuple[list[Run], list[Sample]]:
     """Runs of `run_s` at several sizes; each starts with 30 s of nothing and 30 s of slow steps."""
     rng = np.random.default_rng(seed)
     runs: list[Run] = []

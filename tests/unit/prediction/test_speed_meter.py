@@ -14,8 +14,7 @@ EVEN = steps(1, 100, start_s=10.0, step_s=0.5)
 
 def at(times_s: list[float], counts: list[int], rank: int | None = 0) -> list[Sample]:
     return [
-        Sample(t, step=n, total_steps=1000, rank=rank, samples=32.0 * n)
-        for t, n in zip(times_s, counts, strict=True)
+        Sample(t, step=n, total_steps=1000, rank=rank, samples=32.0 * n) for t, n in zip(times_s, counts, strict=True)
     ]
 
 
@@ -65,9 +64,7 @@ def test_what_reports_say(given: str, fraction: float | None, step_s: float | No
             "times that are no numbers": [
                 x for s in EVEN for x in (s, s._replace(time_s=math.nan), s._replace(time_s=math.inf))
             ],
-            "counts that are no counts": [
-                x for s in EVEN for x in (s, s._replace(step=-5), s._replace(step=10**30))
-            ],
+            "counts that are no counts": [x for s in EVEN for x in (s, s._replace(step=-5), s._replace(step=10**30))],
             "the rank that led falls silent": EVEN
             + at([60 + i * 0.5 for i in range(1, 301)], list(range(101, 401)), 1),
             "total said once": [EVEN[0], *(s._replace(total_steps=None) for s in EVEN[1:])],

@@ -61,9 +61,7 @@ def seen(detector: StragglerDetector, times: np.ndarray) -> list[tuple[int, Stra
     return [(step, one) for step, one in found if one is not None]
 
 
-@pytest.mark.parametrize(
-    ("noise", "seed"), [*((noise, 1) for noise in HEALTHY), (gaussian, 2), (lognormal, 2)]
-)
+@pytest.mark.parametrize(("noise", "seed"), [*((noise, 1) for noise in HEALTHY), (gaussian, 2), (lognormal, 2)])
 def test_healthy_ranks_are_never_called_slow(noise, seed):
     times = USUAL_S * noise(np.random.default_rng(seed), STEPS, RANKS)
     assert seen(StragglerDetector(), times) == []

@@ -32,9 +32,7 @@ RESERVED: Answer = (
 def team(first: int = 4, second: int = 4, **rules: Any) -> Quota:
     """Two queues that lend to each other; the first has these rules."""
     borrowing = rules.pop("borrowing", None)
-    return quota_of(
-        ClusterQueue("a", "team", gpus(first, borrowing), **rules), ClusterQueue("b", "team", gpus(second))
-    )
+    return quota_of(ClusterQueue("a", "team", gpus(first, borrowing), **rules), ClusterQueue("b", "team", gpus(second)))
 
 
 def full(quota: Quota | None = None, sizes: tuple[int, int] = (3, 4), **wishes: Any) -> Cluster:

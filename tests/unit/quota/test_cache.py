@@ -80,9 +80,7 @@ def test_answers_hold_while_nothing_changes_in_the_tree(cluster: Cluster, happen
     ],
     ids=["somebody ends", "somebody comes", "somebody is parked", "nodes are lost", "patience is over"],
 )
-def test_answers_hold_no_more_when_something_changes_in_the_tree(
-    cluster: Cluster, happens: Happening
-) -> None:
+def test_answers_hold_no_more_when_something_changes_in_the_tree(cluster: Cluster, happens: Happening) -> None:
     entries = remembered(look(cluster))
     happens(cluster)
     assert not entries.holds(look(cluster), HERE)

@@ -80,9 +80,7 @@ TYPES = (Node("a0", 8, "H100"), Node("a1", 8, "H100"), Node("b0", 4, "T4"))
 def test_what_is_left_is_counted_by_gpu_type(quota: Quota, expected: dict[str, int]) -> None:
     flavors = {one.name: one for one in quota.flavors}
     if "t4" in flavors:
-        quota = quota_of(
-            *quota.cohorts, *quota.cluster_queues, Flavor("t4", (("batuta.dev/gpu-type", "T4"),))
-        )
+        quota = quota_of(*quota.cohorts, *quota.cluster_queues, Flavor("t4", (("batuta.dev/gpu-type", "T4"),)))
     assert left(Cluster(quota, TYPES)) == expected
 
 

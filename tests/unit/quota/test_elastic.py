@@ -27,9 +27,7 @@ TAKES_BACK = Preemption(Within.LOWER_PRIORITY, Reclaim.ANY)
 NEVER = Preemption()
 
 
-def queue(
-    name: str, nominal: int, cohort: str = "", rules: Preemption = TAKES_BACK, **more: Any
-) -> ClusterQueue:
+def queue(name: str, nominal: int, cohort: str = "", rules: Preemption = TAKES_BACK, **more: Any) -> ClusterQueue:
     limits = {key: more.pop(key) for key in ("borrowing", "lending") if key in more}
     return ClusterQueue(name, cohort, gpus(nominal, **limits), preemption=rules, **more)
 
@@ -92,9 +90,7 @@ def test_given_cpu_quota_growth_stops_where_the_cpus_end() -> None:
 
 
 def test_given_two_flavors_each_job_grows_in_its_own() -> None:
-    group = ResourceGroup(
-        (GPU,), (FlavorQuota("x", (Limits(3 * MILLI),)), FlavorQuota("y", (Limits(5 * MILLI),)))
-    )
+    group = ResourceGroup((GPU,), (FlavorQuota("x", (Limits(3 * MILLI),)), FlavorQuota("y", (Limits(5 * MILLI),))))
     nodes = [Node("x", 8, labels=(("pool", "x"),)), Node("y", 8, labels=(("pool", "y"),))]
     flavors = (Flavor("x", (("pool", "x"),)), Flavor("y", (("pool", "y"),)))
     cluster = Cluster(quota_of(ClusterQueue("a", "", (group,)), *flavors), nodes)
@@ -408,9 +404,7 @@ def test_when_a_queue_is_held_what_runs_keeps_its_size() -> None:
 
 def test_growth_on_lent_quota_is_divided_by_weight() -> None:
     """Twelve idle GPUs of `idle`; `b` has twice the weight of `a`."""
-    quota = quota_of(
-        queue("a", 2, "all", weight=1.0), queue("b", 2, "all", weight=2.0), queue("idle", 12, "all")
-    )
+    quota = quota_of(queue("a", 2, "all", weight=1.0), queue("b", 2, "all", weight=2.0), queue("idle", 12, "all"))
     cluster = Cluster(quota)
     cluster.submit("one", "a", 1, max=16)
     cluster.submit("two", "b", 1, max=16)

@@ -84,9 +84,7 @@ def test_what_is_beside_the_gpus_is_a_limit_of_its_own() -> None:
     limits = (Limits(8 * MILLI), Limits(8 * MILLI))
     group = ResourceGroup((GPU, "cpu"), (FlavorQuota(FLAVOR, limits),))
     flavors = ((GPU, FLAVOR), ("cpu", FLAVOR))
-    [budget] = budgets(
-        quota_of(ClusterQueue("a", "", (group,))), ("a", 1, 8), flavors=flavors, cpus_milli_per_gpu=2000
-    )
+    [budget] = budgets(quota_of(ClusterQueue("a", "", (group,))), ("a", 1, 8), flavors=flavors, cpus_milli_per_gpu=2000)
     [(each, most)] = budget.beside
     assert each.tolist() == [2000]
     assert most == (2 + 8) * MILLI

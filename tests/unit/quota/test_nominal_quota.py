@@ -21,9 +21,7 @@ class PendingQueue:
         self.queue = self.tree.queues["a"]
         known: dict[tuple[int, int], QuotaRequest] = {}
         pairs = list(zip(sizes, cpus or [0] * len(sizes), strict=True))
-        self.requests = {
-            row: known.setdefault(pair, self._read_requests(*pair)) for row, pair in enumerate(pairs)
-        }
+        self.requests = {row: known.setdefault(pair, self._read_requests(*pair)) for row, pair in enumerate(pairs)}
 
     def _read_requests(self, size: int, cpus: int) -> QuotaRequest:
         usage = {self.tree.number(CELL): size * MILLI}

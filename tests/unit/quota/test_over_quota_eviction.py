@@ -31,9 +31,7 @@ def test_given_enough_nobody_goes() -> None:
 
 
 def test_who_loses_least_goes_and_only_as_many_as_must() -> None:
-    gone, state = after_cut(
-        quota_of(own("a", 4)), ("x", "a", 2), ("y", "a", 2), ("z", "a", 2), x=50.0, y=5.0, z=20.0
-    )
+    gone, state = after_cut(quota_of(own("a", 4)), ("x", "a", 2), ("y", "a", 2), ("z", "a", 2), x=50.0, y=5.0, z=20.0)
     assert gone == ["y"]
     assert state.tree.queues["a"].left(0) == 0
 

@@ -10,9 +10,7 @@ from tests.support.quotas import CELL
 
 def pending(given: QuotaCycle) -> PendingQueue:
     """What waits in queue `a`, after nothing was served."""
-    return NominalQuotaAdmission(given.snapshot, given.state, given.reservations, given.workloads).pending(
-        "a"
-    )
+    return NominalQuotaAdmission(given.snapshot, given.state, given.reservations, given.workloads).pending("a")
 
 
 def pop(queue: PendingQueue) -> Workload:

@@ -142,9 +142,7 @@ def on_borrowed_quota() -> Cluster:
 
 
 def with_more_than_its_share() -> Cluster:
-    quota = quota_of(
-        *(queue("a", 0, "all"), queue("b", 0, "all"), queue("idle", 8, "all")), fair_sharing=True
-    )
+    quota = quota_of(*(queue("a", 0, "all"), queue("b", 0, "all"), queue("idle", 8, "all")), fair_sharing=True)
     cluster = Cluster(quota)
     cluster.submit("first", "a", 4, priority=1)
     cluster.submit("j", "a", 4)

@@ -26,9 +26,7 @@ class Reservation:
         )
         for one in self.releases:
             one.queue.add(one.usage)
-        self.reservations = Reservations(
-            self.state, lambda key: self.ends_s.get(str(key), math.inf), self._given_back
-        )
+        self.reservations = Reservations(self.state, lambda key: self.ends_s.get(str(key), math.inf), self._given_back)
 
     def _given_back(self, root: Node) -> Sequence[QuotaRelease]:
         assert root is self.queue("a").root
@@ -111,9 +109,7 @@ def test_whoever_would_delay_the_first_is_told_so_in_numbers() -> None:
 
 
 def test_another_just_like_it_is_told_so_without_a_look() -> None:
-    kept = Reservation(
-        ("a", 6, 100.0), ("b", 8, 500.0), ends_s={"long": 200.0, "longer": 300.0, "short": 50.0}
-    )
+    kept = Reservation(("a", 6, 100.0), ("b", 8, 500.0), ends_s={"long": 200.0, "longer": 300.0, "short": 50.0})
     kept.reserve(6)
     kept.backfill("long", 2)
     queue = kept.queue("a")

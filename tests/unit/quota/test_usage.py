@@ -55,17 +55,13 @@ def test_a_borrower_and_a_lender() -> None:
 
 def test_reserved_are_the_minimums_and_growth_is_the_rest() -> None:
     quota = quota_of(ClusterQueue("a", "", gpus(8)))
-    use = measure(
-        quota, [runs(make_job("1", 2, min=2, max=8, queue="a"), 5), runs(make_job("2", 1, queue="a"))]
-    )
+    use = measure(quota, [runs(make_job("1", 2, min=2, max=8, queue="a"), 5), runs(make_job("2", 1, queue="a"))])
     fr = use.queues[0].flavors[0]
     assert (fr.used, fr.reserved, fr.growth) == (6 * MILLI, 3 * MILLI, 3 * MILLI)
 
 
 def test_a_job_that_is_smaller_than_its_minimum_for_now_reserves_what_it_has() -> None:
-    use = measure(
-        quota_of(ClusterQueue("a", "", gpus(8))), [runs(make_job("1", 4, min=4, queue="a"), gpus=2)]
-    )
+    use = measure(quota_of(ClusterQueue("a", "", gpus(8))), [runs(make_job("1", 4, min=4, queue="a"), gpus=2)])
     assert (use.queues[0].flavors[0].reserved, use.queues[0].flavors[0].growth) == (2 * MILLI, 0)
 
 

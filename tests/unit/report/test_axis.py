@@ -14,9 +14,7 @@ def labels(axis):
     return [tick.label for tick in axis.ticks if tick.label]
 
 
-@pytest.mark.parametrize(
-    ("rough", "step"), [(0.9, 1), (1.1, 2), (2.2, 2.5), (3, 5), (7, 10), (0.03, 0.05), (0, 1)]
-)
+@pytest.mark.parametrize(("rough", "step"), [(0.9, 1), (1.1, 2), (2.2, 2.5), (3, 5), (7, 10), (0.03, 0.05), (0, 1)])
 def test_nice_steps(rough, step):
     assert nice_step(rough) == pytest.approx(step)
 

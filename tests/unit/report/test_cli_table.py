@@ -38,15 +38,11 @@ def test_a_wide_window_shows_every_metric(comparison):
 
 def test_colours_are_for_terminals(comparison):
     assert "\x1b[" not in printed(comparison_view(comparison, 100), 100)
-    assert "\x1b[1;32m" in printed(
-        comparison_view(comparison, 100), 100, force_terminal=True, color_system="standard"
-    )
+    assert "\x1b[1;32m" in printed(comparison_view(comparison, 100), 100, force_terminal=True, color_system="standard")
 
 
 def test_the_sentence_comes_first(comparison):
-    assert (
-        printed(comparison_view(comparison, 100), 100).splitlines()[0].endswith("faster than fifo on average")
-    )
+    assert printed(comparison_view(comparison, 100), 100).splitlines()[0].endswith("faster than fifo on average")
 
 
 def test_names_are_not_markup():

@@ -90,9 +90,7 @@ def test_nothing_is_loaded_from_elsewhere(comparison_page):
 def test_no_number_is_broken(comparison_page):
     page = Page(comparison_page)
     numbers = [
-        value
-        for _, name, value in page.attributes
-        if name in ("d", "x", "y", "cx", "width", "data-x", "viewbox")
+        value for _, name, value in page.attributes if name in ("d", "x", "y", "cx", "width", "data-x", "viewbox")
     ]
     assert not [value for value in numbers if "nan" in value or "inf" in value]
     assert not [text for text in page.text if re.search(r"\bnan\b", text)]
@@ -138,16 +136,12 @@ def test_one_run():
 
 
 def test_runs_with_nothing_in_them():
-    waiting = make_job(
-        state=JobState.PENDING, first_start_s=math.nan, end_s=math.nan, fairness=math.nan, gpu_s=0.0
-    )
+    waiting = make_job(state=JobState.PENDING, first_start_s=math.nan, end_s=math.nan, fairness=math.nan, gpu_s=0.0)
     stuck = make_run("stuck", [waiting], complete=False, segments=())
     empty = replace(stuck, policy="empty", jobs=(), decide_ms=np.zeros(0), step_ms={})
     bare = np.zeros(0)
     whole = bare.astype(np.int64)
-    no_time = replace(
-        empty.timeline, time_s=bare, used_gpus=whole, capacity_gpus=whole, running=whole, pending=whole
-    )
+    no_time = replace(empty.timeline, time_s=bare, used_gpus=whole, capacity_gpus=whole, running=whole, pending=whole)
     never = replace(empty, policy="never", timeline=replace(no_time, fragmentation=bare))
     for runs in ([stuck], [empty], [never], [stuck, empty, never]):
         text = " ".join(Page(render_report(runs)).text)
@@ -159,14 +153,10 @@ def test_runs_with_nothing_in_them():
 def test_a_trace_of_eighty_thousand_jobs_is_fast_and_small():
     rng = np.random.default_rng(1)
     jobs = []
-    for k, (gap, span) in enumerate(
-        zip(rng.exponential(90, 80_000), rng.lognormal(8, 1.5, 80_000), strict=True)
-    ):
+    for k, (gap, span) in enumerate(zip(rng.exponential(90, 80_000), rng.lognormal(8, 1.5, 80_000), strict=True)):
         submit = 100.0 * k
         start = submit + gap
-        jobs.append(
-            make_job(k, submit_s=submit, first_start_s=start, end_s=start + span, application=f"app{k % 12}")
-        )
+        jobs.append(make_job(k, submit_s=submit, first_start_s=start, end_s=start + span, application=f"app{k % 12}"))
     run = make_run("fifo", jobs)
     # The longest job changes its size all the time: its row has to be sampled.
     restless = max(jobs, key=lambda job: job.gpu_s)
@@ -203,9 +193,7 @@ def test_a_missing_run_is_said_and_drawn_around(toy_runs):
 def test_tooltips_of_jobs_have_a_line_per_row(comparison_page):
     rows = [value for _, name, value in Page(comparison_page).attributes if name == "data-rows"]
     assert len(rows) == len(TOY_POLICIES)
-    assert all(
-        len(one.split("\n")) == 60 and all(line.count("\t") == 3 for line in one.split("\n")) for one in rows
-    )
+    assert all(len(one.split("\n")) == 60 and all(line.count("\t") == 3 for line in one.split("\n")) for one in rows)
 
 
 def test_the_file_is_written_whole(tmp_path, toy_runs):

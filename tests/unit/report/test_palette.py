@@ -34,8 +34,7 @@ def contrast(one, other):
 
 def oklab(rgb):
     cone = np.cbrt(
-        np.clip(rgb, 0, None)
-        @ np.array([[0.4122, 0.2119, 0.0883], [0.5363, 0.6807, 0.2817], [0.0514, 0.1074, 0.6300]])
+        np.clip(rgb, 0, None) @ np.array([[0.4122, 0.2119, 0.0883], [0.5363, 0.6807, 0.2817], [0.0514, 0.1074, 0.6300]])
     )
     return cone @ np.array([[0.2105, 1.9780, 0.0259], [0.7936, -2.4286, 0.7828], [-0.0041, 0.4506, -0.8087]])
 
@@ -71,8 +70,6 @@ def test_the_first_twenty_series_look_different():
     assert len({plot.series_class(k) for k in range(20)}) == 20
 
 
-@pytest.mark.parametrize(
-    ("gpus", "label"), [(1, "1"), (2, "2"), (3, "3–4"), (8, "5–8"), (9, "9–16"), (500, "33+")]
-)
+@pytest.mark.parametrize(("gpus", "label"), [(1, "1"), (2, "2"), (3, "3–4"), (8, "5–8"), (9, "9–16"), (500, "33+")])
 def test_shades_of_sizes(gpus, label):
     assert plot.SIZE_LABELS[plot.size_shade(gpus)] == label

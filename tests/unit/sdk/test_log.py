@@ -70,9 +70,7 @@ def test_metrics_that_are_too_long_for_a_line_are_left_out_and_progress_is_not()
     code = "sdk.report(step=7, loss=float('nan'), **{'m%03d' % k * 9: float(k) for k in range(300)})"
     (report,), rest = said_by(code)
     assert (report["step"], report["nonfinite"], "metrics" in report) == (7, ["loss"], False)
-    assert rest == [
-        "batuta.sdk: metrics were left out: together they are longer than a line of the log may be"
-    ]
+    assert rest == ["batuta.sdk: metrics were left out: together they are longer than a line of the log may be"]
 
 
 def test_a_result_that_is_too_long_for_the_log_is_refused_with_a_word():

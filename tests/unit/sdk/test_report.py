@@ -78,9 +78,7 @@ def test_numbers_of_other_libraries_are_numbers(progress, value, number):
         ({"loss": np.zeros(3)}, "a report was dropped: can only convert an array of size 1"),
     ],
 )
-def test_a_report_that_cannot_be_written_is_dropped_with_one_warning(
-    progress, capsys, values: dict[str, Any], said
-):
+def test_a_report_that_cannot_be_written_is_dropped_with_one_warning(progress, capsys, values: dict[str, Any], said):
     for _ in range(3):
         sdk.report(**values)
     sdk.report(step=2)

@@ -166,9 +166,7 @@ def test_hostile_yaml_is_only_bad_input(cluster_file, text):
     assert problems_of(cluster_file(text))
 
 
-NODE_LIST = (
-    "sn,cpu_milli,memory_mib,gpu,model\nn-0,64000,262144,2,P100\nn-1,96000,393216,0,\nn-2,96000,393216,8,G2\n"
-)
+NODE_LIST = "sn,cpu_milli,memory_mib,gpu,model\nn-0,64000,262144,2,P100\nn-1,96000,393216,0,\nn-2,96000,393216,8,G2\n"
 
 
 def test_a_node_list_of_alibaba_is_a_cluster_too(cluster_file):

@@ -111,10 +111,7 @@ def test_what_is_done_is_a_part_of_the_whole(report, fraction):
     assert report.fraction == fraction
 
 
-@given(
-    st.binary(max_size=200)
-    | st.text(alphabet='{}[]":,\n0123456789.eE-NaInfstep ', max_size=80).map(str.encode)
-)
+@given(st.binary(max_size=200) | st.text(alphabet='{}[]":,\n0123456789.eE-NaInfstep ', max_size=80).map(str.encode))
 @example(b'{"metrics": {"a": {"b": []}}}\n')
 def test_no_bytes_make_it_raise(data):
     read = parse_progress(data)

@@ -107,9 +107,7 @@ def test_a_quantity_of_kubernetes_is_whole_thousandths_rounded_up(text, milli):
     assert parse_milli(text) == milli
 
 
-@pytest.mark.parametrize(
-    "text", ["", "Gi", "1 Gi", "10GiB", "10GB", "1e", "0x1", "1_000", "½", "1K", "9" * 25, "10E"]
-)
+@pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "10GiB", "10GB", "1e", "0x1", "1_000", "½", "1K", "9" * 25, "10E"])
 def test_what_is_no_quantity_of_kubernetes_is_refused(text):
     with pytest.raises(InputError):
         parse_milli(text)

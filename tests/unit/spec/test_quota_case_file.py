@@ -40,9 +40,7 @@ objects:
 
 
 def one(steps: str, objects: str = OBJECTS) -> QuotaCase:
-    (case,) = parse_cases(
-        f"{objects.lstrip()}steps:\n{textwrap.indent(textwrap.dedent(steps).strip(), '  ')}\n"
-    )
+    (case,) = parse_cases(f"{objects.lstrip()}steps:\n{textwrap.indent(textwrap.dedent(steps).strip(), '  ')}\n")
     return case
 
 
@@ -197,8 +195,7 @@ def test_queues_in_short_form_will_do():
 
 def test_the_objects_may_stand_in_a_file_beside_the_case(tmp_path):
     (tmp_path / "quota.yaml").write_text(
-        "queues: [{name: a}]\n---\n"
-        "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: b}"
+        "queues: [{name: a}]\n---\napiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: b}"
     )
     file = tmp_path / "case.yaml"
     update = "{update: {kind: ClusterQueue, name: b, spec: {stopPolicy: %s}}}"
@@ -290,9 +287,7 @@ def test_all_mistakes_come_at_once_and_what_is_sound_goes_on():
     ]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "steps: []", "objects: []", "3", "[3]", "[[]]", "{objects: 3, steps: 4}"]
-)
+@pytest.mark.parametrize("text", ["", "steps: []", "objects: []", "3", "[3]", "[[]]", "{objects: 3, steps: 4}"])
 def test_what_is_no_case_is_refused(text):
     with pytest.raises(InputError):
         parse_cases(text)

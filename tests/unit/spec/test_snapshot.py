@@ -26,9 +26,7 @@ def complaints(document: Any) -> list[str]:
     text = document if isinstance(document, str) else json.dumps(document)
     with pytest.raises(InputError) as caught:
         read_snapshots(text)
-    return [
-        problem.message + (f" ({problem.fix})" if problem.fix else "") for problem in caught.value.problems
-    ]
+    return [problem.message + (f" ({problem.fix})" if problem.fix else "") for problem in caught.value.problems]
 
 
 def test_reads_what_the_specification_shows() -> None:

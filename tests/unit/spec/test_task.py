@@ -190,10 +190,7 @@ def test_the_command_line_wins():
 
 def test_a_command_is_a_task():
     overrides = Overrides(gpus="T4:2")
-    assert (
-        task_of_command(["python", "train.py", "--name", "a b"], overrides).run
-        == "python train.py --name 'a b'"
-    )
+    assert task_of_command(["python", "train.py", "--name", "a b"], overrides).run == "python train.py --name 'a b'"
     assert task_of_command(["echo $HOME | wc"], overrides).run == "echo $HOME | wc"
     with pytest.raises(InputError):
         task_of_command(["\0"])

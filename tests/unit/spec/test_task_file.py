@@ -114,6 +114,4 @@ def test_files_that_are_gone_are_named_all_at_once(tmp_path: Path) -> None:
     assert [problem.file for problem in refused.value.problems] == ["the task of job 7"] * 2
     assert f"workdir '{code}' is not there" in str(refused.value)
     assert f"'{data}' is not there" in str(refused.value)
-    assert task_with_overrides(task, Overrides(workdir=str(tmp_path)), ANYTHING, "job 7").workdir == str(
-        tmp_path
-    )
+    assert task_with_overrides(task, Overrides(workdir=str(tmp_path)), ANYTHING, "job 7").workdir == str(tmp_path)

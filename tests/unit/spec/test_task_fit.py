@@ -149,9 +149,7 @@ def test_it_agrees_with_what_the_scheduler_goes_by(found, data):
         gpu_types=data.draw(st.sampled_from([(), types("T4"), types("T4", "H100")])),
         cpus_milli_per_gpu=data.draw(st.sampled_from([0, 1000, 3000])),
         memory_mib_per_gpu=data.draw(st.sampled_from([0, 1000, 3000])),
-        topology=Topology(
-            data.draw(st.sampled_from(list(Spread))), data.draw(st.booleans()), data.draw(st.booleans())
-        ),
+        topology=Topology(data.draw(st.sampled_from(list(Spread))), data.draw(st.booleans()), data.draw(st.booleans())),
         tolerations=data.draw(st.sampled_from([(), ("spot",)])),
         share=Share(1500, 10) if shared else None,
     )

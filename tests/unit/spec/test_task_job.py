@@ -64,17 +64,11 @@ def test_a_task_without_accelerators_is_cpu_only(text, replicas, cpus_milli, mem
 def test_a_cpu_only_task_that_no_node_has_room_for_is_told_so():
     nodes = [Node("a", 4, cpus_milli=8000, memory_mib=4096), Node("b", 0, cpus_milli=2000, memory_mib=65536)]
     job = job_of("resources: {cpus: 16}", nodes=nodes)
-    assert [one.message for one in check_fits(job, nodes)] == [
-        "needs 16 CPUs on each node; the largest node has 8"
-    ]
+    assert [one.message for one in check_fits(job, nodes)] == ["needs 16 CPUs on each node; the largest node has 8"]
     both = job_of("resources: {cpus: 4, memory: 8}", nodes=nodes)
-    assert [one.message for one in check_fits(both, nodes)] == [
-        "no single node has all that one replica needs"
-    ]
+    assert [one.message for one in check_fits(both, nodes)] == ["no single node has all that one replica needs"]
     many = job_of("num_nodes: 6\nresources: {cpus: 2}", nodes=nodes)
-    assert [one.message for one in check_fits(many, nodes)] == [
-        "needs room for 6 replicas; the cluster has room for 5"
-    ]
+    assert [one.message for one in check_fits(many, nodes)] == ["needs room for 6 replicas; the cluster has room for 5"]
     assert check_fits(job_of("num_nodes: 5\nresources: {cpus: 2}", nodes=nodes), nodes) == []
 
 

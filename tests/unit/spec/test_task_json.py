@@ -25,8 +25,7 @@ file_mounts: {/d: /x}
         parse_task(TEXT, check_paths=False),
         parse_task("run: x\nresources: {accelerators: T4:0.3}\ngpu: {compute: 5%, topology: require-rack}"),
         parse_task(
-            "run: x\nresources: {accelerators: 1}\n"
-            "elastic: {sizes: [1, 4], checkpoint_interval: 90s, kind: mpi}"
+            "run: x\nresources: {accelerators: 1}\nelastic: {sizes: [1, 4], checkpoint_interval: 90s, kind: mpi}"
         ),
         parse_task("run: x\nresources: {accelerators: 1}\nelastic: {max_nodes: 7, step: 3, grace: 0}"),
         parse_task("run: x\nresources: {accelerators: 1}\ntrial: {sizes: [2, 1], budget: 90s, priority: -5}"),

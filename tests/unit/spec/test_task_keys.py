@@ -125,8 +125,7 @@ def test_an_image_that_is_no_container_is_refused(image):
 
 def test_what_a_candidate_cannot_have_of_its_own_is_refused():
     (found,) = problems_of(
-        "run: x\nresources:\n  any_of:\n"
-        "  - {accelerators: H100:8, image_id: docker:a}\n  - {accelerators: A100:8}"
+        "run: x\nresources:\n  any_of:\n  - {accelerators: H100:8, image_id: docker:a}\n  - {accelerators: A100:8}"
     )
     assert found.startswith("t.yaml:4:38: resources.any_of.image_id: the candidates are alternatives")
 
@@ -186,9 +185,7 @@ def test_gpus_is_another_name_for_accelerators():
     written = "run: x\nresources:\n  {key}: H100:2\n  any_of: [{{{key}: [A100:4, L4:8]}}]\n"
     assert parse_task(written.format(key="gpus")) == parse_task(written.format(key="accelerators"))
     (found,) = problems_of("run: x\nresources:\n  accelerators: 1\n  gpus: 1\n")
-    assert found == (
-        "t.yaml:4:9: resources has accelerators and gpus, which mean the same (keep accelerators)"
-    )
+    assert found == ("t.yaml:4:9: resources has accelerators and gpus, which mean the same (keep accelerators)")
 
 
 @pytest.mark.parametrize(

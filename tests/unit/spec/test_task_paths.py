@@ -28,9 +28,7 @@ def problems_of(text: str, home: Path, **rules) -> list[str]:
     return [problem.message for problem in caught.value.problems]
 
 
-@pytest.mark.parametrize(
-    "written", ["code", "./code", "~/code", "{home}/code", "data/../code", "$WHERE", "${WHERE}"]
-)
+@pytest.mark.parametrize("written", ["code", "./code", "~/code", "{home}/code", "data/../code", "$WHERE", "${WHERE}"])
 def test_a_workdir_is_relative_to_the_task_file_or_absolute(home, written):
     task = parse(f"workdir: {written.replace('{home}', str(home))}\nenvs: {{WHERE: code}}", home)
     assert Path(task.workdir).resolve() == home / "code"
@@ -73,9 +71,7 @@ def test_without_rules_paths_start_at_the_folder_of_the_file(home, monkeypatch):
 
 
 def test_mounts_are_filled_in_on_both_sides(home):
-    task = parse(
-        "envs: {SIZE: 13b, DATA: data}\nfile_mounts: {'/ckpt/${SIZE}': ~/$DATA, ./f: file.txt}", home
-    )
+    task = parse("envs: {SIZE: 13b, DATA: data}\nfile_mounts: {'/ckpt/${SIZE}': ~/$DATA, ./f: file.txt}", home)
     assert task.file_mounts == (
         Mount("/ckpt/13b", str(home / "data")),
         Mount("./f", str(home / "file.txt")),

@@ -15,9 +15,7 @@ def wishes(*labels: str) -> RankSettings:
 
 
 def test_labels_are_understood():
-    assert wishes("batuta.dev/hang-after: 2h", "batuta.dev/stragglers: report") == RankSettings(
-        7200.0, "report"
-    )
+    assert wishes("batuta.dev/hang-after: 2h", "batuta.dev/stragglers: report") == RankSettings(7200.0, "report")
     assert wishes("batuta.dev/hang-after: off", "batuta.dev/stragglers: off") == RankSettings(math.inf, "off")
     assert wishes("other: thing") == RankSettings()
 

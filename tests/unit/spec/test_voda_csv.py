@@ -71,9 +71,7 @@ def test_a_file_without_its_header_is_garbage():
     assert parse_voda_csv((FIRST + SECOND).encode()).garbage == 2
 
 
-@given(
-    st.binary(max_size=120) | st.text(alphabet='epoch,loss0123456789\n"\r.-\0', max_size=80).map(str.encode)
-)
+@given(st.binary(max_size=120) | st.text(alphabet='epoch,loss0123456789\n"\r.-\0', max_size=80).map(str.encode))
 def test_no_bytes_make_it_raise(data):
     for text in (data, b"epoch,start_time,loss\n" + data):
         parse_voda_csv(text, final=True)

@@ -45,9 +45,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(values_of, args))
     if origin is tuple:
         many = len(args) == 2 and args[1] is Ellipsis
-        return (
-            st.lists(values_of(args[0]), max_size=3).map(tuple) if many else st.tuples(*map(values_of, args))
-        )
+        return st.lists(values_of(args[0]), max_size=3).map(tuple) if many else st.tuples(*map(values_of, args))
     if isinstance(hint, type):
         if issubclass(hint, Enum):
             return st.sampled_from(list(hint))

@@ -64,8 +64,7 @@ def test_what_happens_on_a_cluster_comes_back():
 
 def test_the_text_is_what_the_docs_say():
     assert (
-        codec.encode(JobStarted(12.5, "j1"))
-        == '{"v":1,"type":"JobStarted","time_s":12.5,"job":"j1","cause":"backend"}'
+        codec.encode(JobStarted(12.5, "j1")) == '{"v":1,"type":"JobStarted","time_s":12.5,"job":"j1","cause":"backend"}'
     )
     start = Start("j1", Placement((Span("n0", (0, 1)),)), Reason.ADMITTED, (("gpus", 2),))
     event = Planned(1.0, Plan(7, 1.0, "fifo", (start,), (("j2", 1),), no_decisions()))

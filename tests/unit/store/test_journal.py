@@ -179,9 +179,7 @@ def plans(count: int, jobs: int):
         gpus = np.arange(k, k + jobs) % 5
         gpus[chance.integers(0, jobs, 3)] = 8
         fixed = np.full(jobs, 8)
-        decisions = Decisions(
-            ids, gpus, None, fixed, fixed, fixed, None, (100,), (k,), {k: (Reason.QUEUE_HELD, ())}
-        )
+        decisions = Decisions(ids, gpus, None, fixed, fixed, fixed, None, (100,), (k,), {k: (Reason.QUEUE_HELD, ())})
         yield Planned(float(k), Plan(k, float(k), "p", (), (("x", k),), decisions))
 
 
@@ -195,8 +193,7 @@ def test_most_plans_are_written_as_changes_and_read_in_any_order(journal):
         assert deep(journal.decisions_at(seq)) == deep(events[seq - 1].plan.decisions)
     assert len(journal.read(decisions=False)[7].event.plan.decisions) == 0
     full, changes = (
-        journal.database.rows(f"SELECT avg(length(decisions)) FROM plans WHERE base {sign} 0")[0][0]
-        for sign in "=>"
+        journal.database.rows(f"SELECT avg(length(decisions)) FROM plans WHERE base {sign} 0")[0][0] for sign in "=>"
     )
     assert changes < full / 2
 
@@ -293,9 +290,7 @@ def test_pruning_by_time_in_small_steps(journal, monkeypatch):
 
 def test_a_change_keeps_the_plan_it_was_made_of(journal):
     events = [TimePassed(0.0), *plans(40, 300)]
-    events = [
-        event if isinstance(event, TimePassed) else empty_plan(k, event) for k, event in enumerate(events)
-    ]
+    events = [event if isinstance(event, TimePassed) else empty_plan(k, event) for k, event in enumerate(events)]
     write(journal, events)
     snapshot_at(journal, events, 30, 40)
     assert journal.prune(before_seq=30) == 29

@@ -40,9 +40,7 @@ def server(path):
 
 
 def test_the_second_is_told_the_first_ones_pid(path, server):
-    with pytest.raises(
-        AlreadyRunningError, match=rf"another server runs on .* \(pid {server.pid}, since 20"
-    ) as found:
+    with pytest.raises(AlreadyRunningError, match=rf"another server runs on .* \(pid {server.pid}, since 20") as found:
         StateLock(path).acquire()
     assert found.value.pid == server.pid
     holder = lock_holder(path)

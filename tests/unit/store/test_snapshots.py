@@ -131,9 +131,7 @@ def test_without_snapshot_and_beginning_there_is_no_world(store):
     play(store, islice(Story(1), 500), 300, 400)
     assert store.journal.prune(before_seq=200) == 199
     damage(store, "UPDATE snapshots SET digest = ?", b"\0")
-    with pytest.raises(
-        RecoveryError, match=r"no snapshot can be read .* before number 200 .*checksum is wrong"
-    ):
+    with pytest.raises(RecoveryError, match=r"no snapshot can be read .* before number 200 .*checksum is wrong"):
         store.recover()
 
 
@@ -208,9 +206,7 @@ def test_another_thread_saves_while_the_engine_goes_on(place):
         threads: list[threading.Thread] = []
         for _ in range(20):
             play(store, islice(story, 50), world=world)
-            thread = threading.Thread(
-                target=store.save_snapshot, args=(world.fork(), store.journal.durable_seq)
-            )
+            thread = threading.Thread(target=store.save_snapshot, args=(world.fork(), store.journal.durable_seq))
             thread.start()
             threads.append(thread)
         for thread in threads:

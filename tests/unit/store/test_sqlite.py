@@ -148,9 +148,7 @@ def test_another_process_reads_while_the_server_runs(database, path):
         "d = SqliteDatabase(sys.argv[1], read_only=True); "
         "print(d.rows('SELECT value FROM settings')[0][0]); d.close()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout == "fifo\n"
     reader = SqliteDatabase(path, read_only=True)
     with closing(reader), pytest.raises(StoreError, match="reading only"):
@@ -268,9 +266,7 @@ def test_a_disk_without_room_for_a_journal(small_disk):
 
 def test_a_file_that_is_no_database(path):
     path.write_text("Dear diary, today I was a text file.\n" * 100)
-    with pytest.raises(
-        StoreCorruptError, match=r"journal\.db is damaged: file is not a database\. Move it away"
-    ):
+    with pytest.raises(StoreCorruptError, match=r"journal\.db is damaged: file is not a database\. Move it away"):
         SqliteDatabase(path)
     assert path.read_text().startswith("Dear diary")
 

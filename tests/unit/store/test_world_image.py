@@ -21,9 +21,7 @@ FOLLOWS, DRAWN = "follows from what is drawn", "is drawn"
 SLOTS = {
     World: {
         **dict.fromkeys(("_effective", "_effective_from"), "is worked out again when it is read"),
-        **dict.fromkeys(
-            ("_open_capacity", "cordoned", "ill", "jobs", "layout", "lost", "nodes", "now_s"), DRAWN
-        ),
+        **dict.fromkeys(("_open_capacity", "cordoned", "ill", "jobs", "layout", "lost", "nodes", "now_s"), DRAWN),
         **dict.fromkeys(
             ("avoided", "demand_generation", "idle", "leaving", "loads", "others", "trials", "usage"), DRAWN
         ),
@@ -33,9 +31,7 @@ SLOTS = {
         "forgotten": "counts from when its owner took the World up",
     },
     JobTable: {
-        **dict.fromkeys(
-            ("_f", "_i", "curves", "jobs", "outlooks", "placements", "queues", "size_sets"), DRAWN
-        ),
+        **dict.fromkeys(("_f", "_i", "curves", "jobs", "outlooks", "placements", "queues", "size_sets"), DRAWN),
         "checkpoints": DRAWN,
         **dict.fromkeys(("broken", "crowd_s", "held_back", "irregular", "moving", "narrow", "picky"), DRAWN),
         **dict.fromkeys(("_keys", "beside", "cpu_only", "elastic", "ids", "key_of", "n"), FOLLOWS),

@@ -73,9 +73,7 @@ def test_headers_are_sent_along():
     assert receiver.headers[0]["content-type"] == "application/json"
 
 
-@pytest.mark.parametrize(
-    ("status", "again"), [(429, True), (503, True), (400, False), (500, False), (301, False)]
-)
+@pytest.mark.parametrize(("status", "again"), [(429, True), (503, True), (400, False), (500, False), (301, False)])
 def test_which_answers_are_worth_another_attempt(status, again):
     with receiving(statuses=[status]) as receiver:
         answer = parse_endpoint(receiver.url).post(b"{}", 10.0)

@@ -26,9 +26,7 @@ class Chatty(SimBackend):
 
     def execute(self, commands, now_s):
         for command in commands:
-            logging.getLogger("batuta.backends").warning(
-                "job %s looks odd", command.job, extra={"job": command.job}
-            )
+            logging.getLogger("batuta.backends").warning("job %s looks odd", command.job, extra={"job": command.job})
         return super().execute(commands, now_s)
 
 
@@ -53,9 +51,7 @@ def test_every_line_of_a_cycle_has_its_id_and_every_line_of_a_job_its(tmp_path):
     for name in ("planned", "command", "job j1 looks odd", "job j2 looks odd"):
         assert all(one["cycle"] in versions for one in said if one["event"] == name)
     assert [one["cycle"] for one in said if one["event"] == "planned"] == versions
-    commands = [
-        (one["job"], one["kind"], one["reason"], one["gpus"]) for one in said if one["event"] == "command"
-    ]
+    commands = [(one["job"], one["kind"], one["reason"], one["gpus"]) for one in said if one["event"] == "command"]
     assert [(job, kind, gpus) for job, kind, _, gpus in commands] == [("j1", "start", 2), ("j2", "start", 2)]
     of_j1 = [one["event"] for one in said if one.get("job") == "j1"]
     assert of_j1 == ["job submitted", "job j1 looks odd", "job runs", "command", "job ended"]

@@ -13,9 +13,7 @@ RESOURCE = (("service.name", "batuta"),)
 
 def test_a_request_in_full():
     spans = [
-        Span(
-            0xAB, 0xCD, 0, "cycle", 1_700_000_000_000_000_001, 1_700_000_000_000_000_002, (("n", 2**53 + 1),)
-        ),
+        Span(0xAB, 0xCD, 0, "cycle", 1_700_000_000_000_000_001, 1_700_000_000_000_000_002, (("n", 2**53 + 1),)),
         Span(0xAB, 0xEF, 0xCD, "start", 5, 7, (("job", "ü-1"), ("ok", True), ("x", 0.5)), error="no room"),
     ]
     assert json.loads(encode_spans(RESOURCE, "0.1", spans)) == {
@@ -58,9 +56,7 @@ def test_a_request_in_full():
     }
 
 
-@pytest.mark.parametrize(
-    ("value", "word"), [(math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")]
-)
+@pytest.mark.parametrize(("value", "word"), [(math.inf, "Infinity"), (-math.inf, "-Infinity"), (math.nan, "NaN")])
 def test_numbers_that_json_does_not_have_are_words(value, word):
     request = json.loads(encode_spans((("x", value),), "", []))
     (own,) = request["resourceSpans"][0]["resource"]["attributes"]

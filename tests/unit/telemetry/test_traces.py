@@ -86,10 +86,7 @@ def test_every_command_is_a_span_of_its_cycle_with_job_kind_and_reason(run):
         if isinstance(event, ev.Planned)
         for one in event.plan.commands
     ]
-    told = [
-        tuple(dict(span.attributes)[f"batuta.{name}"] for name in ("job", "kind", "reason"))
-        for span in commands
-    ]
+    told = [tuple(dict(span.attributes)[f"batuta.{name}"] for name in ("job", "kind", "reason")) for span in commands]
     assert sorted(told) == sorted(ordered)
     assert len(told) == 3
     for span in commands:

@@ -33,10 +33,7 @@ async def get_doctor(state: StateDep, caller: Viewer, full: bool = False) -> Res
         return list(run_checks(state, full))
 
     found = await anyio.to_thread.run_sync(work, limiter=state.slow_questions)
-    views = [
-        {"check": one.check, "severity": one.severity.value, "found": one.found, "fix": one.fix}
-        for one in found
-    ]
+    views = [{"check": one.check, "severity": one.severity.value, "found": one.found, "fix": one.fix} for one in found]
     return json_response({"version": state.deps.version, "now_s": state.now_s(), "findings": views})
 
 
@@ -86,9 +83,7 @@ def _traces(spans: SpanExporter) -> Finding:
     counts = dict(spans.counts)
     lost = sum(counts.values()) - counts[SENT]
     if lost and spans.is_failing:
-        return warning(
-            "traces", f"{lost:,} spans are lost, {counts[SENT]:,} were sent", "see --otlp and its collector"
-        )
+        return warning("traces", f"{lost:,} spans are lost, {counts[SENT]:,} were sent", "see --otlp and its collector")
     if lost:
         found = f"{lost:,} spans were lost, {counts[SENT]:,} were sent; it works now"
         return note("traces", found, "see in the log when, and why its collector did not take them")

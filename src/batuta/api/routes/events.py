@@ -95,9 +95,7 @@ async def follow_events(
     """Events from now on, or after a number (`Last-Event-ID` or `after`). `types` may be joined by commas."""
     wanted = frozenset(name for text in types for name in text.split(",") if name)
     if unknown := sorted(wanted - EVENT_TYPES.keys()):
-        raise bad_input(
-            f"unknown event types: {', '.join(unknown)[:200]}", f"known: {', '.join(EVENT_TYPES)}"
-        )
+        raise bad_input(f"unknown event types: {', '.join(unknown)[:200]}", f"known: {', '.join(EVENT_TYPES)}")
     if last_event_id.isascii() and last_event_id.isdecimal():
         after = int(last_event_id)
     frames = stream_events(state.feed, state.journal, after, EventFilter(job or "", wanted), follow=follow)

@@ -63,8 +63,7 @@ def read_hypothesis(world: World, asked: WhatIfPost, job_of: JobOf, paths: PathR
     quota = reading.attempt(lambda: _merged_quota(world.quota, asked)) if asked.quota else None
     unknown = [name for name in asked.drain if name not in world.nodes.index]
     reading.problems += [
-        Problem(f"there is no node {name}", fix=did_you_mean(name, list(world.nodes.index)))
-        for name in unknown
+        Problem(f"there is no node {name}", fix=did_you_mean(name, list(world.nodes.index))) for name in unknown
     ]
     for node in nodes or ():
         apply(world, ev.NodeAdded(now_s, node))
@@ -135,10 +134,7 @@ async def get_eta(
         return forecasts.forecast(snapshot.version, policy, state.now_s(), expects_arrivals=arrivals, job=job)
 
     found = await anyio.to_thread.run_sync(_answer_or_503, compute)
-    seen = {
-        one.id: JobLabel(one.name, state.value)
-        for one, state in zip(snapshot.jobs, snapshot.states, strict=True)
-    }
+    seen = {one.id: JobLabel(one.name, state.value) for one, state in zip(snapshot.jobs, snapshot.states, strict=True)}
     return json_response(view_forecast(found, seen, policy, job))
 
 
@@ -209,9 +205,7 @@ def _answer_or_503(compute: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------ views
 
 
-def view_forecast(
-    found: Forecast, seen: Mapping[JobId, JobLabel], policy: str, job: str | None
-) -> dict[str, Any]:
+def view_forecast(found: Forecast, seen: Mapping[JobId, JobLabel], policy: str, job: str | None) -> dict[str, Any]:
     """Return a forecast as JSON, for the jobs that are still alive."""
     jobs = [view_eta(one, *seen[one.job]) for one in found.jobs if one.job in seen and job in (None, one.job)]
     return {

@@ -91,9 +91,7 @@ async def get_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Response:
 async def patch_job(state: StateDep, caller: User, job: JobIdPath, patch: JobPatch) -> Response:
     """Another size, priority or queue; `wish` parks it, or lets it run again."""
     if not patch.model_dump(exclude_none=True):
-        raise bad_input(
-            "nothing is to be changed", "nodes, min_nodes, max_nodes, auto, priority, queue, wish"
-        )
+        raise bad_input("nothing is to be changed", "nodes, min_nodes, max_nodes, auto, priority, queue, wish")
     if patch.auto and (patch.nodes, patch.min_nodes, patch.max_nodes) != (None, None, None):
         raise bad_input("auto and a size", "one of both")
     await find_job(state, job)
@@ -152,9 +150,7 @@ async def explain_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Respon
                 "story": state.stories.of(job),
                 "expected": shown["expected"],
                 "size_choice": shown["size_choice"],
-                "stands_for": emulated_gpu_types(
-                    task, shown["gpus"]["per_node"], snapshot.node_types.values()
-                ),
+                "stands_for": emulated_gpu_types(task, shown["gpus"]["per_node"], snapshot.node_types.values()),
                 "endpoints": endpoints_of(task, state.deps.ports_at),
                 "checkpoint": shown["checkpoint"],
                 "trial": None if tried is None else view_trial(tried),

@@ -91,9 +91,7 @@ async def search_logs(
     """The lines of one replica's log in which a text stands, in capital letters or small ones."""
     await _check_rank(state, await find_job(state, job), rank)
     log = ReplicaLog(state.deps.files.log_path(job, rank))
-    return json_response(
-        await anyio.to_thread.run_sync(_search, log, text, limit, limiter=state.slow_questions)
-    )
+    return json_response(await anyio.to_thread.run_sync(_search, log, text, limit, limiter=state.slow_questions))
 
 
 def _search(log: ReplicaLog, text: str, limit: int) -> dict[str, Any]:

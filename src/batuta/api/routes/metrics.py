@@ -68,9 +68,7 @@ class _Scrape(Collector):
 
     def collect(self) -> Iterator[Metric]:
         deps = self._state.deps
-        yield from cluster_metrics(
-            self._snapshot, deps.cycles, self._state.now_s(), deps.nodes, deps.metrics_per_job
-        )
+        yield from cluster_metrics(self._snapshot, deps.cycles, self._state.now_s(), deps.nodes, deps.metrics_per_job)
         yield from self._engine()
         yield from health_metrics(deps.node_health.seen())
         yield from duration_metrics(deps.experience.calibration())
@@ -89,9 +87,7 @@ def cluster_metrics(
 ) -> Iterator[Metric]:
     """Yield the metrics of scheduler, jobs, nodes and queues: the same for server and operator."""
     states = {(state.value,): count for state, count in snapshot.state_counts.items()}
-    yield gauge(
-        "batuta_jobs", "Jobs by state; those that are over are all that are known.", ["state"], states
-    )
+    yield gauge("batuta_jobs", "Jobs by state; those that are over are all that are known.", ["state"], states)
     yield from node_metrics(snapshot, facts)
     yield from queue_metrics(snapshot, watch.schedule, now_s)
     yield from schedule_metrics(snapshot, watch, now_s)

@@ -53,9 +53,7 @@ async def drain_node(state: StateDep, caller: Admin, node: NodePath) -> Response
 
 
 @router.post("/{node}/mended", response_model=Node, responses=problems(404, 409, *CHANGES))
-async def mended_node(
-    state: StateDep, caller: Admin, node: NodePath, asked: MendedPost | None = None
-) -> Response:
+async def mended_node(state: StateDep, caller: Admin, node: NodePath, asked: MendedPost | None = None) -> Response:
     """What was to be done about an illness is done: a burn-in follows."""
     if view_node(await state.snapshot(), node, state.deps.nodes) is None:
         raise not_found(f"node {node}")
@@ -123,9 +121,7 @@ def with_health(node: dict[str, Any], seen: HealthSeen) -> dict[str, Any]:
     is_closed = state in {"cordoned", "draining"} and name not in seen.cordons
     if own is not None and own.is_out and (state == "ready" or is_closed):
         state = "unhealthy"
-    gpus = [
-        {**gpu, "health": view_health(seen.records.get(Target(name, gpu["index"])))} for gpu in node["gpus"]
-    ]
+    gpus = [{**gpu, "health": view_health(seen.records.get(Target(name, gpu["index"])))} for gpu in node["gpus"]]
     return {
         **node,
         "state": state,

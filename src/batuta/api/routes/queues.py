@@ -41,17 +41,13 @@ async def list_queues(state: StateDep, caller: Viewer) -> Response:
 async def get_queue(state: StateDep, caller: Viewer, queue: QueuePath, limit: Limit = 100) -> Response:
     """One queue: who waits in it in which order and why, and who has its quota."""
     snapshot = await state.snapshot()
-    return await anyio.to_thread.run_sync(
-        lambda: json_response(view_detail(snapshot, _find(snapshot, queue), limit))
-    )
+    return await anyio.to_thread.run_sync(lambda: json_response(view_detail(snapshot, _find(snapshot, queue), limit)))
 
 
 @router.put("/{queue}", response_model=Queue, responses=problems(*CHANGES))
 async def put_queue(state: StateDep, caller: Admin, queue: QueuePath, put: QueuePut) -> Response:
     """Makes a queue in few words, or replaces all that was set about it. `PATCH /quota` can say more."""
-    change = queue_change(
-        queue, put.quota, put.cohort, put.weight, held=put.held, max_priority=put.max_priority
-    )
+    change = queue_change(queue, put.quota, put.cohort, put.weight, held=put.held, max_priority=put.max_priority)
     edit = QuotaEdit(lambda quota: merge(quota, change), [one.key for one in change.objects])
     await state.request(lambda world: edit.make(world, state.now_s()))
     snapshot = await state.snapshot()
@@ -137,15 +133,12 @@ class QuotaEdit:
 
     def summary(self, change: QuotaChange | None = None) -> list[dict[str, str]]:
         """Return what became of each object."""
-        found = [
-            (key, _outcome(find_object(self.before, key), find_object(self.after, key))) for key in self.keys
-        ]
+        found = [(key, _outcome(find_object(self.before, key), find_object(self.after, key))) for key in self.keys]
         if change is not None and change.fair_sharing is not None:
             same = self.before.fair_sharing is self.after.fair_sharing
             found.append((ObjectKey(CONFIGURATION, "fairSharing"), "unchanged" if same else "changed"))
         return [
-            {"kind": key.kind, "name": key.name, "namespace": key.namespace, "change": became}
-            for key, became in found
+            {"kind": key.kind, "name": key.name, "namespace": key.namespace, "change": became} for key, became in found
         ]
 
 

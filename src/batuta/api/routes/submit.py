@@ -78,17 +78,13 @@ async def submit_job(
     await state.request(state.operations.submit(submission))
     shown = view_job(await state.snapshot(), submission.job, state.now_s())
     if shown is None:
-        raise HttpProblem(
-            409, f"this Idempotency-Key has made job {submission.job}, which is forgotten by now"
-        )
+        raise HttpProblem(409, f"this Idempotency-Key has made job {submission.job}, which is forgotten by now")
     status = 201 if submission.is_new else 200
     # A hop to another thread takes a millisecond, which most tasks do not need.
     usual = task.queue in ("", DEFAULT_QUEUE) and not task.priority_class
     notes = _task_notes(state, task) if usual else await anyio.to_thread.run_sync(_notes, state, task)
     notes += _emulation_note(task, shown["gpus"]["per_node"], (await state.snapshot()).node_types.values())
-    return json_response(
-        {"job": shown, "notes": notes}, status, {"Location": f"/api/v1/jobs/{submission.job}"}
-    )
+    return json_response({"job": shown, "notes": notes}, status, {"Location": f"/api/v1/jobs/{submission.job}"})
 
 
 async def _dry_run(state: AppState, task: Task, caller: Caller) -> Response:
@@ -127,9 +123,7 @@ def _notes(state: AppState, task: Task) -> list[str]:
     if task.priority_class and not task.priority:
         with state.service.reading() as (world, _):
             if is_without_class(task, world.quota.priority_classes):
-                notes.append(
-                    f"no priority classes are set up: {task.priority_class} is not used (batuta queues apply)"
-                )
+                notes.append(f"no priority classes are set up: {task.priority_class} is not used (batuta queues apply)")
     return notes
 
 

@@ -102,9 +102,7 @@ async def end_session(caller: Viewer) -> Response:
 
 
 @login_router.get("/login")
-async def log_in(
-    request: Request, state: StateDep, code: Annotated[str, Query(max_length=128)] = ""
-) -> Response:
+async def log_in(request: Request, state: StateDep, code: Annotated[str, Query(max_length=128)] = "") -> Response:
     cookie = state.sessions.use_code(code)
     if cookie is None:
         return HTMLResponse(_LINK_EXPIRED_PAGE, 403)

@@ -66,9 +66,7 @@ class NodeAnnotator:
         self.writes = 0
         self.failures = 0
 
-    async def write(
-        self, node: Annotations, pods: Mapping[PodKey, Annotations], there: Iterable[objects.Pod]
-    ) -> None:
+    async def write(self, node: Annotations, pods: Mapping[PodKey, Annotations], there: Iterable[objects.Pod]) -> None:
         """`pods`: what those shall carry that use GPUs; all others of the node that are `there` lose it."""
         await self._try(f"node {self._node}", self._write_node(node))
         for pod in there:

@@ -109,8 +109,7 @@ class Definition:
             "schema": {"openAPIV3Schema": self._schema()},
             "subresources": {"status": {}, **self.subresources},
             "additionalPrinterColumns": [
-                {"name": one.name, "type": one.type, "jsonPath": one.path}
-                | ({"priority": 1} if one.is_wide else {})
+                {"name": one.name, "type": one.type, "jsonPath": one.path} | ({"priority": 1} if one.is_wide else {})
                 for one in self.columns
             ],
         }

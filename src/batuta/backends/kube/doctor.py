@@ -185,9 +185,7 @@ def _operator(one: Batch) -> Finding:
 def _version(one: Batch, version: str) -> Finding:
     theirs = one.metadata.labels.get(VERSION, "")
     if not theirs or theirs == version:
-        return ok(
-            "version", f"{version}, as the operator's" if theirs else "the operator does not tell its own"
-        )
+        return ok("version", f"{version}, as the operator's" if theirs else "the operator does not tell its own")
     return warning(
         "version",
         f"this is {version}, the operator's is {theirs}",
@@ -201,9 +199,7 @@ def _lease(snapshot: ClusterSnapshot, one: Batch) -> Iterator[Finding]:
         return
     name, home = one.metadata.name, one.metadata.namespace
     where = f"kubectl -n {home} get lease {name} -o yaml"
-    found = [
-        lease for lease in snapshot.leases if (lease.metadata.namespace, lease.metadata.name) == (home, name)
-    ]
+    found = [lease for lease in snapshot.leases if (lease.metadata.namespace, lease.metadata.name) == (home, name)]
     if not found or not found[0].spec.holder_identity:
         yield error("leader", f"{home}/{name}: nobody leads", f"see why its pods do not: {where}")
         return
@@ -217,9 +213,7 @@ def _lease(snapshot: ClusterSnapshot, one: Batch) -> Iterator[Finding]:
             f"another takes over once a replica runs: {where}",
         )
     elif age_s < -lasts_s:
-        yield warning(
-            "leader", f"the clock of {spec.holder_identity} is {-age_s:.0f} s ahead", "synchronise it (NTP)"
-        )
+        yield warning("leader", f"the clock of {spec.holder_identity} is {-age_s:.0f} s ahead", "synchronise it (NTP)")
     else:
         yield ok("leader", f"{spec.holder_identity}, renewed {max(0.0, age_s):.0f} s ago")
 
@@ -256,9 +250,7 @@ def check_nodes(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         return
     with_gpus = [node for node in snapshot.nodes if _gpus(node)]
     if not with_gpus:
-        yield error(
-            "nodes", f"none of {len(snapshot.nodes)} nodes has GPUs to give", "see the GPU device plugin"
-        )
+        yield error("nodes", f"none of {len(snapshot.nodes)} nodes has GPUs to give", "see the GPU device plugin")
     silent = _silent(snapshot)
     if silent:
         told = [f"{name} ({age_s:.0f} s)" for name, age_s in silent.items()]
@@ -312,9 +304,7 @@ def _pressed(nodes: Sequence[Node]) -> Iterator[Finding]:
             yield warning(
                 f"node {what}",
                 f"{len(full)} nodes have too little: {named(full)}",
-                "make room there: pods are evicted, and none starts"
-                if what == "disk"
-                else "see what uses it up",
+                "make room there: pods are evicted, and none starts" if what == "disk" else "see what uses it up",
             )
 
 
@@ -327,9 +317,7 @@ def _unready(nodes: Sequence[Node], silent: set[str]) -> Iterator[Finding]:
         if one.type == "Ready" and one.status not in ("True", "Unknown")
     ]
     if unready:
-        yield warning(
-            "nodes", f"{len(unready)} are not ready: {named(unready)}", "kubectl describe node NAME"
-        )
+        yield warning("nodes", f"{len(unready)} are not ready: {named(unready)}", "kubectl describe node NAME")
     ill = [
         f"{node.metadata.name} ({taint.value or 'unhealthy'})"
         for node in nodes
@@ -403,9 +391,7 @@ def _stuck(snapshot: ClusterSnapshot) -> Iterator[Finding]:
         if pod.status.phase in _LIVE:
             gangs[pod.metadata.namespace, pod.metadata.labels[names.JOB_NAME]].append(pod)
     for (namespace, job), pods in sorted(gangs.items()):
-        look = (
-            f"batuta -n {namespace} explain {job}; kubectl -n {namespace} get pods -l {names.JOB_NAME}={job}"
-        )
+        look = f"batuta -n {namespace} explain {job}; kubectl -n {namespace} get pods -l {names.JOB_NAME}={job}"
         leaving = _older(snapshot, pods, "deletion", GONE_AFTER_S)
         if leaving:
             yield warning("stuck gangs", f"{namespace}/{job}: pods do not end: {named(leaving)}", look)
@@ -417,13 +403,9 @@ def _stuck(snapshot: ClusterSnapshot) -> Iterator[Finding]:
                 f"{namespace}/{job}: {len(bound)} of {len(pods)} pods have a place, and the others get none",
                 look,
             )
-        slow = _older(
-            snapshot, [pod for pod in bound if pod.status.phase == "Pending"], "creation", STUCK_AFTER_S
-        )
+        slow = _older(snapshot, [pod for pod in bound if pod.status.phase == "Pending"], "creation", STUCK_AFTER_S)
         if slow:
-            yield warning(
-                "stuck gangs", f"{namespace}/{job}: {len(slow)} pods have a place and do not start", look
-            )
+            yield warning("stuck gangs", f"{namespace}/{job}: {len(slow)} pods have a place and do not start", look)
 
 
 def _older(snapshot: ClusterSnapshot, pods: Sequence[Pod], what: str, than_s: float) -> list[str]:
@@ -471,9 +453,7 @@ def _is_reserved(status: dict[str, object]) -> bool:
 
 def _orphans(snapshot: ClusterSnapshot) -> Finding:
     """Pods that keep their GPUs although their job is over."""
-    over = {
-        uj.id: seconds(uj.status.completion_time) for uj in snapshot.jobs or () if uj.status.state in _OVER
-    }
+    over = {uj.id: seconds(uj.status.completion_time) for uj in snapshot.jobs or () if uj.status.state in _OVER}
     orphans = [
         f"{pod.metadata.namespace}/{pod.metadata.name}"
         for pod in snapshot.pods or ()

@@ -54,11 +54,9 @@ class HealthConfig(Settings):
 class TelemetryConfig(Settings):
     """Traces and logs."""
 
-    otlp_url: Annotated[str, StringConstraints(pattern=r"^(https?://[^/\s]+(/\S*)?)?$", max_length=2048)] = (
-        Field(
-            default="",
-            description="where traces go over OTLP/HTTP, as in http://collector:4318; empty means nowhere",
-        )
+    otlp_url: Annotated[str, StringConstraints(pattern=r"^(https?://[^/\s]+(/\S*)?)?$", max_length=2048)] = Field(
+        default="",
+        description="where traces go over OTLP/HTTP, as in http://collector:4318; empty means nowhere",
     )
     log_format: LogFormat = Field(
         default=LogFormat.JSON,
@@ -67,18 +65,14 @@ class TelemetryConfig(Settings):
     )
 
 
-DnsLabel: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
-]
+DnsLabel: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 ResourceName: TypeAlias = Annotated[
     str,
     StringConstraints(
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", max_length=316
     ),
 ]
-QueueName: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")
-]
+QueueName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$")]
 
 JOURNAL_URL_VARIABLE = "BATUTA_JOURNAL_URL"
 """Where it is set, the journal is in PostgreSQL and not in the state directory. A URL has a password in it,
@@ -169,9 +163,7 @@ class Retention(Settings):
     jobs: Annotated[int, Field(ge=0, le=100_000)] = Field(
         default=1000, description="how many jobs that are over the operator keeps in mind"
     )
-    days: Annotated[float, Field(gt=0, le=3650)] = Field(
-        default=7, description="how long it keeps them in mind"
-    )
+    days: Annotated[float, Field(gt=0, le=3650)] = Field(default=7, description="how long it keeps them in mind")
 
 
 class Scheduling(Settings):
@@ -211,12 +203,8 @@ class Scheduling(Settings):
     retention: Retention = Field(
         default=Retention(), description="how long the operator keeps jobs in mind that are over"
     )
-    health: HealthConfig = Field(
-        default=HealthConfig(), description="how the health of nodes and GPUs is looked after"
-    )
-    leader_election: LeaderElection = Field(
-        default=LeaderElection(), description="how fast another replica takes over"
-    )
+    health: HealthConfig = Field(default=HealthConfig(), description="how the health of nodes and GPUs is looked after")
+    leader_election: LeaderElection = Field(default=LeaderElection(), description="how fast another replica takes over")
 
     @model_validator(mode="after")
     def _each_queue_once(self) -> Scheduling:

@@ -208,9 +208,7 @@ class ContainerRuntimes:
         """Whether a task with an image can be run here, for the user who submits one."""
         found = self.find()
         if found is None:
-            seen = (
-                "; ".join(self._unusable) or "neither podman nor docker nor apptainer is on the server's PATH"
-            )
+            seen = "; ".join(self._unusable) or "neither podman nor docker nor apptainer is on the server's PATH"
             fix = "install podman on the server's machine, or remove image_id to run on the machine itself"
             return ContainerSupport(f"it needs a container runtime, and there is none: {seen}", fix)
         notes = [f"it runs in a container of {found.name}"]
@@ -248,9 +246,7 @@ class ContainerRuntimes:
         except (OSError, subprocess.TimeoutExpired) as problem:
             return str(problem)[:200]
         lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return (
-            None if done.returncode == 0 else (lines[-1] if lines else f"exit code {done.returncode}")[:200]
-        )
+        return None if done.returncode == 0 else (lines[-1] if lines else f"exit code {done.returncode}")[:200]
 
 
 _QUESTIONS: Mapping[str, tuple[str, ...]] = {
@@ -317,9 +313,7 @@ def container_run(
         files[LOGIN] = login
         # podman reads the first, docker the second, apptainer the others.
         client |= {"REGISTRY_AUTH_FILE": str(folder / LOGIN), "DOCKER_CONFIG": str(folder)}
-        client |= {
-            f"APPTAINER_DOCKER_{name}": env[f"SKYPILOT_DOCKER_{name}"] for name in ("USERNAME", "PASSWORD")
-        }
+        client |= {f"APPTAINER_DOCKER_{name}": env[f"SKYPILOT_DOCKER_{name}"] for name in ("USERNAME", "PASSWORD")}
     make = f"{shlex.join(runtime.create(container))} > /dev/null"
     set_up = f"{make} && {_run_step(runtime, container, 'setup')}" if "setup" in scripts else make
     return ContainerRun(

@@ -29,9 +29,7 @@ REPORTS_PART = "progress reports"
 class JobManager:
     """Drives jobs: those that leave first, then those that wait for what they leave."""
 
-    def __init__(
-        self, occupancy: GpuOccupancy, timing: Timing, is_ready: Callable[[], bool], fence: Fence
-    ) -> None:
+    def __init__(self, occupancy: GpuOccupancy, timing: Timing, is_ready: Callable[[], bool], fence: Fence) -> None:
         self.runs: dict[JobId, JobRun] = {}
         """Of every living job that was ever wanted to run."""
         self.owners: dict[str, tuple[JobId, int]] = {}
@@ -139,9 +137,7 @@ class JobManager:
         )
         job_run.give_up(now_s, error)
 
-    def close(
-        self, now_s: float, within_s: float, clock: Callable[[], float], wait: Callable[[float], object]
-    ) -> None:
+    def close(self, now_s: float, within_s: float, clock: Callable[[], float], wait: Callable[[float], object]) -> None:
         """Stops all that runs, so that a next server finds it stopped; after `within_s` without grace."""
         for job_run in self._active.values():
             job_run.is_closing = True  # also those that were just about to start
@@ -167,8 +163,7 @@ class JobManager:
         assert job_run.wanted is not None
         others = (self.runs[job] for job in self._occupancy.on(job_run.wanted))
         return all(
-            job_run.job.share is not None and other.job.share is not None and not other.is_going
-            for other in others
+            job_run.job.share is not None and other.job.share is not None and not other.is_going for other in others
         )
 
     def _retire(self, job_run: JobRun) -> None:

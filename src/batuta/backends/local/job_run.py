@@ -91,9 +91,7 @@ def _limit(task: Task) -> Evidence:
 class EventReporter:
     """Says what became of a job. Nothing of a run is thrown away before its end is durable."""
 
-    def __init__(
-        self, context: JobContext, files: JobFiles, task: Task, job: JobId, history: RunHistory
-    ) -> None:
+    def __init__(self, context: JobContext, files: JobFiles, task: Task, job: JobId, history: RunHistory) -> None:
         self.steps = TransitionSteps()
         self._context = context
         self._files = files
@@ -120,18 +118,14 @@ class EventReporter:
         """It has left its GPUs for others, on which it will be started."""
         self._files.discard_run(run.record.number)
 
-    def interrupted(
-        self, now_s: float, not_before_s: float, outcome: Outcome, run: LiveRun | None = None
-    ) -> None:
+    def interrupted(self, now_s: float, not_before_s: float, outcome: Outcome, run: LiveRun | None = None) -> None:
         """It is gone, and waits again, at least until `not_before_s`."""
         history, number = self._history, None if run is None else run.record.number
         detail = outcome.detail
         if outcome.end is RunEnd.FAILED and history.failures:
             most = self._task.max_restarts_on_errors
             detail += f" (restart {history.failures} of {most}, after {not_before_s - now_s:g} s)"
-        event = JobInterrupted(
-            now_s, self._job, not_before_s=not_before_s, exit_code=outcome.exit_code, detail=detail
-        )
+        event = JobInterrupted(now_s, self._job, not_before_s=not_before_s, exit_code=outcome.exit_code, detail=detail)
         self._context.emit(event)
         if number is not None:
             self._context.later(lambda: self._files.discard_run(number))
@@ -173,9 +167,7 @@ class EventReporter:
             self._context.on_result(self._job, text)
         except Exception:
             # It stays in its file; the end of a job is not to be lost for it.
-            _log.exception(
-                "the result of job %s could not be handed over", self._job, extra={"job": self._job}
-            )
+            _log.exception("the result of job %s could not be handed over", self._job, extra={"job": self._job})
 
     def _timed(self, now_s: float, gpus: int, start_s: float | None) -> None:
         steps, self.steps = self.steps, TransitionSteps()
@@ -298,9 +290,7 @@ class JobRun:
             is_ending=self.is_ending,
             is_closing=self.is_closing,
             saves_on_request=elastic.checkpoint is Checkpoint.ON_SIGNAL,
-            grace=Grace(
-                checkpoint_s, elastic.grace_s, timing.cancel_grace_s, timing.peer_grace_s, timing.overdue_s
-            ),
+            grace=Grace(checkpoint_s, elastic.grace_s, timing.cancel_grace_s, timing.peer_grace_s, timing.overdue_s),
             restart=RestartPolicy(self._task.max_restarts_on_errors, timing.backoff),
         )
 
@@ -408,9 +398,7 @@ class JobRun:
         limit_s = self._task.max_exec_time_s
         left_s = None if limit_s is None else limit_s - self._history.ran_s
         try:
-            run = launch_run(
-                self._context, self._files, self._task, self.job, placement, number, now_s, left_s
-            )
+            run = launch_run(self._context, self._files, self._task, self.job, placement, number, now_s, left_s)
         except CannotMount as problem:
             self._settle(None, Outcome(RunEnd.CANNOT_START, detail=str(problem)), now_s)
             return

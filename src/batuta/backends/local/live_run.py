@@ -92,9 +92,7 @@ def _judge_unasked(states: Sequence[ReplicaState], last_line: Callable[[int], st
             error = f": {states[rank].error}" if states[rank].error else ""
             detail = f"{_who(states, rank)} was lost: its runner was killed or the machine went down{error}"
             return Outcome(RunEnd.LOST, detail=detail)
-    failed = [
-        rank for rank in ranks if states[rank].why is ExitReason.EXITED and not has_succeeded(states[rank])
-    ]
+    failed = [rank for rank in ranks if states[rank].why is ExitReason.EXITED and not has_succeeded(states[rank])]
     if failed:
         # The others often fail because of the first.
         first = min(failed, key=lambda rank: (states[rank].ended_s or 0.0, rank))

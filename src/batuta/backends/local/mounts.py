@@ -61,9 +61,7 @@ def view_of(task: Task, workdir: Path, home: str, mounts: PrivateMounts) -> list
     if why := mounts.why_not():
         if needed or sky:
             target = needed[0].target if needed else "~/sky_workdir"
-            raise CannotMount(
-                f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})"
-            )
+            raise CannotMount(f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})")
         return []
     own = f"{home}/sky_workdir"
     # A working directory inside of it would not be found any more.

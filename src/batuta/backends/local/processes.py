@@ -199,9 +199,7 @@ def _remove_container(run_dir: Path) -> None:
         return
     if argv := spec.get("cleanup"):
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                argv, env=spec["env"], cwd="/", capture_output=True, timeout=_REMOVES_WITHIN_S, check=False
-            )
+            subprocess.run(argv, env=spec["env"], cwd="/", capture_output=True, timeout=_REMOVES_WITHIN_S, check=False)
 
 
 def request_checkpoint(replica: RunningReplica) -> bool:
@@ -247,9 +245,7 @@ def _runs(run_dir: Path, state: ReplicaState) -> bool:
         return False
     if state.runner_start is None:
         return _is_locked(run_dir)
-    return state.boot_id == process_tree.boot_id() and process_tree.is_running(
-        (state.runner_pid, state.runner_start)
-    )
+    return state.boot_id == process_tree.boot_id() and process_tree.is_running((state.runner_pid, state.runner_start))
 
 
 def _complaint(run_dir: Path) -> str:

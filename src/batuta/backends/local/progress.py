@@ -46,9 +46,7 @@ class ProgressTail:
     than that is left out and counted in `skipped_bytes`.
     """
 
-    def __init__(
-        self, path: Path, position: TailPosition | None = None, most_bytes: int = _MOST_BYTES
-    ) -> None:
+    def __init__(self, path: Path, position: TailPosition | None = None, most_bytes: int = _MOST_BYTES) -> None:
         self.position = position or TailPosition()
         self.skipped_bytes = 0
         self._path = path
@@ -201,9 +199,7 @@ class ProgressFeed:
 
     def __init__(self, files: JobFiles, task: Task, job: Job, ranks: RankRules = RankRules()) -> None:  # noqa: B008
         self._job = job
-        self._progress = JobProgress(
-            job.id, RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels))))
-        )
+        self._progress = JobProgress(job.id, RankWatch(job.id, ranks.for_job(rank_settings(dict(task.labels)))))
         self.meter: SpeedMeter = self._progress.know(job).meter
         self._tail = ProgressTail(files.progress)
         self._voda = VodaSource(files, task)
@@ -231,9 +227,7 @@ class ProgressFeed:
             # Nor when the present run had started up: the next report must not count as its first.
             self.meter.transitions.progressed(-math.inf)
 
-    def began(
-        self, time_s: float, number: int, placement: Placement, places: Sequence[NodeName] = ()
-    ) -> None:
+    def began(self, time_s: float, number: int, placement: Placement, places: Sequence[NodeName] = ()) -> None:
         """A run begins, or has been going on since then; `places`: the node of each replica, if known."""
         self._progress.began(self._job, number, placement.size, placement.nodes, places, time_s)
 

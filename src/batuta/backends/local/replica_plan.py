@@ -294,9 +294,7 @@ def _in_container(
     mounts = mounts_of([files.folder, spec.cwd], wanted, spec.cwd, runtime.home(container))
     container = replace(container, mounts=mounts)
     scripts = {"run": task.run} if spec.setup is None else {"run": task.run, "setup": task.setup}
-    made = container_run(
-        runtime, container, scripts, spec.cwd, spec.env, spec.setup_env, machine.containers.client_env
-    )
+    made = container_run(runtime, container, scripts, spec.cwd, spec.env, spec.setup_env, machine.containers.client_env)
     # Each container is a new file system: its setup is done in each run, and not once for all.
     prepared = [files.replica(record.number, other) / "prepared" for other in range(record.ranks)]
     return replace(

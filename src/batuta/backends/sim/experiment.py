@@ -70,9 +70,7 @@ class Experiment:
 
 
 @lru_cache(maxsize=8)
-def _load_workload(
-    path: str, format: str | None, elastic: str, speed: str, profiles: str | None = None
-) -> Workload:
+def _load_workload(path: str, format: str | None, elastic: str, speed: str, profiles: str | None = None) -> Workload:
     """Reads a workload once per process."""
     folder = Path(profiles) if profiles else None
     return read_workload(path, format, TraceOptions(Elasticity.parse(elastic, speed), profiles=folder))
@@ -176,9 +174,7 @@ def _failures(experiment: Experiment, workload: Workload, nodes: Sequence[Node])
     return read_failures(experiment.failures, nodes, horizon_s, experiment.seed)
 
 
-def run_experiments(
-    experiments: Sequence[Experiment], parallel: int, advance: Callable[[], None]
-) -> list[RunResult]:
+def run_experiments(experiments: Sequence[Experiment], parallel: int, advance: Callable[[], None]) -> list[RunResult]:
     """Runs all, some at a time; the results are in the order of the experiments.
 
     After Ctrl-C the results that are complete.

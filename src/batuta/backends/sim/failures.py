@@ -122,9 +122,7 @@ def parse_failure_options(text: str) -> FailureOptions:
     options = FailureOptions(until_s=1.0, **values)
     problems += options.problems()
     if (options.node_mtbf_s, options.gpu_mtbf_s, options.straggler_mtbf_s) == (None, None, None):
-        problems = problems or [
-            Problem(f"failures: {text!r} does not say how often anything fails", fix=_FIX)
-        ]
+        problems = problems or [Problem(f"failures: {text!r} does not say how often anything fails", fix=_FIX)]
     if problems:
         raise InputError(problems)
     return options
@@ -166,9 +164,7 @@ def _failures_of(index: int, node: Node, options: FailureOptions) -> Iterator[Fa
     if options.straggler_mtbf_s is not None:
         draws = _draws(options.seed, index, 1)
         low, high = options.straggler_factors
-        for begin, end in _periods(
-            draws, options.straggler_mtbf_s, options.straggler_mttr_s, options.until_s
-        ):
+        for begin, end in _periods(draws, options.straggler_mtbf_s, options.straggler_mttr_s, options.until_s):
             factor = low + (high - low) * next(draws)
             yield FailureRecord(begin, kind.SLOW, node.name, factor=factor)
             yield FailureRecord(end, kind.NORMAL, node.name)
@@ -186,9 +182,7 @@ def _draws(seed: int, node: int, process: int) -> Iterator[float]:
         yield generator.random()
 
 
-def _periods(
-    draws: Iterator[float], mtbf_s: float, mttr_s: float, until_s: float
-) -> Iterator[tuple[float, float]]:
+def _periods(draws: Iterator[float], mtbf_s: float, mttr_s: float, until_s: float) -> Iterator[tuple[float, float]]:
     """The beginnings and ends of failures, one after another."""
     end = 0.0
     while True:
@@ -220,9 +214,7 @@ def read_failure_script(path: Path, nodes: Sequence[Node] | None = None) -> list
     return sorted((record for record in records if record is not None), key=attrgetter("time_s"))
 
 
-def _read_record(
-    reader: YamlReader, item: YamlNode, by_name: Mapping[NodeName, Node] | None
-) -> FailureRecord | None:
+def _read_record(reader: YamlReader, item: YamlNode, by_name: Mapping[NodeName, Node] | None) -> FailureRecord | None:
     values = reader.mapping(item, "a record", _FIELDS)
     if values is None:
         return None
@@ -234,9 +226,7 @@ def _read_record(
             reader.fault(item, f"a record needs {field}")
     kind = next((kind for kind in FailureKind if kind.value == word), None)
     if word is not None and kind is None:
-        reader.fault(
-            values["kind"], f"unknown kind {word}", did_you_mean(word, [k.value for k in FailureKind])
-        )
+        reader.fault(values["kind"], f"unknown kind {word}", did_you_mean(word, [k.value for k in FailureKind]))
     if name is not None and by_name is not None and name not in by_name:
         reader.fault(values["node"], f"the cluster has no node {name}", did_you_mean(name, list(by_name)))
     gpus = by_name[name].gpus if name is not None and by_name is not None and name in by_name else 1_000_000

@@ -208,9 +208,7 @@ class KubeClient:
                 async with asyncio.timeout(timeout_s):
                     return await reading.wait_for(api, uj, done, tell)
             except TimeoutError:
-                now = job_view(
-                    await api.get(UNIFIED_JOB, uj.metadata.name, uj.metadata.namespace), time.time()
-                )
+                now = job_view(await api.get(UNIFIED_JOB, uj.metadata.name, uj.metadata.namespace), time.time())
                 raise WaitTimeoutError(f"job {now.label} is {now.state} after {timeout_s:g} s") from None
 
         return self._session.run(ask)
@@ -365,9 +363,7 @@ class KubeClient:
         found = [one for one in self._session.run(ask) if matches(one, types, job) and one.reason not in skip]
         return tuple(event_view(one) for one in found[-count:]) if count else ()
 
-    def events(
-        self, after: int | None = None, types: Sequence[str] = (), job: str | None = None
-    ) -> Iterator[a.Event]:
+    def events(self, after: int | None = None, types: Sequence[str] = (), job: str | None = None) -> Iterator[a.Event]:
         """Events as they happen, for ever."""
         scope = self._session.run(self._scope)
         for one in self._session.stream(lambda api: reading.watch_events(api, scope, after)):

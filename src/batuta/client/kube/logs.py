@@ -96,9 +96,7 @@ def _age(pod: objects.Pod) -> tuple[int, str]:
     return (int(start) if start.isdecimal() else 0, pod.metadata.creation_timestamp)
 
 
-async def read_log(
-    api: Api, uj: UnifiedJob, rank: int, tail: int | None, since: str = ""
-) -> AsyncIterator[bytes]:
+async def read_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None, since: str = "") -> AsyncIterator[bytes]:
     """What there is now, of the last start. Raises OutputGoneError when its pods or their node are gone."""
     listed = await api.list(POD, uj.metadata.namespace, labels=labels_of(uj))
     pods = pods_of_rank(uj, listed.items, rank)
@@ -118,9 +116,7 @@ async def read_log(
     yield readable.rest() if tail is None else last_lines(shown + readable.rest(), tail)
 
 
-async def follow_log(
-    api: Api, uj: UnifiedJob, rank: int, tail: int | None, since: str = ""
-) -> AsyncIterator[bytes]:
+async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None, since: str = "") -> AsyncIterator[bytes]:
     """The same, and on until the job is over: through restarts, and through connections that break."""
     meta = uj.metadata
     await api.list(POD, meta.namespace, labels=labels_of(uj))  # raises Forbidden here, not in the informer
@@ -142,17 +138,13 @@ async def follow_log(
         while True:
             news.clear()
             known = jobs.objects.get(uj.id)
-            unread = [
-                pod for pod in pods_of_rank(uj, pods.objects.values(), rank) if pod.metadata.uid not in ended
-            ]
+            unread = [pod for pod in pods_of_rank(uj, pods.objects.values(), rank) if pod.metadata.uid not in ended]
             if unread:
                 pod = unread[0]
                 uid = pod.metadata.uid
                 is_last = pod.status.phase != "Running"
                 log = readable.setdefault(uid, ReportFilter())
-                async for piece in _pieces_from_last_byte(
-                    api, pod, tail if uid not in given else None, since, given
-                ):
+                async for piece in _pieces_from_last_byte(api, pod, tail if uid not in given else None, since, given):
                     yield log.take(piece)
                 tail = None if tail is None else 0
                 if is_last:
@@ -169,9 +161,7 @@ async def follow_log(
             task.cancel()
 
 
-async def read_logs(
-    api: Api, uj: UnifiedJob, tail: int | None, since: str = ""
-) -> AsyncIterator[tuple[int, bytes]]:
+async def read_logs(api: Api, uj: UnifiedJob, tail: int | None, since: str = "") -> AsyncIterator[tuple[int, bytes]]:
     """What all replicas have printed, one after another. A replica without pods has printed nothing."""
     for rank in range(_rank_count(uj)):
         try:
@@ -182,9 +172,7 @@ async def read_logs(
                 raise
 
 
-async def follow_logs(
-    api: Api, uj: UnifiedJob, tail: int | None, since: str = ""
-) -> AsyncIterator[tuple[int, bytes]]:
+async def follow_logs(api: Api, uj: UnifiedJob, tail: int | None, since: str = "") -> AsyncIterator[tuple[int, bytes]]:
     """The same as it is printed, until the job is over."""
     arrived: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue(_AHEAD)
 
@@ -235,9 +223,7 @@ async def _pieces_from_last_byte(
         return  # the pod is gone, or it is tried again
 
 
-async def _pieces(
-    api: Api, pod: objects.Pod, tail: int | None, since: str, *, follow: bool
-) -> AsyncIterator[bytes]:
+async def _pieces(api: Api, pod: objects.Pod, tail: int | None, since: str, *, follow: bool) -> AsyncIterator[bytes]:
     meta = pod.metadata
     first = pod.spec.containers[0].name if pod.spec.containers else ""
     container = meta.annotations.get(_DEFAULT_CONTAINER) or first
@@ -254,9 +240,7 @@ async def _pieces(
         is_gone = isinstance(error, NotFound) and f'"{meta.name}" not found' in error.message
         if follow and (is_gone or (isinstance(error, Unavailable) and not error.status)):
             raise
-        raise OutputGoneError(
-            f"the node of pod {meta.name} does not give its output: {error.message}"
-        ) from error
+        raise OutputGoneError(f"the node of pod {meta.name} does not give its output: {error.message}") from error
 
 
 def _refuse_rank(uj: UnifiedJob, rank: int) -> None:

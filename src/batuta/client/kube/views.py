@@ -257,9 +257,7 @@ def _node_state(node: objects.Node) -> str:
     return "cordoned" if cordoned_by(node) else "unhealthy" if is_unhealthy(node) else "cordoned"
 
 
-def _tenants(
-    count: int, pods: Sequence[objects.Pod], gpu_resources: Sequence[str]
-) -> list[list[a.GpuTenant]]:
+def _tenants(count: int, pods: Sequence[objects.Pod], gpu_resources: Sequence[str]) -> list[list[a.GpuTenant]]:
     """Who is on each GPU. Pods that were given none by number get the first that are left."""
     found: list[list[a.GpuTenant]] = [[] for _ in range(count)]
     unnamed: list[tuple[a.GpuTenant, int]] = []

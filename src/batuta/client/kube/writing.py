@@ -100,9 +100,7 @@ async def resume(api: Api, uj: UnifiedJob) -> UnifiedJob:
     return await _patch(api, uj, patch)
 
 
-async def resize(
-    api: Api, uj: UnifiedJob, replicas: int | None, least: int | None, most: int | None
-) -> UnifiedJob:
+async def resize(api: Api, uj: UnifiedJob, replicas: int | None, least: int | None, most: int | None) -> UnifiedJob:
     """Pins the size, or changes the range within which the scheduler chooses."""
     changed: dict[str, Any] = {}
     if least is not None:
@@ -220,14 +218,10 @@ def _task(submission: Submission, given: Mapping[str, Any]) -> Task:
     return parse_task(text, submission.file or "command", Overrides(**given), rules, check_paths=False)
 
 
-def _completed_unified_job(
-    unified: dict[str, Any], given: Mapping[str, Any], context: SubmitContext
-) -> dict[str, Any]:
+def _completed_unified_job(unified: dict[str, Any], given: Mapping[str, Any], context: SubmitContext) -> dict[str, Any]:
     problems = []
     if unified.get("apiVersion") != names.API_VERSION:
-        problems.append(
-            Problem(f"apiVersion {unified.get('apiVersion')!r} is not known", fix=names.API_VERSION)
-        )
+        problems.append(Problem(f"apiVersion {unified.get('apiVersion')!r} is not known", fix=names.API_VERSION))
     metadata, spec = unified.get("metadata") or {}, unified.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         raise InputError([*problems, Problem("metadata and spec should be mappings")])
@@ -304,9 +298,7 @@ class TrialManifests:
     notes: tuple[str, ...]
 
 
-def trial_manifests(
-    submission: Submission, manifests_of: Callable[[Submission], TaskManifests]
-) -> TrialManifests:
+def trial_manifests(submission: Submission, manifests_of: Callable[[Submission], TaskManifests]) -> TrialManifests:
     """The TrialRun of a task or a UnifiedJob. Raises InputError with everything that stands against it.
 
     Its name is one of its own, as is that of its Secret: the task may be launched at the same time.
@@ -342,9 +334,7 @@ def trial_manifests(
 
 def _trial_options(annotations: Mapping[str, str], said: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the task for its trial, overridden by the command line."""
-    found: dict[str, Any] = {
-        field: int(annotations[key]) for key, field in _ANNOTATIONS.items() if key in annotations
-    }
+    found: dict[str, Any] = {field: int(annotations[key]) for key, field in _ANNOTATIONS.items() if key in annotations}
     if names.TRIAL_SIZES in annotations:
         found["sizes"] = [int(one) for one in annotations[names.TRIAL_SIZES].split(",")]
     if said.get("sizes"):
@@ -372,9 +362,7 @@ async def create_trial(api: Api, found: TrialManifests) -> TrialRun:
             "name": made.metadata.name,
             "uid": made.metadata.uid,
         }
-        await api.patch(
-            SECRET, found.secret["metadata"]["name"], {"metadata": {"ownerReferences": [owner]}}, namespace
-        )
+        await api.patch(SECRET, found.secret["metadata"]["name"], {"metadata": {"ownerReferences": [owner]}}, namespace)
     return made
 
 

@@ -372,9 +372,7 @@ def _waiting(deadline_s: float, *actions: Action) -> Decision:
     return Decision(actions, due_s=deadline_s, deadline_s=deadline_s)
 
 
-def _after_run(
-    desired: Desired, observed: Observed, run: ObservedRun, outcome: Outcome, now_s: float
-) -> Action:
+def _after_run(desired: Desired, observed: Observed, run: ObservedRun, outcome: Outcome, now_s: float) -> Action:
     """What becomes of a job whose run is over."""
     end = outcome.end
     if desired.is_closing:

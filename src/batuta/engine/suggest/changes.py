@@ -104,8 +104,7 @@ def _kind(node: Node) -> tuple[str, int, tuple[tuple[str, str], ...], tuple[str,
 def _with_nodes(trials: Trials, like: Node, count: int) -> Suggestion | None:
     facts: Facts = (("nodes", count), ("like", like.name))
     events = [
-        NodeAdded(trials.now_s, replace(like, name=f"{like.name}+{n}"), cause="suggestion")
-        for n in range(1, count + 1)
+        NodeAdded(trials.now_s, replace(like, name=f"{like.name}+{n}"), cause="suggestion") for n in range(1, count + 1)
     ]
     return trials.suggestion(Remedy.MORE_NODES, facts, events)
 
@@ -210,12 +209,9 @@ def queue_released(trials: Trials) -> Iterator[Suggestion]:
     released = replace(
         quota,
         cluster_queues=tuple(
-            replace(one, stop=StopPolicy.NONE) if one.name == queue.name else one
-            for one in quota.cluster_queues
+            replace(one, stop=StopPolicy.NONE) if one.name == queue.name else one for one in quota.cluster_queues
         ),
-        local_queues=tuple(
-            replace(one, stop=StopPolicy.NONE) if one == door else one for one in quota.local_queues
-        ),
+        local_queues=tuple(replace(one, stop=StopPolicy.NONE) if one == door else one for one in quota.local_queues),
     )
     found = trials.suggestion(
         Remedy.QUEUE_RELEASED,
@@ -237,9 +233,7 @@ def more_quota(trials: Trials) -> Iterator[Suggestion]:
         unit, name = _unit(cell.resource)
         steps = -(-whole // unit)
 
-        def try_nth(
-            n: int, cell: FlavorResource = cell, unit: int = unit, name: str = name
-        ) -> Suggestion | None:
+        def try_nth(n: int, cell: FlavorResource = cell, unit: int = unit, name: str = name) -> Suggestion | None:
             facts: Facts = (("queue", queue.name), ("amount", n), ("unit", name), ("flavor", cell.flavor))
             richer = QuotaSet(trials.now_s, _with_more(quota, queue, cell, n * unit), cause="suggestion")
             return trials.suggestion(Remedy.MORE_QUOTA, facts, [richer])
@@ -275,9 +269,7 @@ def _with_more(quota: Quota, queue: ClusterQueue, cell: FlavorResource, amount: 
                 replace(
                     own,
                     limits=tuple(
-                        limits._replace(nominal=limits.nominal + amount)
-                        if (own.flavor, resource) == cell
-                        else limits
+                        limits._replace(nominal=limits.nominal + amount) if (own.flavor, resource) == cell else limits
                         for resource, limits in zip(group.resources, own.limits, strict=True)
                     ),
                 )

@@ -71,10 +71,7 @@ def _started_again(trials: Trials) -> Suggestion | None:
     """For a job that is parked, is tried out first, or waits after a failure."""
     jobs = trials.world.jobs
     row = jobs.row(trials.job.id)
-    if (
-        jobs.wish_of(row) not in (DesiredState.PARK, DesiredState.TRY)
-        and jobs.not_before_s[row] <= trials.now_s
-    ):
+    if jobs.wish_of(row) not in (DesiredState.PARK, DesiredState.TRY) and jobs.not_before_s[row] <= trials.now_s:
         return None
     return trials.suggestion(
         Remedy.STARTED_AGAIN,

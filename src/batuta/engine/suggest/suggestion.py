@@ -104,9 +104,7 @@ class Trials:
             facts,
             start.placement.size,
             tuple(one.job for one in plan.commands if isinstance(one, Preempt)),
-            tuple(
-                one.job for one in plan.commands if isinstance(one, Resize) and one.reason is not Reason.GREW
-            ),
+            tuple(one.job for one in plan.commands if isinstance(one, Resize) and one.reason is not Reason.GREW),
             tuple(events),
             within_s,
         )

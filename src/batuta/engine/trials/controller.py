@@ -230,9 +230,7 @@ def _observed(world: World, job: Job, gpus: int, is_measured: bool) -> ObservedR
     row = world.jobs.row(run)
     started_s = world.jobs.first_start_s.item(row)
     is_cancelled = world.jobs.wish_of(row) is DesiredState.CANCEL
-    return ObservedRun(
-        started_s=None if math.isnan(started_s) else started_s, is_leaving=is_measured and is_cancelled
-    )
+    return ObservedRun(started_s=None if math.isnan(started_s) else started_s, is_leaving=is_measured and is_cancelled)
 
 
 def _cancel(run: JobId, now_s: float) -> ev.Event:

@@ -42,9 +42,7 @@ def read_assignments(folder: Path) -> tuple[DeviceAssignment, ...]:
     try:
         data: Any = json.loads(path.read_text())["Data"]
         return tuple(
-            DeviceAssignment(
-                entry["PodUID"], entry["ContainerName"], Resource(entry["ResourceName"]), _units(entry)
-            )
+            DeviceAssignment(entry["PodUID"], entry["ContainerName"], Resource(entry["ResourceName"]), _units(entry))
             for entry in data["PodDeviceEntries"] or ()
             if entry["ResourceName"] in set(Resource)
         )
@@ -152,20 +150,14 @@ class AllocationState:
                 return Grant(pod, container, card)
         raise AllocationRefused(self._no_candidate(resource, len(wanted), card, candidates))
 
-    def prefer(
-        self, resource: Resource, available: Sequence[str], included: Sequence[str], size: int
-    ) -> list[str]:
+    def prefer(self, resource: Resource, available: Sequence[str], included: Sequence[str], size: int) -> list[str]:
         """Return units that `grant` would accept, else units of one GPU; fewer than `size` if it has no more.
 
         Units of a pod that the kubelet lists as free come last: the pod has ended, and the API server does
         not know it yet.
         """
         taken = {
-            unit
-            for pod in self.pods
-            for one in self._assigned(pod)
-            if one.resource is resource
-            for unit in one.units
+            unit for pod in self.pods for one in self._assigned(pod) if one.resource is resource for unit in one.units
         }
         by_card: dict[str, list[str]] = {}
         for unit in sorted(set(available) - set(included), key=lambda unit: (unit in taken, _natural(unit))):
@@ -196,17 +188,13 @@ class AllocationState:
         cards = {card.index: card for card in found.values() if card is not None}
         if len(cards) != 1:
             listed = ", ".join(map(str, sorted(cards))) or "none"
-            raise AllocationRefused(
-                f"a share is of one GPU, and these units of {resource} are of GPUs {listed}"
-            )
+            raise AllocationRefused(f"a share is of one GPU, and these units of {resource} are of GPUs {listed}")
         (card,) = cards.values()
         if card.illness:
             raise AllocationRefused(f"GPU {card.index} ({card.uuid}) is ill: {card.illness}")
         return card
 
-    def _holder_of(
-        self, resource: Resource, units: frozenset[str]
-    ) -> tuple[SharePod, ContainerRequest] | None:
+    def _holder_of(self, resource: Resource, units: frozenset[str]) -> tuple[SharePod, ContainerRequest] | None:
         """Return the container that has exactly these units already."""
         for pod in self.pods:
             for one in self._lasting(pod, resource):
@@ -235,9 +223,7 @@ class AllocationState:
         """Return what a pod keeps: without the units of init containers, which its containers inherit."""
         inherits = any(not share.is_init for share in self._missing(pod, resource))
         passing = {share.name for share in pod.containers if share.is_init} if inherits else set()
-        return [
-            one for one in self._assigned(pod) if one.resource is resource and one.container not in passing
-        ]
+        return [one for one in self._assigned(pod) if one.resource is resource and one.container not in passing]
 
     def _candidates(self, resource: Resource, size: int) -> list[tuple[SharePod, ContainerRequest]]:
         """Return the containers that wait for so many units: the one in progress first, then by age."""

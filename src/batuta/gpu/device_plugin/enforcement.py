@@ -66,9 +66,7 @@ class ContainerSpec:
             return ()
         names = [*_CONTROL_NODES, *([f"nvidia{grant.card.minor}"] if grant.card.minor >= 0 else [])]
         return tuple(
-            DeviceSpec(f"/dev/{name}", str(self.dev / name), "rw")
-            for name in names
-            if (self.dev / name).exists()
+            DeviceSpec(f"/dev/{name}", str(self.dev / name), "rw") for name in names if (self.dev / name).exists()
         )
 
 
@@ -188,7 +186,5 @@ class MpsEnforcer:
     def _region(self, card: Card) -> str:
         found = (self._regions or {}).get(card.pci)
         if found is None:
-            raise CgroupUnavailable(
-                f"the dmem controller has no region of GPU {card.index} at {card.pci or '?'}"
-            )
+            raise CgroupUnavailable(f"the dmem controller has no region of GPU {card.index} at {card.pci or '?'}")
         return found

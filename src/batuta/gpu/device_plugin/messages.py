@@ -68,9 +68,7 @@ class ContainerPreferredAllocationRequest:
 class PreferredAllocationRequest:
     """The same for several containers; the kubelet sends one at a time."""
 
-    containers: tuple[ContainerPreferredAllocationRequest, ...] = messages(
-        1, ContainerPreferredAllocationRequest
-    )
+    containers: tuple[ContainerPreferredAllocationRequest, ...] = messages(1, ContainerPreferredAllocationRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +82,7 @@ class ContainerPreferredAllocationResponse:
 class PreferredAllocationResponse:
     """The same for several containers."""
 
-    containers: tuple[ContainerPreferredAllocationResponse, ...] = messages(
-        1, ContainerPreferredAllocationResponse
-    )
+    containers: tuple[ContainerPreferredAllocationResponse, ...] = messages(1, ContainerPreferredAllocationResponse)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,7 @@ _REGISTER_TIMEOUT_S: Final = 5.0
 class Allocator:
     """Answers the kubelet's requests, one at a time, each from the state read afresh."""
 
-    def __init__(
-        self, folder: Path, inventory: DeviceInventory, pods: PodLister, enforcer: ShareEnforcer
-    ) -> None:
+    def __init__(self, folder: Path, inventory: DeviceInventory, pods: PodLister, enforcer: ShareEnforcer) -> None:
         """`folder`: the kubelet's, with its sockets and its checkpoint file."""
         self._folder, self._inventory, self._pods, self._enforcer = folder, inventory, pods, enforcer
         self._one_at_a_time = asyncio.Lock()
@@ -106,9 +104,7 @@ class Allocator:
 class ResourceService:
     """Serves one resource on a socket of the kubelet's folder."""
 
-    def __init__(
-        self, resource: Resource, folder: Path, inventory: DeviceInventory, allocator: Allocator
-    ) -> None:
+    def __init__(self, resource: Resource, folder: Path, inventory: DeviceInventory, allocator: Allocator) -> None:
         self.resource = resource
         self.endpoint = f"batuta-gpu-{resource.word}.sock"
         self._socket = folder / self.endpoint
@@ -167,9 +163,7 @@ class ResourceService:
         async for _cards in self._inventory.watch():
             yield self._inventory.units(self.resource)
 
-    async def _prefer(
-        self, request: m.PreferredAllocationRequest, context: Any
-    ) -> m.PreferredAllocationResponse:
+    async def _prefer(self, request: m.PreferredAllocationRequest, context: Any) -> m.PreferredAllocationResponse:
         found = []
         for one in request.containers:
             units = await self._or_refuse(context, self._allocator.prefer(self.resource, one))
@@ -211,9 +205,7 @@ class _Kubelet:
 class DevicePlugin:
     """Serves both resources of one node, from `run` until it is cancelled."""
 
-    def __init__(
-        self, inventory: DeviceInventory, allocator: Allocator, folder: Path = KUBELET_FOLDER
-    ) -> None:
+    def __init__(self, inventory: DeviceInventory, allocator: Allocator, folder: Path = KUBELET_FOLDER) -> None:
         self._folder = folder
         self._services = tuple(ResourceService(one, folder, inventory, allocator) for one in Resource)
         self._registered: _Kubelet | None = None

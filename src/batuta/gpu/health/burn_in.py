@@ -154,9 +154,7 @@ class Context:
         self.call("cuModuleGetFunction", byref(kernel), module, name)
         return kernel
 
-    def launch(
-        self, kernel: c_void_p, blocks: int, threads: int, *arguments: ctypes._SimpleCData[Any]
-    ) -> None:
+    def launch(self, kernel: c_void_p, blocks: int, threads: int, *arguments: ctypes._SimpleCData[Any]) -> None:
         """Run a kernel to its end."""
         places = (c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
         self.call("cuLaunchKernel", kernel, blocks, 1, 1, threads, 1, 1, 0, None, places, None)
@@ -269,9 +267,7 @@ class DriverState:
         try:
             is_number = gpu.isdecimal()
             handle = (
-                api.nvmlDeviceGetHandleByIndex(int(gpu))
-                if is_number
-                else api.nvmlDeviceGetHandleByUUID(gpu.encode())
+                api.nvmlDeviceGetHandleByIndex(int(gpu)) if is_number else api.nvmlDeviceGetHandleByUUID(gpu.encode())
             )
             uuid = api.nvmlDeviceGetUUID(handle)
         except api.NVMLError as error:
@@ -345,9 +341,7 @@ def burn_in(gpus: list[str], plan: BurnInPlan) -> list[Check]:
     return checks
 
 
-def _burn_in_one(
-    gpu: str, plan: BurnInPlan, run_check: Callable[[str, Callable[[], str]], bool]
-) -> Context | None:
+def _burn_in_one(gpu: str, plan: BurnInPlan, run_check: Callable[[str, Callable[[], str]], bool]) -> Context | None:
     """Test one GPU; return its context for checks between GPUs, None when it failed."""
     found: list[Any] = []
 

@@ -123,9 +123,7 @@ class FindingSources:
         jobs = (owner.job,) if owner is not None else ()
         places = self._locator.of(queued.line, error)
         if not places:
-            _log.warning(
-                "a GPU error that belongs to no GPU, or to several, of this cluster: %s", queued.line
-            )
+            _log.warning("a GPU error that belongs to no GPU, or to several, of this cluster: %s", queued.line)
         for node, gpu in places:
             yield Finding(queued.time_s, node, error.source, error.code, error.text, gpu, jobs)
 

@@ -27,9 +27,7 @@ _ERROR_LINE: Final = re.compile(
 _PID: Final = re.compile(r"\bpid='?(\d{1,10})'?")
 _KMSG_TIME: Final = re.compile(r"\d{1,5},\d{1,20},(\d{1,20}),[^;]*;")
 _UPTIME: Final = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
-_ISO: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?(?![\d:])"
-)
+_ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?(?![\d:])")
 _SYSLOG: Final = re.compile(r"([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)\b")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _KMSG_DEVICE: Final = Path("/dev/kmsg")

@@ -101,9 +101,7 @@ class NvmlHealthSource:
         if known:
             found[Figure.NVLINK_ERRORS] = sum(known)
 
-    def _add(
-        self, found: dict[Figure, int], figure: Figure, call: Callable[..., Any], *arguments: Any
-    ) -> None:
+    def _add(self, found: dict[Figure, int], figure: Figure, call: Callable[..., Any], *arguments: Any) -> None:
         value = self._ask(call, *arguments)
         if value is not None:
             found[figure] = int(value)
@@ -177,9 +175,7 @@ class NvmlEventLog:
             seen = int(cursor["seen"]) if cursor is not None and is_own else 0
             first = self._count - len(self._lines)
             missed = f"{first - seen} errors came too fast" if seen < first else ""
-            return Batch(
-                tuple(self._lines[max(0, seen - first) :]), {"run": self._run, "seen": self._count}, missed
-            )
+            return Batch(tuple(self._lines[max(0, seen - first) :]), {"run": self._run, "seen": self._count}, missed)
 
     def close(self) -> None:
         """Stop listening, within about a second."""

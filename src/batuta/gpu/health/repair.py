@@ -28,9 +28,7 @@ _log = logging.getLogger(__name__)
 class BurnInRun:
     """One run of `batuta.gpu.health.burn_in` in a process of its own. No method blocks on it."""
 
-    def __init__(
-        self, gpus: Sequence[str], env: Mapping[str, str], seconds: float, within_s: int = WITHIN_S
-    ) -> None:
+    def __init__(self, gpus: Sequence[str], env: Mapping[str, str], seconds: float, within_s: int = WITHIN_S) -> None:
         options = [word for gpu in gpus for word in ("--gpu", gpu)]
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
         self._give_up_s = time.monotonic() + within_s + _KILL_AFTER_S

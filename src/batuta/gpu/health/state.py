@@ -64,8 +64,7 @@ class HealthState:
             "figures": [[node, gpu, values] for (node, gpu), values in sorted(self.figures.items())],
             "restarts": dict(list(self.restarts.items())[-_MAX_JOBS:]),
             "ordered": [
-                [order.job, *order.target, order.reason, time_s]
-                for order, time_s in self.ordered[-_MAX_JOBS:]
+                [order.job, *order.target, order.reason, time_s] for order, time_s in self.ordered[-_MAX_JOBS:]
             ],
             "read": dict(list(self.read.items())[-_MAX_JOBS:]),
         }

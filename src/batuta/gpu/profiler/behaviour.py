@@ -252,9 +252,7 @@ def _autocorrelation(flat: Floats) -> Floats:
     size = 1 << (2 * count - 1).bit_length()
     spectrum = np.fft.rfft(flat, size)
     # More room in the spectrum is finer steps in time.
-    raw = np.fft.irfft(spectrum * np.conj(spectrum), size * _LAGS_PER_SAMPLE)[
-        : count * _LAGS_PER_SAMPLE * 3 // 4
-    ]
+    raw = np.fft.irfft(spectrum * np.conj(spectrum), size * _LAGS_PER_SAMPLE)[: count * _LAGS_PER_SAMPLE * 3 // 4]
     correlations: Floats = raw / (count - np.arange(len(raw)) / _LAGS_PER_SAMPLE)
     return correlations / (correlations[0] or 1.0)
 

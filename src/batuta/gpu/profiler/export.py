@@ -67,9 +67,7 @@ def _gpu(gpu: GpuUsage) -> Mapping[str, Any]:
 
 
 def _pod(pod: PodUsage) -> Mapping[str, Any]:
-    return _known(
-        gpus=list(pod.gpus), utilisation=_figures(pod.utilisation), memoryMib=_round(pod.memory_mib)
-    )
+    return _known(gpus=list(pod.gpus), utilisation=_figures(pod.utilisation), memoryMib=_round(pod.memory_mib))
 
 
 def _job(job: JobUsage) -> Mapping[str, Any]:
@@ -177,9 +175,7 @@ def render_metrics(usage: NodeUsage, samples: int, failures: int) -> str:
         lines += _metric(name, text, ((_of_job(usage, job), job_value(job)) for job in usage.jobs))
     lines += _metric("job_behaviour", "What a job does; always 1.", _behaviours(usage))
     lines += _metric("samples_total", "Looks at the GPUs.", [({"node": usage.node}, samples)], "counter")
-    lines += _metric(
-        "sample_failures_total", "Looks that failed.", [({"node": usage.node}, failures)], "counter"
-    )
+    lines += _metric("sample_failures_total", "Looks that failed.", [({"node": usage.node}, failures)], "counter")
     return "\n".join(lines)
 
 
@@ -247,9 +243,7 @@ def _times(value: float | None, factor: float) -> float | None:
 class MetricsServer:
     """Serves metrics and probes. It listens once constructed, and answers for as long as the `with` lasts."""
 
-    def __init__(
-        self, host: str, port: int, metrics: Callable[[], str], trouble: Callable[[], str] = str
-    ) -> None:
+    def __init__(self, host: str, port: int, metrics: Callable[[], str], trouble: Callable[[], str] = str) -> None:
         """`trouble` returns what is wrong, or an empty text. Raises OSError if the port is taken."""
 
         class Handler(_Handler):

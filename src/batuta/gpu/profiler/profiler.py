@@ -107,11 +107,7 @@ class ProcessAttribution:
         assigned = self._owners.by_gpu()
         shares: dict[Owner, OwnerShare] = {}
         for gpu in gpus:
-            owned = [
-                (owner, process)
-                for process in gpu.processes
-                if (owner := self._owner(process.pid)) is not None
-            ]
+            owned = [(owner, process) for process in gpu.processes if (owner := self._owner(process.pid)) is not None]
             if owned:
                 _divide(gpu, owned, shares)
             elif gpu.uuid in assigned:
@@ -166,9 +162,7 @@ class ProcessAttribution:
         )
 
 
-def _divide(
-    gpu: GpuSample, owned: list[tuple[Owner, ProcessSample]], shares: dict[Owner, OwnerShare]
-) -> None:
+def _divide(gpu: GpuSample, owned: list[tuple[Owner, ProcessSample]], shares: dict[Owner, OwnerShare]) -> None:
     """Divide a GPU among its processes. Those without a measured share divide the rest evenly."""
     unmeasured = sum(1 for process in gpu.processes if process.utilisation is None)
     measured = sum(process.utilisation or 0.0 for process in gpu.processes)

@@ -262,9 +262,7 @@ class NvmlSource:
         found = [(one.timeStamp, one.sampleValue.uiVal) for one in answer[1]] if answer is not None else []
         since_us = _begin_us(gpu.sampled_us, [time_us for time_us, _ in found])
         gpu.sampled_us = max([gpu.sampled_us, *(time_us for time_us, _ in found)])
-        return tuple(
-            (time_us / 1e6, min(percent, 100) / 100) for time_us, percent in found if time_us > since_us
-        )
+        return tuple((time_us / 1e6, min(percent, 100) / 100) for time_us, percent in found if time_us > since_us)
 
     def _processes(self, gpu: _Gpu) -> Iterator[ProcessSample]:
         found = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle) or ()

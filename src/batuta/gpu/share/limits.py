@@ -94,23 +94,17 @@ class ShareLimits:
         """Return all that is wrong with them."""
         found = [problem for device in self.devices for problem in device.problems()]
         if not 0 < len(self.container) <= _LONGEST_NAME or set(self.container) & set(" \t\r\n"):
-            found.append(
-                Problem(f"container: a word of 1 to {_LONGEST_NAME} letters, not {self.container!r}")
-            )
+            found.append(Problem(f"container: a word of 1 to {_LONGEST_NAME} letters, not {self.container!r}"))
         for word, path in (("region", self.region), ("cards", self.cards)):
             if path is not None and not _is_usable(path):
                 found.append(Problem(f"{word}: an absolute path in one line, not {str(path)!r}"))
         uuids = [device.uuid for device in self.devices]
-        found += [
-            Problem(f"device {uuid} is named twice") for uuid in {u for u in uuids if uuids.count(u) > 1}
-        ]
+        found += [Problem(f"device {uuid} is named twice") for uuid in {u for u in uuids if uuids.count(u) > 1}]
         if len(self.devices) > MAX_DEVICES:
             found.append(Problem(f"{len(self.devices)} devices, and there is room for {MAX_DEVICES}"))
         if self.cards is None:
             found += [
-                Problem(
-                    f"device {device.uuid} has a soft limit", fix="name the folder `cards`, which it needs"
-                )
+                Problem(f"device {device.uuid} has a soft limit", fix="name the folder `cards`, which it needs")
                 for device in self.devices
                 if device.soft_compute_percent is not None
             ]
@@ -174,15 +168,11 @@ def from_text(text: str, file: str = "") -> ShareLimits:
             values[word] = value
         elif word:
             problems.append(_unknown(word, file, number))
-    problems += [
-        Problem(f"no line {word!r}", file=file) for word in ("container", "region") if word not in values
-    ]
+    problems += [Problem(f"no line {word!r}", file=file) for word in ("container", "region") if word not in values]
     if problems:
         raise InputError(problems)
     cards = values.get("cards")
-    limits = ShareLimits(
-        values["container"], Path(values["region"]), tuple(devices), Path(cards) if cards else None
-    )
+    limits = ShareLimits(values["container"], Path(values["region"]), tuple(devices), Path(cards) if cards else None)
     if problems := [Problem(one.message, file=file, fix=one.fix) for one in limits.problems()]:
         raise InputError(problems)
     return limits
@@ -214,9 +204,7 @@ def _is_usable(path: Path) -> bool:
     return path.is_absolute() and len(text) <= _LONGEST_PATH and text == text.strip() and "\n" not in text
 
 
-def share_environment(
-    limits_path: Path, library: Path, base: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def share_environment(limits_path: Path, library: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that limit a process, and all that it starts, by the file.
 
     `base` is the environment that they are added to: what it preloads stays preloaded, after the library.
@@ -243,9 +231,7 @@ def preload_text() -> str:
     return f"{LIBRARY_PATH}\n"
 
 
-def container_mounts(
-    library: Path, preload: Path, limits_path: Path, limits: ShareLimits
-) -> tuple[Mount, ...]:
+def container_mounts(library: Path, preload: Path, limits_path: Path, limits: ShareLimits) -> tuple[Mount, ...]:
     """Return the mounts that enforce the limits of a container; no variable of its environment can undo them.
 
     The folder of the limits is mounted, not the file: one that is replaced would keep its old contents.

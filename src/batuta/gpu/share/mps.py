@@ -241,9 +241,7 @@ class MpsDaemon:
         return done.stdout
 
 
-def client_environment(
-    daemon: MpsDaemon, memory_mib: int | None, compute_percent: int | None
-) -> Mapping[str, str]:
+def client_environment(daemon: MpsDaemon, memory_mib: int | None, compute_percent: int | None) -> Mapping[str, str]:
     """Return the variables of a container that is a client of a daemon; None: no limit.
 
     A limit may only be tighter than the daemon's own, so a client that removes its variable gets the card.

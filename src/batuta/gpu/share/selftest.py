@@ -95,9 +95,7 @@ def _shares(gpu: _TestGpu) -> Iterator[Check]:
     ):
         limit = DeviceLimit(gpu.device.uuid, compute_percent=percent)
         yield from _measured(gpu, [(limit, lengths, percent)], f"{percent} %, {name} kernels")
-    pair = [
-        (DeviceLimit(gpu.device.uuid, compute_percent=percent), _UNIFORM, percent) for percent in (30, 50)
-    ]
+    pair = [(DeviceLimit(gpu.device.uuid, compute_percent=percent), _UNIFORM, percent) for percent in (30, 50)]
     yield from _measured(gpu, pair, "30 % beside 50 %")
     # A card that is idle is the container's; how exactly is no matter of limits.
     alone = DeviceLimit(gpu.device.uuid, soft_compute_percent=30)

@@ -311,9 +311,7 @@ def open_device_file(path: Path) -> Iterator[DeviceFile]:
         with path.open("r+b") as stream:
             mapped = mmap.mmap(stream.fileno(), _checked_size(path, stream.read(24)))
     except OSError as error:
-        raise InputError.of(
-            f"cannot open {path}: {error.strerror}", fix="make one: batuta vgpu create"
-        ) from error
+        raise InputError.of(f"cannot open {path}: {error.strerror}", fix="make one: batuta vgpu create") from error
     # Closed with the last reference to a part of it; Python refuses to do so before.
     file = DeviceFile.from_buffer(mapped)
     with locked(file):

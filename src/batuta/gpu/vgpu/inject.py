@@ -69,9 +69,7 @@ class FaultSpec:
         temperature_c = self.temperature_c or 0
         counts = {"ecc-corrected": self.corrected, "ecc-uncorrected": self.uncorrected}
         counts["remapped-rows"] = self.remapped_rows
-        problems = [
-            Problem(f"--{name}: how many more, not {count}") for name, count in counts.items() if count < 0
-        ]
+        problems = [Problem(f"--{name}: how many more, not {count}") for name, count in counts.items() if count < 0]
         if self == FaultSpec():
             problems.append(Problem("inject what?", fix="as in --xid 79, --temperature 95 or --heal"))
         if self.xid is not None and not 1 <= self.xid <= 999:
@@ -91,9 +89,7 @@ def inject(path: Path, gpu: int, fault: FaultSpec, log: Path | None = None) -> N
         if not 0 <= gpu < file.devices_count:
             problems.append(Problem(f"there is no GPU {gpu}", fix=f"0 to {file.devices_count - 1}"))
         elif fault.link_down is not None and not 0 <= fault.link_down < file.devices[gpu].links:
-            problems.append(
-                Problem(f"GPU {gpu} has {file.devices[gpu].links} links, and no {fault.link_down}")
-            )
+            problems.append(Problem(f"GPU {gpu} has {file.devices[gpu].links} links, and no {fault.link_down}"))
         elif (fault.remapped_rows or fault.remap_failed) and not file.devices[gpu].row_remap:
             problems.append(Problem(f"GPU {gpu} is of a model that remaps no rows"))
         if problems:

@@ -33,9 +33,7 @@ class Model:
 
 
 MODELS = {
-    "P100": Model(
-        "Tesla P100-PCIE-16GB", 16 * _GIB, (6, 0), 56, 2048, 250, 27, 1328, 715, 4096, 3, row_remap=False
-    ),
+    "P100": Model("Tesla P100-PCIE-16GB", 16 * _GIB, (6, 0), 56, 2048, 250, 27, 1328, 715, 4096, 3, row_remap=False),
     "V100": Model(
         *("Tesla V100-SXM2-16GB", 16 * _GIB, (7, 0), 80, 2048, 300, 40, 1530, 877, 4096, 3),
         row_remap=False,

@@ -92,9 +92,7 @@ def _gpu(device: Device, index: int, living: Mapping[int, Process]) -> VirtualGp
         links=device.links,
         links_up=device.links - (device.links_down & ((1 << device.links) - 1)).bit_count(),
         processes=tuple(
-            _process(place, slot, index, unsettled)
-            for place, slot in living.items()
-            if slot.use[index].contexts
+            _process(place, slot, index, unsettled) for place, slot in living.items() if slot.use[index].contexts
         ),
     )
 

@@ -142,9 +142,7 @@ def _cycles(quota: Quota, change: QuotaChange) -> list[Problem]:
             written = [change.place(ObjectKey("Cohort", name)) for name in circle]
             place = max(written, key=lambda one: (bool(one.file or one.line), one.line))
             way = " → ".join((*circle, circle[0]))
-            problems.append(
-                replace(place, message=f"cohorts go round in a circle: {way}", fix="take one parent out")
-            )
+            problems.append(replace(place, message=f"cohorts go round in a circle: {way}", fix="take one parent out"))
     return problems
 
 

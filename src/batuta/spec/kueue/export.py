@@ -118,9 +118,7 @@ def _preemption(rules: Preemption) -> Plain:
 
 
 def _selector(selector: Selector) -> Plain:
-    terms = [
-        _said(key=term.key, operator=term.operator, values=list(term.values)) for term in selector.expressions
-    ]
+    terms = [_said(key=term.key, operator=term.operator, values=list(term.values)) for term in selector.expressions]
     return _said(matchLabels=dict(selector.labels), matchExpressions=terms)
 
 

@@ -278,6 +278,4 @@ class Collected:
         """All of it, or all that is wrong."""
         if self._problems:
             raise InputError(sorted_problems(self._problems))
-        return QuotaChange(
-            tuple(self._objects.values()), self._fair_sharing, tuple(dict.fromkeys(self._notes))
-        )
+        return QuotaChange(tuple(self._objects.values()), self._fair_sharing, tuple(dict.fromkeys(self._notes)))

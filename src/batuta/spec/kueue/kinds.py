@@ -89,9 +89,7 @@ def read_groups(spec: Section, parent: str, *, lends_at_most_nominal: bool) -> t
         found.append(ResourceGroup(resources, tuple(flavors)))
     for what, count in (("flavors", len(seen.flavors)), ("resources", len(seen.resources))):
         if count > MOST_TOGETHER:
-            spec.fault(
-                "resourceGroups", f"all groups together have {count} {what}", f"at most {MOST_TOGETHER}"
-            )
+            spec.fault("resourceGroups", f"all groups together have {count} {what}", f"at most {MOST_TOGETHER}")
     return tuple(found)
 
 
@@ -123,9 +121,7 @@ def _flavor(
     if "name" not in part:
         part.fault("name", f"{part.path} needs the name of a ResourceFlavor")
     elif name and name in seen.flavors:
-        part.fault(
-            "name", f"{part.path}: flavor {name} is named twice", "name each flavor once in all groups"
-        )
+        part.fault("name", f"{part.path}: flavor {name} is named twice", "name each flavor once in all groups")
     seen.flavors.add(name)
     quotas = list(part.sections("resources", MOST_IN_GROUP, _QUOTA))
     names = tuple(quota.text("name") for quota in quotas)
@@ -147,9 +143,7 @@ def _limits(quota: Section, parent: str, lends_at_most_nominal: bool) -> Limits:
     for key in ("borrowingLimit", "lendingLimit"):
         if key in quota and not parent:
             below = "cohort" if lends_at_most_nominal else "parent"
-            quota.fault(
-                key, f"{quota.at(key)} has no meaning without a {below}", f"drop it, or name a {below}"
-            )
+            quota.fault(key, f"{quota.at(key)} has no meaning without a {below}", f"drop it, or name a {below}")
     lending = quota.milli("lendingLimit")
     too_much = lending is not None and nominal is not None and lending > nominal
     if too_much and parent and lends_at_most_nominal:
@@ -252,9 +246,7 @@ def _namespaces(spec: Section) -> Selector | None:
         for item, value in zip(items, values, strict=True):
             check_label(part.reader, item, key or "key", value)
         if not key or "operator" not in part:
-            part.fault(
-                "key", f"{part.path} needs key and operator", f"an operator is {', '.join(_OPERATORS)}"
-            )
+            part.fault("key", f"{part.path} needs key and operator", f"an operator is {', '.join(_OPERATORS)}")
         elif operator and bool(values) != (operator in ("In", "NotIn")):
             fix = "In and NotIn have values, Exists and DoesNotExist have none"
             part.fault("values", f"{part.at('values')} does not go with {operator}", fix)

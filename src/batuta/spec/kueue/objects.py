@@ -69,9 +69,7 @@ def read_idle_policy(metadata: Section) -> IdleWish:
             action = next((one for one in IdleAction if one.value == word), None)
             if action is None:
                 words = ", ".join(one.value for one in IdleAction)
-                metadata.reader.fault(
-                    item.node, f"{IDLE_ACTION_ANNOTATION} cannot be {word[:60]!r}", f"one of {words}"
-                )
+                metadata.reader.fault(item.node, f"{IDLE_ACTION_ANNOTATION} cannot be {word[:60]!r}", f"one of {words}")
         elif name == IDLE_AFTER_ANNOTATION:
             after_s = _seconds(metadata, read_text_value(metadata.reader, item))
     return IdleWish(action, after_s)
@@ -127,9 +125,7 @@ def queue_annotations(trial: bool | None, max_priority: int | None) -> dict[str,
 
 
 def _annotation(metadata: Section, name: str) -> Item | None:
-    return next(
-        (item for key, item in metadata.entries("annotations", _MOST_ANNOTATIONS) if key == name), None
-    )
+    return next((item for key, item in metadata.entries("annotations", _MOST_ANNOTATIONS) if key == name), None)
 
 
 class ObjectKey(NamedTuple):

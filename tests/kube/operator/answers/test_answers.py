@@ -62,9 +62,7 @@ def test_what_if_is_answered_and_nothing_changes(jobs: Jobs, add_nodes: AddNodes
     assert second.state == "PENDING"
 
 
-def test_the_command_line_asks_an_operator_as_it_asks_a_server(
-    jobs: Jobs, add_nodes: AddNodes, people: People
-) -> None:
+def test_the_command_line_asks_an_operator_as_it_asks_a_server(jobs: Jobs, add_nodes: AddNodes, people: People) -> None:
     add_nodes(1, NodeShape(gpus=1))
     jobs.submit("only", "Pods").runs_with(1)
     environ = os.environ | {"BATUTA_SERVER": people.url, "BATUTA_TOKEN": people.tokens["watcher"]}

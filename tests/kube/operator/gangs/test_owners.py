@@ -68,9 +68,7 @@ def test_the_pods_of_a_job_set_start_together(pods, add_nodes):
             "apiVersion": "jobset.x-k8s.io/v1alpha2",
             "kind": "JobSet",
             "metadata": {"name": "set", "namespace": pods.namespace},
-            "spec": {
-                "replicatedJobs": [{"name": "a", "replicas": 1} | part, {"name": "b", "replicas": 1} | part]
-            },
+            "spec": {"replicatedJobs": [{"name": "a", "replicas": 1} | part, {"name": "b", "replicas": 1} | part]},
         }
     )
     label = {"jobset.sigs.k8s.io/jobset-name": "set"}

@@ -45,9 +45,7 @@ def idle_jobs(cluster: ControlPlane, namespace: str, tmp_path: Any) -> Iterator[
     prepare(cluster)
     docs = [FLAVOR, *(queue(one, one) for one in ACTIONS), *(local(one, namespace) for one in ACTIONS)]
     meta = {"name": f"{RELEASE}-queues", "namespace": NAMESPACE}
-    cluster.apply(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"q.yaml": "---\n".join(docs)}}
-    )
+    cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"q.yaml": "---\n".join(docs)}})
     mark = cluster.requests.mark()
     with OperatorProcess(cluster, tmp_path, kubeconfig=grant(cluster)):
         yield Jobs(cluster, namespace)
@@ -115,9 +113,7 @@ def test_of_two_that_share_a_card_the_one_is_idle_that_does_nothing(
         for job, mean in ((works, 0.6), (sleeps, 0.0)):
             (pod,) = job.workers()
             text = json.dumps({"time": 0, "gpus": [0], "utilisation": {"mean": mean}})
-            cluster.api.patch(
-                f"{idle_jobs.pods_path}/{pod}", {"metadata": {"annotations": {names.POD_USAGE: text}}}
-            )
+            cluster.api.patch(f"{idle_jobs.pods_path}/{pod}", {"metadata": {"annotations": {names.POD_USAGE: text}}})
         report = {"time": time.time(), "gpus": [{"index": 0, "utilisation": 0.6}]}
         body = {"metadata": {"annotations": {names.UTILISATION: json.dumps(report)}}}
         cluster.api.patch(f"/api/v1/nodes/{node}", body)

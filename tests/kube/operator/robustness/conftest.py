@@ -19,9 +19,7 @@ BREAKABLE = Options(
 
 
 @pytest.fixture(scope="session")
-def broken(
-    programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ControlPlane]:
+def broken(programs_for: Callable[[Options], None], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """A control plane for these tests only; the operator's account has the rights that the chart gives it."""
     programs_for(BREAKABLE)
     with ControlPlane(tmp_path_factory.mktemp("broken"), BREAKABLE) as running:

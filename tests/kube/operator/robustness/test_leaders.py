@@ -64,9 +64,7 @@ def test_who_asks_the_one_that_does_not_lead_is_answered_by_the_one_that_does(br
         api = {"listen": "127.0.0.2", "port": first.port}
         with run("second-1", api=api):
             wait_until(lambda: _answers(lambda: ask("127.0.0.2", "/healthz")), "the other one to answer")
-            wait_until(
-                lambda: "no address" in ask("127.0.0.2", "/api/v1/cluster")[1], "it to look for the first"
-            )
+            wait_until(lambda: "no address" in ask("127.0.0.2", "/api/v1/cluster")[1], "it to look for the first")
             broken.api.patch(f"{pods}/first/status", {"status": {"podIP": "127.0.0.1"}})
             wait_until(lambda: ask("127.0.0.2", "/api/v1/cluster")[0] == 401, "the leader's own refusal")
             assert "say who you are" in ask("127.0.0.2", "/api/v1/jobs/a%2Fb")[1]

@@ -20,9 +20,7 @@ def lax(broken: ControlPlane) -> Iterator[Jobs]:
     definition = yaml.safe_load(CRD.read_text())
     for version in definition["spec"]["versions"]:
         anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        version["schema"] = {
-            "openAPIV3Schema": {**anything, "properties": {"spec": anything, "status": anything}}
-        }
+        version["schema"] = {"openAPIV3Schema": {**anything, "properties": {"spec": anything, "status": anything}}}
     broken.apply(definition, "--force-conflicts")
     jobs = Jobs(broken, broken.new_namespace())
     wait_until(lambda: jobs.accepts({"spec": {"jobType": 7}}), "anything to be accepted")
@@ -54,9 +52,7 @@ def test_nonsense_gets_a_condition_and_never_ends_the_operator(broken, lax, tmp_
             manifest("strange", annotations={names.TARGET: "x", names.WANTED: "-"})
             | {"status": {"conditions": "none", "run": 3, "startTime": "yesterday", "placement": []}}
         )
-        lax.api.patch(
-            f"{strange.path}/status", {"status": {"conditions": [3], "run": 3, "startTime": "noon"}}
-        )
+        lax.api.patch(f"{strange.path}/status", {"status": {"conditions": [3], "run": 3, "startTime": "noon"}})
         good = lax.submit("good")
         good.runs_with(1)
         for name in bad:

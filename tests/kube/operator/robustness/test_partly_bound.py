@@ -34,9 +34,7 @@ def end(pods: Pods, *names: str) -> None:
         pods.cluster.api.patch(f"{pods.path}/{name}/status", {"status": {"phase": "Succeeded"}})
 
 
-def test_gangs_that_are_bound_in_part_are_made_whole_first_and_one_after_the_other(
-    broken, pods, node, tmp_path
-):
+def test_gangs_that_are_bound_in_part_are_made_whole_first_and_one_after_the_other(broken, pods, node, tmp_path):
     """Given two such gangs and a pod that came before them, the older is whole, then the other, then the pod.
 
     What becomes free piece by piece is kept for the gang, though the pod would fit into the first pieces.

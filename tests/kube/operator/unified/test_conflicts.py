@@ -101,9 +101,7 @@ def path_of(jobs: Jobs) -> str:
 
 
 @pytest.mark.parametrize("meddle", [scale, suspend, delete, unlabel], ids=lambda how: how.__name__)
-def test_a_job_whose_child_others_change_during_a_resize_has_its_size_in_the_end(
-    jobs, add_nodes, cluster, meddle
-):
+def test_a_job_whose_child_others_change_during_a_resize_has_its_size_in_the_end(jobs, add_nodes, cluster, meddle):
     """Given a batch Job that somebody scales, suspends, deletes or edits just then, the resize is done."""
     add_nodes(1, NodeShape(gpus=4))
     job = jobs.submit("batch", "Job", replicas=(1, 4), replica_spec={"targetReplicas": 2})

@@ -29,9 +29,7 @@ def nodes_of(job: Submitted) -> set[str]:
 
 
 @pytest.mark.parametrize("job_type", ["Pods", "Job", "TorchElastic"])
-def test_a_job_without_gpus_runs_while_all_gpus_are_taken(
-    jobs: Jobs, add_nodes: AddNodes, job_type: str
-) -> None:
+def test_a_job_without_gpus_runs_while_all_gpus_are_taken(jobs: Jobs, add_nodes: AddNodes, job_type: str) -> None:
     """Given a job with all GPUs and a node without any, it runs there, holds no GPU, and finishes."""
     add_nodes(1, NodeShape(gpus=2))
     (plain,) = add_nodes(1, LARGE)

@@ -27,9 +27,7 @@ from tests.support.worlds import at, make_job
 # ----------------------------------------------------------------------------------------------------- files
 
 
-@pytest.mark.parametrize(
-    "job", ["a", "job-17", "a.b", "..", ".", "a/b", "../../etc", "ä ö", "a..b", ".hidden", "%2E"]
-)
+@pytest.mark.parametrize("job", ["a", "job-17", "a.b", "..", ".", "a/b", "../../etc", "ä ö", "a..b", ".hidden", "%2E"])
 def test_folder_of_a_job_is_below_the_root_and_names_it(tmp_path: Path, job: str):
     files = JobFiles(tmp_path, job)
     assert files.folder.resolve().parent == tmp_path.resolve() / "jobs"

@@ -81,9 +81,7 @@ def test_a_login_at_a_registry_is_a_file_of_the_run_and_on_no_command_line():
         "SKYPILOT_DOCKER_PASSWORD": "hush",
         "SKYPILOT_DOCKER_SERVER": "r.io",
     }
-    made = container_run(
-        DockerCompatible("podman", "podman"), BOX, {"run": "x"}, Path("/w"), env, {}, {"PATH": "/bin"}
-    )
+    made = container_run(DockerCompatible("podman", "podman"), BOX, {"run": "x"}, Path("/w"), env, {}, {"PATH": "/bin"})
     assert json.loads(made.files["config.json"]) == {"auths": {"r.io": {"auth": "YW5uOmh1c2g="}}}
     assert made.env["REGISTRY_AUTH_FILE"] == "/home/jobs/1/runs/0/0/config.json"
     assert "hush" not in " ".join((*made.setup, *made.run, *made.cleanup))
@@ -105,7 +103,4 @@ def test_where_none_answers_it_is_said_what_each_lacks(tmp_path):
 
 
 def test_where_there_is_none_it_is_said(tmp_path):
-    assert (
-        "neither podman nor docker nor apptainer is on the server's PATH"
-        in programs(tmp_path).rules().refusal
-    )
+    assert "neither podman nor docker nor apptainer is on the server's PATH" in programs(tmp_path).rules().refusal

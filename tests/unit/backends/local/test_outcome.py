@@ -22,9 +22,7 @@ STOPPED = over(ExitReason.STOPPED, signal=signal.SIGTERM)
 ABSENT = ReplicaState(ReplicaPhase.ABSENT)
 
 
-def judged(
-    *states: ReplicaState, leaving: bool = False, shut_down: bool = False, trouble: str = ""
-) -> Outcome:
+def judged(*states: ReplicaState, leaving: bool = False, shut_down: bool = False, trouble: str = "") -> Outcome:
     return judge(
         states,
         leaving=leaving,
@@ -57,9 +55,7 @@ def test_end_that_nobody_asked_for(states: tuple[ReplicaState, ...], end: RunEnd
     assert judged(*states).end is end
 
 
-@pytest.mark.parametrize(
-    "states", [(STOPPED, STOPPED), (STOPPED, exited(1)), (exited(), STOPPED), (KILLED, ABSENT)]
-)
+@pytest.mark.parametrize("states", [(STOPPED, STOPPED), (STOPPED, exited(1)), (exited(), STOPPED), (KILLED, ABSENT)])
 def test_end_that_was_asked_for_is_no_failure(states: tuple[ReplicaState, ...]):
     assert judged(*states, leaving=True).end is RunEnd.STOPPED
 
@@ -81,9 +77,7 @@ def test_first_to_fail_is_the_one_to_blame():
 
 def test_signal_is_said_as_a_shell_would():
     found = judged(over(ExitReason.EXITED, signal=9))
-    assert found == Outcome(
-        RunEnd.FAILED, 137, "the job was ended by signal 9 (SIGKILL); its last line: line of 0"
-    )
+    assert found == Outcome(RunEnd.FAILED, 137, "the job was ended by signal 9 (SIGKILL); its last line: line of 0")
     assert "(unknown)" in judged(over(ExitReason.EXITED, signal=250)).detail
 
 

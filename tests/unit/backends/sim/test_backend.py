@@ -182,9 +182,7 @@ def test_a_job_that_does_not_save_on_demand_goes_back_to_its_last_checkpoint() -
 
 def test_an_elastic_job_that_never_saves_begins_anew_after_each_resize() -> None:
     script = ((0.0, start("a", "n0:01")), (60.0, resize("a", "n0:0")))
-    saves, never = (
-        machine(sim_job("a", 2, min=1, work_s=200, restart_s=10, restartable=own)) for own in (True, False)
-    )
+    saves, never = (machine(sim_job("a", 2, min=1, work_s=200, restart_s=10, restartable=own)) for own in (True, False))
     assert end_s(play(saves, *script)) == 170  # 100 of 200 s are done when it goes on with one GPU at 70
     assert end_s(play(never, *script)) == 270
     assert never.lost_gpu_s == {"a": 2 * 10 + 2 * 50 + 10}
@@ -210,9 +208,7 @@ def test_the_scheduler_is_told_in_its_own_terms() -> None:
 
 
 def test_before_its_first_checkpoint_a_job_begins_anew() -> None:
-    backend = machine(
-        sim_job("a", restart_s=10), failures=(FailureRecord(90.0, LOST, "n0"),), nodes=make_nodes(1, 1)
-    )
+    backend = machine(sim_job("a", restart_s=10), failures=(FailureRecord(90.0, LOST, "n0"),), nodes=make_nodes(1, 1))
     events = play(backend, (0, start("a", "n0:0")), (95, start("a", "n1:0")))
     assert falls_back_to_s(events) == [100]
     assert end_s(events) == 95 + 10 + 100
@@ -301,9 +297,7 @@ def test_a_crash_goes_back_to_what_was_saved_at_the_pace_of_that_time() -> None:
 
 
 def test_alone_a_job_takes_the_best_size_within_its_share_or_slices_of_the_smallest() -> None:
-    job = sim_job(
-        "a", 2, min=2, max=4, sizes=(2, 4), curve=SpeedCurve((0.0, 1.0, 2.0, 3.0, 2.5)), restart_s=7
-    )
+    job = sim_job("a", 2, min=2, max=4, sizes=(2, 4), curve=SpeedCurve((0.0, 1.0, 2.0, 3.0, 2.5)), restart_s=7)
     assert alone_s(job, 4.0, None) == 100 / 2.5 + 7
     assert alone_s(job, 3.9, None) == 100 / 2 + 7
     assert alone_s(job, 1.0, 0.0) == 100 / 1

@@ -143,9 +143,7 @@ def test_policies_whose_order_changes_with_time_alone_decide_every_minute() -> N
     ("name", "format", "cluster"),
     [("sample", "batuta", "8x4"), ("workload-6", "pollux", "16x4:T4"), ("mine", "philly", None)],
 )
-def test_workloads_that_were_made_for_a_cluster_have_it_by_default(
-    name: str, format: str, cluster: str | None
-) -> None:
+def test_workloads_that_were_made_for_a_cluster_have_it_by_default(name: str, format: str, cluster: str | None) -> None:
     assert default_cluster(Workload(name, format, ())) == cluster
 
 

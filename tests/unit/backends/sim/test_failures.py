@@ -18,9 +18,7 @@ from batuta.spec.problem import InputError
 
 DAY_S = 86_400.0
 NODES = read_cluster("4x4:T4")
-ALL = FailureOptions(
-    until_s=100 * DAY_S, seed=1, node_mtbf_s=DAY_S, gpu_mtbf_s=5 * DAY_S, straggler_mtbf_s=2 * DAY_S
-)
+ALL = FailureOptions(until_s=100 * DAY_S, seed=1, node_mtbf_s=DAY_S, gpu_mtbf_s=5 * DAY_S, straggler_mtbf_s=2 * DAY_S)
 NEXT = {
     FailureKind.NODE_LOST: FailureKind.NODE_RETURNED,
     FailureKind.GPU_FAILED: FailureKind.GPU_REPAIRED,
@@ -68,9 +66,7 @@ def test_only_what_is_turned_on_happens():
 
 
 def test_options_are_parsed_from_a_short_text():
-    options = parse_failure_options(
-        "mtbf=30d, mttr=2h, gpu-mtbf=90d, slow-mtbf=1d, slow-mttr=30m, slow-factor=0.5"
-    )
+    options = parse_failure_options("mtbf=30d, mttr=2h, gpu-mtbf=90d, slow-mtbf=1d, slow-mttr=30m, slow-factor=0.5")
     assert (options.node_mtbf_s, options.node_mttr_s) == (30 * DAY_S, 7200.0)
     assert (options.gpu_mtbf_s, options.straggler_mttr_s) == (90 * DAY_S, 1800.0)
     assert options.straggler_factors == (0.5, 0.5)

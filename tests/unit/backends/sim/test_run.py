@@ -67,9 +67,7 @@ def test_preemptions_are_counted_per_job() -> None:
         *(sim_job(f"s{k}", submit_s=100 + 50 * k, work_s=10) for k in range(3)),
     ]
     run = run_of(jobs, make_nodes(1), "srjf")
-    assert {job.id: (job.preemptions, job.restarts) for job in run.jobs if job.preemptions} == {
-        "long": (3, 3)
-    }
+    assert {job.id: (job.preemptions, job.restarts) for job in run.jobs if job.preemptions} == {"long": (3, 3)}
     assert run.jobs[0].end_s == 1030
 
 

@@ -15,9 +15,7 @@ NOON = "2026-01-01T12:00:00Z"
 NOON_S = seconds(NOON) or 0.0
 
 
-def job(
-    status: dict[str, Any] | None = None, annotations: dict[str, str] | None = None, **how: Any
-) -> UnifiedJob:
+def job(status: dict[str, Any] | None = None, annotations: dict[str, str] | None = None, **how: Any) -> UnifiedJob:
     body = manifest("train", annotations=annotations, **how)
     body["metadata"] |= {"namespace": "team-a", "creationTimestamp": NOON}
     return msgspec.convert(body | {"status": status or {}}, UnifiedJob)

@@ -17,9 +17,7 @@ def node(name: str = "node-0", gpus: int = 4, **spec: Any) -> objects.Node:
     return objects.Node(metadata=objects.Meta(name=name), spec=objects.NodeSpec(**spec), status=status)
 
 
-def pod(
-    name: str, requests: dict[str, str], gpus: str = "", job: str = "", phase: str = "Running"
-) -> objects.Pod:
+def pod(name: str, requests: dict[str, str], gpus: str = "", job: str = "", phase: str = "Running") -> objects.Pod:
     meta = objects.Meta(
         name=name,
         namespace="team-a",

@@ -67,9 +67,7 @@ def test_a_unified_job_goes_as_it_is_with_another_name_and_queue_if_wanted(tmp_p
         ("kind: UnifiedJob: x\n", {}, "job.yaml:1"),
     ],
 )
-def test_what_cannot_be_launched_is_refused(
-    tmp_path: Path, text: str, overrides: dict[str, Any], complaint: str
-):
+def test_what_cannot_be_launched_is_refused(tmp_path: Path, text: str, overrides: dict[str, Any], complaint: str):
     (tmp_path / "job.yaml").write_text(text)
     with pytest.raises(InputError, match=complaint):
         manifests_of(Submission.of(tmp_path / "job.yaml", overrides=overrides), sender())

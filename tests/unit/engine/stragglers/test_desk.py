@@ -43,9 +43,7 @@ class Given:
     def _suspect(self, node: str, job: str, why: str) -> None:
         self.suspects.put((node, job, why))
 
-    def finds(
-        self, found: StragglerReport | HangReport, *nodes: str, may_move: bool = True
-    ) -> list[ev.Event]:
+    def finds(self, found: StragglerReport | HangReport, *nodes: str, may_move: bool = True) -> list[ev.Event]:
         self.said.clear()
         self.desk.found(HeldUp("j", found, nodes, GANG, may_move))
         return list(self.said)

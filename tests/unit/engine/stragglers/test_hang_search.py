@@ -10,9 +10,7 @@ NODES = frozenset(f"n{k}" for k in range(8))
 
 
 def running_on(*nodes: str):
-    return make_world(
-        make_nodes(*[1] * 8), {"j": " ".join(f"{node}:0" for node in nodes)}, [make_job("j", len(nodes))]
-    )
+    return make_world(make_nodes(*[1] * 8), {"j": " ".join(f"{node}:0" for node in nodes)}, [make_job("j", len(nodes))])
 
 
 def test_after_a_hang_half_of_the_nodes_are_done_without():

@@ -117,9 +117,7 @@ def main(folder: Path, seed: int) -> None:
     read_on(log, folder, daemon.rotations * 2 + 5)
     counted = json.loads((folder / "counted.json").read_text())["pids"]
     print(  # noqa: T201 - the answer
-        json.dumps(
-            {"written": daemon.written, "rotations": daemon.rotations, "killed": killed, "pids": counted}
-        )
+        json.dumps({"written": daemon.written, "rotations": daemon.rotations, "killed": killed, "pids": counted})
     )
 
 

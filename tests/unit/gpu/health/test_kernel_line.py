@@ -92,8 +92,6 @@ def test_times_of_one_log_can_be_compared(earlier, later, seconds):
     assert second - first == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    "line", ["no time", "Foo 12 10:00:00 x", "Feb 31 10:00:00 x", "2026-13-01T10:00:00Z x"]
-)
+@pytest.mark.parametrize("line", ["no time", "Foo 12 10:00:00 x", "Feb 31 10:00:00 x", "2026-13-01T10:00:00Z x"])
 def test_a_line_without_a_time_has_none(line):
     assert timestamp_s(line) is None

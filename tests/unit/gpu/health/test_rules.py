@@ -129,8 +129,7 @@ nvml:
         " (known: code, if, means, action, scope, at, follows, counts, vendor)",
         "rules.yaml:9:36: if is not a regular expression: missing ), unterminated subpattern at position 1"
         " (put it between single quotes)",
-        "rules.yaml:11:5: a rule of log needs if"
-        " (known: if, means, action, scope, at, follows, counts, vendor)",
+        "rules.yaml:11:5: a rule of log needs if (known: if, means, action, scope, at, follows, counts, vendor)",
         "rules.yaml:11:6: unknown key code in a rule of log (did you mean scope?)",
         "rules.yaml:13:14: figure cannot be 'temprature' (did you mean temperature?)",
         "rules.yaml:13:32: from must be a whole number within 1..999999, found '0'",

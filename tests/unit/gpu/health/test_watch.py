@@ -52,9 +52,7 @@ class Told:
     def figures(self, memory: HealthState, found: Figures, now_s: float) -> list[Finding]:
         return []
 
-    def job_log(
-        self, memory: HealthState, job: JobId, workers: Sequence[Span], now_s: float
-    ) -> list[Finding]:
+    def job_log(self, memory: HealthState, job: JobId, workers: Sequence[Span], now_s: float) -> list[Finding]:
         found, self.printed = self.printed, []
         return found
 

@@ -50,9 +50,7 @@ class TestActivity:
 
 class TestStage:
     def test_memory_that_grows_before_any_work_is_loading(self):
-        assert (
-            stage_of(signals(utilisation=np.zeros(60), memory_mib=np.linspace(0, 9000, 60))) is Stage.LOADING
-        )
+        assert stage_of(signals(utilisation=np.zeros(60), memory_mib=np.linspace(0, 9000, 60))) is Stage.LOADING
 
     def test_work_while_memory_still_grows_is_warm_up(self):
         found = signals(utilisation=np.full(60, 0.5), memory_mib=np.linspace(4000, 9000, 60))

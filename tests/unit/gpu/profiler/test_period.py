@@ -49,10 +49,7 @@ def test_iterations_too_fast_for_the_samples_do_not_look_like_slow_ones(period_s
 @pytest.mark.parametrize("period_s", [0.7, 0.9, 1.2, 1.5, 3.0])
 def test_finer_samples_show_shorter_iterations(period_s: float):
     rng = np.random.default_rng(5)
-    found = [
-        iteration_period_s(steps(rng, period_s, length_s=60, interval_s=0.2), interval_s=0.2)
-        for _ in range(20)
-    ]
+    found = [iteration_period_s(steps(rng, period_s, length_s=60, interval_s=0.2), interval_s=0.2) for _ in range(20)]
     good = [one for one in found if one is not None and abs(one / period_s - 1) < 0.05]
     assert len(good) >= 18, found
 
@@ -65,9 +62,9 @@ NOISE: dict[str, Make] = {
     "noise with a very long memory": lambda rng: in_bounds(red_noise(rng, 0.98)),
     "a random walk": lambda rng: in_bounds(red_noise(rng, 1.0)),
     "requests at random times": lambda rng: (rng.random(300) < 0.2) * rng.random(300),
-    "a switch that is turned at random": lambda rng: np.repeat(
-        rng.random(300) > 0.5, rng.integers(1, 12, 300)
-    )[:300].astype(float),
+    "a switch that is turned at random": lambda rng: np.repeat(rng.random(300) > 0.5, rng.integers(1, 12, 300))[
+        :300
+    ].astype(float),
     "a short record of noise": lambda rng: in_bounds(red_noise(rng, 0.8, 60)),
 }
 
@@ -93,9 +90,7 @@ def test_trends_and_steps_have_no_period(name: str):
     assert share_found(TRENDS[name]) == 0.0
 
 
-@pytest.mark.parametrize(
-    "values", [[], [1.0], [np.nan] * 300, [0.0, 1.0] * 10], ids=["none", "one", "nan", "few"]
-)
+@pytest.mark.parametrize("values", [[], [1.0], [np.nan] * 300, [0.0, 1.0] * 10], ids=["none", "one", "nan", "few"])
 def test_what_is_too_short_has_no_period(values: list[float]):
     assert iteration_period_s(np.array(values)) is None
 

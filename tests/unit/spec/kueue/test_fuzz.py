@@ -47,14 +47,7 @@ WORDS = (
     "NoSchedule",
     "",
 )
-scalars = (
-    st.none()
-    | st.booleans()
-    | st.integers(-5, 5)
-    | st.floats()
-    | st.sampled_from(WORDS)
-    | st.text(max_size=3)
-)
+scalars = st.none() | st.booleans() | st.integers(-5, 5) | st.floats() | st.sampled_from(WORDS) | st.text(max_size=3)
 values = st.recursive(
     scalars,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
@@ -100,9 +93,7 @@ def test_any_text(text):
         parse_cases(text)
 
 
-@given(
-    st.lists(st.dictionaries(actions, asked | values, max_size=2), max_size=3), st.lists(objects, max_size=2)
-)
+@given(st.lists(st.dictionaries(actions, asked | values, max_size=2), max_size=3), st.lists(objects, max_size=2))
 def test_any_case(steps, found):
     case = {"objects": found, "steps": [{"do": do} for do in steps]}
     with contextlib.suppress(InputError):

@@ -327,10 +327,8 @@ def test_what_is_not_heeded_is_told_with_its_consequence():
         {apiVersion: v1, kind: Namespace, metadata: {name: team}}
     """)
     assert change.notes == (
-        "ClusterQueue a: spec.admissionScope is not used by Batuta: "
-        "what a queue used before does not change its turn",
-        "ClusterQueue a: spec.admissionChecks is not used by Batuta: "
-        "jobs start without waiting for these checks",
+        "ClusterQueue a: spec.admissionScope is not used by Batuta: what a queue used before does not change its turn",
+        "ClusterQueue a: spec.admissionChecks is not used by Batuta: jobs start without waiting for these checks",
         "AdmissionCheck license is not used by Batuta: jobs start without waiting for it",
         "ResourceFlavor x: spec.topologyName is not used by Batuta: "
         "where replicas stand close together is said by each task (gpu.topology)",

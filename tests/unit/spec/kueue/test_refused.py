@@ -229,9 +229,7 @@ def test_plain_objects_are_refused_by_kind_and_name():
 )
 def test_nonsense_is_refused_and_not_stumbled_over(value):
     with pytest.raises(InputError):
-        read_quota_objects(
-            [{"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": value}]
-        )
+        read_quota_objects([{"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": value}])
 
 
 def test_what_is_nested_too_deep_is_refused():

@@ -39,9 +39,7 @@ def test_a_limit_on_all_types_is_one_resource_in_one_flavor():
 
 
 def test_each_type_is_a_flavor_and_other_types_are_not_limited():
-    quota = read(
-        'queues: [{name: a, quota: {H100: 8, Tesla T4: 2, "*": 9}, cohort: c, weight: 2, held: yes}]'
-    )
+    quota = read('queues: [{name: a, quota: {H100: 8, Tesla T4: 2, "*": 9}, cohort: c, weight: 2, held: yes}]')
     assert quota.flavors == (
         Flavor("h100", ((TYPE, "H100"),)),
         Flavor("tesla-t4", ((TYPE, "Tesla T4"),)),
@@ -79,9 +77,7 @@ def test_one_queue_as_a_change():
 
 
 def test_both_forms_may_stand_in_one_file():
-    quota = read(
-        "queues: [{name: a}]\n---\n{apiVersion: kueue.x-k8s.io/v1beta2, kind: Cohort, metadata: {name: c}}"
-    )
+    quota = read("queues: [{name: a}]\n---\n{apiVersion: kueue.x-k8s.io/v1beta2, kind: Cohort, metadata: {name: c}}")
     assert (len(quota.cluster_queues), len(quota.cohorts)) == (1, 1)
 
 

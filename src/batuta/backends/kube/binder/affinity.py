@@ -133,9 +133,7 @@ def pod_terms(found: Iterable[objects.PodAffinityTerm], own_namespace: str) -> t
     )
 
 
-def spreads(
-    found: Iterable[objects.TopologySpread], namespace: str, labels: Mapping[str, str]
-) -> tuple[Spread, ...]:
+def spreads(found: Iterable[objects.TopologySpread], namespace: str, labels: Mapping[str, str]) -> tuple[Spread, ...]:
     """The constraints that must hold; those that are only wishes (`ScheduleAnyway`) are left out."""
     made = []
     for one in found:
@@ -217,9 +215,7 @@ class AffinityCounts:
     def resize(self, capacity: int) -> None:
         self._capacity = capacity
         self.apart = {term: padded(column, (capacity,)) for term, column in self.apart.items()}
-        self._counts = {
-            pod_filter: padded(column, (capacity,)) for pod_filter, column in self._counts.items()
-        }
+        self._counts = {pod_filter: padded(column, (capacity,)) for pod_filter, column in self._counts.items()}
 
     def count(self, pod_filter: PodFilter, counted_pods: Iterable[CountedPod]) -> Ints:
         """Pods per node that match the filter; `counted_pods` is read the first time."""

@@ -202,9 +202,7 @@ class Binder:
             if alike is not None and alike in refused:
                 refusals.append(_same(refused[alike], group))
                 continue
-            attempt = PlacementAttempt(
-                group, self.cluster, self._views, self._share, now_s + self.profile.assume_s
-            )
+            attempt = PlacementAttempt(group, self.cluster, self._views, self._share, now_s + self.profile.assume_s)
             refusal = attempt.place(self._tree)
             if refusal is None:
                 bindings.extend(attempt.bindings)

@@ -268,9 +268,7 @@ class GpuTable:
         held, sharers = self.held[row, :count].tolist(), self.sharers[row, :count].tolist()
         loads = self.load[row, :count].tolist()
         # Plain numbers: for the eight GPUs of a node they are faster than arrays.
-        busy = [
-            busy for busy, whole in zip(self.believed[row, :count].tolist(), held, strict=True) if not whole
-        ]
+        busy = [busy for busy, whole in zip(self.believed[row, :count].tolist(), held, strict=True) if not whole]
         ill = self.ill[row, :count].tolist()
         touched = sum(1 for states in zip(held, sharers, ill, strict=True) if any(states))
         untouched = count - touched - int(self.unnamed[row])

@@ -101,9 +101,7 @@ class Refusal:
             return "; ".join(f"node {node}: {no}" for node, no in self.by_node.items())
         if not self.pod:
             return "; ".join(str(one.no) for one in self.reasons)
-        partly = (
-            f"{self.placed} of {self.members} members have a place; for the next, " if self.placed else ""
-        )
+        partly = f"{self.placed} of {self.members} members have a place; for the next, " if self.placed else ""
         found = ", ".join(map(str, self.reasons)) or "there are no nodes"
         return f"{partly}0/{self.nodes} nodes are available: {found}"
 

@@ -51,8 +51,7 @@ class NodeScores:
         }
         scoring = [one for one in profile.plugins if one.weight and one.plugin.scores(need)]
         self._scorers: dict[Scope, list[tuple[Plugin, float]]] = {
-            scope: [(one.plugin, one.weight) for one in scoring if one.plugin.scope is scope]
-            for scope in Scope
+            scope: [(one.plugin, one.weight) for one in scoring if one.plugin.scope is scope] for scope in Scope
         }
         filters, scorers = self._filters[Scope.USE], self._scorers[Scope.USE]
         self._judges = [one for one in scorers if one[0] in filters]

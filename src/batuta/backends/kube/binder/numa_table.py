@@ -172,9 +172,7 @@ def aligned_containers(spec: objects.PodSpec) -> tuple[ContainerNeed, ...]:
     pinned = is_guaranteed(spec) and not (stated is not None and (stated.requests or stated.limits))
     return tuple(
         ContainerNeed(
-            tuple(
-                (name, value) for name, value in one.requests if value and _is_aligned(name, value, pinned)
-            ),
+            tuple((name, value) for name, value in one.requests if value and _is_aligned(name, value, pinned)),
             one.kept,
         )
         for one in container_needs(spec)

@@ -157,9 +157,7 @@ def _unbound(spec: objects.PodSpec) -> objects.PodSpec:
 
 def _terms(required: objects.NodeSelector) -> tuple[NodeTerm, ...]:
     """Empty terms match no node, so they are left out; without any term no node matches."""
-    return tuple(
-        _term(one) for one in required.node_selector_terms if one.match_expressions or one.match_fields
-    )
+    return tuple(_term(one) for one in required.node_selector_terms if one.match_expressions or one.match_fields)
 
 
 def _term(term: objects.NodeSelectorTerm) -> NodeTerm:

@@ -98,9 +98,7 @@ def default_profile() -> Profile:
     return profile_of(DEFAULT_WEIGHTS)
 
 
-def profile_of(
-    weights: Mapping[str, float], settings: Mapping[str, Mapping[str, object]] | None = None
-) -> Profile:
+def profile_of(weights: Mapping[str, float], settings: Mapping[str, Mapping[str, object]] | None = None) -> Profile:
     """A profile with these plugins in this order; `settings` are a plugin's parameters, by its name."""
     known = registered()
     given = settings or {}

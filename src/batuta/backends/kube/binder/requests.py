@@ -185,9 +185,7 @@ def _containers(spec: objects.PodSpec, running: Mapping[str, Amounts]) -> Amount
 
 def _in_force(pod: objects.Pod) -> dict[str, Amounts]:
     """Requests of containers that are being resized in place: the most of what was, is and shall be."""
-    refused = any(
-        one.type == "PodResizePending" and one.reason == "Infeasible" for one in pod.status.conditions
-    )
+    refused = any(one.type == "PodResizePending" and one.reason == "Infeasible" for one in pod.status.conditions)
     specs = {one.name: one.resources.requests for one in (*pod.spec.init_containers, *pod.spec.containers)}
     found: dict[str, Amounts] = {}
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):

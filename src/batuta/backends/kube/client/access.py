@@ -114,9 +114,7 @@ class SelectedContext:
 
     @property
     def whose(self) -> str:
-        return (
-            f"user {self.user.name!r} in {self.user.file}" if self.user.name else "the user (there is none)"
-        )
+        return f"user {self.user.name!r} in {self.user.file}" if self.user.name else "the user (there is none)"
 
 
 def read_kubeconfig(paths: Sequence[Path]) -> Kubeconfig:
@@ -180,9 +178,7 @@ def _load(path: Path) -> Part:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise AccessError(
-            f"{path}: not a kubeconfig: it should be a mapping with clusters, users and contexts"
-        )
+        raise AccessError(f"{path}: not a kubeconfig: it should be a mapping with clusters, users and contexts")
     return content
 
 
@@ -245,9 +241,7 @@ def in_cluster(environ: Mapping[str, str] = os.environ, folder: Path = SERVICE_A
     if not host:
         raise AccessError("this is not a pod: KUBERNETES_SERVICE_HOST is not set")
     if not (folder / "token").exists():
-        raise AccessError(
-            f"this pod has no service account token in {folder}: see automountServiceAccountToken"
-        )
+        raise AccessError(f"this pod has no service account token in {folder}: see automountServiceAccountToken")
     namespace = folder / "namespace"
     return Access(
         server=f"https://{f'[{host}]' if ':' in host else host}:{port}",

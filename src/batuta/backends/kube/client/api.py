@@ -299,9 +299,7 @@ class Api:
             fieldManager=manager or self.manager, force="true" if force else "", dryRun=_dry(dry_run)
         )
         whole = {"apiVersion": kind.api_version, "kind": kind.name, **body}
-        got = await self.transport.request(
-            "apply", "PATCH", path, _encode(whole), content_type=_APPLY, again=True
-        )
+        got = await self.transport.request("apply", "PATCH", path, _encode(whole), content_type=_APPLY, again=True)
         return _decoded(kind, got)
 
     async def patch(
@@ -325,9 +323,7 @@ class Api:
         """Merges this into the status of an object."""
         return await self.patch(kind, name, {"status": status}, namespace, subresource="status")
 
-    async def update(
-        self, kind: Kind[T], name: str, body: Body, namespace: str = "", *, subresource: str = ""
-    ) -> T:
+    async def update(self, kind: Kind[T], name: str, body: Body, namespace: str = "", *, subresource: str = "") -> T:
         """Replaces an object; with a `metadata.resourceVersion` only the version that we know."""
         path = kind.path(namespace, name, subresource) + query(fieldManager=self.manager)
         return _decoded(kind, await self.transport.request("update", "PUT", path, _encode(body), again=True))
@@ -345,9 +341,7 @@ class Api:
     ) -> None:
         """Deletes an object: the very one with this uid and version, where they are given."""
         options = delete_options(uid, resource_version, grace_s, propagation)
-        await self.transport.request(
-            "delete", "DELETE", kind.path(namespace, name), _encode(options), again=True
-        )
+        await self.transport.request("delete", "DELETE", kind.path(namespace, name), _encode(options), again=True)
 
     async def delete_collection(
         self,

@@ -65,9 +65,7 @@ class TokenFile:
         except OSError as error:
             if not self._value:
                 raise AccessError(f"the token in {self._path} cannot be read: {error.strerror}") from error
-            _log.warning(
-                "the token in %s cannot be read: %s; keeping the last one", self._path, error.strerror
-            )
+            _log.warning("the token in %s cannot be read: %s; keeping the last one", self._path, error.strerror)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +142,7 @@ def load_client_certificate(context: ssl.SSLContext, certificate: bytes, key: by
     expired_at = not_after(certificate)
     if expired_at is not None and expired_at <= datetime.now(UTC):
         raise AccessError(
-            f"the client certificate of {whose} expired on {expired_at:%Y-%m-%d %H:%M} UTC; "
-            "log in again or renew it"
+            f"the client certificate of {whose} expired on {expired_at:%Y-%m-%d %H:%M} UTC; log in again or renew it"
         )
     # ssl reads files only; these live for as long as that takes, in a folder that only we may enter.
     with tempfile.TemporaryDirectory(prefix="batuta-") as folder:
@@ -213,9 +210,7 @@ def exec_login(
     async def fetch() -> IssuedToken:
         given = await _run(plugin, user)
         if (certificate := given.get("clientCertificateData")) and context is not None:
-            load_client_certificate(
-                context, certificate.encode(), given.get("clientKeyData", "").encode(), user
-            )
+            load_client_certificate(context, certificate.encode(), given.get("clientKeyData", "").encode(), user)
         elif not given.get("token"):
             raise AccessError(f"{_named(plugin, user)} gave neither a token nor a certificate")
         token = given.get("token")

@@ -149,9 +149,7 @@ class HttpPool:
             async with asyncio.timeout(self._connect_s):
                 plain, _ = await loop.create_connection(lambda: connection, self._host, self._port)
                 if self._tls is not None:
-                    secure = await loop.start_tls(
-                        plain, connection, self._tls, server_hostname=self._tls_name
-                    )
+                    secure = await loop.start_tls(plain, connection, self._tls, server_hostname=self._tls_name)
                     connection.transport = secure
         except BaseException:
             connection.abort()
@@ -172,9 +170,7 @@ def parse_response(data: bytes) -> tuple[HttpResponse, bool, int] | None:
     if version != "HTTP/1.1 ":
         raise ValueError(start[:40])
     status, begin = int(status_text), end + 4
-    headers = {
-        name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines.split("\r\n"))
-    }
+    headers = {name.lower(): value.strip() for name, _, value in (x.partition(":") for x in lines.split("\r\n"))}
     stays = headers.get("connection", "").lower() != "close"
     if 100 <= status < 200:  # only announces the answer
         read = parse_response(data[begin:])

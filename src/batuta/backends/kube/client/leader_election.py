@@ -56,9 +56,7 @@ class LeaseTiming:
 
     def __post_init__(self) -> None:
         if not self.lease_s > self.renew_s > self.retry_s > 0:
-            raise ValueError(
-                "a lease must last longer than its renewal may take, and that longer than a retry"
-            )
+            raise ValueError("a lease must last longer than its renewal may take, and that longer than a retry")
 
 
 DEFAULT_TIMING: Final = LeaseTiming()

@@ -155,9 +155,7 @@ class _GivenUp:
 class Transport:
     """One API server, many requests. An async context manager; for one event loop."""
 
-    def __init__(
-        self, access: Access, limits: Limits = DEFAULT_LIMITS, rate: RateLimit | None = None
-    ) -> None:
+    def __init__(self, access: Access, limits: Limits = DEFAULT_LIMITS, rate: RateLimit | None = None) -> None:
         self.access = access
         self.limits = limits
         self.rate = rate or RateLimit()
@@ -234,9 +232,7 @@ class Transport:
             raise Unavailable(f"{self._named(method, path)}: no answer in time") from error
 
     @asynccontextmanager
-    async def stream(
-        self, verb: str, path: str, silence_s: float | None = None
-    ) -> AsyncIterator[aiohttp.StreamReader]:
+    async def stream(self, verb: str, path: str, silence_s: float | None = None) -> AsyncIterator[aiohttp.StreamReader]:
         """The body of an answer as it comes. Ends with `Unavailable` after `silence_s` without a byte."""
         await self.rate.take()
         await self._refresh_headers()
@@ -287,9 +283,7 @@ class Transport:
             return failures < self.limits.attempts and not error.has_cause("DisruptionBudget")
         return failures < self.limits.attempts and again
 
-    async def _once(
-        self, verb: str, method: str, path: str, body: bytes | None, content_type: str | None
-    ) -> bytes:
+    async def _once(self, verb: str, method: str, path: str, body: bytes | None, content_type: str | None) -> bytes:
         await self.rate.take()
         await self._refresh_headers()
         try:
@@ -383,9 +377,7 @@ class Transport:
         if isinstance(certificate, ssl.SSLCertVerificationError):
             reason = certificate.verify_message or what
             text = f"the certificate of {self.access.server} is not accepted: {reason}"
-        elif isinstance(
-            error, aiohttp.ClientConnectorError | ssl.SSLError | ConnectionRefusedError | socket.gaierror
-        ):
+        elif isinstance(error, aiohttp.ClientConnectorError | ssl.SSLError | ConnectionRefusedError | socket.gaierror):
             text = f"cannot reach the API server at {self.access.server}: {what}"
         else:
             text = f"{self._named(method, path)}: the connection broke: {what}"

@@ -161,9 +161,7 @@ _decode_health: Any = msgspec.json.Decoder(NodeHealth).decode
 
 
 OWN: Final = "BatutaUnhealthy"
-_KUBELET: Final = frozenset(
-    {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", OWN}
-)
+_KUBELET: Final = frozenset({"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", OWN})
 
 
 def condition_lines(node: objects.Node) -> Iterator[tuple[str, str, str]]:

@@ -113,9 +113,7 @@ class HealthEventRecorder:
         }
         self._event(about, "RestartedByHealth", f"it begins again: {reason}", None, now_s)
 
-    def _event(
-        self, about: Mapping[str, str], reason: str, note: str, record: Record | None, now_s: float
-    ) -> None:
+    def _event(self, about: Mapping[str, str], reason: str, note: str, record: Record | None, now_s: float) -> None:
         is_bad = record is None or record.state in _WARNINGS
         kind = "Warning" if is_bad else "Normal"
         event = build_event(about, reason, note, now_s, kind, said=f"{reason} {note}")
@@ -148,9 +146,7 @@ _LATEST_S: Final = 600.0
 class JobEvictor:
     """Says what jobs shall do; the World sees to it that they save their work and where they go."""
 
-    def __init__(
-        self, jobs_on_nodes: JobsOnNodes, say: Callable[[ev.Event], None], news: HealthEventRecorder
-    ) -> None:
+    def __init__(self, jobs_on_nodes: JobsOnNodes, say: Callable[[ev.Event], None], news: HealthEventRecorder) -> None:
         self._jobs_on_nodes = jobs_on_nodes
         self._say = say
         self._events = news
@@ -177,10 +173,7 @@ class JobEvictor:
     def forget_done(self, memory: HealthState, now_s: float) -> None:
         """Restarts are done when the pods are gone that were hit; what hit whom is no excuse for ever."""
         horizon_s = now_s - memory.book.rules.limits.within_s
-        recent = {
-            job: [time_s for time_s in times if time_s >= horizon_s]
-            for job, times in memory.restarted.items()
-        }
+        recent = {job: [time_s for time_s in times if time_s >= horizon_s] for job, times in memory.restarted.items()}
         memory.restarted = {job: times for job, times in recent.items() if times}
         memory.hits = {job: hit for job, hit in memory.hits.items() if now_s < hit.heard_s + _LATEST_S}
         for job, restart in list(memory.restarts.items()):
@@ -314,9 +307,7 @@ class HealthController:
             for change in changed.changes:
                 is_gone = change.did is ChangeType.DELETED
                 is_burn_in = self._burn_ins.see(change.object, is_gone)
-                self._has_news |= is_burn_in or (
-                    not is_gone and self._termination_messages.see(change.object)
-                )
+                self._has_news |= is_burn_in or (not is_gone and self._termination_messages.see(change.object))
 
     def heard(self, written: Written, now_s: float) -> None:
         """What was to be stored is, or not; whatever else failed is asked for again when it may be."""

@@ -85,18 +85,12 @@ class JobsOnNodes:
 
 def can_move(run: JobReconciler) -> bool:
     """Whether its pods are recreated after deletion: a pod without an owner would just be gone."""
-    return all(
-        any(owner.controller for owner in pod.metadata.owner_references) for pod in run.pods().values()
-    )
+    return all(any(owner.controller for owner in pod.metadata.owner_references) for pod in run.pods().values())
 
 
 def living_pods(run: JobReconciler, most: int) -> tuple[str, ...]:
     """The uids of pods that go on, and no more of them than are needed to know them again."""
-    uids = (
-        pod.metadata.uid
-        for pod in run.pods().values()
-        if not is_over(pod) and not pod.metadata.deletion_timestamp
-    )
+    uids = (pod.metadata.uid for pod in run.pods().values() if not is_over(pod) and not pod.metadata.deletion_timestamp)
     return tuple(sorted(uids)[:most])
 
 
@@ -146,9 +140,7 @@ class NodeReportReader:
 
     # ------------------------------------------------------------------------------------------------ people
 
-    def _hear_people(
-        self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]
-    ) -> bool:
+    def _hear_people(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         name, book = node.metadata.name, memory.book
         is_news = False
         by, known = cordoned_by(node), book.cordons.get(name)
@@ -168,16 +160,12 @@ class NodeReportReader:
             is_news = True
         return self._hear_mended(memory, node, now_s, orders) or is_news
 
-    def _hear_mended(
-        self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]
-    ) -> bool:
+    def _hear_mended(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         said, name = mended(node), node.metadata.name
         if said is None:
             return False
         if said.unclear:
-            _log.warning(
-                "node %s: %s=%s says nothing: write node, gpu-3 or all", name, names.MENDED, said.unclear
-            )
+            _log.warning("node %s: %s=%s says nothing: write node, gpu-3 or all", name, names.MENDED, said.unclear)
             return False
         ill = _ill_on(memory.book, name)
         for target in ill:
@@ -222,9 +210,7 @@ class NodeReportReader:
         source = Source(note.source)
         return Finding(min(note.time, now_s), node, source, note.code, note.text, note.gpu, jobs)
 
-    def _hear_figures(
-        self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]
-    ) -> bool:
+    def _hear_figures(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         """What NVML says that is new since it was last heard; nothing of it counts twice."""
         name = node.metadata.name
         told = read_figures(node.metadata.annotations.get(names.HEALTH_FIGURES, ""))
@@ -244,9 +230,7 @@ class NodeReportReader:
             orders += memory.book.found(finding)
         return bool(found) or known is None
 
-    def _hear_conditions(
-        self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]
-    ) -> bool:
+    def _hear_conditions(self, memory: HealthState, node: objects.Node, now_s: float, orders: list[Order]) -> bool:
         """Conditions that a rule knows, each once for as long as it holds."""
         name = node.metadata.name
         known = memory.conditions.get(name, {})

@@ -99,9 +99,7 @@ def _condition(known: Mapping[int, Record], found: Mapping[int, Record]) -> Cond
     out = {gpu: one for gpu, one in known.items() if not one.state.is_in_service}
     if not out:
         well_s = max((one.since_s for one in found.values() if one.returned_s is not None), default=None)
-        return (
-            None if well_s is None else Condition("False", "Healthy", "passed burn-in and probation", well_s)
-        )
+        return None if well_s is None else Condition("False", "Healthy", "passed burn-in and probation", well_s)
     _, first = min(out.items(), key=lambda one: (one[1].held, one[0]))
     reason = "HeldByGuardRail" if first.held else _WORDS[first.state]
     sentences = [
@@ -188,8 +186,7 @@ def condition_body(node: NodeName, condition: Condition) -> dict[str, Any]:
 def has_condition(node: objects.Node, condition: Condition) -> bool:
     """Whether a node says this already."""
     return any(
-        (one.type, one.status, one.reason, one.message) == (OWN, *condition[:3])
-        for one in node.status.conditions
+        (one.type, one.status, one.reason, one.message) == (OWN, *condition[:3]) for one in node.status.conditions
     )
 
 
@@ -291,9 +288,7 @@ def plain(node: objects.Node) -> dict[str, Any]:
     """As much of a node that is known as it takes to see whether it looks as it shall."""
     return {
         "metadata": {"annotations": node.metadata.annotations, "resourceVersion": ""},
-        "spec": {
-            "taints": [{"key": one.key, "value": one.value, "effect": one.effect} for one in node.spec.taints]
-        },
+        "spec": {"taints": [{"key": one.key, "value": one.value, "effect": one.effect} for one in node.spec.taints]},
     }
 
 

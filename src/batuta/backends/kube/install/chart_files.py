@@ -57,10 +57,7 @@ def _commented(settings: Settings, depth: int) -> Iterator[str]:
             continue
         yield "\n" if depth == 0 else ""
         comment = field.description or ""
-        yield (
-            textwrap.fill(comment, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ")
-            + "\n"
-        )
+        yield (textwrap.fill(comment, _WIDTH, initial_indent=f"{margin}# ", subsequent_indent=f"{margin}# ") + "\n")
         if isinstance(value, Settings):
             yield f"{margin}{key}:\n"
             yield from _commented(value, depth + 1)

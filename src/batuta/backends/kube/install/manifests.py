@@ -106,9 +106,7 @@ class Kubectl:
         self._apply(definitions)
         for definition in definitions:
             name = definition["metadata"]["name"]
-            self._run(
-                "wait", "--for=condition=Established", f"--timeout={_ESTABLISHED_WITHIN_S}s", f"crd/{name}"
-            )
+            self._run("wait", "--for=condition=Established", f"--timeout={_ESTABLISHED_WITHIN_S}s", f"crd/{name}")
         self._apply(others)
 
     def _apply(self, manifests: Sequence[Manifest]) -> None:

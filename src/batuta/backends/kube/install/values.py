@@ -36,9 +36,7 @@ OptionalName: TypeAlias = Annotated[
     str, StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$", max_length=253)
 ]
 # Short enough for `-operator` and the like to follow.
-Prefix: TypeAlias = Annotated[
-    str, StringConstraints(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=50)
-]
+Prefix: TypeAlias = Annotated[str, StringConstraints(pattern=r"^([a-z]([-a-z0-9]*[a-z0-9])?)?$", max_length=50)]
 Strings: TypeAlias = dict[str, str]
 Raw: TypeAlias = dict[str, Any]
 
@@ -132,9 +130,7 @@ class DevicePlugin(Settings):
     memory_percent: Annotated[int, Field(ge=100, le=1000)] = Field(
         default=100, description="how much of each GPU's memory is given out; beyond 100 is over-allocation"
     )
-    compute_percent: Annotated[int, Field(ge=100, le=1000)] = Field(
-        default=100, description="the same for compute"
-    )
+    compute_percent: Annotated[int, Field(ge=100, le=1000)] = Field(default=100, description="the same for compute")
     library: str = Field(
         default="/usr/local/lib/batuta/libbatuta-share.so",
         description="the share library in the image; empty compiles it, which takes a compiler there",
@@ -151,9 +147,7 @@ class DevicePlugin(Settings):
     tolerations: list[Raw] = Field(
         default=[{"operator": "Exists"}], description="tolerations of its pods: by default any taint"
     )
-    resources: PluginResources = Field(
-        default=PluginResources(), description="what each of its pods asks for"
-    )
+    resources: PluginResources = Field(default=PluginResources(), description="what each of its pods asks for")
 
 
 class CollectedPods(StrEnum):
@@ -230,16 +224,12 @@ class LogCollector(Settings):
         "read), files (/var/log/kern.log or messages), or none",
     )
     image: CollectorImage = Field(default=CollectorImage(), description="the collector's image")
-    node_selector: Strings = Field(
-        default_factory=dict, description="labels of the nodes that have a collector"
-    )
+    node_selector: Strings = Field(default_factory=dict, description="labels of the nodes that have a collector")
     tolerations: list[Raw] = Field(
         default=[{"operator": "Exists"}], description="tolerations of the collectors: by default any taint"
     )
     priority_class_name: OptionalName = Field(default="", description="priority class of the collectors")
-    resources: CollectorResources = Field(
-        default=CollectorResources(), description="what a collector asks for"
-    )
+    resources: CollectorResources = Field(default=CollectorResources(), description="what a collector asks for")
 
 
 class PullPolicy(StrEnum):
@@ -389,9 +379,7 @@ class Spread(Settings):
 class DisruptionBudget(Settings):
     """What a drain leaves alone."""
 
-    enabled: bool = Field(
-        default=True, description="keep one replica during drains; only with two replicas or more"
-    )
+    enabled: bool = Field(default=True, description="keep one replica during drains; only with two replicas or more")
 
 
 class NetworkRules(Settings):
@@ -411,9 +399,7 @@ class NetworkRules(Settings):
 class ServiceMonitor(Settings):
     """How the Prometheus operator finds the metrics."""
 
-    enabled: bool = Field(
-        default=False, description="make a ServiceMonitor; needs the Prometheus operator's CRDs"
-    )
+    enabled: bool = Field(default=False, description="make a ServiceMonitor; needs the Prometheus operator's CRDs")
     interval: PrometheusDuration = Field(default="30s", description="time between scrapes")
     scrape_timeout: PrometheusDuration = Field(default="10s", description="longest scrape")
     labels: Strings = Field(default_factory=dict, description="labels that your Prometheus selects by")
@@ -422,9 +408,7 @@ class ServiceMonitor(Settings):
 class PrometheusRule(Settings):
     """Alerts."""
 
-    enabled: bool = Field(
-        default=False, description="make a PrometheusRule; needs the Prometheus operator's CRDs"
-    )
+    enabled: bool = Field(default=False, description="make a PrometheusRule; needs the Prometheus operator's CRDs")
     labels: Strings = Field(default_factory=dict, description="labels that your Prometheus selects by")
 
 
@@ -468,9 +452,7 @@ class Values(Settings):
     metrics_per_job: Annotated[int, Field(ge=0)] = Field(
         default=50, description="how many jobs have metrics of their own; 0 for none"
     )
-    telemetry: TelemetryConfig = Field(
-        default=TelemetryConfig(), description="what the operator tells of itself"
-    )
+    telemetry: TelemetryConfig = Field(default=TelemetryConfig(), description="what the operator tells of itself")
     resources: Resources = Field(default=Resources(), description="what a replica asks for")
     priority_class_name: OptionalName = Field(default="", description="priority class of the replicas")
     node_selector: Strings = Field(default_factory=dict, description="labels of the nodes that may run it")
@@ -482,25 +464,17 @@ class Values(Settings):
     extra_env: list[Raw] = Field(
         default_factory=list, description="further variables, as in a container's env (a proxy, say)"
     )
-    pod_disruption_budget: DisruptionBudget = Field(
-        default=DisruptionBudget(), description="what a drain leaves alone"
-    )
+    pod_disruption_budget: DisruptionBudget = Field(default=DisruptionBudget(), description="what a drain leaves alone")
     network_policy: NetworkRules = Field(default=NetworkRules(), description="who may talk to the operator")
     service_monitor: ServiceMonitor = Field(
         default=ServiceMonitor(), description="how the Prometheus operator finds the metrics"
     )
     prometheus_rule: PrometheusRule = Field(default=PrometheusRule(), description="alerts")
-    grafana_dashboards: GrafanaDashboards = Field(
-        default=GrafanaDashboards(), description="dashboards for Grafana"
-    )
+    grafana_dashboards: GrafanaDashboards = Field(default=GrafanaDashboards(), description="dashboards for Grafana")
     agent: Agent = Field(default=Agent(), description="the node agent, which tells how GPUs are really used")
     device_plugin: DevicePlugin = Field(default=DevicePlugin(), description="shares of GPUs on nodes")
-    log_collector: LogCollector = Field(
-        default=LogCollector(), description="logs of jobs and of kernels, for a Loki"
-    )
-    global_: Raw = Field(
-        default_factory=dict, alias="global", description="set by a parent chart; not used here"
-    )
+    log_collector: LogCollector = Field(default=LogCollector(), description="logs of jobs and of kernels, for a Loki")
+    global_: Raw = Field(default_factory=dict, alias="global", description="set by a parent chart; not used here")
 
     @model_validator(mode="after")
     def _fits_together(self) -> Values:

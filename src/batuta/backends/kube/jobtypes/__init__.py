@@ -38,9 +38,7 @@ class JobTypes:
 
     def why_not(self, name: str) -> str:
         """Why there is no such type, for the owner of a job that wants it."""
-        return self.broken.get(name) or (
-            f"the operator has no job type {name!r}; it has {', '.join(self.found)}"
-        )
+        return self.broken.get(name) or (f"the operator has no job type {name!r}; it has {', '.join(self.found)}")
 
 
 def load_job_types() -> JobTypes:

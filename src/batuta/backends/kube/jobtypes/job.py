@@ -96,9 +96,7 @@ def _child(job: UnifiedJob, run: Run) -> Child:
     }
     if run.target:
         spec |= {"parallelism": run.target, "completions": run.target}
-    meta = metadata(
-        job, job.metadata.name, labels_of(job, run, WORKER), {names.TEMPLATE: hash_of(template["spec"])}
-    )
+    meta = metadata(job, job.metadata.name, labels_of(job, run, WORKER), {names.TEMPLATE: hash_of(template["spec"])})
     manifest = sealed(JOB, {"metadata": meta, "spec": spec})
     return Child(
         JOB,

@@ -287,9 +287,7 @@ def _take_gpus(spec: Manifest) -> None:
 
 def _asks_for_gpus(container: Manifest) -> bool:
     resources = container.get("resources") or {}
-    return any(
-        name in (resources.get(key) or {}) for key in ("limits", "requests") for name in _GPU_RESOURCES
-    )
+    return any(name in (resources.get(key) or {}) for key in ("limits", "requests") for name in _GPU_RESOURCES)
 
 
 def _share_folder(spec: Manifest, container: Manifest) -> None:

@@ -71,9 +71,7 @@ def next_writes(
     """What to write now. `applied` has the hash of what was last applied, for kinds that are not watched."""
     wanted = {(child.kind, child.name): child for child in children}
     applies: list[Write] = [
-        Apply(child)
-        for key, child in wanted.items()
-        if child.update is Update.APPLY and applied.get(key) != child.hash
+        Apply(child) for key, child in wanted.items() if child.update is Update.APPLY and applied.get(key) != child.hash
     ]
     pods = _pod_deletions(wanted, observed.pods, run)
     batches, waits = _batch_writes(wanted, observed, run)
@@ -139,9 +137,7 @@ def _halt_or_resume(child: Child, batch: Batch, observed: Observed, run: Run) ->
     old = _is_old(meta, run)
     if ending(batch) is not None and not old:
         return None, False  # it tells how the run ended
-    if old and (
-        ending(batch) is not None or _has_other_template(child, meta) or batch.status.get("succeeded")
-    ):
+    if old and (ending(batch) is not None or _has_other_template(child, meta) or batch.status.get("succeeded")):
         # It cannot run again, or not as it should: with another template, or with all of its replicas.
         return Delete(child.kind, meta.name, meta.uid), True
     if not old:
@@ -164,10 +160,7 @@ def _is_active(batch: Batch, observed: Observed) -> bool:
     if status.get("active") or status.get("terminating") or status.get("startTime"):
         return True
     start = batch.metadata.labels.get(names.START)
-    return any(
-        pod.metadata.labels.get(names.START) == start and pod.status.phase not in OVER
-        for pod in observed.pods
-    )
+    return any(pod.metadata.labels.get(names.START) == start and pod.status.phase not in OVER for pod in observed.pods)
 
 
 def _creations(wanted: Mapping[Key, Child], observed: Observed) -> list[Write]:
@@ -182,9 +175,7 @@ def _creations(wanted: Mapping[Key, Child], observed: Observed) -> list[Write]:
 
 def _has_old(pods: Sequence[Pod], run: Run) -> bool:
     """Whether members of another start are there. What is over and another controller's holds nothing."""
-    return any(
-        _is_old(pod.metadata, run) and (_is_own(pod.metadata) or pod.status.phase not in OVER) for pod in pods
-    )
+    return any(_is_old(pod.metadata, run) and (_is_own(pod.metadata) or pod.status.phase not in OVER) for pod in pods)
 
 
 def _is_old(meta: Meta, run: Run) -> bool:

@@ -201,9 +201,7 @@ class KueueAdmissionGate:
         else:
             self._cache.delete(there, now_s)
 
-    def _keep(
-        self, run: UnifiedJobReconciler, there: KueueObject, asking: WorkloadRequest, now_s: float
-    ) -> bool:
+    def _keep(self, run: UnifiedJobReconciler, there: KueueObject, asking: WorkloadRequest, now_s: float) -> bool:
         if is_true(there.status, FINISHED) or not self._is_usable(there, asking):
             # Nothing is asked with it any more: another one is made when this one is gone, and its pods too.
             if is_idle(run):
@@ -247,9 +245,7 @@ class KueueAdmissionGate:
         )
         known = there.status.get("conditions") or ()
         listed = conditions(statements, known, there.metadata.generation, now_s)
-        self._cache.patch_status(
-            there, {"conditions": listed, "admission": None}, ("released", reason), now_s
-        )
+        self._cache.patch_status(there, {"conditions": listed, "admission": None}, ("released", reason), now_s)
 
     def _finish(self, there: KueueObject | None, state: JobState, detail: str, now_s: float) -> bool:
         if there is None or is_true(there.status, FINISHED):
@@ -274,9 +270,7 @@ def name_of(uj: UnifiedJob) -> str:
 
 def is_idle(run: UnifiedJobReconciler) -> bool:
     """Whether nothing of a job holds a place."""
-    return run.wanted is None and not any(
-        pod.spec.node_name and not is_over(pod) for pod in run.pods().values()
-    )
+    return run.wanted is None and not any(pod.spec.node_name and not is_over(pod) for pod in run.pods().values())
 
 
 def _activity(is_active: bool) -> dict[str, Any]:

@@ -93,9 +93,7 @@ def conditions(
             "status": status,
             "reason": said.reason,
             "message": said.message[:_LONGEST_MESSAGE],
-            "lastTransitionTime": old.get("lastTransitionTime")
-            if old.get("status") == status
-            else time_of(now_s),
+            "lastTransitionTime": old.get("lastTransitionTime") if old.get("status") == status else time_of(now_s),
             "observedGeneration": generation,
         }
     return list(found.values())

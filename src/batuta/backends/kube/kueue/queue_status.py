@@ -78,9 +78,7 @@ def cluster_queue_condition(use: QueueUse) -> ConditionUpdate:
     if use.queue.stop is not StopPolicy.NONE:
         return ConditionUpdate(ACTIVE, False, "Stopped", "Can't admit new workloads: is stopped")
     if use.misconfigured:
-        return ConditionUpdate(
-            ACTIVE, False, "FlavorNotFound", f"Can't admit new workloads: {use.misconfigured}"
-        )
+        return ConditionUpdate(ACTIVE, False, "FlavorNotFound", f"Can't admit new workloads: {use.misconfigured}")
     return ConditionUpdate(ACTIVE, True, "Ready", "Can admit new workloads")
 
 
@@ -92,9 +90,7 @@ def local_queue_condition(door: LocalQueue, queue: QueueUse | None) -> Condition
         text = f"Can't submit new workloads to clusterQueue {door.cluster_queue}: it is not there"
         return ConditionUpdate(ACTIVE, False, "ClusterQueueDoesNotExist", text)
     if not cluster_queue_condition(queue).is_true:
-        return ConditionUpdate(
-            ACTIVE, False, "ClusterQueueIsInactive", "Can't submit new workloads to clusterQueue"
-        )
+        return ConditionUpdate(ACTIVE, False, "ClusterQueueIsInactive", "Can't submit new workloads to clusterQueue")
     return ConditionUpdate(ACTIVE, True, "Ready", "Can submit new workloads to localQueue")
 
 
@@ -130,9 +126,7 @@ MeasureUsage: TypeAlias = Callable[[], tuple[QuotaUse, Mapping[LocalQueueKey, Ma
 class QueueStatusController:
     """Told when something may be used otherwise; looks from time to time. For the engine's thread."""
 
-    def __init__(
-        self, ask: Callable[[str, WriteFn, float], bool], objects: QuotaObjects, look: MeasureUsage
-    ) -> None:
+    def __init__(self, ask: Callable[[str, WriteFn, float], bool], objects: QuotaObjects, look: MeasureUsage) -> None:
         self._ask = ask
         self._objects = objects
         self._look = look
@@ -165,9 +159,7 @@ class QueueStatusController:
             for one in queue.doors:
                 door = one.door
                 said = local_queue_condition(door, queue)
-                status = local_queue_status(
-                    one, queue, used.get((door.namespace, door.name), {}), doors.version
-                )
+                status = local_queue_status(one, queue, used.get((door.namespace, door.name), {}), doors.version)
                 wanted[doors, f"{door.namespace}/{door.name}"] = status, said
         self._is_dirty = self._is_dirty or wanted != self._wanted
         self._wanted = wanted
@@ -232,9 +224,7 @@ def _nothing(value: Any) -> Any:
     return 0 if isinstance(value, int) else []
 
 
-async def _patch(
-    kind: Kind[KueueObject], name: str, namespace: str, status: Mapping[str, Any], api: Api
-) -> None:
+async def _patch(kind: Kind[KueueObject], name: str, namespace: str, status: Mapping[str, Any], api: Api) -> None:
     try:
         await api.patch_status(kind, name, status, namespace)
     except NotFound:

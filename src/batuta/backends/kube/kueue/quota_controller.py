@@ -115,9 +115,7 @@ class QuotaObjects:
 
     def priorities(self) -> dict[str, int]:
         """The numbers behind the names of WorkloadPriorityClasses."""
-        return {
-            one.metadata.name: one.value for one in self._settings[kinds.WORKLOAD_PRIORITY_CLASS].values()
-        }
+        return {one.metadata.name: one.value for one in self._settings[kinds.WORKLOAD_PRIORITY_CLASS].values()}
 
     def all_of(self, kind: Kind[Any]) -> Mapping[str, KueueObject]:
         """By `namespace/name`, with an empty namespace for what is in none."""
@@ -150,9 +148,7 @@ class QuotaObjects:
             faults,
         )
 
-    def _values(
-        self, kind: Kind[Any], faults: dict[str, ObjectFault]
-    ) -> Iterator[tuple[KueueObject, QuotaObject]]:
+    def _values(self, kind: Kind[Any], faults: dict[str, ObjectFault]) -> Iterator[tuple[KueueObject, QuotaObject]]:
         """In the order of names. What is being deleted counts as gone: it starts nothing any more."""
         for key, setting in sorted(self._settings[kind].items()):
             if setting.metadata.deletion_timestamp:
@@ -230,9 +226,7 @@ def read_queue_files(config_map: QueueFiles | None, base: Quota, last: Quota) ->
     except InputError as error:
         sentence = "; ".join(str(problem) for problem in error.problems)
         meta = config_map.metadata
-        return LoadedQuota(
-            last, {meta.uid: ObjectFault(QUEUE_FILES, meta, f"the quota stays as it was: {sentence}")}
-        )
+        return LoadedQuota(last, {meta.uid: ObjectFault(QUEUE_FILES, meta, f"the quota stays as it was: {sentence}")})
     if quota != last:
         for note in change.notes:
             _log.info("%s", note)

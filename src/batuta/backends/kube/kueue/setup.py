@@ -135,9 +135,7 @@ def set_up_quota(
         reconciler.controllers.append(gate)
         reconciler.needs.append(gate.needs)
         return QuotaControllers()
-    named = quota_from_config(
-        [queue.model_dump(by_alias=True, exclude_defaults=True) for queue in config.queues]
-    )
+    named = quota_from_config([queue.model_dump(by_alias=True, exclude_defaults=True) for queue in config.queues])
     quota = QuotaController(
         context.say,
         QuotaEventRecorder(ask),

@@ -280,13 +280,9 @@ class WorkloadState:
             yield ConditionUpdate(ADMITTED, True, "Admitted", message)
         else:
             # Never true without an admission beside it: that a Kueue could not bear.
-            yield ConditionUpdate(
-                RESERVED, False, WITHOUT_QUOTA if said.status else said.reason, said.message
-            )
+            yield ConditionUpdate(RESERVED, False, WITHOUT_QUOTA if said.status else said.reason, said.message)
             yield ConditionUpdate(ADMITTED, False, "NoReservation", "The workload has no reservation")
-        yield ConditionUpdate(
-            "PodsReady", self.state in _RUNS, "Started" if self.state in _RUNS else "WaitForStart"
-        )
+        yield ConditionUpdate("PodsReady", self.state in _RUNS, "Started" if self.state in _RUNS else "WaitForStart")
         if self.state is JobState.PREEMPTED:
             yield ConditionUpdate(EVICTED, True, "Preempted", said.message)
             yield ConditionUpdate(REQUEUED, True, "Preempted", said.message)

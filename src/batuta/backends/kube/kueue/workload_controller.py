@@ -75,9 +75,7 @@ class _PublishedWorkload:
 class WorkloadController:
     """Gets the state of jobs after each decision. For the engine's thread."""
 
-    def __init__(
-        self, cache: WorkloadCache, runs: Mapping[JobId, JobReconciler], observed: ObjectCache
-    ) -> None:
+    def __init__(self, cache: WorkloadCache, runs: Mapping[JobId, JobReconciler], observed: ObjectCache) -> None:
         self._cache = cache
         self._runs = runs
         self._observed = observed

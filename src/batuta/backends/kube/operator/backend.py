@@ -30,9 +30,7 @@ _LONGEST_WAIT_S = 3600.0
 class KubeBackend:
     """A backend of real pods. For the engine's thread; `wake` may be called by all."""
 
-    def __init__(
-        self, reconciler: Reconciler, said: EventBuffer, inbox: Inbox, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, reconciler: Reconciler, said: EventBuffer, inbox: Inbox, clock: Callable[[], float]) -> None:
         """`said` is where the reconciler puts its events. `clock` never goes backwards."""
         self.reconciler = reconciler
         self._said = said

@@ -67,9 +67,7 @@ class Children:
         ]
         return Seen(tuple(pods), tuple(found))
 
-    def bring(
-        self, kind: JobType, uj: UnifiedJob, run: Run, seen: Seen, now_s: float, keep_over: bool = False
-    ) -> None:
+    def bring(self, kind: JobType, uj: UnifiedJob, run: Run, seen: Seen, now_s: float, keep_over: bool = False) -> None:
         """Asks for the next writes that bring the children to a run; to none of them for a target of 0."""
         try:
             follow = kind.follow(uj, run, seen)
@@ -105,8 +103,7 @@ class Children:
     def is_clear(self, seen: Seen) -> bool:
         """Whether nothing holds a place any more. A node that is gone takes the places of its pods along."""
         return not any(
-            pod.spec.node_name and self._context.has_node(pod.spec.node_name) and not is_over(pod)
-            for pod in seen.pods
+            pod.spec.node_name and self._context.has_node(pod.spec.node_name) and not is_over(pod) for pod in seen.pods
         )
 
     def clear(
@@ -202,9 +199,7 @@ async def _patch(kind: Kind[Any], name: str, body: Manifest, namespace: str, api
         return
 
 
-async def _delete(
-    kind: Kind[Any], name: str, namespace: str, uid: str, propagation: Propagation, api: Api
-) -> None:
+async def _delete(kind: Kind[Any], name: str, namespace: str, uid: str, propagation: Propagation, api: Api) -> None:
     try:
         await api.delete(kind, name, namespace, uid=uid, propagation=propagation)
     except NotFound:

@@ -87,9 +87,7 @@ class GangBinder:
         if pod_group.key in self._underway:
             return
         self._release(pod_group.job)
-        if any(
-            self._cluster.node_of(pod_key(placement.pod)) is not None for placement in pod_group.placements
-        ):
+        if any(self._cluster.node_of(pod_key(placement.pod)) is not None for placement in pod_group.placements):
             return
         self._asked[pod_group.key] = pod_group
 
@@ -245,9 +243,7 @@ class GangBinder:
             for placement in pod_group.placements
         )
         # An annotation on the pods, which are all alike, takes precedence.
-        load = next(
-            (expected_load(placement.pod.metadata.annotations) for placement in pod_group.placements), None
-        )
+        load = next((expected_load(placement.pod.metadata.annotations) for placement in pod_group.placements), None)
         load = self._expected(pod_group.job) if load is None else load
         return Group(pod_group.key, tuple(members), pod_group.priority, pod_group.since_s, load=load)
 
@@ -260,9 +256,7 @@ class GangBinder:
         # Both are in the order in which they began.
         while self._postponed_s and next(iter(self._postponed_s.values()))[1] <= late_s:
             pod_group, _ = self._postponed_s.pop(next(iter(self._postponed_s)))
-            nodes = {
-                placement.place.node for placement in pod_group.placements if placement.place is not None
-            }
+            nodes = {placement.place.node for placement in pod_group.placements if placement.place is not None}
             failures.append(BindFailure(pod_group, "pods do not leave its place", tuple(sorted(nodes))))
         while self._underway and (first := next(iter(self._underway.values()))).since_s <= late_s:
             for uid in list(first.left):
@@ -309,7 +303,5 @@ def _failed(error: ApiError, node: NodeName) -> _Failed:
     return _Failed(error.message, node)
 
 
-async def _bind_pod(
-    api: Api, *, namespace: str, pod: str, uid: str, node: str, annotations: dict[str, str]
-) -> None:
+async def _bind_pod(api: Api, *, namespace: str, pod: str, uid: str, node: str, annotations: dict[str, str]) -> None:
     await api.bind(namespace, pod, uid, node, annotations)

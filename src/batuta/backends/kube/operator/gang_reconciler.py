@@ -48,8 +48,7 @@ _LONGEST_NAME: Final = 220
 def shows_unschedulable(pod: objects.Pod, message: str) -> bool:
     """Whether the pod says already why it waits."""
     return any(
-        one.type == "PodScheduled" and one.status == "False" and one.message == message
-        for one in pod.status.conditions
+        one.type == "PodScheduled" and one.status == "False" and one.message == message for one in pod.status.conditions
     )
 
 
@@ -510,9 +509,7 @@ class GangReconciler:
 
     def _give_up_lost(self, staying: Sequence[objects.Pod], now_s: float) -> None:
         """Pods on nodes that are gone run no more: with them gone, others are made at once."""
-        lost = [
-            pod for pod in staying if pod.spec.node_name and not self._context.has_node(pod.spec.node_name)
-        ]
+        lost = [pod for pod in staying if pod.spec.node_name and not self._context.has_node(pod.spec.node_name)]
         if lost and self._pods.are_made_anew():
             for pod in lost:
                 self._delete(pod, now_s)

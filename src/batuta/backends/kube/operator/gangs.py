@@ -266,9 +266,7 @@ def age(pod: objects.Pod) -> tuple[str, str]:
 
 def _is_finished(job: objects.Batch) -> bool:
     conditions = job.status.get("conditions") or ()
-    return any(
-        one.get("type") in ("Complete", "Failed") and one.get("status") == "True" for one in conditions
-    )
+    return any(one.get("type") in ("Complete", "Failed") and one.get("status") == "True" for one in conditions)
 
 
 _OPERATORS: Final = {operator.value: operator for operator in cluster.Operator}

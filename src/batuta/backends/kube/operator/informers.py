@@ -77,8 +77,7 @@ class InformerSet:
     def _watch(self, kind: Kind[Any], served: Kind[Any]) -> list[Informer[Any]]:
         places = ("",) if kind in EVERYWHERE else self._namespaces
         found = [
-            Informer(self._api, served, self._teller(kind), namespace=place, slim=SLIM.get(kind))
-            for place in places
+            Informer(self._api, served, self._teller(kind), namespace=place, slim=SLIM.get(kind)) for place in places
         ]
         for informer in found:
             self._tasks.create_task(informer.run())
@@ -109,9 +108,7 @@ class InformerSet:
     async def _found(self) -> list[tuple[Kind[Any], Kind[Any]]]:
         """Kinds of other projects that the cluster has and that were missing, each as it is served."""
         found: list[tuple[Kind[Any], Kind[Any]]] = []
-        groups = {
-            group: await self._served(group) for group in dict.fromkeys(one.group for one in self._missing)
-        }
+        groups = {group: await self._served(group) for group in dict.fromkeys(one.group for one in self._missing)}
         for kind in tuple(self._missing):
             served, version = groups[kind.group], kind.version
             if kind in ANY_VERSION and not served.has(version, kind.plural):

@@ -168,14 +168,10 @@ class ReferenceIndex:
             kinds.NAMESPACE: self._namespace,
         }
 
-    def _owner(
-        self, table: dict[str, objects.Batch], kind: str, change: Change[objects.Batch]
-    ) -> list[JobId]:
+    def _owner(self, table: dict[str, objects.Batch], kind: str, change: Change[objects.Batch]) -> list[JobId]:
         """Its pods are a gang, or it belongs to a UnifiedJob itself."""
         meta = change.object.metadata
-        concerned = [
-            str(GangId(meta.namespace, kind, self._observed.note_child(table, change).rpartition("/")[2]))
-        ]
+        concerned = [str(GangId(meta.namespace, kind, self._observed.note_child(table, change).rpartition("/")[2]))]
         name = meta.labels.get(names.JOB_NAME)
         return concerned if name is None else [f"{meta.namespace}/{name}", *concerned]
 

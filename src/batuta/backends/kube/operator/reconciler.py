@@ -238,9 +238,7 @@ class Reconciler:
         try_s = self._try_s if self._has_more_room and self._gang_binder.refusals else math.inf
         due_s = min(self._due.values(), default=math.inf)
         desks_s = min((controller.next_s() for controller in self.controllers), default=math.inf)
-        own_s = min(
-            self._observed.settled.next_s(), self._context.writes.next_s(), self._gang_binder.next_s()
-        )
+        own_s = min(self._observed.settled.next_s(), self._context.writes.next_s(), self._gang_binder.next_s())
         return min(due_s, try_s, desks_s, own_s)
 
     def _try_again(self, now_s: float) -> None:

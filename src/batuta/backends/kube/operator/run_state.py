@@ -36,9 +36,7 @@ class PodSet:
 
     def _is_own(self, meta: objects.Meta) -> bool:
         return all(
-            owner.uid == self._uid
-            for owner in meta.owner_references
-            if owner.controller and owner.kind == names.KIND
+            owner.uid == self._uid for owner in meta.owner_references if owner.controller and owner.kind == names.KIND
         )
 
     # --------------------------------------------------------------------------------------------- members
@@ -112,9 +110,7 @@ class AdoptedRun:
     """The places that were taken; not all when the binding was under way."""
 
 
-def resume_run(
-    uj: UnifiedJob, kind: JobType, pod_set: PodSet, planned: Placement | None
-) -> AdoptedRun | None:
+def resume_run(uj: UnifiedJob, kind: JobType, pod_set: PodSet, planned: Placement | None) -> AdoptedRun | None:
     """What was planned, when the pods are on the way to it; else the part that runs; else None."""
     start = pod_set.last_start()
     members = pod_set.members(kind, start)
@@ -242,8 +238,7 @@ class RunState:
             return False
         members = self.members(kind)
         return all(
-            index in members and members[index].spec.node_name == place.node
-            for index, place in enumerate(self.stood)
+            index in members and members[index].spec.node_name == place.node for index, place in enumerate(self.stood)
         )
 
     def go_back(self) -> Placement:

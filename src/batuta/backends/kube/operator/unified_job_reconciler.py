@@ -105,9 +105,7 @@ class UnifiedJobReconciler:
         self._recorder = EventRecorder(context)
         self._spec_reader = SpecReader(context, observed, self.outlook, self._recorder, known)
         self._attribution = FailureAttribution(context, job.id)
-        self._ending = JobCompletion(
-            context, self.outlook, self._recorder, self._children, self._replica_controller
-        )
+        self._ending = JobCompletion(context, self.outlook, self._recorder, self._children, self._replica_controller)
         self._deadline_s = math.inf
         """Until when the checkpoint that was asked for is waited for."""
         self._has_looked = False
@@ -226,15 +224,11 @@ class UnifiedJobReconciler:
         if self._run_state.can_go_back(self._kind):
             self.wanted = self._run_state.go_back()
             self._context.say(
-                ev.JobFound(
-                    now_s, self.id, self.wanted, True, not_before_s, avoid, cause="binder", detail=why
-                )
+                ev.JobFound(now_s, self.id, self.wanted, True, not_before_s, avoid, cause="binder", detail=why)
             )
         else:
             self.wanted = None
-            self._context.say(
-                ev.JobInterrupted(now_s, self.id, "binder", not_before_s, detail=why, avoid=avoid)
-            )
+            self._context.say(ev.JobInterrupted(now_s, self.id, "binder", not_before_s, detail=why, avoid=avoid))
 
     # ------------------------------------------------------------------------------------------- its turn
 
@@ -418,9 +412,7 @@ class UnifiedJobReconciler:
         self.failures += outcome.end is RunEnd.FAILED
         self._recorder.tell(self.uj, EventReason.INTERRUPTED, outcome.detail, now_s)
         self._context.say(
-            ev.JobInterrupted(
-                now_s, self.id, "kubernetes", not_before_s, outcome.exit_code, detail=outcome.detail
-            )
+            ev.JobInterrupted(now_s, self.id, "kubernetes", not_before_s, outcome.exit_code, detail=outcome.detail)
         )
         self._run_state.leave()
 

@@ -41,11 +41,7 @@ class SizeSelector:
 
     def settle(self, uj: UnifiedJob, job: Job) -> Job:
         """The job with the size that was chosen for it; as it is where its user says one."""
-        if (
-            uj.metadata.annotations.get(names.WANTED) != names.ANY_SIZE
-            or job.share is not None
-            or job.cpu_only
-        ):
+        if uj.metadata.annotations.get(names.WANTED) != names.ANY_SIZE or job.share is not None or job.cpu_only:
             self.choice = None
             return job
         if pinned_replicas(uj) is not None:
@@ -114,9 +110,7 @@ def trainer_status(progress: Progress | None, left_s: float | None, heard_s: flo
         "trainerStatus": {
             "progressPercentage": percent,
             "estimatedRemainingSeconds": None if left_s is None else math.ceil(left_s),
-            "metrics": [
-                {"name": name, "value": str(value)} for name, value in numbers.items() if value is not None
-            ],
+            "metrics": [{"name": name, "value": str(value)} for name, value in numbers.items() if value is not None],
             "lastUpdatedTime": datetime.fromtimestamp(heard_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         },
     }
@@ -371,11 +365,7 @@ def _state(run: UnifiedJobReconciler) -> tuple[JobState, str, str]:
     if outlook.trouble and not run.has_started:
         return outlook.state, outlook.trouble, CANNOT_WRITE
     reason = "" if outlook.reason is None else outlook.reason.name.title().replace("_", "")
-    said = (
-        f"{outlook.message}: {outlook.cause}"
-        if outlook.cause and outlook.reason in BACKOFF
-        else outlook.message
-    )
+    said = f"{outlook.message}: {outlook.cause}" if outlook.cause and outlook.reason in BACKOFF else outlook.message
     return outlook.state, said, reason
 
 

@@ -188,6 +188,4 @@ class LogReport:
     @property
     def is_urgent(self) -> bool:
         """Whether a user may wait for it: how far a job is can lie for a moment."""
-        return self.is_all or any(
-            isinstance(one, ResultReport) or one.report.is_checkpoint for one in self.said
-        )
+        return self.is_all or any(isinstance(one, ResultReport) or one.report.is_checkpoint for one in self.said)

@@ -92,9 +92,7 @@ class JobReports:
                 self.result = one.text
         # By the clock of the node: a script may say anything, but nothing is said before it happens.
         reported = [
-            TimedReport(one.report, _made_s(one, now_s))
-            for one in heard.said
-            if isinstance(one, TrainingReport)
+            TimedReport(one.report, _made_s(one, now_s)) for one in heard.said if isinstance(one, TrainingReport)
         ]
         self._progress.note(reported)
         self.has_spoken |= bool(reported)

@@ -75,8 +75,7 @@ class TrialController:
         found = self._trials.get(uj.id)
         owners = () if found is None else found.run.metadata.owner_references
         return any(
-            (one.kind, one.name) == (names.KIND, uj.metadata.name) and one.uid != uj.metadata.uid
-            for one in owners
+            (one.kind, one.name) == (names.KIND, uj.metadata.name) and one.uid != uj.metadata.uid for one in owners
         )
 
     def want(self, uj: UnifiedJob) -> None:
@@ -107,9 +106,7 @@ class TrialController:
                 self._pod(change.object)
         elif changed.kind is NODE and self._trials:
             # Agents write on nodes how busy GPUs are.
-            self._dirty.update(
-                dict.fromkeys(key for key, one in self._trials.items() if one.conclusion is None)
-            )
+            self._dirty.update(dict.fromkeys(key for key, one in self._trials.items() if one.conclusion is None))
 
     def _note(self, run: TrialRun, *, is_gone: bool) -> None:
         known = self._trials.get(run.key)
@@ -283,9 +280,7 @@ class TrialGate:
             return self._choose(job) if lesson is None or lesson.choice is None else lesson.choice
         return None if job.id not in self._world.jobs else self._choose(job)
 
-    def _why_not(
-        self, uj: UnifiedJob, wish: DesiredState, trial: TrialReconciler | None
-    ) -> PendingReason | None:
+    def _why_not(self, uj: UnifiedJob, wish: DesiredState, trial: TrialReconciler | None) -> PendingReason | None:
         """Why a job has to wait; None when it need not."""
         if trial is None and wish is DesiredState.PARK:
             return _SUSPENDED

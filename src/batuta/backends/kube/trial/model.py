@@ -45,8 +45,7 @@ class TemplateMeta(_Part, frozen=True):
             Meta(
                 max_length=63,
                 pattern=_LABEL_VALUE,
-                description="The application that is measured, unless the label app.kubernetes.io/name "
-                "says it.",
+                description="The application that is measured, unless the label app.kubernetes.io/name says it.",
             ),
         ]
         | None
@@ -162,9 +161,7 @@ class MeasuredRun(_Part, frozen=True):
         ]
         | None
     ) = None
-    memory_mib: (
-        Annotated[int, Meta(extra_json_schema=_INT64, description="The most in use on one GPU.")] | None
-    ) = None
+    memory_mib: Annotated[int, Meta(extra_json_schema=_INT64, description="The most in use on one GPU.")] | None = None
     utilisation_percentage: Annotated[int, Meta(extra_json_schema=_INT32)] | None = None
     message: Annotated[str, Meta(max_length=1024)] = ""
 
@@ -244,9 +241,7 @@ class TrialRun(msgspec.Struct, kw_only=True, dict=True):
 
     @property
     def is_over(self) -> bool:
-        return any(
-            one.status == "True" and one.type in ("Complete", "Failed") for one in self.status.conditions
-        )
+        return any(one.status == "True" and one.type in ("Complete", "Failed") for one in self.status.conditions)
 
 
 TRIAL_RUN: Final = Kind(names.GROUP, names.VERSION, names.TRIAL_PLURAL, names.TRIAL_KIND, TrialRun)
@@ -291,8 +286,7 @@ def _stays(field: str) -> Rule[TrialRun]:
 RULES: Final[tuple[Rule[TrialRun], ...]] = (
     Rule(
         "",
-        f"size(self.metadata.name) <= {LONGEST_TRIAL_NAME} && "
-        f"self.metadata.name.matches('{TRIAL_NAME_PATTERN}')",
+        f"size(self.metadata.name) <= {LONGEST_TRIAL_NAME} && self.metadata.name.matches('{TRIAL_NAME_PATTERN}')",
         f"the name becomes part of host names: at most {LONGEST_TRIAL_NAME} letters, digits and dashes, "
         "beginning with a letter",
         holds=_sound_name,

@@ -135,9 +135,7 @@ def run_manifest(trial: TrialRun, uj: UnifiedJob, job: Job, gpus: int) -> dict[s
     """What is written for one size of a trial of a UnifiedJob, which is `job` to the scheduler."""
     meta = trial.metadata
     annotations = {
-        key: value
-        for key, value in uj.metadata.annotations.items()
-        if key not in _OWN and not key.startswith(_FOREIGN)
+        key: value for key, value in uj.metadata.annotations.items() if key not in _OWN and not key.startswith(_FOREIGN)
     }
     return {
         "apiVersion": names.API_VERSION,

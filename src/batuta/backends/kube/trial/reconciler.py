@@ -144,9 +144,7 @@ def status_of(
         "observedGeneration": trial.metadata.generation,
         "state": state.value,
         "reason": "InTrial" if conclusion is None else conclusion.reason,
-        "message": f"{len(measured)} of {len(sizes)} sizes are done"
-        if conclusion is None
-        else conclusion.message,
+        "message": f"{len(measured)} of {len(sizes)} sizes are done" if conclusion is None else conclusion.message,
         "progress": f"{len(measured)}/{len(sizes)}",
         "runs": _rows(trial, sizes, measured, living, is_over=conclusion is not None),
     }
@@ -385,9 +383,7 @@ class TrialReconciler:
         if self._measured is None:
             self._measured = read_measured(self.run, planned.job.application)
         if self._is_given_up(planned.uj):
-            self.conclusion = TrialConclusion(
-                JobState.CANCELLED, "Cancelled", "the job that it is for has ended"
-            )
+            self.conclusion = TrialConclusion(JobState.CANCELLED, "Cancelled", "the job that it is for has ended")
             return
         self._look(now_s)
         began_s = seconds(self.run.metadata.creation_timestamp)

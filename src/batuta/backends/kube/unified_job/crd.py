@@ -180,8 +180,7 @@ RULES: Final[tuple[Rule[UnifiedJob], ...]] = (
         "spec.replicaSpec",
         "self.gpusPerReplica > 0 || (!has(self.sizes) && "
         "(!has(self.maxReplicas) || self.maxReplicas == self.minReplicas))",
-        "a job without GPUs has one size: leave maxReplicas and sizes out, "
-        "or set gpusPerReplica to at least 1",
+        "a job without GPUs has one size: leave maxReplicas and sizes out, or set gpusPerReplica to at least 1",
         field="gpusPerReplica",
         holds=_one_size_on_cpu,
     ),
@@ -198,9 +197,7 @@ RULES: Final[tuple[Rule[UnifiedJob], ...]] = (
         "has(self.gpuMemory) || has(self.gpuCompute)",
         "a share needs gpuMemory, gpuCompute or both",
         holds=lambda job: (
-            (share := job.spec.sharing) is None
-            or share.gpu_memory is not None
-            or share.gpu_compute is not None
+            (share := job.spec.sharing) is None or share.gpu_memory is not None or share.gpu_compute is not None
         ),
     ),
     Rule(

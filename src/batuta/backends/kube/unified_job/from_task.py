@@ -56,17 +56,13 @@ A signal ends `wait` with a code above 128, as a child that died of one does. So
 127 if the child's own code was told already."""
 
 
-def pod_template_of(
-    task: Task, image: str, gpu_types: Sequence[str], secret: str = "", workdir: str = ""
-) -> Manifest:
+def pod_template_of(task: Task, image: str, gpu_types: Sequence[str], secret: str = "", workdir: str = "") -> Manifest:
     """What each replica runs. `secret` has the task's secrets, `workdir` is its folder within the image."""
     container: Manifest = {
         "name": CONTAINER,
         "image": image,
         "command": command_of(task),
-        "env": [
-            {"name": name, "value": literal(value)} for name, value in task.envs if not is_set_by_batuta(name)
-        ],
+        "env": [{"name": name, "value": literal(value)} for name, value in task.envs if not is_set_by_batuta(name)],
         # Data loaders hand batches over through it, and a container has 64 MiB without this.
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
@@ -124,8 +120,7 @@ def _requests(task: Task) -> dict[str, str]:
 def _of_types(types: Sequence[str]) -> Manifest:
     """Nodes whose GPUs are of these types, by whichever label their cluster has for it."""
     terms = [
-        {"matchExpressions": [{"key": label, "operator": "In", "values": list(types)}]}
-        for label in GPU_PRODUCT_LABELS
+        {"matchExpressions": [{"key": label, "operator": "In", "values": list(types)}]} for label in GPU_PRODUCT_LABELS
     ]
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     return {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}}
@@ -199,15 +194,11 @@ def _problems(task: Task, name: str, workdir_in_image: str) -> list[Problem]:
         found.append(Problem("the job has no name", fix="name: in the task file, or --name"))
     if not task.image_id:
         found.append(
-            Problem(
-                "a cluster needs an image to run", fix=f"resources.image_id: {DOCKER}IMAGE, with all it needs"
-            )
+            Problem("a cluster needs an image to run", fix=f"resources.image_id: {DOCKER}IMAGE, with all it needs")
         )
     elif not image_of(task.image_id):
         found.append(
-            Problem(
-                f"resources.image_id {task.image_id[:80]!r} is not a container image", fix=f"{DOCKER}IMAGE"
-            )
+            Problem(f"resources.image_id {task.image_id[:80]!r} is not a container image", fix=f"{DOCKER}IMAGE")
         )
     if task.workdir and not workdir_in_image:
         found.append(
@@ -360,9 +351,7 @@ def _notes(task: Task) -> tuple[str, ...]:
     if task.recover_on_exit_codes:
         notes.append("recover_on_exit_codes is not used on a cluster: every exit code other than 0 counts")
     if len({one.count for one in task.accelerators}) > 1:
-        notes.append(
-            f"of the alternative accelerators, those with {task.accelerators[0].count:g} are asked for"
-        )
+        notes.append(f"of the alternative accelerators, those with {task.accelerators[0].count:g} are asked for")
     if task.gpu.topology.single_numa and not task.gpus_per_node:
         notes.append("gpu.numa is not used on a cluster by a task without accelerators: it is about GPUs")
     if task.trial.priority is not None:

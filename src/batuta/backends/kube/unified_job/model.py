@@ -107,8 +107,7 @@ TEMPLATE_SCHEMA: Final[dict[str, Any]] = {
                     "minItems": 1,
                     "maxItems": MOST_CONTAINERS,
                     "items": _CONTAINER,
-                    "description": "The first one is the training process: it is given the GPUs and the "
-                    "environment.",
+                    "description": "The first one is the training process: it is given the GPUs and the environment.",
                 },
                 "restartPolicy": {
                     "type": "string",
@@ -256,10 +255,7 @@ class Sharing(_Part, frozen=True):
         | None
     ) = None
     gpu_compute: (
-        Annotated[
-            int, Meta(ge=1, le=100, extra_json_schema=_INT32, description="Percent of the GPU's compute.")
-        ]
-        | None
+        Annotated[int, Meta(ge=1, le=100, extra_json_schema=_INT32, description="Percent of the GPU's compute.")] | None
     ) = None
 
 
@@ -270,9 +266,9 @@ class Topology(_Part, frozen=True):
         Level | None,
         Meta(description="The smallest part of the cluster that all replicas should be within."),
     ] = None
-    mode: Annotated[
-        Mode, Meta(description="Preferred: if it can be had. Required: the job waits until it can.")
-    ] = "Preferred"
+    mode: Annotated[Mode, Meta(description="Preferred: if it can be had. Required: the job waits until it can.")] = (
+        "Preferred"
+    )
     numa: Annotated[
         Numa, Meta(description="SingleNUMANode: CPUs, memory and GPUs of a replica lie in one NUMA node.")
     ] = "Any"
@@ -296,9 +292,9 @@ class Spec(_Part, frozen=True):
     priority_class_name: Annotated[
         str, Meta(max_length=253, description="A PriorityClass of the cluster, for the job and its pods.")
     ] = ""
-    suspend: Annotated[
-        bool, Meta(description="The job gives its GPUs back and waits until this is false again.")
-    ] = False
+    suspend: Annotated[bool, Meta(description="The job gives its GPUs back and waits until this is false again.")] = (
+        False
+    )
     managed_by: Annotated[
         str, Meta(max_length=253, description="Who looks after the job. Batuta leaves those of others alone.")
     ] = names.MANAGED_BY
@@ -339,9 +335,9 @@ class Condition(_Part, frozen=True):
     """One statement about the job, as metav1.Condition has it."""
 
     type: Annotated[str, Meta(max_length=316, extra={"required": True})] = ""
-    status: Annotated[
-        str, Meta(extra={"required": True}, extra_json_schema={"enum": ["True", "False", "Unknown"]})
-    ] = "Unknown"
+    status: Annotated[str, Meta(extra={"required": True}, extra_json_schema={"enum": ["True", "False", "Unknown"]})] = (
+        "Unknown"
+    )
     reason: Annotated[str, Meta(max_length=1024, extra={"required": True})] = ""
     message: Annotated[str, Meta(max_length=32_768, extra={"required": True})] = ""
     last_transition_time: Annotated[str, Meta(extra={"required": True}, extra_json_schema=_TIME)] = ""
@@ -360,9 +356,7 @@ class TrainerStatus(_Part, frozen=True):
 
     progress_percentage: Annotated[int, Meta(extra_json_schema=_INT32)] | None = None
     estimated_remaining_seconds: Annotated[int, Meta(extra_json_schema=_INT64)] | None = None
-    metrics: Annotated[
-        list[Metric], Meta(max_length=256, extra_json_schema={"x-kubernetes-list-type": "atomic"})
-    ] = []
+    metrics: Annotated[list[Metric], Meta(max_length=256, extra_json_schema={"x-kubernetes-list-type": "atomic"})] = []
     last_updated_time: Annotated[str, Meta(extra_json_schema=_TIME)] | None = None
 
 
@@ -379,9 +373,7 @@ class SizeChoiceStatus(_Part, frozen=True):
     ] = 0
     speed_percentage: Annotated[
         int,
-        Meta(
-            extra_json_schema=_INT32, description="Its speed with gpus, in percent of that with fastestGpus."
-        ),
+        Meta(extra_json_schema=_INT32, description="Its speed with gpus, in percent of that with fastestGpus."),
     ] = 100
     measured_jobs: Annotated[
         int, Meta(extra_json_schema=_INT32, description="How many earlier jobs were measured.")
@@ -412,9 +404,7 @@ class Status(_Part, frozen=True):
             "or CANCELLED."
         ),
     ] = ""
-    reason: Annotated[
-        str, Meta(max_length=1024, description="Why the job is not at full size, as one word.")
-    ] = ""
+    reason: Annotated[str, Meta(max_length=1024, description="Why the job is not at full size, as one word.")] = ""
     message: Annotated[str, Meta(max_length=32_768, description="The same as a sentence with numbers.")] = ""
     conditions: Annotated[
         list[Condition],
@@ -432,9 +422,7 @@ class Status(_Part, frozen=True):
         Meta(description="How many replicas each node has."),
     ] = {}
     nodes: Annotated[str, Meta(description="The names of these nodes, for kubectl get.")] = ""
-    restarts: Annotated[
-        int, Meta(extra_json_schema=_INT32, description="How often it was started again.")
-    ] = 0
+    restarts: Annotated[int, Meta(extra_json_schema=_INT32, description="How often it was started again.")] = 0
     failures: Annotated[
         int, Meta(extra_json_schema=_INT32, description="How often it failed; compared with backoffLimit.")
     ] = 0
@@ -447,9 +435,7 @@ class Status(_Part, frozen=True):
     progress: Annotated[str, Meta(description="Progress in percent, for kubectl get.")] = ""
     eta: Annotated[str, Meta(description="The time that is left, for kubectl get.")] = ""
     result: (
-        Annotated[
-            str, Meta(max_length=16_384, description="What the script gave to batuta.sdk.result, as JSON.")
-        ]
+        Annotated[str, Meta(max_length=16_384, description="What the script gave to batuta.sdk.result, as JSON.")]
         | None
     ) = None
 

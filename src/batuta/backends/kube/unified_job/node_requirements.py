@@ -64,9 +64,7 @@ def node_requirements(pod: Mapping[str, Any]) -> NodeRequirements:
     return NodeRequirements(
         labels=labels,
         terms=terms,
-        tolerations=tuple(
-            dict.fromkeys(text for one in part.tolerations if (text := _toleration(one)) is not None)
-        ),
+        tolerations=tuple(dict.fromkeys(text for one in part.tolerations if (text := _toleration(one)) is not None)),
         gpu_types=_gpu_types(labels, terms),
         faults=tuple(faults),
     )
@@ -114,12 +112,7 @@ def _gpu_types(labels: tuple[tuple[str, str], ...], terms: tuple[NodeTerm, ...])
     if selected:
         return tuple(selected[:1])
     named = [
-        [
-            value
-            for one in term
-            if one.key in GPU_PRODUCT_LABELS and one.operator is Operator.IN
-            for value in one.values
-        ]
+        [value for one in term if one.key in GPU_PRODUCT_LABELS and one.operator is Operator.IN for value in one.values]
         for term in terms
     ]
     return tuple(dict.fromkeys(value for values in named for value in values)) if all(named) else ()

@@ -51,9 +51,7 @@ def _plain(info: inspect.Type, defaults: bool) -> Schema:
         case inspect.BoolType():
             return {"type": "boolean"}
         case inspect.IntType():
-            bounds = {
-                word: value for key, word in _BOUNDS.items() if (value := getattr(info, key)) is not None
-            }
+            bounds = {word: value for key, word in _BOUNDS.items() if (value := getattr(info, key)) is not None}
             return {"type": "integer", **bounds}
         case inspect.StrType():
             pattern = {"pattern": info.pattern} if info.pattern else {}

@@ -64,9 +64,7 @@ def to_job(job: UnifiedJob, priorities: Mapping[str, int]) -> Converted:
     elif not all(isinstance(one, dict) for one in pod["containers"]):
         faults.append("spec.replicaSpec.template.spec.containers: each container is an object with a name")
     if spec.priority_class_name and spec.priority_class_name not in priorities:
-        faults.append(
-            f"spec.priorityClassName: the cluster has no PriorityClass {spec.priority_class_name!r}"
-        )
+        faults.append(f"spec.priorityClassName: the cluster has no PriorityClass {spec.priority_class_name!r}")
     share = _share(spec, faults)
     topology = _topology(spec, faults)
     submit_s = _seconds(job.metadata.creation_timestamp)
@@ -131,9 +129,7 @@ def _build(
         memory_mib_per_gpu=-(-requests.amounts.get("memory", 0) // (_MIB * each)),
         node_labels=requirements.labels if share is None else (*requirements.labels, OFFERS_SHARES),
         node_terms=requirements.terms,
-        tolerations=requirements.tolerations
-        if share is None
-        else (*requirements.tolerations, names.SHARES_ONLY),
+        tolerations=requirements.tolerations if share is None else (*requirements.tolerations, names.SHARES_ONLY),
         curve=curve,
         work_s=prior_work_s(curve),
         restart_s=PRIOR_RESTART_S,
@@ -176,9 +172,7 @@ def _share(spec: Spec, faults: list[str]) -> Share | None:
         amount = parse_quantity(sharing.gpu_memory)
         memory_mib = int((amount or 0) / _MIB)
         if memory_mib < 1:
-            faults.append(
-                f"spec.sharing.gpuMemory: {sharing.gpu_memory!r} is not 1Mi or more, for example 8Gi"
-            )
+            faults.append(f"spec.sharing.gpuMemory: {sharing.gpu_memory!r} is not 1Mi or more, for example 8Gi")
     return Share(whole_units_mib(memory_mib), sharing.gpu_compute or 0, soft=_is_soft(spec))
 
 
@@ -209,9 +203,7 @@ def _wanted(job: UnifiedJob) -> int:
     replicas = job.spec.replica_spec
     text = job.metadata.annotations.get(names.WANTED, "")
     wanted = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else replicas.min_replicas
-    legal = (
-        wanted in replicas.sizes if replicas.sizes else replicas.min_replicas <= wanted <= replicas.largest
-    )
+    legal = wanted in replicas.sizes if replicas.sizes else replicas.min_replicas <= wanted <= replicas.largest
     return wanted if legal else replicas.min_replicas
 
 

@@ -154,8 +154,7 @@ class ForecastCalibrator:
             return one
         base_s, spread = max(one.finish_p50_s - now_s, 0.0) + NEAR_S, _spread(now_s, one)
         p50_s, p90_s = (
-            now_s + max(base_s * math.exp(spread * move) - NEAR_S, 0.0)
-            for move in self.offsets[_kind(spread)]
+            now_s + max(base_s * math.exp(spread * move) - NEAR_S, 0.0) for move in self.offsets[_kind(spread)]
         )
         p50_s = max(p50_s, one.start_p50_s, now_s)
         return replace(one, finish_p50_s=p50_s, finish_p90_s=max(p50_s, one.start_p90_s, p90_s))

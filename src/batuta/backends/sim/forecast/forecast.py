@@ -88,9 +88,7 @@ class ForecastInput:
     decides_at_once: bool = True
 
 
-def projections_of(
-    inputs: ForecastInput, source: ProfileSource, *, measured: bool = False
-) -> list[Projection]:
+def projections_of(inputs: ForecastInput, source: ProfileSource, *, measured: bool = False) -> list[Projection]:
     """One projection for each run. The World stays as it is."""
     base, effort = fork_at(inputs.world, inputs.now_s), inputs.effort
     left_s = inputs.draws.left_s({job: inputs.known[job] for job in base.jobs.ids})
@@ -103,9 +101,7 @@ def projections_of(
         fork = base.fork()
         own = {job: float(values[run]) for job, values in left_s.items()}
         backend = backend_of(fork, own, inputs.external(run), inputs.decides_at_once)
-        found.append(
-            project(fork, backend, source.make(), source.cadence, awaited, limits, measured=measured)
-        )
+        found.append(project(fork, backend, source.make(), source.cadence, awaited, limits, measured=measured))
     return found
 
 
@@ -159,9 +155,9 @@ def _table(
     times: Callable[[Projection], Mapping[JobId, float]],
 ) -> FloatArray:
     """A row for each job, a column for each projection."""
-    return np.array(
-        [[times(projection).get(job, math.inf) for projection in projections] for job in ids]
-    ).reshape(len(ids), len(projections))
+    return np.array([[times(projection).get(job, math.inf) for projection in projections] for job in ids]).reshape(
+        len(ids), len(projections)
+    )
 
 
 def _why_never(world: World, row: int, projections: Sequence[Projection]) -> str:

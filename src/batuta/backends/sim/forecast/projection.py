@@ -210,9 +210,7 @@ class Projection:
 class ProjectionWatcher(Observer):
     """A watcher of the engine that fills a Future."""
 
-    def __init__(
-        self, world: World, projection: Projection, recorder: Recorder | None, awaited: set[JobId]
-    ) -> None:
+    def __init__(self, world: World, projection: Projection, recorder: Recorder | None, awaited: set[JobId]) -> None:
         self._future = projection
         self._recorder = recorder
         self.awaited = awaited
@@ -225,9 +223,7 @@ class ProjectionWatcher(Observer):
             if placement is None
         }
         begun_s = world.jobs.first_start_s.tolist()
-        self._had_run = {
-            job for job, first_s in zip(world.jobs.ids, begun_s, strict=True) if not math.isnan(first_s)
-        }
+        self._had_run = {job for job, first_s in zip(world.jobs.ids, begun_s, strict=True) if not math.isnan(first_s)}
         self._attained_gpu_s = {
             job: attained_gpu_s(world, row, projection.now_s) for row, job in enumerate(world.jobs.ids)
         }

@@ -136,9 +136,7 @@ class _Segments:
 
     def work_s(self, world: World, job: Job) -> float:
         """What a job has done, by the speeds that were known of it last."""
-        return sum(
-            speed_at(world, job, placement) * seconds for placement, seconds in self.done.get(job.id, ())
-        )
+        return sum(speed_at(world, job, placement) * seconds for placement, seconds in self.done.get(job.id, ()))
 
     def close(self, now_s: float) -> None:
         for job, (placement, since_s) in self._running.items():
@@ -182,9 +180,7 @@ def read_span(begin: World, events: Iterable[ev.Event], from_s: float, to_s: flo
     actual.until_s = to_s
     truth = _truth(world, over, segments, starts, reporting, saving)
     notes = _notes(truth, crashes, changes)
-    return JournalSpan(
-        begin, from_s, to_s, tuple(arrivals), ExternalEvents((), script, failures), truth, actual, notes
-    )
+    return JournalSpan(begin, from_s, to_s, tuple(arrivals), ExternalEvents((), script, failures), truth, actual, notes)
 
 
 def _runs_on(world: World, job: JobId) -> Placement | None:
@@ -283,9 +279,7 @@ class ReportingBackend:
         return self.backend.alone_s(job, gpus)
 
     def _with_reports(self, events: list[ev.Event]) -> list[ev.Event]:
-        started = [
-            event for event in events if isinstance(event, ev.JobStarted) and event.job in self.reporting
-        ]
+        started = [event for event in events if isinstance(event, ev.JobStarted) and event.job in self.reporting]
         ended = {event.job for event in events if isinstance(event, ev.JobEnded)}
         return events + [
             ev.JobProgressed(event.time_s, event.job, self.backend.reported_left_s(event.job))
@@ -325,9 +319,7 @@ def replay_span(span: JournalSpan, source: ProfileSource) -> Projection:
     return project(fork, backend, source.make(), source.cadence, awaited, limits)
 
 
-def summarise_replays(
-    span: JournalSpan, projections: Sequence[tuple[str, Projection]]
-) -> list[ReplaySummary]:
+def summarise_replays(span: JournalSpan, projections: Sequence[tuple[str, Projection]]) -> list[ReplaySummary]:
     """What actual happened first, then each replay, over the same jobs."""
     ended = [job for job, one in span.truth.items() if one.ended]
     common = [job for job in ended if all(job in projection.end_s for _, projection in projections)]

@@ -139,9 +139,7 @@ def _finished_job(past: PastJob) -> Job:
     return replace(job, work_s=past.attained_gpu_s * job.curve.at(job.size) / job.size)
 
 
-def draw_arrivals(
-    recent: RecentArrivals, draws: Sampler, run: int, now_s: float, ahead_s: float
-) -> Sequence[SimJob]:
+def draw_arrivals(recent: RecentArrivals, draws: Sampler, run: int, now_s: float, ahead_s: float) -> Sequence[SimJob]:
     """Arrivals of one run: a Poisson process of groups of jobs like the recent ones."""
     rng, found, time_s = draws.rng(f"arrivals {run}"), list[SimJob](), now_s
     most = min(MOST_ARRIVALS, math.ceil(4 * recent.jobs_per_s * ahead_s) + 10)

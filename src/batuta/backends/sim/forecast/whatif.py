@@ -87,9 +87,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
 
-def compare(
-    inputs: ForecastInput, hypothesis: Hypothesis, usual: ProfileSource, changed: ProfileSource
-) -> Comparison:
+def compare(inputs: ForecastInput, hypothesis: Hypothesis, usual: ProfileSource, changed: ProfileSource) -> Comparison:
     """Projects the same World twice, with the same samples."""
     before = projections_of(inputs, usual, measured=True)
     known = {**inputs.known, **{job.id: _of_request(job) for job in hypothesis.jobs}}

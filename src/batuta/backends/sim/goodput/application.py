@@ -190,9 +190,7 @@ class Application:
         if goodputs is None:
             iteration_s = self.iteration_s(placement, split)
             if iteration_s == math.inf:
-                raise NotProfiled(
-                    f"{self.name}: no step time for placement {placement}, local batch {split.local}"
-                )
+                raise NotProfiled(f"{self.name}: no step time for placement {placement}, local batch {split.local}")
             gains = self.efficiency.gains(split.total(sum(placement)))
             goodputs = self._fixed[key] = (gains / iteration_s).tolist()
         return goodputs

@@ -120,9 +120,7 @@ class GoodputBackend:
                 problems.append(_unknown(sim, applications))
                 continue
             if not application.efficiency.covers(request.batch_size):
-                problems.append(
-                    Problem(f"job {sim.job.id}: batch size {request.batch_size} was never measured")
-                )
+                problems.append(Problem(f"job {sim.job.id}: batch size {request.batch_size} was never measured"))
                 continue
             batch = application.profile.max_batch if tuning else request.batch_size
             mode = estimator.mode(application, sim.job.id, batch) if estimator else FixedBatch(batch)
@@ -165,9 +163,7 @@ class GoodputBackend:
     def alone_s(self, job: JobId, gpus: float) -> float:
         """Time from start to end on a fair share, from the true model."""
         observed = self.models[job]
-        fresh = GoodputJob(
-            observed.model.application, FixedBatch(observed.batch_size), epochs=observed.model.epochs
-        )
+        fresh = GoodputJob(observed.model.application, FixedBatch(observed.batch_size), epochs=observed.model.epochs)
         fresh_job = ObservedJob(job, fresh, observed.batch_size, observed.max_gpus)
         estimate = self._true().estimate(fresh_job)
         n = max(1, min(int(gpus), observed.max_gpus))
@@ -177,9 +173,7 @@ class GoodputBackend:
     def _true(self) -> Estimator:
         if self._truth is None:
             gpus, width = sum(node.gpus for node in self.nodes), max(node.gpus for node in self.nodes)
-            self._truth = (
-                TunedBatchOracle(node_sizes(gpus, width), width) if self.tunes else FixedBatchOracle()
-            )
+            self._truth = TunedBatchOracle(node_sizes(gpus, width), width) if self.tunes else FixedBatchOracle()
         return self._truth
 
     def next_events(self, until_s: float | None) -> list[ev.Event]:
@@ -252,9 +246,7 @@ class GoodputBackend:
         curve = None if self._reported.get(observed.id) == estimate.curve else estimate.curve
         if curve is not None:
             self._reported[observed.id] = curve
-        found.append(
-            ev.JobProgressed(now_s, observed.id, estimate.remaining_s, curve, outlook=estimate.outlook)
-        )
+        found.append(ev.JobProgressed(now_s, observed.id, estimate.remaining_s, curve, outlook=estimate.outlook))
 
     def _shape(self, placement: Placement) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """GPUs per node, and the nodes, in the order of the workers."""
@@ -278,6 +270,4 @@ def _unknown(sim: SimJob, applications: dict[str, Application]) -> Problem:
     if sim.goodput is None:
         return Problem(f"job {sim.job.id} has no application and batch size, others of this workload have")
     name = sim.goodput.application
-    return Problem(
-        f"job {sim.job.id}: no profile of application {name}", fix=did_you_mean(name, [*applications])
-    )
+    return Problem(f"job {sim.job.id}: no profile of application {name}", fix=did_you_mean(name, [*applications]))

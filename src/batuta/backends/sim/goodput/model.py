@@ -327,9 +327,7 @@ def true_phases(application: Application, sizes: tuple[int, ...], gpus_per_node:
     """The true goodput of tuned batch sizes on packed nodes, epoch by epoch."""
     placements = _packed(application, sizes, gpus_per_node).placements
     pinned = application.profile.rule.pinned_batch
-    plans = [
-        application.fixed_plan(own, pinned) if pinned else application.tuned_plan(own) for own in placements
-    ]
+    plans = [application.fixed_plan(own, pinned) if pinned else application.tuned_plan(own) for own in placements]
     epochs = range(application.efficiency.epochs)
     goodput = np.array([[plan.goodputs[epoch] for plan in plans] for epoch in epochs])
     return phases_at([sum(own) for own in placements], goodput, np.array(application.efficiency.thresholds))

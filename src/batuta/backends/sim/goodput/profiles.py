@@ -89,9 +89,7 @@ def read_rows(path: Path, columns: Mapping[str, Parser], problems: list[Problem]
         header = [cell.strip() for cell in next(reader)]
         fix = f"the first line should be {','.join(columns)}"
         problems.extend(
-            Problem(f"column {name} is missing", str(path), 1, fix=fix)
-            for name in columns
-            if name not in header
+            Problem(f"column {name} is missing", str(path), 1, fix=fix) for name in columns if name not in header
         )
         rows = [] if len(problems) > before else _parse_rows(path, reader, header, columns, problems)
     except csv.Error as error:
@@ -299,9 +297,7 @@ def _validation_files(folder: Path, problems: list[Problem]) -> dict[int, Path]:
         if match:
             found[int(match[1])] = path
         else:
-            problems.append(
-                Problem("the name holds no batch size", str(path), fix="as in validation-128.csv")
-            )
+            problems.append(Problem("the name holds no batch size", str(path), fix="as in validation-128.csv"))
     return dict(sorted(found.items()))
 
 
@@ -385,9 +381,7 @@ def _check_epochs(path: Path, rows: list[Row], problems: list[Problem]) -> None:
         before = row["progress"]
 
 
-def _columns(
-    rows: list[Row], table: str, whole: tuple[str, ...], real: tuple[str, ...]
-) -> dict[str, NDArray[Any]]:
+def _columns(rows: list[Row], table: str, whole: tuple[str, ...], real: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     ints = {name: np.array([row[name] for _, row in rows], np.int64) for name in whole}
     floats = {name.replace("_time", "_s"): np.array([row[name] for _, row in rows], float) for name in real}
     return {f"{table}.{name}": array for name, array in {**ints, **floats}.items()}
@@ -395,9 +389,7 @@ def _columns(
 
 def _from_arrays(name: str, digest: str, rule: Rule, arrays: dict[str, NDArray[Any]]) -> AppProfile:
     def table(prefix: str) -> dict[str, NDArray[Any]]:
-        columns = {
-            key.split(".")[1]: frozen(array) for key, array in arrays.items() if key.startswith(prefix)
-        }
+        columns = {key.split(".")[1]: frozen(array) for key, array in arrays.items() if key.startswith(prefix)}
         if not columns or len({len(array) for array in columns.values()}) != 1:
             raise ValueError(f"{prefix} has columns of unequal length")
         return columns

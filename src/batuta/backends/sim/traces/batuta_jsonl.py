@@ -318,9 +318,7 @@ def _encode_pairs(job_id: str, name: str, pairs: tuple[tuple[str, Any], ...]) ->
 def decode(record: object, fault: Fault) -> SimJob | None:
     """The job, or None after every problem was reported."""
     if not isinstance(record, dict):
-        fault(
-            "a job must be a JSON object", 'for example {"id": "a", "submit_s": 0, "size": 1, "work_s": 60}'
-        )
+        fault("a job must be a JSON object", 'for example {"id": "a", "submit_s": 0, "size": 1, "work_s": 60}')
         return None
     values: dict[str, Any] = {}
     sound = True
@@ -346,9 +344,7 @@ def _sim_job(values: dict[str, Any], fault: Fault) -> SimJob | None:
     values.setdefault("min", values["size"])
     values.setdefault("max", values["size"])
     work_s: float = values["work_s"]
-    curve: SpeedCurve = values.pop("curve", None) or _usual_curve(
-        values["max"], values.get("gpus_per_replica")
-    )
+    curve: SpeedCurve = values.pop("curve", None) or _usual_curve(values["max"], values.get("gpus_per_replica"))
     goodput: GoodputRequest | None = values.pop("goodput", None)
     values["work_s"] = values.pop("believed_work_s", work_s)
     values["curve"] = values.pop("believed_curve", curve)
@@ -484,9 +480,7 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _already_there(path: Path) -> InputError:
-    return InputError.of(
-        "exists already", file=str(path), fix="choose another name, or --force to replace it"
-    )
+    return InputError.of("exists already", file=str(path), fix="choose another name, or --force to replace it")
 
 
 def _recognises(first_line: str) -> bool:

@@ -77,9 +77,7 @@ def arrivals_in(rate: WeeklyRate, start_hour: float, span_s: float, draws: Seque
     return [_seconds(rate, start_hour, low + draw * (high - low)) for draw in sorted(draws)]
 
 
-def arrivals_at(
-    rate: WeeklyRate, start_hour: float, jobs_per_hour: float, draws: Sequence[float]
-) -> list[float]:
+def arrivals_at(rate: WeeklyRate, start_hour: float, jobs_per_hour: float, draws: Sequence[float]) -> list[float]:
     """Ascending seconds from the start: one arrival per draw, at an average rate."""
     gaps = (-math.log(1.0 - draw) / jobs_per_hour for draw in draws)
     low = rate.expected(start_hour)
@@ -266,13 +264,10 @@ class _Durations:
         for one in mixture:
             median_s = one.median_s * options.duration_scale
             low, high = (
-                _NORMAL.cdf(math.log(limit / median_s) / one.sigma)
-                for limit in (options.shortest_s, options.longest_s)
+                _NORMAL.cdf(math.log(limit / median_s) / one.sigma) for limit in (options.shortest_s, options.longest_s)
             )
             self.parts.append((median_s, one.sigma, low, high))
-        within = [
-            one.weight * (high - low) for one, (_, _, low, high) in zip(mixture, self.parts, strict=True)
-        ]
+        within = [one.weight * (high - low) for one, (_, _, low, high) in zip(mixture, self.parts, strict=True)]
         self.choice = _Choice(list(enumerate(within))) if any(within) else None
         self.limits = (options.shortest_s, options.longest_s)
 
@@ -296,9 +291,7 @@ def _demands(options: GeneratorOptions, rows: Sequence[Sequence[float]]) -> list
     return demands
 
 
-def _submits(
-    options: GeneratorOptions, demands: Sequence[tuple[int, float]], draws: Sequence[float]
-) -> list[float]:
+def _submits(options: GeneratorOptions, demands: Sequence[tuple[int, float]], draws: Sequence[float]) -> list[float]:
     """Ascending submit times, the first at 0."""
     rate = WEEKLY if options.weekly else FLAT
     if options.jobs_per_hour is not None:

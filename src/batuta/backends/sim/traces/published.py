@@ -177,9 +177,7 @@ def read_gavel(file: TraceFile, options: TraceOptions) -> Workload:
     return assemble(file, GAVEL.name, requests, cells, options, notes)
 
 
-def _gavel_request(
-    cells: CellParser, line: int, fields: list[str], throughputs: Throughputs
-) -> TraceRequest | None:
+def _gavel_request(cells: CellParser, line: int, fields: list[str], throughputs: Throughputs) -> TraceRequest | None:
     job_type = fields[0].strip()
     steps = cells.whole(line, "total steps", fields[5], 0, _MOST_STEPS)
     gpus = cells.gpus(line, "scale factor", fields[6])

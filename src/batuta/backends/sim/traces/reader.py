@@ -24,14 +24,10 @@ def sample_workload() -> Workload:
     return read_batuta(TraceFile(Path(SAMPLE), text), RIGID_OPTIONS)
 
 
-FORMATS: dict[str, TraceFormat] = {
-    one.name: one for one in (BATUTA, PHILLY, ELASTICFLOW, MURI, GAVEL, ALIBABA, POLLUX)
-}
+FORMATS: dict[str, TraceFormat] = {one.name: one for one in (BATUTA, PHILLY, ELASTICFLOW, MURI, GAVEL, ALIBABA, POLLUX)}
 
 
-def read_workload(
-    path: str | Path, format: str | None = None, options: TraceOptions = RIGID_OPTIONS
-) -> Workload:
+def read_workload(path: str | Path, format: str | None = None, options: TraceOptions = RIGID_OPTIONS) -> Workload:
     """Reads a workload; the first line tells its format, unless it is given.
 
     The path `sample` means the workload that comes with Batuta (`./sample` is a file of that name).

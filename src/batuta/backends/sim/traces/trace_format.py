@@ -186,9 +186,7 @@ class CellParser:
         return text
 
 
-def csv_rows(
-    file: TraceFile, cells: CellParser, columns: Sequence[str]
-) -> Iterator[tuple[int, tuple[str, ...]]]:
+def csv_rows(file: TraceFile, cells: CellParser, columns: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Line number and the named columns of every row below the header. Blank lines are passed over."""
     reader = csv.reader(io.StringIO(file.text, newline=""))
     line, names = 1, [""]

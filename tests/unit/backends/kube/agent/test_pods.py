@@ -21,9 +21,7 @@ def pod(**meta: object) -> Pod:
         ({"batuta.dev/job-name": ""}, "", "p-0"),
     ],
 )
-def test_a_pod_belongs_to_its_job_else_its_controller_else_itself(
-    labels: dict[str, str], owner: str, job: str
-):
+def test_a_pod_belongs_to_its_job_else_its_controller_else_itself(labels: dict[str, str], owner: str, job: str):
     owners = [OwnerReference(kind="Job", name=owner, controller=True)] if owner else []
     found = identity_of(pod(labels=labels, owner_references=owners))
     assert found == (frozenset({"u"}), job, "p-0", "team")

@@ -22,11 +22,7 @@ class World:
         return [pod for pod in self.pods.values() if pod.spec.node_name == node]
 
     def everyone(self) -> list[tuple[objects.Pod, objects.Node]]:
-        return [
-            (pod, self.nodes[pod.spec.node_name])
-            for pod in self.pods.values()
-            if pod.spec.node_name in self.nodes
-        ]
+        return [(pod, self.nodes[pod.spec.node_name]) for pod in self.pods.values() if pod.spec.node_name in self.nodes]
 
 
 def fits(world: World, pod: objects.Pod, node: objects.Node) -> bool:
@@ -154,11 +150,7 @@ def near(world: World, pod: objects.Pod, node: objects.Node) -> bool:
     wanted = terms(pod, "pod_affinity")
     if any(term.topology_key not in node.metadata.labels for term in wanted):
         return False
-    friends = [
-        (other, home)
-        for other, home in world.everyone()
-        if all(speaks_of(pod, term, other) for term in wanted)
-    ]
+    friends = [(other, home) for other, home in world.everyone() if all(speaks_of(pod, term, other) for term in wanted)]
     if all(any(together(node, home, term.topology_key) for _, home in friends) for term in wanted):
         return True
     # The first of a kind may go anywhere; a friend on a node without the label is no friend here.

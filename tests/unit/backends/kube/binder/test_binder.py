@@ -139,10 +139,7 @@ class TestReservations:
         binder = Binder(cluster(node("n")))
         binder.schedule([single(pod("p"))], 0.0)
 
-        assert (
-            binder.schedule([single(pod("p"))], 1.0).refusals[0].message
-            == "has a node already: default/p (n)"
-        )
+        assert binder.schedule([single(pod("p"))], 1.0).refusals[0].message == "has a node already: default/p (n)"
 
     def test_an_echo_confirms_and_no_deadline_applies_any_more(self) -> None:
         where = cluster(node("n", gpu=1))
@@ -250,9 +247,7 @@ def test_a_full_cluster_refuses_many_groups_alike() -> None:
     outcome = bind(where, *(pod(f"p{i}", gpu=1) for i in range(20)))
 
     assert len(outcome.bindings) == 1
-    assert {refusal.group for refusal in outcome.refusals} | set(places(outcome)) == {
-        f"p{i}" for i in range(20)
-    }
+    assert {refusal.group for refusal in outcome.refusals} | set(places(outcome)) == {f"p{i}" for i in range(20)}
     assert {refusal.message for refusal in outcome.refusals} == {
         f"0/1 nodes are available: 1 Insufficient {GPU}",
     }

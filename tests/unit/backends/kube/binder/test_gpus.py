@@ -65,9 +65,7 @@ class TestWholeGpus:
             ((0,), "the number of GPUs decided on is not what the pod asks for: 1 instead of 2"),
         ],
     )
-    def test_decided_gpus_must_be_there_and_as_many_as_asked_for(
-        self, gpus: tuple[int, ...], why: str
-    ) -> None:
+    def test_decided_gpus_must_be_there_and_as_many_as_asked_for(self, gpus: tuple[int, ...], why: str) -> None:
         group = Group("g", (Member(pod("p", gpu=2), "n", gpus),))
 
         assert message(cluster(node("n", gpu=4)), group) == (f"node n: {why}" if why else "")
@@ -143,9 +141,7 @@ class TestShares:
 
         assert not bind(where, share("a", 10)).bindings
 
-    @pytest.mark.parametrize(
-        ("loads", "together"), [((0.3, 0.4), True), ((0.4, 0.4), False), ((None, 0.9), False)]
-    )
+    @pytest.mark.parametrize(("loads", "together"), [((0.3, 0.4), True), ((0.4, 0.4), False), ((None, 0.9), False)])
     def test_sharers_who_would_disturb_each_other_get_different_cards(
         self, loads: tuple[float | None, float], together: bool
     ) -> None:

@@ -75,9 +75,7 @@ class TestResources:
         where.check_invariants()
 
     def test_gpu_pods_are_packed_and_plain_pods_keep_away_from_gpus(self) -> None:
-        where = cluster(
-            node("plain"), node("empty", gpu=8), node("used", gpu=8), pod("other", on="used", gpu=4)
-        )
+        where = cluster(node("plain"), node("empty", gpu=8), node("used", gpu=8), pod("other", on="used", gpu=4))
 
         assert places(bind(where, pod("train", gpu=1), pod("web", cpu=1))) == {
             "train": "used",

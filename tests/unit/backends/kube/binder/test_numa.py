@@ -92,9 +92,7 @@ def test_a_single_numa_node_must_have_all_that_is_aligned(zones: Any, wanted: An
         ("container", [needs(gpu=2), needs(gpu=1), needs(gpu=2)], False),
     ],
 )
-def test_containers_are_aligned_one_by_one_or_the_pod_as_a_whole(
-    scope: str, containers: Any, fits: bool
-) -> None:
+def test_containers_are_aligned_one_by_one_or_the_pod_as_a_whole(scope: str, containers: Any, fits: bool) -> None:
     where = aligned({GPU: 2}, {GPU: 2}, scope=scope)
 
     assert message(where, pod("p", spec=spec(*containers))) == ("" if fits else REFUSED)
@@ -142,9 +140,7 @@ def test_kubelets_that_do_not_pin_cpus_or_memory_do_not_align_them() -> None:
 def test_the_older_way_to_state_the_policy_is_understood() -> None:
     where = cluster(node("n", gpu=8))
     old = report({GPU: 1}, {GPU: 1})
-    where.topology_set(
-        msgspec.structs.replace(old, attributes=[], topology_policies=["SingleNUMANodePodLevel"])
-    )
+    where.topology_set(msgspec.structs.replace(old, attributes=[], topology_policies=["SingleNUMANodePodLevel"]))
 
     assert message(where, pod("p", gpu=2)) == REFUSED
 

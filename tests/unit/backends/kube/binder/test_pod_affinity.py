@@ -141,9 +141,7 @@ class TestSpread:
         ],
     )
     def test_a_domain_that_is_ahead_gets_no_more(self, more: Any, fits: bool) -> None:
-        where = cluster(
-            node("a", labels={"zone": "a"}), node("b", labels={"zone": "b"}, cpu=0), app("w", "web", "a")
-        )
+        where = cluster(node("a", labels={"zone": "a"}), node("b", labels={"zone": "b"}, cpu=0), app("w", "web", "a"))
         one = pod("p", cpu=1, labels={"app": "web", "version": "2"}, spec=_merged(spread(), more))
 
         assert bool(bind(where, one).bindings) is fits

@@ -76,9 +76,7 @@ def sidecar(**requests: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_containers_init_containers_sidecars_and_overhead_add_up(
-    spec: dict[str, Any], cpu_milli: int
-) -> None:
+def test_containers_init_containers_sidecars_and_overhead_add_up(spec: dict[str, Any], cpu_milli: int) -> None:
     assert pod_requests(spec_of(**spec)) == {"cpu": cpu_milli}
 
 
@@ -152,9 +150,7 @@ def qos(requests: dict[str, str], limits: dict[str, str]) -> objects.PodSpec:
         (qos({}, {}), False),
     ],
 )
-def test_a_pod_is_guaranteed_when_its_requests_are_its_limits(
-    spec: objects.PodSpec, guaranteed: bool
-) -> None:
+def test_a_pod_is_guaranteed_when_its_requests_are_its_limits(spec: objects.PodSpec, guaranteed: bool) -> None:
     assert is_guaranteed(spec) is guaranteed
 
 

@@ -14,9 +14,7 @@ UNITS = 10
 
 
 def told(*cards: dict[str, Any]) -> str:
-    return json.dumps(
-        [{"memory": UNITS, "compute": 100, "uuid": "GPU", "illness": ""} | card for card in cards]
-    )
+    return json.dumps([{"memory": UNITS, "compute": 100, "uuid": "GPU", "illness": ""} | card for card in cards])
 
 
 def shared(*cards: dict[str, Any], text: str | None = None) -> Any:
@@ -25,9 +23,7 @@ def shared(*cards: dict[str, Any], text: str | None = None) -> Any:
     return node("n", requests=offers, annotations={names.CARDS: told(*cards) if text is None else text})
 
 
-def share(
-    name: str, units: int, compute: int = 0, on: str = "", card: int | None = None, soft: bool = False
-) -> Any:
+def share(name: str, units: int, compute: int = 0, on: str = "", card: int | None = None, soft: bool = False) -> Any:
     wanted = {names.SHARE_MEMORY: str(units), names.SHARE_COMPUTE: str(compute)}
     given = {} if card is None else {names.GPUS: str(card)}
     if soft:
@@ -42,9 +38,7 @@ def cards_of(where: Any, *pods: Any) -> list[tuple[int, ...]]:
 def test_a_card_that_is_ill_gets_no_shares() -> None:
     where = cluster(shared({"index": 0, "illness": "Xid 79"}, {"index": 1}))
     assert cards_of(where, share("a", 6), share("b", 4)) == [(1,), (1,)]
-    assert message(where, share("c", 1)) == (
-        "0/1 nodes are available: 1 had no single GPU with room for the share"
-    )
+    assert message(where, share("c", 1)) == ("0/1 nodes are available: 1 had no single GPU with room for the share")
     where.check_invariants()
 
 
@@ -94,10 +88,7 @@ def test_soft_shares_have_so_many_times_what_hard_ones_leave(
 ) -> None:
     """As in the World: of a card that is promised 150 percent, 60 hard ones leave 40, which are 60."""
     where = cluster(shared({"index": 0, "compute": 150}))
-    pods = [
-        share(name, 1, percent, soft=soft)
-        for name, (percent, soft) in zip("ab", (first, second), strict=True)
-    ]
+    pods = [share(name, 1, percent, soft=soft) for name, (percent, soft) in zip("ab", (first, second), strict=True)]
     assert len(cards_of(where, *pods)) == 1 + fits
 
 

@@ -13,9 +13,7 @@ from batuta.backends.kube.binder import Binder, Cluster, Group, Member, Outcome
 GPU = "nvidia.com/gpu"
 
 
-def node(
-    name: str, *, labels: Mapping[str, str] | None = None, taints: Any = (), **more: Any
-) -> objects.Node:
+def node(name: str, *, labels: Mapping[str, str] | None = None, taints: Any = (), **more: Any) -> objects.Node:
     """A node with 8 CPUs, 32Gi, 110 pods and no GPUs, unless said otherwise."""
     has = {"cpu": "8", "memory": "32Gi", "pods": "110", **_resources(more)}
     annotations = more.get("annotations", {})

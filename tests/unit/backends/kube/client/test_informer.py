@@ -70,9 +70,7 @@ def test_lines_in_pieces_and_rubbish_between_them() -> None:
         await response.write(b'{"type":"ADDED","object":{"metadata":{"name":"n')
         await asyncio.sleep(0.05)
         await response.write(b'1","resourceVersion":"6"}}}\n{"type":"ADDED","object":{"metadata":7}}\n')
-        await response.write(
-            b'{"type":"ADDED","object":{"metadata":{"name":"n2","resourceVersion":"7"}}}\n<html>\n'
-        )
+        await response.write(b'{"type":"ADDED","object":{"metadata":{"name":"n2","resourceVersion":"7"}}}\n<html>\n')
 
     informer, _ = watch_for(1.0, NODE, pieces)
     assert set(informer.objects) == {"n1", "n2"}

@@ -25,9 +25,7 @@ def test_a_name_stays_one_segment_of_its_path(name: str, segment: str) -> None:
 
 
 def test_a_query_leaves_out_what_is_empty() -> None:
-    assert (
-        query(labelSelector="a in (b,c)", limit=5, force="") == "?labelSelector=a%20in%20%28b%2Cc%29&limit=5"
-    )
+    assert query(labelSelector="a in (b,c)", limit=5, force="") == "?labelSelector=a%20in%20%28b%2Cc%29&limit=5"
     assert query(force="") == ""
 
 
@@ -53,9 +51,7 @@ def test_an_object_of_another_shape_is_refused() -> None:
         (502, b"<html>bad gateway</html>", Unavailable),
     ],
 )
-def test_an_answer_that_is_no_success_is_an_error_of_its_class(
-    status: int, body: bytes, kind: type[Exception]
-) -> None:
+def test_an_answer_that_is_no_success_is_an_error_of_its_class(status: int, body: bytes, kind: type[Exception]) -> None:
     error = error_of(status, body, retry_after="3")
     assert type(error) is kind
     assert (error.status, error.retry_after_s) == (status, 3.0)

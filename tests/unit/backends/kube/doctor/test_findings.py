@@ -33,9 +33,7 @@ def labelled(name: str, component: str, **more: Any) -> Batch:
 
 
 def deployment(replicas: int = 2, ready: int = 2) -> Batch:
-    return labelled(
-        "batuta-operator", "operator", spec={"replicas": replicas}, status={"readyReplicas": ready}
-    )
+    return labelled("batuta-operator", "operator", spec={"replicas": replicas}, status={"readyReplicas": ready})
 
 
 def agents(wanted: int = 1, ready: int = 1) -> Batch:
@@ -52,9 +50,7 @@ def lease(
     return msgspec.convert({"metadata": {"name": name, "namespace": home}, "spec": spec}, Lease)
 
 
-def node(
-    name: str = "n1", gpus: int = 8, ready: str = "True", reported_ago_s: float = 10.0, **pressed: str
-) -> Node:
+def node(name: str = "n1", gpus: int = 8, ready: str = "True", reported_ago_s: float = 10.0, **pressed: str) -> Node:
     conditions = [{"type": "Ready", "status": ready, "lastTransitionTime": at(300), "reason": "Why"}]
     conditions += [{"type": kind, "status": status} for kind, status in pressed.items()]
     report = f'{{"time": {NOW_S - reported_ago_s}, "gpus": []}}'
@@ -72,9 +68,7 @@ def job(name: str = "train", state: str = "RUNNING", ended_ago_s: float | None =
     if ended_ago_s is not None:
         status["completionTime"] = at(ended_ago_s)
     meta = {"name": name, "namespace": "team", "uid": f"uid-{name}"}
-    return msgspec.convert(
-        {"metadata": meta, "spec": {"jobType": "Pod", "template": {}}, "status": status}, UnifiedJob
-    )
+    return msgspec.convert({"metadata": meta, "spec": {"jobType": "Pod", "template": {}}, "status": status}, UnifiedJob)
 
 
 def pod(
@@ -220,9 +214,7 @@ def test_a_workload_of_a_job_that_is_gone_holds_quota():
             KueueObject,
         )
 
-    found = told(
-        workloads=[workload("uid-train", "True"), workload("other", "False"), workload("gone", "True")]
-    )
+    found = told(workloads=[workload("uid-train", "True"), workload("other", "False"), workload("gone", "True")])
     (finding,) = found["leaked quota"]
     assert finding.found == "1 belong to jobs that are gone: workload team/w-gone"
 

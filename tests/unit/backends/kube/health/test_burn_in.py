@@ -34,9 +34,7 @@ def pod(phase: str, reason: str = "", exit_code: int | None = None, message: str
     if exit_code is not None:
         ended = objects.Terminated(exit_code=exit_code, message=message)
         states = [objects.ContainerStatus(name="gpu-1", state=objects.ContainerState(terminated=ended))]
-    return objects.Pod(
-        status=objects.PodStatus(phase=phase, reason=reason, message="", container_statuses=states)
-    )
+    return objects.Pod(status=objects.PodStatus(phase=phase, reason=reason, message="", container_statuses=states))
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,7 @@ def test_long_texts_do_not_make_an_annotation_that_is_refused():
     assert read_notes(write_notes(notes))[0].n == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", '[{"n": "x"}]', '[{"n": 1, "time": 1, "source": "log"}]', "7"]
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", '[{"n": "x"}]', '[{"n": 1, "time": 1, "source": "log"}]', "7"])
 def test_what_is_no_note_says_nothing(text: str):
     assert read_notes(text) == ()
 
@@ -79,9 +77,7 @@ def test_a_memory_that_is_damaged_says_so(text: str):
 # ----------------------------------------------------------------------------------------------------- people
 
 
-def node(
-    unschedulable: bool = False, taint: str = "", health: str = "", mended: str | None = None
-) -> objects.Node:
+def node(unschedulable: bool = False, taint: str = "", health: str = "", mended: str | None = None) -> objects.Node:
     taints = [objects.Taint(key=names.UNHEALTHY, value=taint, effect="NoSchedule")] if taint else []
     told = {names.HEALTH: json.dumps({"taint": health})} if health else {}
     told |= {} if mended is None else {names.MENDED: mended}

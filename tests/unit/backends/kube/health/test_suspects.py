@@ -28,9 +28,7 @@ def make_desk() -> HealthController:
         lambda event: None,
         lambda party: None,
     )
-    return HealthController(
-        HealthOptions(read_rules(), "batuta-system"), StoredState(), site, observed, {}, (GPU,)
-    )
+    return HealthController(HealthOptions(read_rules(), "batuta-system"), StoredState(), site, observed, {}, (GPU,))
 
 
 def test_a_node_that_holds_a_job_up_is_suspect():

@@ -30,9 +30,7 @@ class Operator:
             metadata=objects.Meta(name="n", annotations=annotations),
             status=objects.NodeStatus(allocatable={"nvidia.com/gpu": "2"}),
         )
-        NodeReportReader(JobsOnNodes({}, {}), ["nvidia.com/gpu"], "", self.found.append).hear(
-            self.memory, node, 100.0
-        )
+        NodeReportReader(JobsOnNodes({}, {}), ["nvidia.com/gpu"], "", self.found.append).hear(self.memory, node, 100.0)
         return [one.name for one in self.found]
 
     def restart(self) -> None:

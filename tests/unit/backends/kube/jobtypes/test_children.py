@@ -79,11 +79,7 @@ def test_the_template_itself_is_never_changed(job_type: str) -> None:
 
 @pytest.mark.parametrize("job_type", ALL)
 def test_workers_get_the_gpus_and_launchers_none(job_type: str) -> None:
-    found = [
-        one
-        for child in children(job_type, Run(2), replicas={"gpusPerReplica": 4})
-        for one in templates(child)
-    ]
+    found = [one for child in children(job_type, Run(2), replicas={"gpusPerReplica": 4}) for one in templates(child)]
     for pod in found:
         resources = pod["spec"]["containers"][0]["resources"]
         if pod["metadata"]["labels"][names.ROLE] == "worker":
@@ -113,9 +109,7 @@ def test_gpus_that_the_template_names_are_left_to_it() -> None:
 
 
 def test_a_share_is_asked_for_in_mib_and_percent() -> None:
-    (pod,) = workers(
-        "Pods", Run(1), replicas={"maxReplicas": 1}, sharing={"gpuMemory": "8Gi", "gpuCompute": 50}
-    )
+    (pod,) = workers("Pods", Run(1), replicas={"maxReplicas": 1}, sharing={"gpuMemory": "8Gi", "gpuCompute": 50})
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     assert limits == {names.SHARE_MEMORY: "32", names.SHARE_COMPUTE: "50"}
 

@@ -15,9 +15,7 @@ def pet(run: Run, index: int = 0, **changes: object) -> dict[str, str]:
     return {one["name"]: one["value"] for one in listed if one["name"].startswith("PET_")}
 
 
-def worker(
-    index: int, start: int = 0, *, ready: bool = True, going: bool = False, role: str = "worker"
-) -> Pod:
+def worker(index: int, start: int = 0, *, ready: bool = True, going: bool = False, role: str = "worker") -> Pod:
     labels = {names.START: str(start), names.ROLE: role, names.REPLICA_INDEX: str(index)}
     return Pod(
         metadata=Meta(
@@ -25,9 +23,7 @@ def worker(
             labels=labels,
             deletion_timestamp="2026-01-01T00:00:00Z" if going else "",
         ),
-        status=PodStatus(
-            phase="Running", conditions=[Condition(type="Ready", status="True" if ready else "False")]
-        ),
+        status=PodStatus(phase="Running", conditions=[Condition(type="Ready", status="True" if ready else "False")]),
     )
 
 

@@ -48,9 +48,7 @@ def batch(kind: Any, condition: str, start: int = 0) -> tuple[Any, Batch]:
 
 @pytest.mark.parametrize("job_type", ["Pods", "TorchElastic"])
 def test_a_run_counts_its_members_and_those_ready(job_type: str) -> None:
-    found = status(
-        job_type, Run(3), pod("Running", 0, conditions=[READY]), pod("Running", 1), pod("Pending", 2)
-    )
+    found = status(job_type, Run(3), pod("Running", 0, conditions=[READY]), pod("Running", 1), pod("Pending", 2))
     assert (found.replicas, found.ready, found.outcome) == (3, 1, Outcome.RUNNING)
 
 
@@ -103,9 +101,7 @@ def test_where_a_controller_runs_it_its_word_counts(job_type: str, kind: Any, ro
     assert (failed.outcome, failed.exit_code) == (Outcome.FAILED, 3)
     silent = status(job_type, Run(1), batch=batch(kind, "Failed"))
     assert silent.message == "BackoffLimitExceeded: too often"
-    lost = status(
-        job_type, Run(1), pod("Failed", role=role, conditions=[DISRUPTED]), batch=batch(kind, "Failed")
-    )
+    lost = status(job_type, Run(1), pod("Failed", role=role, conditions=[DISRUPTED]), batch=batch(kind, "Failed"))
     assert lost.outcome is Outcome.DISRUPTED
 
 

@@ -24,9 +24,7 @@ class Cluster:
 
     def observed(self) -> Observed:
         pods = [msgspec.convert(one, Pod) for (kind, _), one in self.stored.items() if kind is POD]
-        jobs = [
-            (kind, msgspec.convert(one, Batch)) for (kind, _), one in self.stored.items() if kind is not POD
-        ]
+        jobs = [(kind, msgspec.convert(one, Batch)) for (kind, _), one in self.stored.items() if kind is not POD]
         return Observed(pods, jobs)
 
     def step(self, run: Run) -> list[Write]:
@@ -48,9 +46,7 @@ class Cluster:
         raise AssertionError("it never settles")
 
     def finish_deletions(self) -> None:
-        self.stored = {
-            key: one for key, one in self.stored.items() if not one["metadata"].get("deletionTimestamp")
-        }
+        self.stored = {key: one for key, one in self.stored.items() if not one["metadata"].get("deletionTimestamp")}
 
     def pods(self) -> list[str]:
         return sorted(name for kind, name in self.stored if kind is POD)

@@ -155,9 +155,7 @@ def test_a_job_that_is_evicted_is_parked_and_its_quota_given_back_when_nothing_o
 def test_one_that_is_admitted_again_runs_again(running):
     running.shows(kinds.WORKLOAD, came(workload(job(), "QuotaReserved", "Admitted", "Evicted", version=2)))
     running.shows(kinds.WORKLOAD, came(workload(job(), version=3)))
-    told = running.shows(
-        kinds.WORKLOAD, came(workload(job(), "QuotaReserved", "Admitted", count=2, version=4))
-    )
+    told = running.shows(kinds.WORKLOAD, came(workload(job(), "QuotaReserved", "Admitted", count=2, version=4)))
     assert [one.wish for one in told if isinstance(one, ev.JobWished)] == [DesiredState.RUN]
     assert running.world.jobs.jobs[0].max == 2
 

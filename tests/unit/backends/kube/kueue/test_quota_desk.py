@@ -122,9 +122,7 @@ def test_an_object_that_is_refused_is_warned_of_once_and_the_others_hold(office)
 
 
 def test_cohorts_that_go_round_in_a_circle_are_warned_of(office):
-    office.shows(
-        kinds.COHORT, came(setting("a", {"parentName": "b"})), came(setting("b", {"parentName": "a"}))
-    )
+    office.shows(kinds.COHORT, came(setting("a", {"parentName": "b"})), came(setting("b", {"parentName": "a"})))
     office.settle()
     assert sorted(office.warned) == [
         "cohorts go round in a circle: a → b → a; take one parent out",

@@ -21,9 +21,7 @@ from tests.unit.backends.kube.kueue.settings import GPU, queue_spec
 
 JOB = Job("team/a", 0.0, size=2, min=2, max=8, gpus_per_replica=2, queue="train", namespace="team")
 WAITS = WorkloadState(JOB, JobState.PENDING, 0, Reserved(False, "WaitingForQuota", "needs 2"), "team-a")
-RUNS = WorkloadState(
-    JOB, JobState.RUNNING, 4, Reserved(True, "QuotaReserved", ""), "team-a", ((GPU, "gpus"),)
-)
+RUNS = WorkloadState(JOB, JobState.RUNNING, 4, Reserved(True, "QuotaReserved", ""), "team-a", ((GPU, "gpus"),))
 
 
 def quota_of(*objects):
@@ -110,16 +108,9 @@ def test_a_queue_that_starts_nothing_says_so():
     [queue] = measure(QUOTA, []).queues
     assert cluster_queue_condition(queue).is_true
     assert local_queue_condition(LocalQueue("train", "team-a", "team"), queue).is_true
-    assert (
-        local_queue_condition(LocalQueue("train", "team-a", "team", StopPolicy.HOLD), queue).reason
-        == "Stopped"
-    )
-    assert (
-        local_queue_condition(LocalQueue("train", "none", "team"), None).reason == "ClusterQueueDoesNotExist"
-    )
-    [lost] = measure(
-        quota_of({"kind": "ClusterQueue", "metadata": {"name": "q"}, "spec": queue_spec(1)}), []
-    ).queues
+    assert local_queue_condition(LocalQueue("train", "team-a", "team", StopPolicy.HOLD), queue).reason == "Stopped"
+    assert local_queue_condition(LocalQueue("train", "none", "team"), None).reason == "ClusterQueueDoesNotExist"
+    [lost] = measure(quota_of({"kind": "ClusterQueue", "metadata": {"name": "q"}, "spec": queue_spec(1)}), []).queues
     assert cluster_queue_condition(lost).reason == "FlavorNotFound"
     assert local_queue_condition(LocalQueue("train", "q", "team"), lost).reason == "ClusterQueueIsInactive"
 

@@ -61,9 +61,7 @@ def test_an_elastic_job_asks_for_its_largest_size_and_is_content_with_its_smalle
 
 
 def test_a_rigid_job_takes_all_or_nothing_and_a_launcher_counts_too():
-    main, launcher = workload_manifest(asking(job_type="MPIJob", replicas={"maxReplicas": 1}))["spec"][
-        "podSets"
-    ]
+    main, launcher = workload_manifest(asking(job_type="MPIJob", replicas={"maxReplicas": 1}))["spec"]["podSets"]
     assert "minCount" not in main
     assert (launcher["name"], launcher["count"]) == ("launcher", 1)
     assert "nvidia.com/gpu" not in str(launcher)

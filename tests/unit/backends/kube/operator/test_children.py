@@ -26,9 +26,7 @@ class Rig:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.writes = WriteQueue(lambda asked: self.asked.extend(key for key, _ in asked))
-        site = ReconcileContext(
-            Cluster(), self.writes, ObjectCache().owners(), lambda event: None, lambda party: None
-        )
+        site = ReconcileContext(Cluster(), self.writes, ObjectCache().owners(), lambda event: None, lambda party: None)
         self.children = Children(site, ObjectCache())
 
     def look(self, now_s: float, **theirs: Any) -> None:

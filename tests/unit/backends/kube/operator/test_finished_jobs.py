@@ -113,9 +113,7 @@ def test_an_object_is_deleted_in_time_though_its_job_is_forgotten(tmp_path: Path
         run_jobs(cluster, leader, NAMES, ttlSecondsAfterFinished=5)
         wait_until(lambda: not cluster.shown(UNIFIED_JOB), PATIENCE_S, what="all objects are gone")
         assert not cluster.shown(kinds.POD)
-        wait_until(
-            lambda: not len(leader.backend.reconciler.settled), PATIENCE_S, what="nor are they known by name"
-        )
+        wait_until(lambda: not len(leader.backend.reconciler.settled), PATIENCE_S, what="nor are they known by name")
 
 
 def test_a_job_of_the_same_name_runs_after_the_first_was_deleted(tmp_path: Path) -> None:

@@ -25,9 +25,7 @@ class Gang:
         self.asked: list[PodGroup] = []
         self.written: list[str] = []
         self.writes = WriteQueue(lambda asked: self.written.extend(key for key, _ in asked))
-        site = ReconcileContext(
-            Cluster(), self.writes, ObjectCache().owners(), lambda event: None, self.asked.append
-        )
+        site = ReconcileContext(Cluster(), self.writes, ObjectCache().owners(), lambda event: None, self.asked.append)
         pods = [self.pod(number) for number in (0, 1)]
         self.run = GangReconciler(site, gang_of(pods[0]))
         for pod in pods:

@@ -35,9 +35,7 @@ def test_a_job_that_crashes_all_day_has_few_events():
 
 
 def test_failures_are_warnings_and_two_operators_tell_them_under_one_name():
-    first, second = (
-        event_of(unified_job(), EventReason.FAILED, "exit code 3", now_s) for now_s in (60.0, 61.0)
-    )
+    first, second = (event_of(unified_job(), EventReason.FAILED, "exit code 3", now_s) for now_s in (60.0, 61.0))
     assert first["type"] == "Warning"
     assert first["metadata"]["name"] == second["metadata"]["name"]
     assert event_of(unified_job(), EventReason.COMPLETED, "done", 60.0)["type"] == "Normal"

@@ -120,9 +120,7 @@ def test_a_node_that_has_not_said_what_it_has_is_not_in_the_world():
 
 def test_what_pods_of_others_use_of_a_node_without_gpus_is_told(said):
     observed, cluster = ObjectCache(), Cluster()
-    site = ReconcileContext(
-        cluster, WriteQueue(lambda asked: None), observed.owners(), said.append, lambda party: None
-    )
+    site = ReconcileContext(cluster, WriteQueue(lambda asked: None), observed.owners(), said.append, lambda party: None)
     made = NodeController(site, observed, NodeReporter({}), [GPU], {})
     made.node(Change(ChangeType.ADDED, CPU_NODE), 1.0)
     requests = objects.Resources(requests={"cpu": "500m", "memory": "1Gi"})

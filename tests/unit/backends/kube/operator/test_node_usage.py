@@ -12,13 +12,8 @@ from batuta.core.event import GpusUsed
 NOW_S = 10_000.0
 
 
-def said(
-    teller: UsageReporter, time_s: float, *busy: float | None, now_s: float | None = None
-) -> list[GpusUsed]:
-    gpus = [
-        {"index": index} | ({} if value is None else {"utilisation": value})
-        for index, value in enumerate(busy)
-    ]
+def said(teller: UsageReporter, time_s: float, *busy: float | None, now_s: float | None = None) -> list[GpusUsed]:
+    gpus = [{"index": index} | ({} if value is None else {"utilisation": value}) for index, value in enumerate(busy)]
     text = json.dumps({"time": time_s, "gpus": gpus, "more": 1})
     return list(teller.tell("n", {names.UTILISATION: text}, time_s if now_s is None else now_s))
 

@@ -19,9 +19,7 @@ from batuta.policies.fifo import ElasticFifo
 from tests.support.unified_jobs import unified_job
 from tests.support.worlds import NOW_S, make_world
 
-CARDS = json.dumps(
-    [{"index": 0, "memory": 60, "compute": 150}, {"index": 1, "memory": 60, "illness": "Xid 79"}]
-)
+CARDS = json.dumps([{"index": 0, "memory": 60, "compute": 150}, {"index": 1, "memory": 60, "illness": "Xid 79"}])
 
 
 HAS = {names.SHARE_MEMORY: "120", names.SHARE_COMPUTE: "300", "cpu": "8"}
@@ -82,9 +80,7 @@ def test_jobs_with_a_share_go_nowhere_else():
     status = objects.NodeStatus(allocatable={"nvidia.com/gpu": "8"}, capacity={"nvidia.com/gpu": "8"})
     whole = read_node(objects.Node(metadata=objects.Meta(name="w"), status=status), None, names.GPU_RESOURCES)
     assert whole is not None
-    jobs = [
-        job_of(str(k), one, read_class(one), 1) for k, one in enumerate((pod(batuta_gpu_memory="4"),) * 2)
-    ]
+    jobs = [job_of(str(k), one, read_class(one), 1) for k, one in enumerate((pod(batuta_gpu_memory="4"),) * 2)]
     unified = to_job(unified_job(replicas={"maxReplicas": 1}, sharing={"gpuMemory": "1Gi"}), {})
     assert isinstance(unified, Job)
     world = make_world([whole, shares], {}, [*jobs, unified])

@@ -145,8 +145,6 @@ def test_how_busy_a_job_will_be_is_known_from_its_pods_or_else_from_history(said
     """Given a job whose like were 40 % busy, that is written on its pod, unless it says something itself."""
     where = things.cluster(test_gpus.shared_node())
     usher = GangBinder(Binder(where), WriteQueue(lambda asked: None), Timing(), {"job": 0.4}.get)
-    usher.request_binding(
-        PodGroup("party", "job", (PodPlacement(test_gpus.share("p", 100, annotations=said), None),))
-    )
+    usher.request_binding(PodGroup("party", "job", (PodPlacement(test_gpus.share("p", 100, annotations=said), None),)))
     usher.serve(lambda node: False, 0.0)
     assert where.gpu_table.load[0, 0] == float(written)

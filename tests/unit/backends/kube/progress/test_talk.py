@@ -46,9 +46,7 @@ def pod(index: int, phase: str = "Running", **changes: Any) -> objects.Pod:
     labels |= {names.REPLICA_INDEX: str(index)} | changes.pop("labels", {})
     meta = {"name": f"resnet-{index}", "namespace": "team-a", "uid": f"uid-{index}", "labels": labels}
     spec = {"containers": [{"name": "main"}]}
-    return msgspec.convert(
-        {"metadata": meta | changes, "spec": spec, "status": {"phase": phase}}, objects.Pod
-    )
+    return msgspec.convert({"metadata": meta | changes, "spec": spec, "status": {"phase": phase}}, objects.Pod)
 
 
 class Place:
@@ -157,9 +155,7 @@ def test_what_a_job_says_that_the_world_has_forgotten_is_not_told():
     assert place.said == []
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**12), st.floats(-1e9, 1e12)), max_size=30)
-)
+@given(st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**12), st.floats(-1e9, 1e12)), max_size=30))
 def test_lies_never_make_an_event_that_is_none(claims):
     """Given any steps, totals and clocks, what the World is told is finite and between nothing and all."""
     place = Place()

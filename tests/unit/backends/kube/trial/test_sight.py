@@ -11,8 +11,7 @@ PLACE = Placement((Span("a", (0, 1)), Span("b", (2,))))
 
 def node(name: str, time_s: float, *gpus: tuple[float, int]) -> objects.Node:
     listed = [
-        {"index": index, "utilisation": busy, "memoryUsedMib": memory}
-        for index, (busy, memory) in enumerate(gpus)
+        {"index": index, "utilisation": busy, "memoryUsedMib": memory} for index, (busy, memory) in enumerate(gpus)
     ]
     text = json.dumps({"time": time_s, "gpus": listed})
     return objects.Node(metadata=objects.Meta(name=name, annotations={names.UTILISATION: text}))

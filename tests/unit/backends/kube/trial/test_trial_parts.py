@@ -189,9 +189,7 @@ ONE = TrialMeasurement(
     memory_mib=900,
     utilisation=0.75,
 )
-TWO = TrialMeasurement(
-    "team-a/resnet-t2", 2, TrialOutcome.OUT_OF_MEMORY, "resnet", "A100", detail="it was too much"
-)
+TWO = TrialMeasurement("team-a/resnet-t2", 2, TrialOutcome.OUT_OF_MEMORY, "resnet", "A100", detail="it was too much")
 
 
 def test_what_is_written_down_is_read_again_by_the_next_operator():

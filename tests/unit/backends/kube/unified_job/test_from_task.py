@@ -209,9 +209,7 @@ def test_a_size_that_is_left_open_is_left_to_the_operator():
     assert any("the operator chooses the size" in note for note in found.notes)
 
 
-WITH_PORTS = (
-    "resources: {image_id: 'docker:example.com/train:1', accelerators: H100:2, ports: [8080, 9000-9002]}"
-)
+WITH_PORTS = "resources: {image_id: 'docker:example.com/train:1', accelerators: H100:2, ports: [8080, 9000-9002]}"
 
 
 def test_ports_are_named_by_the_pod_and_told() -> None:
@@ -264,8 +262,6 @@ def test_a_task_without_accelerators_takes_one_cpu_unless_it_says_otherwise() ->
 
 
 def test_a_task_without_accelerators_has_no_use_for_numa() -> None:
-    made = convert(
-        "name: a\nresources: {image_id: 'docker:x'}\ngpu: {topology: prefer-rack, numa: single}\nrun: ./x\n"
-    )
+    made = convert("name: a\nresources: {image_id: 'docker:x'}\ngpu: {topology: prefer-rack, numa: single}\nrun: ./x\n")
     assert made.job["spec"]["topology"] == {"level": "rack", "mode": "Preferred"}
     assert any("gpu.numa is not used" in note for note in made.notes)

@@ -104,9 +104,7 @@ def test_the_type_says_the_kind(job_type: str, kind: JobKind) -> None:
         (with_resources(), 0, 0),
     ],
 )
-def test_what_the_pod_asks_for_is_shared_among_its_gpus(
-    pod: dict[str, Any], cpus_milli: int, memory_mib: int
-) -> None:
+def test_what_the_pod_asks_for_is_shared_among_its_gpus(pod: dict[str, Any], cpus_milli: int, memory_mib: int) -> None:
     job = converted(replicas={"gpusPerReplica": 2}, pod=pod)
     assert (job.cpus_milli_per_gpu, job.memory_mib_per_gpu) == (cpus_milli, memory_mib)
 
@@ -133,9 +131,7 @@ def test_selectors_affinity_and_tolerations_say_which_nodes_will_do() -> None:
         (Requirement("zone", Operator.IN, ("a", "b")), Requirement("cores", Operator.ABOVE, ("32",))),
         (Requirement("metadata.name", Operator.IN, ("n1",)),),
     )
-    assert job.tolerations == (
-        *("*", "gpu:NoSchedule", "team=vision", "team=vision:NoExecute", "*:PreferNoSchedule"),
-    )
+    assert job.tolerations == (*("*", "gpu:NoSchedule", "team=vision", "team=vision:NoExecute", "*:PreferNoSchedule"),)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +147,7 @@ def test_selectors_affinity_and_tolerations_say_which_nodes_will_do() -> None:
             ("H100", "A100"),
         ),
         (
-            required(
-                expressions(("nvidia.com/gpu.product", "In", ["H100"])), expressions(("pool", "Exists", []))
-            ),
+            required(expressions(("nvidia.com/gpu.product", "In", ["H100"])), expressions(("pool", "Exists", []))),
             (),
         ),
         (required(expressions(("nvidia.com/gpu.product", "NotIn", ["K80"]))), ()),
@@ -188,9 +182,7 @@ def test_an_elastic_job_saves_when_asked_and_a_rigid_one_never_unless_they_say_o
     assert converted().checkpoint_interval_s is None
     assert converted(replicas=rigid).checkpoint_interval_s == NEVER_S
     assert converted(replicas=rigid, annotations={names.CHECKPOINT: "600"}).checkpoint_interval_s == 600.0
-    assert (
-        converted(replicas=rigid, annotations={names.CHECKPOINT: "on-signal"}).checkpoint_interval_s is None
-    )
+    assert converted(replicas=rigid, annotations={names.CHECKPOINT: "on-signal"}).checkpoint_interval_s is None
     assert converted(annotations={names.CHECKPOINT: "none"}).checkpoint_interval_s == NEVER_S
 
 

@@ -21,9 +21,7 @@ LIE = 1000.0
 
 
 def liar(name: str, size: int, work_s: float, submit_s: float, told_s: float = LIE) -> SimJob:
-    return sim_job(
-        name, size, submit_s=submit_s, work_s=told_s, restart_s=10.0, truth=(work_s, scaling(size))
-    )
+    return sim_job(name, size, submit_s=submit_s, work_s=told_s, restart_s=10.0, truth=(work_s, scaling(size)))
 
 
 JOBS = [
@@ -36,9 +34,7 @@ JOBS = [
 
 def lived(policy: str = "fifo") -> list:
     journal = MemoryJournal()
-    simulate(
-        SimBackend(JOBS, make_nodes(4)), profile_for(policy), RunOptions("past", "4 GPUs"), journal=journal
-    )
+    simulate(SimBackend(JOBS, make_nodes(4)), profile_for(policy), RunOptions("past", "4 GPUs"), journal=journal)
     return journal.events
 
 
@@ -85,9 +81,7 @@ def test_a_job_that_is_not_over_is_believed() -> None:
 
 def test_another_policy_is_held_against_what_really_happened() -> None:
     span = span_of(lived(), -1.0, 1e6)
-    futures = [
-        (name, replay_span(span, ProfileSource(partial(profile_for, name)))) for name in ("fifo", "srjf")
-    ]
+    futures = [(name, replay_span(span, ProfileSource(partial(profile_for, name)))) for name in ("fifo", "srjf")]
     really, again, other = summarise_replays(span, futures)
     assert (really.policy, really.jobs, really.missing) == ("", 4, 0)
     assert again.jct_s == pytest.approx(really.jct_s)

@@ -136,9 +136,7 @@ def place(wanted: list[tuple[int, int]], kept: Allocation) -> Allocation:
 def replay(policy: str, requests: list[ReplayJob], applications: dict[str, Application]) -> list[float]:
     """Completion time of every job, in the order of the workload."""
     scheduler = Tiresias(requests) if policy == "tiresias" else Optimus(requests, applications)
-    jobs = [
-        GoodputJob(applications[request.application], FixedBatch(request.batch_size)) for request in requests
-    ]
+    jobs = [GoodputJob(applications[request.application], FixedBatch(request.batch_size)) for request in requests]
     jct: list[float | None] = [None] * len(jobs)
     held: Allocation = {}
     active: list[int] = []

@@ -24,9 +24,7 @@ def toy_job(name: str, application: str = "toy", batch: int = 20, submit_s: floa
     return SimJob(sim.job, sim.work_s, sim.curve, GoodputRequest(application, 1, batch))
 
 
-def backend_of(
-    folder: Path, *sims: SimJob, knowledge: str = "oracle", restart_s: float = 30.0
-) -> GoodputBackend:
+def backend_of(folder: Path, *sims: SimJob, knowledge: str = "oracle", restart_s: float = 30.0) -> GoodputBackend:
     return GoodputBackend.of(sims, NODES, folder, round_s=60.0, restart_s=restart_s, knowledge=knowledge)
 
 
@@ -164,9 +162,7 @@ def test_alone_on_a_share_is_worked_out_from_the_truth(toy_folder: Path) -> None
 
 @pytest.mark.parametrize("knowledge", ["own", "history", "history+totals", "oracle", "optimus", "none"])
 @pytest.mark.parametrize("cadence", [Cadence(round_s=60), Cadence()])
-def test_a_workload_runs_to_its_end_whatever_is_known(
-    toy_folder: Path, knowledge: str, cadence: Cadence
-) -> None:
+def test_a_workload_runs_to_its_end_whatever_is_known(toy_folder: Path, knowledge: str, cadence: Cadence) -> None:
     sims = [toy_job(f"j{k}", batch=20 + 20 * (k % 3), submit_s=25.0 * k) for k in range(12)]
     backend = backend_of(toy_folder, *sims, knowledge=knowledge)
     run = simulate(backend, profile_for("elastic-srjf", freeze=False), RunOptions("toys", "2x4"), cadence)

@@ -89,9 +89,7 @@ def test_a_job_in_its_restart_measures_nothing(toy: Application, knowledge: str)
 
 
 @pytest.mark.parametrize("knowledge", ["own", "history", "history+totals"])
-def test_where_it_ran_the_curve_is_measured_and_elsewhere_it_is_the_prior(
-    toy: Application, knowledge: str
-) -> None:
+def test_where_it_ran_the_curve_is_measured_and_elsewhere_it_is_the_prior(toy: Application, knowledge: str) -> None:
     way, job = known(knowledge), seen(toy)
     assert learn(way, run(job, gpus=1, seconds=5)).curve.speeds == pytest.approx(PRIOR)
     assert learn(way, run(job, gpus=2, seconds=5)).curve.speeds == pytest.approx((0.0, 1.0, ONE_S / TWO_S))
@@ -153,9 +151,7 @@ def test_what_was_measured_later_replaces_what_was_measured_before(toy: Applicat
 
 
 @pytest.mark.parametrize("knowledge", EVERY_WAY)
-def test_every_way_of_knowing_gives_a_curve_for_every_size_and_time_left(
-    toy: Application, knowledge: str
-) -> None:
+def test_every_way_of_knowing_gives_a_curve_for_every_size_and_time_left(toy: Application, knowledge: str) -> None:
     job = seen(toy)
     for gpus in (0, 1, 2):
         estimate = ask(knowledge, run(job, gpus, 5) if gpus else job)

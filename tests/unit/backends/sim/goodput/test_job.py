@@ -49,9 +49,7 @@ def test_the_same_gpus_again_cost_nothing(toy: Application):
     assert job.starts == 1
 
 
-@pytest.mark.parametrize(
-    ("placement", "nodes"), [((1, 1), (5, 0)), ((1, 1), (0, 4)), ((1,), (0,)), ((2,), (0,))]
-)
+@pytest.mark.parametrize(("placement", "nodes"), [((1, 1), (5, 0)), ((1, 1), (0, 4)), ((1,), (0,)), ((2,), (0,))])
 def test_other_nodes_cost_a_restart_but_no_progress(
     toy: Application, placement: tuple[int, ...], nodes: tuple[int, ...]
 ):
@@ -103,9 +101,7 @@ def test_rounds_change_the_end_by_no_more_than_the_rounding(toy_for_all: Applica
 
 
 @given(st.lists(st.floats(0.01, 5.0), min_size=1, max_size=300))
-def test_fractions_of_seconds_never_end_a_job_after_the_time_that_passed(
-    toy_for_all: Application, pieces: list[float]
-):
+def test_fractions_of_seconds_never_end_a_job_after_the_time_that_passed(toy_for_all: Application, pieces: list[float]):
     job = fixed(toy_for_all)
     job.set_placement((1,), (0,))
     for seconds in pieces:
@@ -185,8 +181,6 @@ def test_gpus_that_were_never_measured_are_refused(toy: Application):
 
 
 @pytest.mark.parametrize(("placement", "nodes"), [((1, 1), (0,)), ((0, 1), (0, 1))])
-def test_a_placement_names_a_node_for_each_count(
-    toy: Application, placement: tuple[int, ...], nodes: tuple[int, ...]
-):
+def test_a_placement_names_a_node_for_each_count(toy: Application, placement: tuple[int, ...], nodes: tuple[int, ...]):
     with pytest.raises(ValueError, match="does not fit"):
         fixed(toy).set_placement(placement, nodes)

@@ -64,9 +64,7 @@ def test_a_cache_with_other_arrays_is_ignored(toy_folder: Path, cache: Path):
     assert load_profiles(toy_folder)["toy"].max_batch == 60
 
 
-def test_a_cache_that_cannot_be_written_does_no_harm(
-    toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_cache_that_cannot_be_written_does_no_harm(toy_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     blocked = tmp_path / "a file"
     blocked.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))

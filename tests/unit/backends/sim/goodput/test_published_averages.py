@@ -20,8 +20,7 @@ def applications(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) ->
 def published(shared_data: Path) -> dict[tuple[str, str, int], float]:
     with (shared_data / "pollux" / "published.csv").open() as file:
         return {
-            (row["policy"], row["load"], int(row["workload"])): float(row["avg_jct_s"])
-            for row in csv.DictReader(file)
+            (row["policy"], row["load"], int(row["workload"])): float(row["avg_jct_s"]) for row in csv.DictReader(file)
         }
 
 

@@ -50,9 +50,7 @@ def test_more_nodes_than_were_measured_count_as_the_most(toy: Application):
 
 
 @pytest.mark.parametrize(("placement", "local"), [((1,), 9), ((1,), 41), ((2,) * 7, 41), ((4,) * 17, 20)])
-def test_outside_of_the_measurements_there_is_no_answer(
-    toy: Application, placement: tuple[int, ...], local: int
-):
+def test_outside_of_the_measurements_there_is_no_answer(toy: Application, placement: tuple[int, ...], local: int):
     assert toy.throughput.at(placement, local) is None
 
 

@@ -10,8 +10,7 @@ HEADER = "job_id,submission_time,duration,num_gpu\n"
 def test_all_problems_come_at_once_in_the_order_of_the_file(write, problems_of):
     path = write(
         "x.csv",
-        HEADER
-        + "a,0,10,1\nb,soon,10,1\nc,1,nan,1\n\nd,2,-3,1\ne,3,4,0\nf,3,4,-2\na,5,6,1\ng,1,2\nh,1,2,3,4\n",
+        HEADER + "a,0,10,1\nb,soon,10,1\nc,1,nan,1\n\nd,2,-3,1\ne,3,4,0\nf,3,4,-2\na,5,6,1\ng,1,2\nh,1,2,3,4\n",
     )
     problems = problems_of(lambda: read_workload(path))
     assert {problem.file for problem in problems} == {str(path)}

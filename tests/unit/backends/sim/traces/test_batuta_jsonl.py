@@ -72,9 +72,7 @@ sim_jobs = st.builds(SimJob, jobs(), seconds, curves, st.none() | requests)
 def workloads(draw) -> Workload:
     found = draw(st.lists(sim_jobs, min_size=1, max_size=5, unique_by=lambda own: own.job.id))
     found.sort(key=lambda own: own.job.submit_s)
-    return Workload(
-        draw(st.text(min_size=1)), "batuta", tuple(found), tuple(draw(st.lists(st.text(), max_size=2)))
-    )
+    return Workload(draw(st.text(min_size=1)), "batuta", tuple(found), tuple(draw(st.lists(st.text(), max_size=2))))
 
 
 @given(workloads())

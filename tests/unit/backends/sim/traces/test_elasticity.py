@@ -35,9 +35,7 @@ def test_the_range_follows_from_the_factors(write, sizes, size, range_):
     size=st.integers(1, 200),
     low=st.floats(0, 1),
     high=st.floats(1, 8),
-    curve=st.sampled_from(
-        ["linear", "constant", "amdahl:0.05", "power:0.9", "alpha-beta:0.01,0.1", "table:1,1.8"]
-    ),
+    curve=st.sampled_from(["linear", "constant", "amdahl:0.05", "power:0.9", "alpha-beta:0.01,0.1", "table:1,1.8"]),
 )
 def test_every_elastic_job_is_sound_and_keeps_its_recorded_time(tmp_path_factory, size, low, high, curve):
     path = tmp_path_factory.mktemp("trace") / "x.csv"
@@ -48,9 +46,7 @@ def test_every_elastic_job_is_sound_and_keeps_its_recorded_time(tmp_path_factory
 
 
 def test_a_part_of_a_gpu_stays_rigid(write):
-    header = (
-        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
-    )
+    header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n"
     path = write("pods.csv", header + "p,1,1,1,500,,0,9,0\n")
     (own,) = read_workload(path, options=TraceOptions(Elasticity.parse("0.5:4"))).jobs
     assert own.job.faults() == []

@@ -9,9 +9,7 @@ from batuta.backends.sim.traces.trace_format import TraceOptions
 
 
 def row(job_type="LM", steps="1000", gpus="2", weight="1", arrival="0"):
-    return (
-        "\t".join([job_type, "python x", "lm", "-n", "1", steps, gpus, weight, "-1.000000", arrival]) + "\n"
-    )
+    return "\t".join([job_type, "python x", "lm", "-n", "1", steps, gpus, weight, "-1.000000", arrival]) + "\n"
 
 
 TABLE = {

@@ -96,9 +96,7 @@ def test_busy_hours_of_the_week_get_more_jobs():
     total = sum(JOBS_BY_HOUR)
     for hour in (4, 7, 14):
         assert hours[hour] / 20_000 == pytest.approx(JOBS_BY_HOUR[hour] / total, rel=0.15)
-    flat = Counter(
-        int(own.job.submit_s // 3600) % 24 for own in generate(replace(options, weekly=False)).jobs
-    )
+    flat = Counter(int(own.job.submit_s // 3600) % 24 for own in generate(replace(options, weekly=False)).jobs)
     assert max(flat.values()) / min(flat.values()) < 1.3
 
 

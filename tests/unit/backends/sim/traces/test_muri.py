@@ -6,9 +6,7 @@ HEADER = (
     "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"
     "resource_time_0,resource_time_1,resource_time_2,priority\n"
 )
-ROWS = (
-    "1,8,201694000,100,dqn,128,4472936000,1,509,435,8,0.5,0\n0,1,1694000,100,vgg16,16,500,1,214,82,75,66,1\n"
-)
+ROWS = "1,8,201694000,100,dqn,128,4472936000,1,509,435,8,0.5,0\n0,1,1694000,100,vgg16,16,500,1,214,82,75,66,1\n"
 
 
 def test_times_are_milliseconds_and_models_are_applications(write):

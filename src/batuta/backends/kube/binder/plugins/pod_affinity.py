@@ -159,9 +159,9 @@ class PodSpread(Plugin):
         column = cluster.nodes.label(spread.topology_key)
         counted = self._counted(spread, need, cluster)
         pods = cluster.affinity_counts.count(spread_filter(spread), cluster.counted_pods())
-        per_domain = np.bincount(
-            column.codes[counted], weights=pods[counted], minlength=len(column.values) + 1
-        ).astype(np.int64)
+        per_domain = np.bincount(column.codes[counted], weights=pods[counted], minlength=len(column.values) + 1).astype(
+            np.int64
+        )
         domains = np.unique(column.codes[counted])
         fewest = int(per_domain[domains].min()) if len(domains) >= spread.min_domains else 0
         own = column.codes[rows]

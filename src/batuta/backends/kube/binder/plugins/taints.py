@@ -44,9 +44,7 @@ class Taints(Plugin):
 
     def filter(self, need: Need, cluster: Cluster, rows: Rows) -> Flags:
         tolerations = need.cls.tolerations
-        return _by_set(cluster, rows, lambda taints: untolerated(taints, tolerations) is None).astype(
-            np.bool_
-        )
+        return _by_set(cluster, rows, lambda taints: untolerated(taints, tolerations) is None).astype(np.bool_)
 
     def count_reasons(self, need: Need, cluster: Cluster, rows: Rows) -> Counter[No]:
         found: Counter[No] = Counter()

@@ -55,10 +55,7 @@ class Tree:
         codes: Codes = np.full(self._cluster.nodes.capacity, MISSING, np.int32)
         for row in self._cluster.nodes.row.values():
             labels = self._cluster.nodes.labels_of(row)
-            path = [
-                next((labels[key] for key in one.labels if key in labels), "")
-                for one in self._levels[: depth + 1]
-            ]
+            path = [next((labels[key] for key in one.labels if key in labels), "") for one in self._levels[: depth + 1]]
             if path[-1]:
                 codes[row] = numbers.setdefault(tuple(path), len(numbers))
         return codes, ["/".join(filter(None, path)) for path in numbers]
