@@ -1,10 +1,11 @@
-"""`batuta` as people call it, with a server behind it: as a program, or in this process (quicker)."""
+"""`batuta` as people call it, with a server behind it: as a program, forked (quicker), or in this process."""
 
 import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from batuta.cli.main import app
+from tests.support.server_process import fork_server
 
 WITHIN_S = 60.0
 
@@ -28,11 +30,10 @@ class Cli:
 
     def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """A call that goes on."""
-        environ = {key: value for key, value in os.environ.items() if not key.startswith("BATUTA_")}
         return subprocess.Popen(
             [sys.executable, "-m", "batuta", *arguments],
             cwd=self.cwd,
-            env=environ | {"BATUTA_HOME": str(self.home)} | self.environ,
+            env=self._environ(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -41,15 +42,21 @@ class Cli:
         )
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A call to its end, whatever the exit code."""
-        process = self.start(*arguments)
-        try:
-            out, err = process.communicate(timeout=WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
-            raise AssertionError(f"batuta {' '.join(arguments)} does not end:\n{out}\n{err}") from None
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        """A call to its end, whatever the exit code, in a process of its own."""
+        with tempfile.TemporaryDirectory(prefix="batuta-cli-") as folder:
+            out, err = Path(folder, "out"), Path(folder, "err")
+            process = fork_server().run(arguments, out, err, cwd=self.cwd, env=self._environ())
+            try:
+                code = process.wait(WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                said = f"{out.read_text()}\n{err.read_text()}"
+                raise AssertionError(f"batuta {' '.join(arguments)} does not end:\n{said}") from None
+            return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+
+    def _environ(self) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("BATUTA_")}
+        return inherited | {"BATUTA_HOME": str(self.home)} | self.environ
 
     def ok(self, *arguments: str) -> str:
         """The output of a call that has to succeed; in this process."""

@@ -1,55 +1,77 @@
-"""Starts servers by forking, so that one is up in a fifth of a second: python -P fork_server.py.
+"""Runs `batuta` by forking, so that no call has to import it again: python -P fork_server.py.
 
-All that a server imports is imported once, here. One JSON object per line comes in and one goes out:
+All that servers, operators and the client import is imported once, here: that takes a server or an operator some
+seconds of CPU, and the tests start hundreds. One JSON object per line comes in and one goes out:
 
-    {"start": {options of UpOptions}, "log": PATH}   a child serves          {"pid": PID}
-    {"look": PID}                                    whether it has ended    {"code": CODE or null}
+    {"start": {options of UpOptions}, "log": PATH}             a child serves                 {"pid": PID}
+    {"run": [words], "cwd": PATH, "env": {…}, "out": PATH, "err": PATH, "alone": BOOL}
+                                                               a child is `batuta words`,     {"pid": PID}
+                                                               alone: in a session of its own
+    {"look": PID}                                              whether it has ended           {"code": CODE or null}
 
 At the end of its input it kills the children that it still has, and ends. Single-threaded: it may fork.
 """
 
+import gc
 import importlib
 import json
 import os
 import signal
 import sys
-import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from batuta.bootstrap.local_server import UpOptions, serve
+from batuta.cli.main import run
+from batuta.cli.verbs import VERBS
 from batuta.engine.profile import profile_for
 from batuta.policies.registry import policy_summaries
 
 LATE = (
+    "batuta.bootstrap.operator",
+    "batuta.client.client",
+    "batuta.store.postgres",
     "uvicorn.lifespan.on",
     "uvicorn.loops.auto",
     "uvicorn.protocols.http.auto",
     "uvicorn.protocols.websockets.auto",
 )
+"""What is otherwise imported when it is first needed."""
 
 
 def main() -> None:
-    # What a server would import only when it needs it.
-    for module in LATE:
+    for module in (*LATE, *sorted({f"batuta.cli.{verb.module}" for verb in VERBS})):
         importlib.import_module(module)
     for policy, _ in policy_summaries():
         profile_for(policy)
+    gc.collect()
+    gc.freeze()
+    if (work := _take_requests()) is not None:
+        work()
+
+
+def _take_requests() -> Callable[[], None] | None:
+    """Return what a child shall do, in that child; None at the end of the input.
+
+    A child works below `main`, so that it ends as any program does: its threads are waited for, its streams flushed.
+    """
     alive: set[int] = set()
-    try:
-        for line in iter(sys.stdin.readline, ""):
-            asked = json.loads(line)
-            if "start" in asked:
-                answer: dict[str, Any] = {"pid": _start(asked["start"], asked["log"])}
-                alive.add(answer["pid"])
-            else:
-                answer = {"code": _look(asked["look"], alive)}
-            sys.stdout.write(json.dumps(answer) + "\n")
-            sys.stdout.flush()
-    finally:
-        for pid in alive:
-            os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
-            os.waitpid(pid, 0)
+    for line in iter(sys.stdin.readline, ""):
+        asked = json.loads(line)
+        if "look" in asked:
+            answer: dict[str, Any] = {"code": _look(asked["look"], alive)}
+        elif (pid := os.fork()) == 0:
+            return lambda asked=asked: _serve(asked) if "start" in asked else _run(asked)
+        else:
+            alive.add(pid)
+            answer = {"pid": pid}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    for pid in alive:
+        os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
+        os.waitpid(pid, 0)
+    return None
 
 
 def _look(pid: int, alive: set[int]) -> int | None:
@@ -62,29 +84,28 @@ def _look(pid: int, alive: set[int]) -> int | None:
     return os.waitstatus_to_exitcode(status)
 
 
-def _start(options: dict[str, Any], log: str) -> int:
-    pid = os.fork()
-    if pid == 0:
-        _serve(options, log)
-    return pid
+def _serve(asked: dict[str, Any]) -> None:
+    os.setsid()
+    _redirect("/", asked["log"], asked["log"])
+    options = asked["start"]
+    sys.exit(serve(UpOptions(**(options | {"home": Path(options["home"])}))))
 
 
-def _serve(options: dict[str, Any], log: str) -> NoReturn:
-    """What the child does: it never comes back to the loop above."""
-    code = 70
-    try:
+def _run(asked: dict[str, Any]) -> None:
+    if asked["alone"]:
         os.setsid()
-        os.chdir("/")
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(nothing, 0)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
-        code = serve(UpOptions(**(options | {"home": Path(options["home"])})))
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    _redirect(asked["cwd"], asked["out"], asked["err"])
+    sys.argv = ["batuta", *asked["run"]]
+    run()
+
+
+def _redirect(cwd: str, out: str, err: str) -> None:
+    os.chdir(cwd)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    for number, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,20 @@
-"""A real server in a process of its own, to be killed at any moment: forked in no time, or by `batuta up`."""
+"""Real servers and calls of `batuta` in processes of their own, to be killed at any moment: forked, or started."""
 
+import atexit
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,11 +126,44 @@ def readiness(url: str, timeout_s: float = 2.0) -> tuple[int, str]:
         return 0, str(error)
 
 
+class ForkedProcess:
+    """A call of `batuta` that was forked, with what the tests use of `subprocess.Popen`."""
+
+    def __init__(self, pid: int, look: Callable[[], int | None]) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._look = look
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._look()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        give_up = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if give_up is not None and time.monotonic() > give_up:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            time.sleep(_PAUSE_S)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
 class ForkServer:
     """Starts servers that are ready in a fifth of a second. Those that are left at its end are killed."""
 
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self._said = folder / "servers.out"
+        self._asking = threading.Lock()
         with self._said.open("ab") as said:
             self._helper = subprocess.Popen(
                 [sys.executable, "-P", str(FORK_SERVER)],
@@ -143,12 +180,29 @@ class ForkServer:
         pid = self._ask({"start": {**usual, **options, "home": str(home)}, "log": str(self._said)})["pid"]
         return ServerProcess(pid, home, self._said, lambda: self._ask({"look": pid})["code"])
 
+    def run(
+        self,
+        words: Sequence[str],
+        out: Path,
+        err: Path | None = None,
+        *,
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
+        alone: bool = False,
+    ) -> ForkedProcess:
+        """`batuta words`; what it says is added to the end of the files. `alone`: in a session of its own."""
+        where = {"cwd": str(cwd), "env": dict(os.environ if env is None else env)}
+        said = {"out": str(out), "err": str(err or out)}
+        pid = self._ask({"run": [*words], "alone": alone, **where, **said})["pid"]
+        return ForkedProcess(pid, lambda: self._ask({"look": pid})["code"])
+
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self._helper.stdin is not None
         assert self._helper.stdout is not None
-        self._helper.stdin.write(json.dumps(question) + "\n")
-        self._helper.stdin.flush()
-        answer = self._helper.stdout.readline()
+        with self._asking:
+            self._helper.stdin.write(json.dumps(question) + "\n")
+            self._helper.stdin.flush()
+            answer = self._helper.stdout.readline()
         assert answer, f"the fork server has ended:\n{self._said.read_text(errors='replace')[-2000:]}"
         return json.loads(answer)
 
@@ -166,8 +220,22 @@ class ForkServer:
         self.close()
 
 
+@cache
+def fork_server() -> ForkServer:
+    """Return the one that all tests of this process share."""
+    folder = tempfile.TemporaryDirectory(prefix="batuta-forks-", ignore_cleanup_errors=True)
+    server = ForkServer(Path(folder.name))
+
+    def close() -> None:
+        server.close()
+        folder.cleanup()
+
+    atexit.register(close)
+    return server
+
+
 class PlainServers:
-    """Starts servers by `batuta up`, as people do. Those that are left at its end are killed."""
+    """Starts servers by the words of `batuta up`, as people do. Those that are left at its end are killed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -186,17 +254,21 @@ class PlainServers:
         `prefix` is a command that runs it, and has to become it (exec) for the pid to be the server's.
         """
         said = self._folder / f"up-{len(self._started)}.out"
-        command = [*prefix, str(BATUTA), "up", "--virtual", "--port", "0", "--home", str(home), *words]
-        with said.open("ab") as file:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                env=env,
-                cwd=cwd or self._folder,
-            )
+        command = ["up", "--virtual", "--port", "0", "--home", str(home), *words]
+        child: subprocess.Popen[bytes] | ForkedProcess
+        if prefix:
+            with said.open("ab") as file:
+                child = subprocess.Popen(
+                    [*prefix, str(BATUTA), *command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
+                    env=env,
+                    cwd=cwd or self._folder,
+                )
+        else:
+            child = fork_server().run(command, said, cwd=cwd or self._folder, env=env, alone=True)
         server = ServerProcess(child.pid, home, said, child.poll)
         self._started.append(server)
         return server

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_server import Cli
+from tests.support.server_process import fork_server
 
 
 @pytest.fixture(scope="module")
 def server_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("server")
     cli = Cli(folder / "home", folder)
-    started = cli.run("up", "--virtual", "--port", "0", "-d")
-    assert started.returncode == 0, started.stderr
-    assert started.stdout.startswith("http://127.0.0.1:")
+    fork_server().start(folder / "home").wait_ready()
     yield folder / "home"
     done = cli.run("down")
     assert done.returncode == 0, done.stderr

@@ -15,10 +15,10 @@ from tests.kube.agent.conftest import pod_annotations
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.flags import Options
 from tests.support.kube.image import PYTHON, write_image
-from tests.support.kube.operator_process import BATUTA
 from tests.support.kube.programs import why_not
 from tests.support.kube.real_node import RealNode, why_no_node
 from tests.support.kube.real_node_enclosure import Enclosure
+from tests.support.server_process import BATUTA
 from tests.support.vgpu import VirtualNode, libraries
 
 IMAGE = "batuta.test/busy:1"

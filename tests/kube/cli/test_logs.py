@@ -9,7 +9,7 @@ from tests.kube.cli.fake_kubelet import FakeKubelet
 from tests.kube.conftest import AddNodes
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape
-from tests.support.kube.operator_process import BATUTA
+from tests.support.server_process import BATUTA
 
 
 def test_each_replica_has_its_own_output(

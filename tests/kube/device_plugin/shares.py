@@ -13,11 +13,12 @@ from tests.support.chart import rights_of
 from tests.support.kube.api import Json
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.image import PYTHON
-from tests.support.kube.operator_process import BATUTA, GROUPS, NAMESPACE, RELEASE
+from tests.support.kube.operator_process import GROUPS, NAMESPACE, RELEASE
 from tests.support.kube.processes import RunningProgram
 from tests.support.kube.real_node import RealNode
 from tests.support.kube.real_node_enclosure import Enclosure
 from tests.support.kube.unified import Jobs
+from tests.support.server_process import BATUTA
 from tests.support.vgpu import VirtualNode
 
 PROBE = "/opt/probe.py"

@@ -1,7 +1,6 @@
 """`batuta operator` as a real process, which a test may kill at any moment and start again."""
 
 import shutil
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -15,7 +14,6 @@ from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.ports import free_ports
 from tests.support.kube.processes import Guard, RunningProgram
 
-BATUTA = Path(sys.executable).with_name("batuta")
 CRD = Path(__file__).parents[3] / "deploy/helm/batuta/crds/unifiedjobs.batuta.dev.yaml"
 NAMESPACE = "batuta-system"
 RELEASE = "tested"
@@ -76,7 +74,7 @@ class OperatorProcess:
         words += ["--state-dir", str(self.folder / f"{self._identity}-state"), "--namespace", NAMESPACE]
         words += ["--identity", self._identity]
         words += ["--leader-election" if self._elect else "--no-leader-election"]
-        self.program = self._guard.start(BATUTA, words, self.log)
+        self.program = self._guard.fork_batuta(words, self.log)
         if wait:
             self.wait_until_leading()
 

@@ -16,8 +16,9 @@ from tests.kube.conftest import AddNodes
 from tests.kube.operator.answers.conftest import People
 from tests.support.kube.control_plane import ControlPlane, wait_until
 from tests.support.kube.nodes import NodeShape
-from tests.support.kube.operator_process import BATUTA, OperatorProcess
+from tests.support.kube.operator_process import OperatorProcess
 from tests.support.kube.unified import Jobs
+from tests.support.server_process import BATUTA
 
 
 def test_a_job_that_waits_is_told_when_it_starts_and_what_would_start_it(
