@@ -58,10 +58,7 @@ def run_view(run: RunResult) -> Group:
             f"mean {significant(values['fairness_mean'])}   max {significant(values['fairness_max'])}   "
             f"{percent(values['fairness_above_one'])} of jobs above 1",
         ),
-        (
-            "GPUs",
-            f"{percent(values['gpu_utilisation'])} used   {percent(values['fragmentation'])} fragmentation",
-        ),
+        ("GPUs", f"{percent(values['gpu_utilisation'])} used   {percent(values['fragmentation'])} fragmentation"),
         (
             "changes",
             "   ".join(count(int(values[f"{noun}s"]), noun) for noun in ("restart", "migration", "preemption"))

@@ -13,17 +13,7 @@ import numpy as np
 from batuta.backends.sim.result import RunResult, summarise
 from batuta.core.arrays import FloatArray
 from batuta.core.job import JobState
-from batuta.report.formatting import (
-    HOUR,
-    TimeUnit,
-    count,
-    decimals_for,
-    duration,
-    fixed,
-    percent,
-    times,
-    unit_for,
-)
+from batuta.report.formatting import HOUR, TimeUnit, count, decimals_for, duration, fixed, percent, times, unit_for
 from batuta.report.metrics import MEAN_JCT, METRICS, Metric, MetricKind, metric_values
 from batuta.report.plot import series_class
 
@@ -158,11 +148,7 @@ def student_t_975(freedom: int) -> float:
         return _T_975[freedom - 1]
     z = 1.959964
     # Expansion of the quantile around the normal one (Abramowitz & Stegun 26.7.5).
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
     return z + math.fsum(term / math.pow(freedom, k + 1) for k, term in enumerate(terms))
 
 
@@ -180,12 +166,7 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
 def _row_json(row: Row) -> dict[str, object]:
     ratios = {}
     for key, ratio in row.ratios.items():
-        known = {
-            "value": ratio.value,
-            "low": _or_none(ratio.low),
-            "high": _or_none(ratio.high),
-            "pairs": ratio.pairs,
-        }
+        known = {"value": ratio.value, "low": _or_none(ratio.low), "high": _or_none(ratio.high), "pairs": ratio.pairs}
         ratios[key] = known if ratio.pairs else None
     return {
         "policy": row.policy,

@@ -112,11 +112,7 @@ class UsageReport:
             "total": _plain(self.unallocated(), self.job_usage()),
             **_plain_groups(self.queues(), self.users()),
             "days": [
-                {
-                    "day": day.day,
-                    **_plain(day.unallocated, day.job_usage),
-                    **_plain_groups(day.queues, day.users),
-                }
+                {"day": day.day, **_plain(day.unallocated, day.job_usage), **_plain_groups(day.queues, day.users)}
                 for day in self.days
             ],
             "notes": list(self.notes),
@@ -246,10 +242,7 @@ def _fragmented(free: list[int], job: Job | None) -> int:
 
 
 _LAST_START, _LAST_RESIZE = JobTable.F["last_start_s"], JobTable.F["last_resize_s"]
-_IGNORED = (
-    *(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten),
-    ev.HealthChanged,
-)
+_IGNORED = (*(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten), ev.HealthChanged)
 """Events that change the GPUs of no job."""
 
 _KeepsProgress: TypeAlias = Callable[[Job], bool]

@@ -6,17 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from batuta.report.formatting import (
-    UNKNOWN,
-    asset,
-    escape,
-    html_page,
-    leaf,
-    percent,
-    scrolling_table,
-    significant,
-    tag,
-)
+from batuta.report.formatting import UNKNOWN, asset, escape, html_page, leaf, percent, scrolling_table, significant, tag
 from batuta.report.plot import number_axis, theme_css
 
 _HOUR_S = 3600.0

@@ -14,24 +14,8 @@ from typing import TypeAlias
 from batuta import __version__
 from batuta.backends.sim.result import RunResult
 from batuta.report.comparison import Study, build_study, explanation, headline
-from batuta.report.distribution_charts import (
-    application_bars,
-    fairness_cdf,
-    find_applications,
-    jct_cdf,
-    policy_bars,
-)
-from batuta.report.formatting import (
-    asset,
-    count,
-    duration,
-    escape,
-    html_page,
-    join,
-    percent,
-    significant,
-    tag,
-)
+from batuta.report.distribution_charts import application_bars, fairness_cdf, find_applications, jct_cdf, policy_bars
+from batuta.report.formatting import asset, count, duration, escape, html_page, join, percent, significant, tag
 from batuta.report.metrics import METRICS
 from batuta.report.plot import theme_css
 from batuta.report.result_files import write_text
@@ -107,11 +91,7 @@ Figure: TypeAlias = Callable[[str, str], str]
 
 
 def write_report(
-    path: str | Path,
-    runs: Sequence[RunResult],
-    *,
-    baseline: str | None = None,
-    origin: Provenance | None = None,
+    path: str | Path, runs: Sequence[RunResult], *, baseline: str | None = None, origin: Provenance | None = None
 ) -> None:
     """Write the report of one run or many to a file, whole or not at all."""
     write_text(path, render_report(runs, baseline=baseline, origin=origin))
@@ -256,10 +236,7 @@ def _completion(about: Study, figure: Figure) -> list[str]:
     parts.append(
         tag(
             "div",
-            figure(
-                jct_cdf(about),
-                f"Share of the submitted jobs that were done within a time.{better}{pooled}",
-            ),
+            figure(jct_cdf(about), f"Share of the submitted jobs that were done within a time.{better}{pooled}"),
             figure(
                 fairness_cdf(about),
                 "Finish-time fairness ρ: JCT over the time that a fair share of the cluster would have taken."

@@ -9,19 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.report.formatting import (
-    DAY,
-    HOUR,
-    MINUTE,
-    SECOND,
-    TimeUnit,
-    escape,
-    join,
-    leaf,
-    number,
-    shorten,
-    tag,
-)
+from batuta.report.formatting import DAY, HOUR, MINUTE, SECOND, TimeUnit, escape, join, leaf, number, shorten, tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +59,7 @@ class Axis:
 
 
 def number_axis(
-    high: float,
-    px: tuple[float, float],
-    title: str,
-    *,
-    low: float = 0.0,
-    count: int = 5,
-    kind: str = "number",
+    high: float, px: tuple[float, float], title: str, *, low: float = 0.0, count: int = 5, kind: str = "number"
 ) -> Axis:
     """A linear axis that ends at a tick."""
     # Rounding to a tick must not leave the range of floats, above or below.
@@ -436,9 +418,7 @@ def thin_steps(time: FloatArray, value: FloatArray, limit: int) -> tuple[FloatAr
     begins: BoolArray = np.r_[True, np.diff(stretch) > 0]
     ends: BoolArray = np.r_[begins[1:], True]
     # Sorted by stretch first, so a stretch begins and ends at the same positions in both orders.
-    chosen = np.unique(
-        np.r_[np.flatnonzero(begins), np.flatnonzero(ends), by_value[begins], by_value[ends]],
-    )
+    chosen = np.unique(np.r_[np.flatnonzero(begins), np.flatnonzero(ends), by_value[begins], by_value[ends]])
     return time[chosen], value[chosen]
 
 

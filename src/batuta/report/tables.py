@@ -17,16 +17,7 @@ from batuta.report.comparison import (
     paired_ratio,
     ratio_text,
 )
-from batuta.report.formatting import (
-    decimals_for,
-    escape,
-    fixed,
-    scrolling_table,
-    shorten,
-    tag,
-    times,
-    unit_for,
-)
+from batuta.report.formatting import decimals_for, escape, fixed, scrolling_table, shorten, tag, times, unit_for
 from batuta.report.metrics import MEAN_JCT, METRICS
 
 
@@ -109,13 +100,7 @@ def _summary_row(row: Row, columns: Sequence[Column], study: Study) -> str:
         previous = column.metric.group
         hint = f"ratio {ratio_text(ratio)}" if ratio.has_interval and row.policy != comparison.baseline else None
         cells.append(
-            tag(
-                "td",
-                content,
-                class_=" ".join(classes) or None,
-                data_value=_sortable(row.values[key]),
-                title=hint,
-            )
+            tag("td", content, class_=" ".join(classes) or None, data_value=_sortable(row.values[key]), title=hint)
         )
     return tag("tr", *cells, class_="winner" if row.policy == study.best else None)
 

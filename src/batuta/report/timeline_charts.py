@@ -98,14 +98,7 @@ def _strip(study: Study, run: RunResult, area: Area, x: Axis, mean: float) -> st
     time: FloatArray = timeline.time_s - study.start_s
     lead = " lead" if run.policy == study.best else ""
     frame = [
-        leaf(
-            "rect",
-            x=area.left,
-            y=area.top,
-            width=area.right - area.left,
-            height=float(_STRIP),
-            class_="strip",
-        ),
+        leaf("rect", x=area.left, y=area.top, width=area.right - area.left, height=float(_STRIP), class_="strip"),
         *(label(area.left - 6, y.px(tick.value) + 4, tick.label, "tick small end") for tick in y.ticks),
         label(area.left - 44, area.top + _STRIP / 2 + 4, shorten(run.policy, 18), "row-name end" + lead),
         label(area.right + 8, area.top + _STRIP / 2 + 4, percent(mean), "value" + lead),
@@ -184,8 +177,7 @@ def stack(study: Study, run: RunResult, applications: Applications) -> str:
     area = Area(NAMES, 8, FULL - RIGHT, 188)
     x = time_axis(study.span_s, area.x, "Time since the first submission")
     most = max(
-        (int(one.timeline.capacity_gpus.max()) for one in study.shown_runs if len(one.timeline.time_s)),
-        default=1,
+        (int(one.timeline.capacity_gpus.max()) for one in study.shown_runs if len(one.timeline.time_s)), default=1
     )
     y = number_axis(float(max(most, run.gpus)), area.y, "GPUs held", count=4, kind="whole")
     held = [segment for segment in run.segments if segment.gpus > 0]
@@ -216,12 +208,7 @@ def stack(study: Study, run: RunResult, applications: Applications) -> str:
 
 
 def _layers(
-    kind: IntArray,
-    order: Sequence[int],
-    start: FloatArray,
-    end: FloatArray,
-    gpus: FloatArray,
-    edges: FloatArray,
+    kind: IntArray, order: Sequence[int], start: FloatArray, end: FloatArray, gpus: FloatArray, edges: FloatArray
 ) -> list[FloatArray]:
     """The upper edge of every kind, bottom first: mean GPUs per bin, added up."""
     total = np.zeros(len(edges) - 1)
@@ -364,9 +351,7 @@ def _waits(job: JobResult, segments: Sequence[Segment], x: Axis, study: Study) -
     begins = [job.submit_s, *(segment.end_s for segment in segments)]
     ends = [*(segment.start_s for segment in segments), over]
     pixels = zip(
-        x.pxs(np.array(begins) - study.start_s).tolist(),
-        x.pxs(np.array(ends) - study.start_s).tolist(),
-        strict=True,
+        x.pxs(np.array(begins) - study.start_s).tolist(), x.pxs(np.array(ends) - study.start_s).tolist(), strict=True
     )
     waits = [(left, right) for left, right in pixels if right - left > 0.5]
     # Hundreds of short gaps look like one line: the budget of a row holds for them too.

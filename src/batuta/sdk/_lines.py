@@ -29,11 +29,7 @@ _at_exit: list[bool] = []
 
 
 def append_report(
-    path: str,
-    known: dict[str, Any],
-    metrics: dict[str, Any],
-    own_s: Any = None,
-    taken: tuple[float, int] | None = None,
+    path: str, known: dict[str, Any], metrics: dict[str, Any], own_s: Any = None, taken: tuple[float, int] | None = None
 ) -> None:
     """Appends a report; `own_s` is the script's own measure of its time, `taken` that of the clock."""
     try:

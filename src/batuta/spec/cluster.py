@@ -379,10 +379,7 @@ def _parse_group(text: str, problems: list[Problem]) -> NodeGroup | None:
     gpu_type = DEFAULT_TYPE if match[3] is None else match[3].strip()
     if not _TYPE.fullmatch(gpu_type):
         problems.append(
-            Problem(
-                f"{shown(text)} has no proper GPU type after the colon",
-                fix="letters, digits, dots and dashes",
-            )
+            Problem(f"{shown(text)} has no proper GPU type after the colon", fix="letters, digits, dots and dashes")
         )
         sound = False
     return NodeGroup(int(match[1]), int(match[2]), gpu_type) if sound else None

@@ -27,16 +27,10 @@ UNSUPPORTED_KEYS: Final[Mapping[str, tuple[str, str]]] = {
         "Batuta does not serve: it has no load balancer, no readiness probes and no scaling by traffic",
         "remove service to run the server as a job, whose endpoints batuta shows; or sky serve up",
     ),
-    "pool": (
-        "Batuta has no pools of workers",
-        "remove pool; a job queue is what `batuta launch` uses anyway",
-    ),
+    "pool": ("Batuta has no pools of workers", "remove pool; a job queue is what `batuta launch` uses anyway"),
     "volumes": ("Batuta mounts no network volumes", _LOCAL_VOLUME),
     "volume_mounts": ("Batuta mounts no network volumes", _LOCAL_VOLUME),
-    "managed_secrets": (
-        "Batuta has no store of secrets",
-        "secrets: {NAME: null}, and the value with --secret NAME",
-    ),
+    "managed_secrets": ("Batuta has no store of secrets", "secrets: {NAME: null}, and the value with --secret NAME"),
     "event_callback": ("Batuta calls no script at events", "batuta events --follow, or logs --status"),
 }
 """Keys of a task that would change how it runs: why they are not carried out, and the way out."""
@@ -71,10 +65,7 @@ _CONFIG_REFUSED: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     **{
         (of, name): ("Batuta makes the pod itself", _POD)
         for of in ("kubernetes", "ssh")
-        for name in (
-            *("pod_config", "custom_metadata", "post_provision_runcmd", "auto_mounts"),
-            "enable_docker",
-        )
+        for name in (*("pod_config", "custom_metadata", "post_provision_runcmd", "auto_mounts"), "enable_docker")
     },
     ("kubernetes", "allowed_nodes"): (
         "Batuta chooses the nodes by what the task needs",
@@ -158,9 +149,7 @@ def read_autostop(reader: TaskReader, node: YamlNode | None) -> None:
     hook = (reader.mapping(node, "autostop") or {}).get("hook") if isinstance(node, yaml.MappingNode) else None
     if hook is not None:
         reader.fault(
-            hook,
-            "resources.autostop.hook: Batuta calls no script when a node stops",
-            "do it at the end of run",
+            hook, "resources.autostop.hook: Batuta calls no script when a node stops", "do it at the end of run"
         )
     else:
         reader.notes.append("resources.autostop is not used by Batuta: a job's GPUs are free when it ends")

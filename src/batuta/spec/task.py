@@ -63,14 +63,7 @@ from batuta.spec.task_elastic import (
     read_trial,
 )
 from batuta.spec.task_env import Overrides, read_variables
-from batuta.spec.task_paths import (
-    Mount,
-    PathRules,
-    check_workdir,
-    is_relative_target,
-    read_mounts,
-    read_workdir,
-)
+from batuta.spec.task_paths import Mount, PathRules, check_workdir, is_relative_target, read_mounts, read_workdir
 from batuta.spec.task_resources import (
     ANY_GPU,
     CLASS_LABEL,
@@ -184,12 +177,7 @@ class Task:
     @property
     def mentions_sky_workdir(self) -> bool:
         """Whether it counts on `~/sky_workdir`, where SkyPilot has the working directory."""
-        texts = (
-            self.setup,
-            self.run,
-            *(value for _, value in self.envs),
-            *(m.target for m in self.file_mounts),
-        )
+        texts = (self.setup, self.run, *(value for _, value in self.envs), *(m.target for m in self.file_mounts))
         return any("sky_workdir" in text for text in texts)
 
     def without_secrets(self) -> Task:
@@ -251,11 +239,7 @@ def _refuse_object(root: YamlNode, file: str) -> None:
 
 
 def read_task(
-    path: Path,
-    overrides: Overrides = _NO_OVERRIDES,
-    paths: PathRules | None = None,
-    *,
-    check_paths: bool = True,
+    path: Path, overrides: Overrides = _NO_OVERRIDES, paths: PathRules | None = None, *, check_paths: bool = True
 ) -> Task:
     """The task in a file."""
     try:
@@ -400,9 +384,7 @@ def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task, *,
         )
     if any(one.count > 1 for one in task.accelerators):
         reader.blame(
-            place,
-            "a share is of one GPU, but accelerators asks for more",
-            "ask for one GPU, or drop the share",
+            place, "a share is of one GPU, but accelerators asks for more", "ask for one GPU, or drop the share"
         )
     if (task.num_nodes, task.elastic.max_nodes, task.auto_nodes) != (1, 1, False):
         reader.blame(place, "a task with a share of a GPU has one node", "num_nodes: 1, and no elastic sizes")

@@ -322,9 +322,7 @@ def _check_range(
         reader.blame(values.get("step"), message, f"max_nodes: {down} or {down + step}")
     elif (sizes := elastic.legal_sizes) and asked not in sizes:
         reader.blame(
-            num_nodes or values.get("sizes"),
-            f"num_nodes {asked} is not one of the sizes",
-            f"one of {_few(sizes)}",
+            num_nodes or values.get("sizes"), f"num_nodes {asked} is not one of the sizes", f"one of {_few(sizes)}"
         )
 
 

@@ -209,9 +209,7 @@ class Overrides:
 
 
 def read_env(
-    options: Sequence[str] = (),
-    env_files: Sequence[Path] = (),
-    environ: Mapping[str, str] = _NOTHING,
+    options: Sequence[str] = (), env_files: Sequence[Path] = (), environ: Mapping[str, str] = _NOTHING
 ) -> dict[str, str]:
     """The values of all `--env-file` and `--env`: later ones win, options win over files."""
     values: dict[str, str] = {}

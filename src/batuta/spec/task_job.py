@@ -131,10 +131,7 @@ def _too_much(job: Job, nodes: Sequence[Node], most: int) -> tuple[str, str]:
         for limit, say in _LIMITS:
             if all(limit(job, node) < each for node in nodes):
                 return say(job, nodes)
-        return (
-            "no single node has all that one replica needs",
-            "ask for less CPU, memory or fewer GPUs per node",
-        )
+        return ("no single node has all that one replica needs", "ask for less CPU, memory or fewer GPUs per node")
     kinds = " or ".join(name for name, _ in job.gpu_types) or "any type"
     if job.topology.required and job.topology.within is not Spread.ANY:
         part = job.topology.within.value
@@ -238,13 +235,7 @@ class _Candidate:
 
 
 def task_to_job(
-    task: Task,
-    job_id: str,
-    submit_s: float,
-    *,
-    user: str = "",
-    sequence: int = 0,
-    nodes: Sequence[Node] = (),
+    task: Task, job_id: str, submit_s: float, *, user: str = "", sequence: int = 0, nodes: Sequence[Node] = ()
 ) -> Job:
     """The job of a task. With nodes, names of GPU types are theirs, and alternatives that fit come first."""
     jobs = []
@@ -278,13 +269,7 @@ def _candidates(task: Task) -> Iterator[_Candidate]:
 
 
 def _build(
-    task: Task,
-    candidate: _Candidate,
-    job_id: str,
-    submit_s: float,
-    user: str,
-    sequence: int,
-    nodes: Sequence[Node],
+    task: Task, candidate: _Candidate, job_id: str, submit_s: float, user: str, sequence: int, nodes: Sequence[Node]
 ) -> Job:
     types = _known_types(candidate.types, nodes)
     cpu_only = not candidate.count

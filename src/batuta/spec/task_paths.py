@@ -170,9 +170,7 @@ def _local_path(reader: TaskReader, node: YamlNode | None, what: str, text: str,
     if text == "~" or text.startswith("~/"):
         if rules.home is None:
             reader.blame(
-                node,
-                f"{what} {shown(text, LONGEST_SHOWN)} begins with ~, which is not known here",
-                "an absolute path",
+                node, f"{what} {shown(text, LONGEST_SHOWN)} begins with ~, which is not known here", "an absolute path"
             )
             return None
         text = str(rules.home) + text[1:]
@@ -222,9 +220,7 @@ def _checked(
     if rules.roots and not any(real.is_relative_to(os.path.realpath(root)) for root in rules.roots):
         allowed = ", ".join(map(str, rules.roots))
         reader.blame(
-            node,
-            f"{what} {shown(str(path), LONGEST_SHOWN)} lies outside of what you may use",
-            f"below {allowed}",
+            node, f"{what} {shown(str(path), LONGEST_SHOWN)} lies outside of what you may use", f"below {allowed}"
         )
     elif found is PathKind.NOTHING:
         missing = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", str(path))

@@ -55,27 +55,13 @@ MOST_CANDIDATES = 64
 MOST_RESTARTS = 10_000
 LONGEST_EXEC_S = 10**9
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-TIME_LIMIT_LABELS = (
-    "kueue.x-k8s.io/max-exec-time-seconds",
-    "max-run-duration-seconds",
-    "maxRunDurationSeconds",
-)
+TIME_LIMIT_LABELS = ("kueue.x-k8s.io/max-exec-time-seconds", "max-run-duration-seconds", "maxRunDurationSeconds")
 """A limit on the running time, as Kueue and as Konduktor spell it; they mean the same."""
 ALIAS_OF_ACCELERATORS: Final = "gpus"
 """The other name that SkyPilot has for `accelerators`."""
 _NEEDS = ("accelerators", ALIAS_OF_ACCELERATORS, "cpus", "memory")
 _KNOWN = (
-    *(
-        *_NEEDS,
-        "labels",
-        "image_id",
-        "ports",
-        "priority",
-        "priority_class",
-        "any_of",
-        "ordered",
-        "job_recovery",
-    ),
+    *(*_NEEDS, "labels", "image_id", "ports", "priority", "priority_class", "any_of", "ordered", "job_recovery"),
     *("network_tier", "autostop"),
 )
 _RECOVERY = ("max_restarts_on_errors", "recover_on_exit_codes")
@@ -263,8 +249,7 @@ def rank_settings(labels: Mapping[str, str]) -> RankSettings:
     """What labels say. InputError for a value that means nothing."""
     hang, stragglers = labels.get(HANG_AFTER_LABEL), labels.get(STRAGGLERS_LABEL)
     return RankSettings(
-        None if hang is None else parse_hang_after_s(hang),
-        "" if stragglers is None else parse_stragglers(stragglers),
+        None if hang is None else parse_hang_after_s(hang), "" if stragglers is None else parse_stragglers(stragglers)
     )
 
 

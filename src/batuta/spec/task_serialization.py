@@ -31,11 +31,7 @@ SCHEMA = 1
 
 
 def task_with_overrides(
-    task: Task,
-    overrides: Overrides,
-    rules: PathRules,
-    of: str,
-    images: Callable[[], ContainerSupport] | None = None,
+    task: Task, overrides: Overrides, rules: PathRules, of: str, images: Callable[[], ContainerSupport] | None = None
 ) -> Task:
     """A stored task with what a command line says over it. Raises InputError if it cannot run any more.
 
@@ -59,11 +55,7 @@ def task_with_overrides(
 def task_to_yaml(task: Task) -> str:
     """The task file as YAML, for people: without the values of its secrets."""
     return yaml.dump(
-        task_to_mapping(task, with_secrets=False),
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        width=100,
+        task_to_mapping(task, with_secrets=False), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100
     )
 
 
@@ -130,9 +122,7 @@ def _resources(task: Task) -> dict[str, Any]:
 def _needs(needs: ReplicaResources) -> dict[str, Any]:
     kinds = [f"{one.type}:{_number(one.count)}" if one.type else _number(one.count) for one in needs.accelerators]
     return _said(
-        accelerators=kinds[0] if len(kinds) == 1 else kinds,
-        cpus=_amount(needs.cpus),
-        memory=_amount(needs.memory_gib),
+        accelerators=kinds[0] if len(kinds) == 1 else kinds, cpus=_amount(needs.cpus), memory=_amount(needs.memory_gib)
     )
 
 
@@ -174,11 +164,9 @@ def _gpu(gpu: GpuRequest) -> dict[str, Any]:
 def _trial(trial: TrialSpec) -> dict[str, Any] | bool | None:
     if trial == NO_TRIAL:
         return None
-    said = _said(
-        sizes=list(trial.sizes),
-        budget=_duration(trial.budget_s),
-        each=_duration(trial.each_s),
-    ) | ({} if trial.priority is None else {"priority": trial.priority})
+    said = _said(sizes=list(trial.sizes), budget=_duration(trial.budget_s), each=_duration(trial.each_s)) | (
+        {} if trial.priority is None else {"priority": trial.priority}
+    )
     return said or trial.wanted
 
 

@@ -134,11 +134,7 @@ def _group(group: ResourceGroup) -> Plain:
 
 
 def _quota(resource: str, limits: Limits) -> Plain:
-    amounts = {
-        "nominalQuota": limits.nominal,
-        "borrowingLimit": limits.borrowing,
-        "lendingLimit": limits.lending,
-    }
+    amounts = {"nominalQuota": limits.nominal, "borrowingLimit": limits.borrowing, "lendingLimit": limits.lending}
     is_bytes = resource in _BYTES or resource.startswith("hugepages-")
     return {"name": resource} | {
         key: show_milli(amount, is_bytes=is_bytes) for key, amount in amounts.items() if amount is not None

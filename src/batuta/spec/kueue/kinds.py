@@ -103,9 +103,7 @@ def _resources(group: Section, seen: _Seen) -> tuple[str, ...]:
         check_resource(group.reader, item, name)
         if name and name in seen.resources:
             group.reader.fault(
-                item.node,
-                f"{item.path}: {shown(name)} is covered twice",
-                "name each resource once in all groups",
+                item.node, f"{item.path}: {shown(name)} is covered twice", "name each resource once in all groups"
             )
         elif name:
             seen.resources.add(name)
@@ -148,9 +146,7 @@ def _limits(quota: Section, parent: str, lends_at_most_nominal: bool) -> Limits:
     too_much = lending is not None and nominal is not None and lending > nominal
     if too_much and parent and lends_at_most_nominal:
         quota.fault(
-            "lendingLimit",
-            f"{quota.at('lendingLimit')} is more than nominalQuota",
-            "lend at most what there is",
+            "lendingLimit", f"{quota.at('lendingLimit')} is more than nominalQuota", "lend at most what there is"
         )
     return Limits(nominal or 0, quota.milli("borrowingLimit"), lending)
 
@@ -323,10 +319,7 @@ def _taints(spec: Section) -> Iterable[Taint]:
 def read_toleration(part: Section) -> Toleration:
     """One toleration, by the rules of pods."""
     found = Toleration(
-        part.text("key"),
-        part.word("operator", ("Equal", "Exists"), "Equal"),
-        part.text("value"),
-        _effect(part, ""),
+        part.text("key"), part.word("operator", ("Equal", "Exists"), "Equal"), part.text("value"), _effect(part, "")
     )
     if not found.key and found.operator != "Exists":
         part.fault("key", f"{part.path} has no key", "with operator Exists it tolerates everything")

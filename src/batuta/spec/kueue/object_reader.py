@@ -53,12 +53,7 @@ class Section:
     """Values by key. A key with null or an empty text is as if it were absent, as to Kubernetes."""
 
     def __init__(
-        self,
-        reader: ObjectReader,
-        node: YamlNode | None,
-        path: str,
-        known: Sequence[str],
-        unused: Mapping[str, str],
+        self, reader: ObjectReader, node: YamlNode | None, path: str, known: Sequence[str], unused: Mapping[str, str]
     ) -> None:
         self.reader, self.node, self.path = reader, node, path
         found: dict[str, YamlNode] = {}

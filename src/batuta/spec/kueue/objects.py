@@ -48,13 +48,7 @@ _TOP = ("apiVersion", "kind", "metadata", "spec", "status")
 _CLASS_TOP = ("apiVersion", "kind", "metadata", "value", "description")
 _METADATA = (
     *("name", "namespace", "labels", "annotations", "generateName", "uid", "resourceVersion", "generation"),
-    *(
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "finalizers",
-        "ownerReferences",
-    ),
+    *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "ownerReferences"),
     *("managedFields", "selfLink"),
 )
 QuotaObject: TypeAlias = Flavor | ClusterQueue | LocalQueue | Cohort | PriorityClass
@@ -177,10 +171,7 @@ def read_object(reader: ObjectReader, item: Item) -> Manifest | bool | None:
     value = _read_value(top, key, version)
     if isinstance(value, ClusterQueue | LocalQueue):
         value = replace(
-            value,
-            idle=read_idle_policy(metadata),
-            trial=read_trial(metadata),
-            max_priority=read_max_priority(metadata),
+            value, idle=read_idle_policy(metadata), trial=read_trial(metadata), max_priority=read_max_priority(metadata)
         )
     reader.notes += [f"{key}: {note}" for note in top.unused]
     return Manifest(key, value, position_of(reader, item.node)) if len(reader.problems) == before else None
