@@ -61,7 +61,7 @@ _SHAPE = ("count", "requests", "minCount", "nodeSelector", "tolerations")
 _SUBMIT = ("name", "queue", "namespace", "priority", "active", "podSets", *_SHAPE)
 MOST_PODS = 10_000_000
 MOST_RESOURCES = 64
-MOST_CASES, MOST_STEPS, MOST_OBJECTS = 100_000, 100_000, 100_000
+MOST_STEPS, MOST_OBJECTS = 100_000, 100_000
 MOST_FILES = 256
 _CASE = ("name", "config", "cluster", "files", "objects", "steps", "note")
 _STEP = ("do", "admitted", "preempted", "pending")
@@ -325,13 +325,8 @@ def _priority(part: Section, quota: Quota) -> int | None:
     return found
 
 
-def read_cases(path: Path) -> tuple[QuotaCase, ...]:
-    """Return the cases of a file. Raises InputError with every problem and its position."""
-    return parse_cases(read_text(path), str(path))
-
-
 def parse_cases(text: str, file: str = "cases.yaml") -> tuple[QuotaCase, ...]:
-    """Return the cases of a text. Raises InputError as `read_cases` does."""
+    """Return the cases of a text. Raises InputError with every problem and its position."""
     cases, problems = parse_valid_cases(text, file)
     if problems:
         raise InputError(problems)

@@ -31,17 +31,15 @@ everything else that is not understood. All problems come at once. JSON is read 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import shlex
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
 
-from batuta.spec.problem import InputError, Problem, read_text
+from batuta.spec.problem import InputError, Problem
 from batuta.spec.quantity import Amount, shown
 from batuta.spec.skypilot_keys import (
     IGNORED_KEYS,
@@ -63,7 +61,7 @@ from batuta.spec.task_elastic import (
     read_trial,
 )
 from batuta.spec.task_env import Overrides, read_variables
-from batuta.spec.task_paths import Mount, PathRules, check_workdir, is_relative_target, read_mounts, read_workdir
+from batuta.spec.task_paths import Mount, PathRules, is_relative_target, read_mounts, read_workdir
 from batuta.spec.task_resources import (
     ANY_GPU,
     CLASS_LABEL,
@@ -77,7 +75,7 @@ from batuta.spec.task_resources import (
     parse_queue,
     read_resources,
 )
-from batuta.spec.yaml_reader import LARGEST_BYTES, TaskReader, YamlNode
+from batuta.spec.yaml_reader import TaskReader, YamlNode, scalar_at
 
 LONGEST = 128
 NAME_FIX = f"letters and digits of any script, dots, dashes and underscores, at most {LONGEST}"
@@ -101,10 +99,10 @@ def parse_name(text: str) -> str | None:
 def host_name(name: str, longest: int) -> str:
     """Return a DNS label for a name: the name itself if it is one, else with a digest."""
     plain = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
-    digest = "" if name.isascii() else hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
     if plain and not plain[0].isalpha():
         plain = f"job-{plain}"
-    if digest:
+    if not name.isascii():
+        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
         plain = (plain or "job")[: longest - _DIGEST - 1].rstrip("-") + f"-{digest}"
     return plain[:longest].rstrip("-")
 
@@ -180,10 +178,6 @@ class Task:
         texts = (self.setup, self.run, *(value for _, value in self.envs), *(m.target for m in self.file_mounts))
         return any("sky_workdir" in text for text in texts)
 
-    def without_secrets(self) -> Task:
-        """Return the task for display: with the names of secrets and without their values."""
-        return replace(self, secrets=tuple((name, "<hidden>") for name, _ in self.secrets))
-
 
 def parse_task(
     text: str,
@@ -204,8 +198,6 @@ def parse_task(
         rules = replace(rules, probe=None)
     reader = TaskReader(file)
     root = reader.compose_task(text)
-    if root is not None:
-        _refuse_object(root, file)
     task = _read(reader, root, overrides, rules, images) if root is not None else Task()
     if reader.problems:
         raise InputError(sorted(reader.problems, key=lambda problem: (problem.line, problem.column)))
@@ -214,50 +206,18 @@ def parse_task(
 
 def _refuse_object(root: YamlNode, file: str) -> None:
     """Raise InputError for an object of Kubernetes: one sentence says more than each of its keys."""
-    if not isinstance(root, yaml.MappingNode):
+    version, kind = scalar_at(root, "apiVersion"), scalar_at(root, "kind")
+    if version is None or kind is None:
         return
-    said = {
-        key.value: value.value
-        for key, value in root.value
-        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode)
-    }
-    if "apiVersion" not in said or "kind" not in said:
-        return
-    version, kind = shown(said["apiVersion"]), shown(said["kind"])
-    if (said["apiVersion"].partition("/")[0], said["kind"]) == ("batuta.dev", "UnifiedJob"):
-        raise InputError.of(
-            f"a UnifiedJob ({version}) is for a cluster",
-            file=file,
-            fix="batuta --context NAME launch FILE, or kubectl apply -f FILE",
-        )
+    if (version.partition("/")[0], kind) == ("batuta.dev", "UnifiedJob"):
+        message = f"a UnifiedJob ({shown(version)}) is for a cluster"
+        raise InputError.of(message, file=file, fix="batuta --context NAME launch FILE, or kubectl apply -f FILE")
     raise InputError.of(
-        f"this is an object of Kubernetes ({kind} of {version}) and no task; such files, "
+        f"this is an object of Kubernetes ({shown(kind)} of {shown(version)}) and no task; such files, "
         "of Voda or Alnair too, are not read",
         file=file,
         fix="write a task file, or a UnifiedJob of batuta.dev for a cluster",
     )
-
-
-def read_task(
-    path: Path, overrides: Overrides = _NO_OVERRIDES, paths: PathRules | None = None, *, check_paths: bool = True
-) -> Task:
-    """The task in a file."""
-    try:
-        too_large = path.stat().st_size > LARGEST_BYTES
-    except OSError:
-        too_large = False  # read_text says it better
-    if too_large:
-        raise InputError.of(f"is larger than {LARGEST_BYTES >> 20} MiB", file=str(path), fix="a task file is small")
-    return parse_task(read_text(path), str(path), overrides, paths, check_paths=check_paths)
-
-
-def task_of_command(
-    command: Sequence[str], overrides: Overrides = _NO_OVERRIDES, paths: PathRules | None = None
-) -> Task:
-    """The task of `batuta launch -- COMMAND…`. One word is a line for the shell, several are arguments."""
-    line = command[0] if len(command) == 1 else shlex.join(command)
-    rules = paths or PathRules(Path.cwd(), Path.home())
-    return parse_task(json.dumps({"run": line}, ensure_ascii=False), "command", overrides, rules)
 
 
 def _read(
@@ -267,23 +227,19 @@ def _read(
     rules: PathRules,
     images: Callable[[], ContainerSupport] | None,
 ) -> Task:
+    _refuse_object(root, reader.file)
     values = reader.section(root, "a task", _KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS)
     queues = [read_config(reader, values.get(key), key) for key in ("config", "experimental")]
     read_api_access(reader, values.get("api_server_access"))
     variables = read_variables(reader, values.get("envs"), values.get("secrets"), overrides.env, overrides.secret)
-    if overrides.workdir is None:
-        workdir = read_workdir(reader, values.get("workdir"), rules, variables.envs)
-    else:
-        workdir = check_workdir(reader, overrides.workdir, rules, variables.envs)
     resources = read_resources(reader, values.get("resources"), images)
     if overrides.gpus is not None:
         resources = override_gpus(reader, resources, overrides.gpus)
     size, elastic = read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
-    gpu = read_gpu(reader, values.get("gpu"))
     priority, priority_class = _priority(reader, resources, overrides.priority)
     task = Task(
         name=_read_name(reader, values.get("name"), overrides.name),
-        workdir=workdir,
+        workdir=read_workdir(reader, values.get("workdir"), overrides.workdir, rules, variables.envs),
         num_nodes=size.nodes,
         auto_nodes=size.auto,
         needs=resources.needs,
@@ -300,10 +256,10 @@ def _read(
         envs=tuple(variables.envs.items()),
         secrets=tuple(variables.secrets.items()),
         file_mounts=read_mounts(reader, values.get("file_mounts"), rules, variables.envs),
-        setup=reader.script(values["setup"], "setup") if "setup" in values else "",
-        run=reader.script(values["run"], "run") if "run" in values else "",
+        setup=reader.script(values.get("setup"), "setup"),
+        run=reader.script(values.get("run"), "run"),
         elastic=elastic,
-        gpu=gpu,
+        gpu=read_gpu(reader, values.get("gpu")),
         trial=read_trial(reader, values.get("trial"), overrides.trial),
     )
     no_run = not task.run.strip() and isinstance(values.get("run"), yaml.ScalarNode | None)
@@ -372,20 +328,15 @@ def _without_accelerators(reader: TaskReader, values: dict[str, YamlNode], task:
 
 def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task, *, in_local_container: bool) -> None:
     """A share is of one GPU, for a job of one replica."""
-    shares = task.gpu.is_share or any(one.is_share for one in task.accelerators)
-    if not shares:
+    if not (task.gpu.is_share or any(one.is_share for one in task.accelerators)):
         return
     place = values["gpu"] if task.gpu.is_share else values.get("resources")
     if in_local_container:
-        reader.blame(
-            place,
-            "a share of a GPU is not enforced inside a container of this machine",
-            "ask for a whole GPU, or remove image_id",
-        )
+        message = "a share of a GPU is not enforced inside a container of this machine"
+        reader.blame(place, message, "ask for a whole GPU, or remove image_id")
     if any(one.count > 1 for one in task.accelerators):
-        reader.blame(
-            place, "a share is of one GPU, but accelerators asks for more", "ask for one GPU, or drop the share"
-        )
+        message = "a share is of one GPU, but accelerators asks for more"
+        reader.blame(place, message, "ask for one GPU, or drop the share")
     if (task.num_nodes, task.elastic.max_nodes, task.auto_nodes) != (1, 1, False):
         reader.blame(place, "a task with a share of a GPU has one node", "num_nodes: 1, and no elastic sizes")
     if task.trial.wanted:
@@ -393,7 +344,7 @@ def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task, *,
 
 
 def _read_name(reader: TaskReader, node: YamlNode | None, given: str | None) -> str:
-    written = (reader.text(node, "name") or "") if node is not None else ""
+    written = reader.text(node, "name") or ""
     if given is None and not written:
         return ""
     name = parse_name(written if given is None else given)
@@ -418,7 +369,7 @@ def _priority(reader: TaskReader, resources: Resources, given: int | str | None)
 
 def _queue(reader: TaskReader, resources: Resources, given: str | None, of_config: YamlNode | None) -> str:
     """Return the queue: that of the command line, else of the label, else of SkyPilot's configuration."""
-    configured = "" if of_config is None else reader.parsed(of_config, "config: queue", parse_queue) or ""
+    configured = reader.parsed(of_config, "config: queue", parse_queue) or ""
     if given is None:
         return resources.label(QUEUE_LABEL) or configured
     try:

@@ -168,14 +168,12 @@ def read_elastic(
     low = _count(reader, values.get("min_nodes"), "min_nodes", overrides.min_nodes)
     high = _count(reader, values.get("max_nodes"), "max_nodes", overrides.max_nodes)
     step = _count(reader, values.get("step"), "step", None)
-    sizes = _read_sizes(reader, values.get("sizes"))
+    sizes = _read_sizes(reader, values["sizes"]) if "sizes" in values else None
     cut = overrides.min_nodes is not None or overrides.max_nodes is not None
     checkpoint, interval_s = _read_checkpoint(reader, values, elastic=cut or node is not None)
     grace_s = _duration(reader, values.get("grace"), "grace", 0.0, LONGEST_GRACE_S)
-    restartable = "restartable" in values and (
-        reader.word(values["restartable"], "restartable", ("true", "false")) == "true"
-    )
-    kind = reader.word(values["kind"], "kind", tuple(_KINDS)) if "kind" in values else None
+    restartable = reader.word(values.get("restartable"), "restartable", ("true", "false")) == "true"
+    word = reader.word(values.get("kind"), "kind", tuple(_KINDS))
     if low is not None and high is not None and low > high:
         place = values.get("min_nodes", values.get("max_nodes"))
         reader.blame(place, f"min_nodes {low} is above max_nodes {high}")
@@ -193,17 +191,10 @@ def read_elastic(
         high = max(asked, low)
         if auto and low < AUTO_MOST_NODES:
             high = AUTO_MOST_NODES - (AUTO_MOST_NODES - low) % (step or 1)
-    elastic = Elastic(
-        low,
-        high,
-        sizes,
-        step or 1,
-        checkpoint,
-        interval_s,
-        GRACE_S if grace_s is None else grace_s,
-        _KINDS[kind or "auto"],
-        restartable if overrides.restartable is None else overrides.restartable,
-    )
+    grace_s = GRACE_S if grace_s is None else grace_s
+    restartable = restartable if overrides.restartable is None else overrides.restartable
+    kind = _KINDS[word or "auto"]
+    elastic = Elastic(low, high, sizes, step or 1, checkpoint, interval_s, grace_s, kind, restartable)
     _check_range(reader, values, num_nodes, asked, elastic)
     return RequestedNodes(asked, auto), elastic
 
@@ -211,18 +202,13 @@ def read_elastic(
 def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuRequest:
     """Return the `gpu:` section."""
     values = reader.section(node, "gpu", _GPU_KEYS)
-    memory = compute = None
-    if "memory" in values:
-        memory = reader.parsed(values["memory"], "gpu.memory", parse_memory_mib)
-    if "compute" in values:
-        compute = reader.parsed(values["compute"], "gpu.compute", parse_percent)
-    within, required = Spread.ANY, False
-    if "topology" in values:
-        word = reader.word(values["topology"], "gpu.topology", tuple(_TOPOLOGIES))
-        within, required = _TOPOLOGIES[word or "any"]
-    numa = reader.word(values["numa"], "gpu.numa", ("any", "single")) if "numa" in values else None
-    limit = reader.word(values["limit"], "gpu.limit", ("hard", "soft")) if "limit" in values else None
-    return GpuRequest(memory or 0, compute or 0, Topology(within, required, numa == "single"), soft=limit == "soft")
+    memory = reader.parsed(values.get("memory"), "gpu.memory", parse_memory_mib)
+    compute = reader.parsed(values.get("compute"), "gpu.compute", parse_percent)
+    word = reader.word(values.get("topology"), "gpu.topology", tuple(_TOPOLOGIES))
+    numa = reader.word(values.get("numa"), "gpu.numa", ("any", "single"))
+    limit = reader.word(values.get("limit"), "gpu.limit", ("hard", "soft"))
+    topology = Topology(*_TOPOLOGIES[word or "any"], single_numa=numa == "single")
+    return GpuRequest(memory or 0, compute or 0, topology, soft=limit == "soft")
 
 
 def read_trial(reader: TaskReader, node: YamlNode | None, given: Mapping[str, Any] | None) -> TrialSpec:
@@ -241,7 +227,7 @@ def read_trial(reader: TaskReader, node: YamlNode | None, given: Mapping[str, An
 
 def _asked(reader: TaskReader, node: YamlNode | None, given: int | str | None) -> tuple[bool, int | None]:
     """Return whether the size is `auto`, else the number of nodes. The file is always checked."""
-    open_in_file = node is not None and isinstance(node, yaml.ScalarNode) and node.value == AUTO
+    open_in_file = isinstance(node, yaml.ScalarNode) and node.value == AUTO
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 9:
         given = int(given)
     asked = _count(reader, None if open_in_file else node, "num_nodes", None if given == AUTO else given)
@@ -252,7 +238,7 @@ def _asked(reader: TaskReader, node: YamlNode | None, given: int | str | None) -
 
 def _count(reader: TaskReader, node: YamlNode | None, what: str, given: int | str | None) -> int | None:
     """Return the value of the command line, else of the file. The file is always checked."""
-    written = reader.whole(node, what, 1, MOST_NODES) if node is not None else None
+    written = reader.whole(node, what, 1, MOST_NODES)
     if given is None:
         return written
     if isinstance(given, bool | str) or not 1 <= given <= MOST_NODES:
@@ -263,9 +249,7 @@ def _count(reader: TaskReader, node: YamlNode | None, what: str, given: int | st
     return given
 
 
-def _read_sizes(reader: TaskReader, node: YamlNode | None) -> tuple[int, ...] | None:
-    if node is None:
-        return None
+def _read_sizes(reader: TaskReader, node: YamlNode) -> tuple[int, ...] | None:
     items = reader.sequence(node, "sizes")
     if len(items) > MOST_SIZES:
         reader.fault(node, f"sizes has {len(items)} values", f"at most {MOST_SIZES}")
@@ -291,16 +275,15 @@ def _within(
         reader.fault(values["step"], "elastic has sizes and step", "keep one of them")
     if not kept:
         reader.blame(values["sizes"], f"no size lies within {low or 1}..{high or sizes[-1]}")
-    elif cut:
-        if kept != sizes:
-            reader.notes.append(f"elastic.sizes: cut to {', '.join(map(str, kept))} by the command line")
+    elif cut and kept != sizes:
+        reader.notes.append(f"elastic.sizes: cut to {', '.join(map(str, kept))} by the command line")
     elif kept != sizes:
         outside = ", ".join(str(size) for size in sizes if size not in kept)
         reader.fault(values["sizes"], f"sizes {outside} lie outside of min_nodes..max_nodes")
-    else:
-        for key, end, value in (("min_nodes", sizes[0], low), ("max_nodes", sizes[-1], high)):
+    elif not cut:
+        ends = (("min_nodes", "first", sizes[0], low), ("max_nodes", "last", sizes[-1], high))
+        for key, side, end, value in ends:
             if value is not None and value != end:
-                side = "first" if key == "min_nodes" else "last"
                 reader.fault(values[key], f"{key} {value} is not the {side} of sizes", f"{key}: {end}, or leave it out")
     return kept
 
@@ -347,9 +330,6 @@ def _read_checkpoint(
 
 
 def _duration(reader: TaskReader, node: YamlNode | None, what: str, low_s: float, high_s: float) -> float | None:
-    if node is None:
-        return None
-
     def parse(text: str) -> float:
         try:
             seconds = parse_duration_s(text)
@@ -377,9 +357,7 @@ def _read_trial_section(reader: TaskReader, node: YamlNode) -> TrialSpec:
         sizes=_read_trial_sizes(reader, values["sizes"]) if "sizes" in values else (),
         budget_s=_duration(reader, values.get("budget"), "budget", SHORTEST_TRIAL_S, LONGEST_TRIAL_S),
         each_s=_duration(reader, values.get("each"), "each", SHORTEST_TRIAL_S, LONGEST_TRIAL_S),
-        priority=reader.whole(values["priority"], "priority", LOWEST_PRIORITY, HIGHEST_PRIORITY)
-        if "priority" in values
-        else None,
+        priority=reader.whole(values.get("priority"), "priority", LOWEST_PRIORITY, HIGHEST_PRIORITY),
     )
 
 

@@ -127,17 +127,16 @@ def parse_accelerators(text: str) -> tuple[Accelerator, ...]:
 
 def read_accelerators(reader: TaskReader, node: YamlNode) -> tuple[Accelerator, ...]:
     """Alternatives in the order of the file; none when nothing is said, or when something is wrong."""
-    what = "accelerators"
     if is_null(node) or (isinstance(node, yaml.ScalarNode) and node.value.strip() == NO_ACCELERATORS):
         return ()
     if isinstance(node, yaml.MappingNode):
         found = _read_mapping(reader, node)
     elif isinstance(node, yaml.SequenceNode):
-        found = [reader.parsed(item, what, parse_accelerator) for item in node.value[: MOST_ALTERNATIVES + 1]]
+        found = [reader.parsed(item, "accelerators", parse_accelerator) for item in node.value[: MOST_ALTERNATIVES + 1]]
         if not found:
             reader.fault(node, "accelerators must not be an empty list", _FIX)
     else:
-        found = [reader.parsed(node, what, parse_accelerator)]
+        found = [reader.parsed(node, "accelerators", parse_accelerator)]
     if len(found) > MOST_ALTERNATIVES:
         reader.fault(node, f"more than {MOST_ALTERNATIVES} alternative accelerators")
         return ()
@@ -296,10 +295,8 @@ def read_resources(
     read_network_tier(reader, values.get("network_tier"))
     read_autostop(reader, values.get("autostop"))
     needs = _read_needs(reader, values, NO_RESOURCES)
-    priority: int | str | None = None
-    if "priority" in values:
-        priority = _read_priority(reader, values["priority"])
-    class_name = reader.text(values["priority_class"], "priority_class") if "priority_class" in values else ""
+    priority = _read_priority(reader, values.get("priority"))
+    class_name = reader.text(values.get("priority_class"), "priority_class")
     restarts, codes = _read_recovery(reader, values.get("job_recovery"))
     return Resources(
         needs=needs,
@@ -381,7 +378,7 @@ def _read_candidates(
 
 def _read_labels(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[str, str], ...]:
     found = []
-    for key, value in (reader.mapping(node, "labels") or {}).items() if node is not None else ():
+    for key, value in (reader.mapping(node, "labels") or {}).items():
         what = f"label {key[:60]}"
         if key == QUEUE_LABEL:
             text = reader.parsed(value, what, parse_queue)
@@ -398,13 +395,12 @@ def _read_labels(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[str, 
     return tuple(found)
 
 
-def _read_priority(reader: TaskReader, node: YamlNode) -> int | str | None:
+def _read_priority(reader: TaskReader, node: YamlNode | None) -> int | str | None:
     text = reader.text(node, "priority")
     try:
         return None if text is None else parse_priority(text)
     except InputError as error:
-        for problem in error.problems:
-            reader.fault(node, f"priority {problem.message}", problem.fix)
+        reader.blame(node, f"priority {error.problems[0].message}")
         return None
 
 
@@ -417,10 +413,8 @@ def _read_recovery(reader: TaskReader, node: YamlNode | None) -> tuple[int, tupl
             reader.notes.append("resources.job_recovery: the strategy is not used by Batuta")
         return 0, ()
     values = reader.section(node, "resources.job_recovery", _RECOVERY, ("strategy",))
-    restarts = 0
-    if "max_restarts_on_errors" in values:
-        restarts = reader.whole(values["max_restarts_on_errors"], _RECOVERY[0], 0, MOST_RESTARTS) or 0
-    codes = values.get("recover_on_exit_codes")
-    items = [codes] if isinstance(codes, yaml.ScalarNode) else reader.sequence(codes, _RECOVERY[1]) if codes else []
+    restarts = reader.whole(values.get(_RECOVERY[0]), _RECOVERY[0], 0, MOST_RESTARTS) or 0
+    codes = values.get(_RECOVERY[1])
+    items = [codes] if isinstance(codes, yaml.ScalarNode) else reader.sequence(codes, _RECOVERY[1])
     found = {reader.whole(item, "an exit code", 0, 255) for item in items[:256]}
     return restarts, tuple(sorted(code for code in found if code is not None))

@@ -41,7 +41,7 @@ class ObjectMark(NamedTuple):
 
 
 class YamlReader:
-    """Checks the nodes of one file. A bad node is recorded as a problem and read as None or empty."""
+    """Checks the nodes of one file. An absent node is read as None or empty; a bad one is also a problem."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -99,7 +99,9 @@ class YamlReader:
             line, column = mark.line + 1 + self._above, mark.column + 1
             self.problems.append(Problem(message, self.file, line, column, fix))
 
-    def mapping(self, node: YamlNode, what: str, known: Sequence[str] | None = None) -> dict[str, YamlNode] | None:
+    def mapping(
+        self, node: YamlNode | None, what: str, known: Sequence[str] | None = None
+    ) -> dict[str, YamlNode] | None:
         """Return values by key. Keys outside `known` and repeated keys are problems."""
         if not isinstance(node, yaml.MappingNode):
             self._wrong_kind(node, what, "a mapping")
@@ -116,42 +118,39 @@ class YamlReader:
                 values[key.value] = value
         return values
 
-    def sequence(self, node: YamlNode, what: str) -> list[YamlNode]:
+    def sequence(self, node: YamlNode | None, what: str) -> list[YamlNode]:
         if isinstance(node, yaml.SequenceNode):
             return list(node.value)
         self._wrong_kind(node, what, "a list")
         return []
 
-    def text(self, node: YamlNode, what: str) -> str | None:
+    def text(self, node: YamlNode | None, what: str) -> str | None:
         """Return a scalar as it is written."""
-        null = node.tag == "tag:yaml.org,2002:null"
-        if isinstance(node, yaml.ScalarNode) and node.value.strip() and not null:
+        if isinstance(node, yaml.ScalarNode) and node.value.strip() and node.tag != _NULL:
             return str(node.value.strip())
         self._wrong_kind(node, what, "a text")
         return None
 
-    def whole(self, node: YamlNode, what: str, low: int, high: int) -> int | None:
-        if isinstance(node, yaml.ScalarNode) and _WHOLE.fullmatch(node.value):
-            value = int(node.value)
-            if low <= value <= high:
-                return value
+    def whole(self, node: YamlNode | None, what: str, low: int, high: int) -> int | None:
+        if isinstance(node, yaml.ScalarNode) and _WHOLE.fullmatch(node.value) and low <= int(node.value) <= high:
+            return int(node.value)
         self._wrong_kind(node, what, f"a whole number within {low}..{high}")
         return None
 
-    def number(self, node: YamlNode, what: str, low: float, high: float) -> float | None:
+    def number(self, node: YamlNode | None, what: str, low: float, high: float) -> float | None:
         """Return a finite number within bounds."""
         if isinstance(node, yaml.ScalarNode) and "_" not in node.value:
-            try:
+            with suppress(ValueError):
                 value = float(node.value)
-            except ValueError:
-                value = math.nan
-            if low <= value <= high and math.isfinite(value):
-                return value
+                if low <= value <= high and math.isfinite(value):
+                    return value
         most = "" if math.isinf(high) else f" and ≤ {high:g}"
         self._wrong_kind(node, what, f"a number ≥ {low:g}{most}")
         return None
 
-    def _wrong_kind(self, node: YamlNode, what: str, wanted: str) -> None:
+    def _wrong_kind(self, node: YamlNode | None, what: str, wanted: str) -> None:
+        if node is None:
+            return
         if isinstance(node, yaml.ScalarNode):
             found = shown(node.value) if node.value else "nothing"
         else:
@@ -178,6 +177,15 @@ def _depth(text: str) -> int:
 def is_null(node: YamlNode | None) -> bool:
     """Whether the key is absent or has no value."""
     return node is None or (isinstance(node, yaml.ScalarNode) and node.tag == _NULL)
+
+
+def scalar_at(node: YamlNode | None, key: str) -> str | None:
+    """Return a scalar of a mapping, without any check."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            if name.value == key and isinstance(value, yaml.ScalarNode):
+                return str(value.value)
+    return None
 
 
 def is_empty(node: YamlNode | None) -> bool:
@@ -229,7 +237,7 @@ class StrictYamlReader(YamlReader):
 
         Keys in `refused` are problems unless they are empty: each has the reason and the fix.
         """
-        if node is None or is_null(node):
+        if is_null(node):
             return {}
         before = len(self.problems)
         values = self.mapping(node, what, (*known, *unused, *refused)) or {}
@@ -244,10 +252,10 @@ class StrictYamlReader(YamlReader):
                 self.fault(values[key], f"{path}{key}: {why}", fix)
         return {key: value for key, value in values.items() if key in known and not is_null(value)}
 
-    def parsed(self, node: YamlNode, what: str, parse: Callable[[str], _T]) -> _T | None:
+    def parsed(self, node: YamlNode | None, what: str, parse: Callable[[str], _T]) -> _T | None:
         """Return the parsed value of a scalar; record the parser's problems at the node."""
         text = self.text(node, what)
-        if text is None:
+        if node is None or text is None:
             return None
         try:
             return parse(text)
@@ -256,10 +264,10 @@ class StrictYamlReader(YamlReader):
                 self.fault(node, f"{what}: {problem.message}", problem.fix)
             return None
 
-    def word(self, node: YamlNode, what: str, accepted: Sequence[str]) -> str | None:
+    def word(self, node: YamlNode | None, what: str, accepted: Sequence[str]) -> str | None:
         """Return a scalar that is one of the accepted words."""
         text = self.text(node, what)
-        if text is not None and text not in accepted:
+        if node is not None and text is not None and text not in accepted:
             near = did_you_mean(text, accepted)
             fix = near if near.startswith("did") else f"one of {', '.join(accepted)}"
             self.fault(node, f"{what} cannot be {text[:60]!r}", fix)
@@ -367,14 +375,10 @@ def explain_tab(problem: Problem, text: str) -> Problem:
 
 
 def _is_json(text: str) -> bool:
-    try:
+    with suppress(ValueError, RecursionError):
         json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-LARGEST_BYTES = StrictYamlReader.largest_bytes
+        return True
+    return False
 
 
 class TaskReader(StrictYamlReader):
@@ -390,11 +394,9 @@ class TaskReader(StrictYamlReader):
             text = join_surrogates(text)
         root = self.compose(text)
         self.problems = [_explained(problem, text) for problem in self.problems]
-        if root is None or not self.resolve([root]):
-            return None
-        return root
+        return root if root is not None and self.resolve([root]) else None
 
-    def script(self, node: YamlNode, what: str) -> str:
+    def script(self, node: YamlNode | None, what: str) -> str:
         """Return a text unchanged, with all blanks."""
         if not isinstance(node, yaml.ScalarNode):
             self.text(node, what)
@@ -446,8 +448,4 @@ def _scalar(value: Any) -> tuple[str, str]:
         return "null", "null"
     if isinstance(value, bool):
         return "bool", str(value).lower()
-    if isinstance(value, int):
-        return "int", str(value)
-    if isinstance(value, float):
-        return "float", repr(value)
-    return "str", str(value)
+    return ("int" if isinstance(value, int) else "float" if isinstance(value, float) else "str"), str(value)

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-import yaml
-
 from batuta.core.quota import ClusterQueue, Cohort, Flavor, IdleAction, IdleWish, LocalQueue, PriorityClass
 from batuta.spec.kueue.kinds import (
     read_cluster_queue,
@@ -21,7 +19,7 @@ from batuta.spec.kueue.kinds import (
 from batuta.spec.kueue.object_reader import Item, ObjectReader, Section, read_text_value, section_of
 from batuta.spec.problem import InputError, Problem, did_you_mean
 from batuta.spec.quantity import parse_duration_s
-from batuta.spec.yaml_reader import ObjectMark, YamlNode
+from batuta.spec.yaml_reader import ObjectMark, YamlNode, scalar_at
 
 IDLE_ACTION_ANNOTATION = "batuta.dev/idle-action"
 IDLE_AFTER_ANNOTATION = "batuta.dev/idle-after"
@@ -144,7 +142,7 @@ class Manifest(NamedTuple):
 
 def each_object(reader: ObjectReader, root: YamlNode, path: str = "") -> Iterator[Item]:
     """The objects of a document: itself, or the items of a `kind: List`."""
-    kind = _scalar(root, "kind")
+    kind = scalar_at(root, "kind")
     if kind is None or kind not in _LISTS:
         yield Item(root, path)
         return
@@ -227,7 +225,7 @@ def _kind(reader: ObjectReader, item: Item) -> tuple[str, str]:
     if group != GROUP:
         reader.fault(values["apiVersion"], f"apiVersion of a {kind} cannot be that", f"{GROUP}/v1beta2")
     elif kind in _UNUSED_KINDS:
-        name = _scalar(values.get("metadata"), "name") or ""
+        name = scalar_at(values.get("metadata"), "name") or ""
         reader.notes.append(f"{kind} {name} is not used by Batuta: {_UNUSED_KINDS[kind]}")
     elif kind not in KINDS:
         reader.fault(values["kind"], f"unknown kind {kind[:60]}", did_you_mean(kind, KINDS))
@@ -237,12 +235,3 @@ def _kind(reader: ObjectReader, item: Item) -> tuple[str, str]:
         known = " or ".join(f"{GROUP}/{one}" for one in _VERSIONS)
         reader.fault(values["apiVersion"], f"version {version[:60]} of {kind} is not known", known)
     return "", ""
-
-
-def _scalar(node: YamlNode | None, key: str) -> str | None:
-    """A value of a mapping, without any check."""
-    if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            if name.value == key and isinstance(value, yaml.ScalarNode):
-                return str(value.value)
-    return None
