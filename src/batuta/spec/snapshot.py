@@ -50,6 +50,10 @@ class SnapshotJob:
 
 
 _KEYS = tuple(field.name for field in dataclasses.fields(SnapshotJob))
+_COUNTS = ("tier", "size", "min", "max", "gpus", "priority")
+_AMOUNTS = ("tier_since_s", "attained_gpu_s", "service_gpu_s", "restart_s")
+_MOMENTS = ("first_start_s", "last_start_s", "last_stop_s", "last_resize_s")
+_TIMES = ("submit_s", "remaining_s", *_AMOUNTS, *_MOMENTS)
 
 
 def read_job(value: object, path: JsonPath, findings: JsonProblems) -> SnapshotJob | None:
@@ -69,16 +73,10 @@ def read_job(value: object, path: JsonPath, findings: JsonProblems) -> SnapshotJ
         speed=_read_speed(fields),
         sizes=_read_sizes(fields) if fields.has("sizes") else None,
         gpus_per_replica=fields.count("gpus_per_replica", 1, 1),
-        first_start_s=fields.moment("first_start_s"),
         tier=fields.count("tier", 0, 0),
-        tier_since_s=fields.number("tier_since_s", 0.0),
         gpus=fields.count("gpus", 0, 0),
-        attained_gpu_s=fields.number("attained_gpu_s", 0.0),
-        service_gpu_s=fields.number("service_gpu_s", 0.0),
-        last_start_s=fields.moment("last_start_s"),
-        last_stop_s=fields.moment("last_stop_s"),
-        last_resize_s=fields.moment("last_resize_s"),
-        restart_s=fields.number("restart_s", 0.0),
+        **{name: fields.number(name, 0.0) for name in _AMOUNTS},
+        **{name: fields.moment(name) for name in _MOMENTS},
         priority=_read_priority(fields, value),
         gpu_types=_read_types(fields, value),
     )
@@ -197,29 +195,15 @@ def build_view(capacity: int, jobs: Sequence[SnapshotJob], now_s: float = 0.0) -
     def column(name: str, kind: type) -> Any:
         return frozen(np.array([getattr(job, name) for job in jobs], dtype=kind))
 
-    low, high = column("min", np.int64), column("max", np.int64)
+    columns = {name: column(name, np.int64) for name in _COUNTS} | {name: column(name, np.float64) for name in _TIMES}
+    per_replica = column("gpus_per_replica", np.int64)
     return PoolView(
         now_s=now_s,
         capacity=capacity,
         ids=tuple(job.id for job in jobs),
-        submit_s=column("submit_s", np.float64),
-        first_start_s=column("first_start_s", np.float64),
-        tier=column("tier", np.int64),
-        tier_since_s=column("tier_since_s", np.float64),
-        size=column("size", np.int64),
-        min=low,
-        max=high,
-        sizes=LegalSizes.build(low, high, column("gpus_per_replica", np.int64), set_of, sets.matrix),
-        remaining_s=column("remaining_s", np.float64),
+        sizes=LegalSizes.build(columns["min"], columns["max"], per_replica, set_of, sets.matrix),
         speed=Curves(frozen(curves.flat), frozen(places[:, 0]), frozen(places[:, 1])),
-        gpus=column("gpus", np.int64),
-        attained_gpu_s=column("attained_gpu_s", np.float64),
-        service_gpu_s=column("service_gpu_s", np.float64),
-        last_start_s=column("last_start_s", np.float64),
-        last_stop_s=column("last_stop_s", np.float64),
-        last_resize_s=column("last_resize_s", np.float64),
-        restart_s=column("restart_s", np.float64),
-        priority=column("priority", np.int64),
+        **columns,
     )
 
 
