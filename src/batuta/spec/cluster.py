@@ -243,23 +243,22 @@ def _read_groups(reader: YamlReader, root: YamlNode) -> list[NodeGroup]:
     groups: list[NodeGroup] = []
     top = reader.mapping(root, "the cluster", _TOP) or {}
     seen: set[str] = set()
-    for item in reader.sequence(top["racks"], "racks") if "racks" in top else ():
+    for item in reader.sequence(top.get("racks"), "racks"):
         rack = reader.mapping(item, "a rack", _RACK)
         if rack is None:
             continue
-        name = reader.text(rack["name"], "name") if "name" in rack else None
+        name = reader.text(rack.get("name"), "name")
         if "name" not in rack:
             reader.fault(item, "a rack needs a name")
         elif name in seen:
             reader.fault(rack["name"], f"rack {name} appears twice")
         seen.add(name or "")
-        zone = (reader.text(rack["zone"], "zone") if "zone" in rack else None) or ""
+        zone = reader.text(rack.get("zone"), "zone") or ""
         if "nodes" not in rack:
             reader.fault(item, "a rack needs nodes")
-            continue
-        for node in reader.sequence(rack["nodes"], "nodes"):
+        for node in reader.sequence(rack.get("nodes"), "nodes"):
             groups += _read_group(reader, node, name or "", zone)
-    for node in reader.sequence(top["nodes"], "nodes") if "nodes" in top else ():
+    for node in reader.sequence(top.get("nodes"), "nodes"):
         groups += _read_group(reader, node, None, "")
     return groups
 
@@ -271,18 +270,16 @@ def _read_group(reader: YamlReader, item: YamlNode, rack: str | None, zone: str)
     if values is None:
         return []
     texts = {key: reader.text(values[key], key) or "" for key in ("type", "name", "zone") if key in values}
-    count = reader.whole(values["count"], "count", 1, MOST_GPUS) if "count" in values else 1
-    gpus = reader.whole(values["gpus"], "gpus", 1, MOST_GPUS) if "gpus" in values else None
+    gpus = reader.whole(values.get("gpus"), "gpus", 1, MOST_GPUS)
     if "gpus" not in values:
         reader.fault(item, "a node needs gpus", "for example gpus: 4")
-    cpus = reader.number(values["cpus"], "cpus", 0, 1e6) if "cpus" in values else 0.0
     group = NodeGroup(
-        count=count or 1,
+        count=reader.whole(values.get("count"), "count", 1, MOST_GPUS) or 1,
         gpus=gpus or 1,
         gpu_type=texts.get("type", DEFAULT_TYPE),
         name=texts.get("name", ""),
         gpu_memory_mib=_memory_mib(reader, values.get("gpu_memory"), "gpu_memory"),
-        cpus_milli=round((cpus or 0.0) * 1000),
+        cpus_milli=round((reader.number(values.get("cpus"), "cpus", 0, 1e6) or 0.0) * 1000),
         memory_mib=_memory_mib(reader, values.get("memory"), "memory") or 0,
         rack=rack,
         zone=texts.get("zone", zone),
@@ -295,15 +292,12 @@ def _read_group(reader: YamlReader, item: YamlNode, rack: str | None, zone: str)
 
 
 def _memory_mib(reader: YamlReader, node: YamlNode | None, what: str) -> int | None:
-    if node is None:
-        return None
     text = reader.text(node, what)
     match = _MEMORY.fullmatch(text) if text else None
-    if match is not None:
-        mib = int(float(match[1]) * _UNIT_BYTES[(match[2] or "").lower()]) // 2**20
-        if mib >= 1:
-            return mib
-    if text:
+    mib = int(float(match[1]) * _UNIT_BYTES[(match[2] or "").lower()]) // 2**20 if match else 0
+    if mib >= 1:
+        return mib
+    if node is not None and text:
         reader.fault(node, f"{what} must be an amount of memory, found {text!r}", "for example 16GiB")
     return None
 
@@ -329,13 +323,13 @@ def _gpu_groups(reader: YamlReader, node: YamlNode | None, what: str, gpus: int 
 
 
 def _labels(reader: YamlReader, node: YamlNode | None) -> tuple[tuple[str, str], ...]:
-    pairs = reader.mapping(node, "labels") if node is not None else None
-    return tuple((key, reader.text(value, f"label {key}") or "") for key, value in (pairs or {}).items())
+    pairs = reader.mapping(node, "labels") or {}
+    return tuple((key, reader.text(value, f"label {key}") or "") for key, value in pairs.items())
 
 
 def _taints(reader: YamlReader, node: YamlNode | None) -> tuple[str, ...]:
-    items = reader.sequence(node, "taints") if node is not None else []
-    return tuple(text for item in items if (text := reader.text(item, "a taint")) is not None)
+    found = (reader.text(item, "a taint") for item in reader.sequence(node, "taints"))
+    return tuple(text for text in found if text is not None)
 
 
 def read_cluster(text: str) -> tuple[Node, ...]:
@@ -370,16 +364,15 @@ def _parse_group(text: str, problems: list[Problem]) -> NodeGroup | None:
     if match is None:
         problems.append(Problem(f"{shown(text)} is not a group of nodes", fix=_FIX))
         return None
-    sound = True
-    for what, digits in (("node", match[1]), ("GPU per node", match[2])):
-        # Check the length first: int() of a million digits is slow.
-        if len(digits) > 12 or int(digits) < 1:
-            problems.append(Problem(f"{shown(text)} needs between one {what} and {MOST_GPUS:,}", fix=_FIX))
-            sound = False
+    # Check the length first: int() of a million digits is slow.
+    found = [
+        Problem(f"{shown(text)} needs between one {what} and {MOST_GPUS:,}", fix=_FIX)
+        for what, digits in (("node", match[1]), ("GPU per node", match[2]))
+        if len(digits) > 12 or int(digits) < 1
+    ]
     gpu_type = DEFAULT_TYPE if match[3] is None else match[3].strip()
     if not _TYPE.fullmatch(gpu_type):
-        problems.append(
-            Problem(f"{shown(text)} has no proper GPU type after the colon", fix="letters, digits, dots and dashes")
-        )
-        sound = False
-    return NodeGroup(int(match[1]), int(match[2]), gpu_type) if sound else None
+        message = f"{shown(text)} has no proper GPU type after the colon"
+        found.append(Problem(message, fix="letters, digits, dots and dashes"))
+    problems += found
+    return None if found else NodeGroup(int(match[1]), int(match[2]), gpu_type)

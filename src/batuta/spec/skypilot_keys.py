@@ -148,9 +148,8 @@ def read_autostop(reader: TaskReader, node: YamlNode | None) -> None:
         return
     hook = (reader.mapping(node, "autostop") or {}).get("hook") if isinstance(node, yaml.MappingNode) else None
     if hook is not None:
-        reader.fault(
-            hook, "resources.autostop.hook: Batuta calls no script when a node stops", "do it at the end of run"
-        )
+        message = "resources.autostop.hook: Batuta calls no script when a node stops"
+        reader.fault(hook, message, "do it at the end of run")
     else:
         reader.notes.append("resources.autostop is not used by Batuta: a job's GPUs are free when it ends")
 
@@ -198,8 +197,6 @@ def read_image(reader: TaskReader, node: YamlNode | None, images: Callable[[], C
 
 def read_ports(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[int, int], ...]:
     """`8080`, `10052-10100`, or a list of such, as first and last ports."""
-    if node is None or is_null(node):
-        return ()
     found = [_read_port(reader, one) for one in (node.value if isinstance(node, yaml.SequenceNode) else [node])]
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
@@ -209,9 +206,9 @@ def endpoints(host: str, ports: Iterable[Sequence[int]]) -> list[str]:
     return [f"{host}:{low}" if low == high else f"{host}:{low}-{high}" for low, high in ports]
 
 
-def _read_port(reader: TaskReader, node: YamlNode) -> tuple[int, int] | None:
+def _read_port(reader: TaskReader, node: YamlNode | None) -> tuple[int, int] | None:
     text = reader.text(node, "ports")
-    if text is None:
+    if node is None or text is None:
         return None
     first, _, last = text.partition("-")
     if all(one.isascii() and one.isdigit() and len(one) <= 5 for one in (first, last or first)):

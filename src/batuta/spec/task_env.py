@@ -88,16 +88,13 @@ def _values(found: Mapping[str, str | YamlNode]) -> dict[str, str]:
 def _read_mapping(reader: TaskReader, node: YamlNode | None, what: str) -> dict[str, str | YamlNode]:
     """Values as they are written; the node stands in for one that is missing."""
     found: dict[str, str | YamlNode] = {}
-    if node is None or is_null(node):
+    if node is None:
         return found
     is_secret = what == "secrets"
     if is_secret and not isinstance(node, yaml.MappingNode):
         # What stands there instead may well be one of them.
-        reader.fault(
-            node,
-            "secrets must be a mapping of names to values: Batuta has no store of secrets",
-            "NAME: null, and the value with --secret NAME",
-        )
+        message = "secrets must be a mapping of names to values: Batuta has no store of secrets"
+        reader.fault(node, message, "NAME: null, and the value with --secret NAME")
         return found
     values = reader.mapping(node, what) or {}
     keys = {key.value: key for key, _ in node.value if isinstance(key, yaml.ScalarNode)} if values else {}

@@ -131,7 +131,7 @@ def is_short_form(root: YamlNode) -> bool:
 def read_short_form(reader: ObjectReader, root: YamlNode) -> Iterator[Manifest]:
     """The objects of all queues of a document; what is wrong is noted."""
     top = reader.mapping(root, "the file", ("queues",)) or {}
-    for node in reader.sequence(top["queues"], "queues") if "queues" in top else ():
+    for node in reader.sequence(top.get("queues"), "queues"):
         before, place = len(reader.problems), position_of(reader, node)
         values = _read_queue(reader, node)
         if len(reader.problems) == before:
@@ -148,20 +148,16 @@ def _read_queue(reader: ObjectReader, node: YamlNode) -> tuple[QuotaObject, ...]
     name = reader.text(values["name"], "name") or ""
     if name and not _NAME.fullmatch(name):
         reader.fault(values["name"], f"a queue cannot have the name {name!r}", _NAME_FIX)
-    cohort = (reader.text(values["cohort"], "cohort") or "") if "cohort" in values else ""
-    weight = reader.number(values["weight"], "weight", 0, 1e6) if "weight" in values else 1.0
+    cohort = reader.text(values.get("cohort"), "cohort") or ""
+    weight = reader.number(values.get("weight"), "weight", 0, 1e6)
     if weight == 0:
         reader.fault(values["weight"], "weight must be larger than 0")
     quota = _read_quota(reader, values.get("quota"))
-    most = None
-    if "max_priority" in values:
-        most = reader.whole(values["max_priority"], "max_priority", -MOST_PRIORITY, MOST_PRIORITY)
+    most = reader.whole(values.get("max_priority"), "max_priority", -MOST_PRIORITY, MOST_PRIORITY)
     return queue_values(name, quota, cohort, weight or 1.0, held=_held(reader, values), max_priority=most)
 
 
 def _read_quota(reader: ObjectReader, node: YamlNode | None) -> dict[str, int]:
-    if node is None:
-        return {}
     found: dict[str, int] = {}
     names: dict[str, str] = {}
     for kind, value in (reader.mapping(node, "quota") or {}).items():
@@ -177,9 +173,7 @@ def _read_quota(reader: ObjectReader, node: YamlNode | None) -> dict[str, int]:
 
 
 def _held(reader: ObjectReader, values: dict[str, YamlNode]) -> bool:
-    if "held" not in values:
-        return False
-    text = (reader.text(values["held"], "held") or "").lower()
+    text = (reader.text(values.get("held"), "held") or "").lower()
     if text and text not in _TRUTH:
         reader.fault(values["held"], f"held must be true or false, found {text!r}")
     return _TRUTH.get(text, False)
