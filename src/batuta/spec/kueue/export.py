@@ -20,7 +20,7 @@ from batuta.core.quota import (
     Toleration,
 )
 from batuta.spec.kueue.kinds import STRATEGIES
-from batuta.spec.kueue.objects import CONFIG_GROUP, CONFIGURATION, GROUP, idle_annotations, queue_annotations
+from batuta.spec.kueue.objects import CONFIG_GROUP, CONFIGURATION, GROUP, queue_annotations
 from batuta.spec.quantity import show_milli
 
 Plain: TypeAlias = dict[str, Any]
@@ -50,7 +50,7 @@ def _configuration() -> Plain:
 
 def _queue_object(kind: str, queue: ClusterQueue | LocalQueue, namespace: str, spec: Plain) -> Plain:
     made = _object(kind, queue.name, namespace, spec=spec)
-    if said := idle_annotations(queue.idle) | queue_annotations(queue.trial, queue.max_priority):
+    if said := queue_annotations(queue):
         made["metadata"]["annotations"] = said
     return made
 

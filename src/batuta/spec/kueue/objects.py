@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from batuta.core.quota import ClusterQueue, Cohort, Flavor, IdleAction, IdleWish, LocalQueue, PriorityClass
 from batuta.spec.kueue.kinds import (
@@ -49,25 +49,52 @@ _METADATA = (
     *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "ownerReferences"),
     *("managedFields", "selfLink"),
 )
+_T = TypeVar("_T")
 QuotaObject: TypeAlias = Flavor | ClusterQueue | LocalQueue | Cohort | PriorityClass
 
 
-def read_idle_policy(metadata: Section) -> IdleWish:
-    """Return the policy for idle jobs from a queue's annotations."""
-    action, after_s = None, None
-    for name, item in metadata.entries("annotations", _MOST_ANNOTATIONS):
-        if name == IDLE_ACTION_ANNOTATION:
+def read_annotations(metadata: Section) -> dict[str, Any]:
+    """Return the fields of a queue that Batuta's annotations set; None in each where one is absent or wrong."""
+    actions = {one.value: one for one in IdleAction}
+    action = _annotation(metadata, IDLE_ACTION_ANNOTATION, actions.get, f"one of {', '.join(actions)}")
+    return {
+        "idle": IdleWish(action, _idle_after_s(metadata)),
+        "trial": _annotation(metadata, TRIAL_ANNOTATION, _WORDS.get, '"true" or "false"'),
+        "max_priority": _annotation(metadata, MAX_PRIORITY_ANNOTATION, _parse_priority, 'a whole number, as in "100"'),
+    }
+
+
+def queue_annotations(queue: ClusterQueue | LocalQueue) -> dict[str, str]:
+    """Return the annotations that `read_annotations` reads as the same fields."""
+    values = {
+        IDLE_ACTION_ANNOTATION: queue.idle.action and queue.idle.action.value,
+        IDLE_AFTER_ANNOTATION: None if queue.idle.after_s is None else f"{queue.idle.after_s:g}s",
+        TRIAL_ANNOTATION: None if queue.trial is None else str(queue.trial).lower(),
+        MAX_PRIORITY_ANNOTATION: None if queue.max_priority is None else str(queue.max_priority),
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _annotation(metadata: Section, name: str, parse: Callable[[str], _T | None], fix: str) -> _T | None:
+    for key, item in metadata.entries("annotations", _MOST_ANNOTATIONS):
+        if key == name:
             word = read_text_value(metadata.reader, item)
-            action = next((one for one in IdleAction if one.value == word), None)
-            if action is None:
-                words = ", ".join(one.value for one in IdleAction)
-                metadata.reader.fault(item.node, f"{IDLE_ACTION_ANNOTATION} cannot be {word[:60]!r}", f"one of {words}")
-        elif name == IDLE_AFTER_ANNOTATION:
-            after_s = _seconds(metadata, read_text_value(metadata.reader, item))
-    return IdleWish(action, after_s)
+            found = parse(word)
+            if found is None:
+                metadata.reader.fault(item.node, f"{name} cannot be {word[:60]!r}", fix)
+            return found
+    return None
 
 
-def _seconds(metadata: Section, text: str) -> float | None:
+def _parse_priority(text: str) -> int | None:
+    is_sound = re.fullmatch(r"[-+]?[0-9]{1,10}", text) and abs(int(text)) <= MOST_PRIORITY
+    return int(text) if is_sound else None
+
+
+def _idle_after_s(metadata: Section) -> float | None:
+    text = _annotation(metadata, IDLE_AFTER_ANNOTATION, str, "")
+    if text is None:
+        return None
     try:
         found = parse_duration_s(text, IDLE_AFTER_ANNOTATION)
     except InputError as error:
@@ -77,47 +104,6 @@ def _seconds(metadata: Section, text: str) -> float | None:
         metadata.fault("annotations", f"{IDLE_AFTER_ANNOTATION} must be more than 0", "as in 15m")
         return None
     return found
-
-
-def idle_annotations(wish: IdleWish) -> dict[str, str]:
-    """The annotations that say so."""
-    said = {IDLE_ACTION_ANNOTATION: wish.action.value} if wish.action is not None else {}
-    return said | ({IDLE_AFTER_ANNOTATION: f"{wish.after_s:g}s"} if wish.after_s is not None else {})
-
-
-def read_trial(metadata: Section) -> bool | None:
-    """Whether jobs are tried out before they wait; None where it is not said, or not understood."""
-    item = _annotation(metadata, TRIAL_ANNOTATION)
-    if item is None:
-        return None
-    word = read_text_value(metadata.reader, item)
-    if word not in _WORDS:
-        metadata.reader.fault(item.node, f"{TRIAL_ANNOTATION} cannot be {word[:60]!r}", '"true" or "false"')
-    return _WORDS.get(word)
-
-
-def read_max_priority(metadata: Section) -> int | None:
-    """The highest priority that users may give jobs of the queue; None where it is not said."""
-    item = _annotation(metadata, MAX_PRIORITY_ANNOTATION)
-    if item is None:
-        return None
-    word = read_text_value(metadata.reader, item)
-    if not re.fullmatch(r"[-+]?[0-9]{1,10}", word) or abs(int(word)) > MOST_PRIORITY:
-        metadata.reader.fault(
-            item.node, f"{MAX_PRIORITY_ANNOTATION} cannot be {word[:60]!r}", 'a whole number, as in "100"'
-        )
-        return None
-    return int(word)
-
-
-def queue_annotations(trial: bool | None, max_priority: int | None) -> dict[str, str]:
-    """The annotations that say so."""
-    said = {} if trial is None else {TRIAL_ANNOTATION: "true" if trial else "false"}
-    return said if max_priority is None else said | {MAX_PRIORITY_ANNOTATION: str(max_priority)}
-
-
-def _annotation(metadata: Section, name: str) -> Item | None:
-    return next((item for key, item in metadata.entries("annotations", _MOST_ANNOTATIONS) if key == name), None)
 
 
 class ObjectKey(NamedTuple):
@@ -168,9 +154,7 @@ def read_object(reader: ObjectReader, item: Item) -> Manifest | bool | None:
     key = ObjectKey(kind, name, namespace)
     value = _read_value(top, key, version)
     if isinstance(value, ClusterQueue | LocalQueue):
-        value = replace(
-            value, idle=read_idle_policy(metadata), trial=read_trial(metadata), max_priority=read_max_priority(metadata)
-        )
+        value = replace(value, **read_annotations(metadata))
     reader.notes += [f"{key}: {note}" for note in top.unused]
     return Manifest(key, value, position_of(reader, item.node)) if len(reader.problems) == before else None
 
