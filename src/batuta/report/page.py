@@ -54,8 +54,7 @@ def _provenance_section(study: Study, origin: Provenance) -> str:
     parts = [_definitions(facts)]
     if origin.command:
         parts.append(tag("pre", tag("code", escape(origin.command)), tabindex=0))
-    notes = _notes(study)
-    if notes:
+    if notes := _notes(study):
         parts += [tag("h3", "Notes of the runs"), tag("ul", *(tag("li", escape(note)) for note in notes))]
     meanings = [(f"{m.group} {m.label}".strip(), m.meaning) for m in METRICS]
     parts.append(tag("details", tag("summary", "What the columns mean"), _definitions(meanings)))
@@ -125,10 +124,8 @@ def _header(about: Study, title: str) -> str:
         ", ".join(dict.fromkeys(pair[1] for pair in pairs)),
     ]
     text = tag("p", escape(" ".join(explanation(about.comparison))), class_="lead-text")
-    unfinished = [run for run in about.runs if not run.complete]
     warning = ""
-    if unfinished:
-        names = ", ".join(dict.fromkeys(run.policy for run in unfinished))
+    if names := ", ".join(dict.fromkeys(run.policy for run in about.runs if not run.complete)):
         text = f"Stopped before all jobs were over: {names}. Averages are over the jobs that finished."
         warning = tag("p", escape(text), class_="warning", role="note")
     return tag(
@@ -221,44 +218,29 @@ def _completion(about: Study, figure: Figure) -> list[str]:
     pooled = f" Jobs of all {len(comparison.pairs)} runs of a policy together." if len(comparison.pairs) > 1 else ""
     parts = []
     if several:
-        parts.append(
-            figure(
-                policy_bars(about),
-                "Job completion time (JCT, submission to end) by policy, best first. Right: mean JCT"
-                f" relative to {comparison.baseline}, paired by workload and seed; left of 1 is faster.",
-            )
+        caption = (
+            "Job completion time (JCT, submission to end) by policy, best first. Right: mean JCT"
+            f" relative to {comparison.baseline}, paired by workload and seed; left of 1 is faster."
         )
+        parts.append(figure(policy_bars(about), caption))
     elif len(about.runs) == 1:
         applications = find_applications(about.runs)
         if len(applications.names) > 1:
             parts.append(figure(application_bars(about.runs[0], applications), "JCT by application."))
     better = " Further up and left is better." if several else ""
-    parts.append(
-        tag(
-            "div",
-            figure(jct_cdf(about), f"Share of the submitted jobs that were done within a time.{better}{pooled}"),
-            figure(
-                fairness_cdf(about),
-                "Finish-time fairness ρ: JCT over the time that a fair share of the cluster would have taken."
-                f" Jobs right of 1 would have been better off with their fair share.{pooled}",
-            ),
-            class_="pair",
-        )
+    done = figure(jct_cdf(about), f"Share of the submitted jobs that were done within a time.{better}{pooled}")
+    fair = figure(
+        fairness_cdf(about),
+        "Finish-time fairness ρ: JCT over the time that a fair share of the cluster would have taken."
+        f" Jobs right of 1 would have been better off with their fair share.{pooled}",
     )
-    return parts
+    return [*parts, tag("div", done, fair, class_="pair")]
 
 
 def _cluster(about: Study, figure: Figure) -> list[str]:
-    which = ""
-    if len(about.comparison.pairs) > 1:
-        which = f" Drawn for workload {about.shown[0]}, seed {about.shown[2]}."
-    strips = (
-        "one strip per policy; a strip ends when its last job is over" if len(about.shown_runs) > 1 else "0 to 100 %"
-    )
-    return [
-        figure(
-            utilisation_strips(about),
-            f"Share of the GPUs that jobs hold ({strips}), and the mean over the run at the right.{which}",
-        ),
-        figure(queue_lines(about), f"Jobs that wait without GPUs, preempted ones included.{which}"),
-    ]
+    strips = "0 to 100 %"
+    if len(about.shown_runs) > 1:
+        strips = "one strip per policy; a strip ends when its last job is over"
+    used = f"Share of the GPUs that jobs hold ({strips}), and the mean over the run at the right.{about.drawn_for}"
+    waiting = f"Jobs that wait without GPUs, preempted ones included.{about.drawn_for}"
+    return [figure(utilisation_strips(about), used), figure(queue_lines(about), waiting)]

@@ -359,12 +359,8 @@ def _priority(reader: TaskReader, resources: Resources, given: int | str | None)
     """The number, and the name of a class. What the command line says stands in for both."""
     if given is None:
         return resources.priority, resources.priority_class or resources.label(CLASS_LABEL)
-    try:
-        found = parse_priority(str(given))
-    except InputError as error:
-        reader.problems += [Problem(f"--priority {problem.message}") for problem in error.problems]
-        return 0, ""
-    return (found, "") if isinstance(found, int) else (0, found)
+    found = reader.option("--priority", str(given), parse_priority)
+    return (found, "") if isinstance(found, int) else (0, found or "")
 
 
 def _queue(reader: TaskReader, resources: Resources, given: str | None, of_config: YamlNode | None) -> str:
@@ -372,8 +368,4 @@ def _queue(reader: TaskReader, resources: Resources, given: str | None, of_confi
     configured = reader.parsed(of_config, "config: queue", parse_queue) or ""
     if given is None:
         return resources.label(QUEUE_LABEL) or configured
-    try:
-        return parse_queue(given)
-    except InputError as error:
-        reader.problems += [Problem(f"--queue: {problem.message}", fix=problem.fix) for problem in error.problems]
-        return ""
+    return reader.option("--queue:", given, parse_queue) or ""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import yaml
 
 from batuta.core.quota import PriorityClass
-from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.spec.problem import InputError, did_you_mean
 from batuta.spec.quantity import Amount, parse_amount, parse_duration_s, parse_memory_gib, shown
 from batuta.spec.skypilot_keys import (
     CLOUD_KEYS,
@@ -313,10 +313,8 @@ def read_resources(
 
 def override_gpus(reader: TaskReader, resources: Resources, gpus: str) -> Resources:
     """What `--gpus` says stands in for all accelerators of the file."""
-    try:
-        found = parse_accelerators(gpus)
-    except InputError as error:
-        reader.problems += [Problem(f"--gpus: {one.message}", fix=one.fix) for one in error.problems]
+    found = reader.option("--gpus:", gpus, parse_accelerators)
+    if found is None:
         return resources
     needs = replace(resources.needs, accelerators=found)
     any_of = dict.fromkeys(replace(one, accelerators=found) for one in resources.any_of)

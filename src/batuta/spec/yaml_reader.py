@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
@@ -98,6 +98,11 @@ class YamlReader:
         else:
             line, column = mark.line + 1 + self._above, mark.column + 1
             self.problems.append(Problem(message, self.file, line, column, fix))
+
+    def adopt(self, node: YamlNode, problems: Iterable[Problem], prefix: str = "") -> None:
+        """Record at a node what another reader found wrong."""
+        for problem in problems:
+            self.fault(node, f"{prefix}{problem.message}", problem.fix)
 
     def mapping(
         self, node: YamlNode | None, what: str, known: Sequence[str] | None = None
@@ -260,8 +265,15 @@ class StrictYamlReader(YamlReader):
         try:
             return parse(text)
         except InputError as error:
-            for problem in error.problems:
-                self.fault(node, f"{what}: {problem.message}", problem.fix)
+            self.adopt(node, error.problems, f"{what}: ")
+            return None
+
+    def option(self, flag: str, text: str, parse: Callable[[str], _T]) -> _T | None:
+        """Return the parsed value of a command-line option that overrides the file; record the problems."""
+        try:
+            return parse(text)
+        except InputError as error:
+            self.problems += [Problem(f"{flag} {one.message}", fix=one.fix) for one in error.problems]
             return None
 
     def word(self, node: YamlNode | None, what: str, accepted: Sequence[str]) -> str | None:

@@ -66,34 +66,28 @@ _TAINT = ("key", "value", "effect", "timeAdded")
 _TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 
-class _Seen:
-    """Names that may stand once in all groups together."""
-
-    def __init__(self) -> None:
-        self.resources: set[str] = set()
-        self.flavors: set[str] = set()
-
-
 def read_groups(spec: Section, parent: str, *, lends_at_most_nominal: bool) -> tuple[ResourceGroup, ...]:
     """The groups of a queue or cohort that is below `parent`; empty when it has no parent."""
-    seen, found = _Seen(), list[ResourceGroup]()
+    # Names that may stand once in all groups together.
+    resources_seen, flavors_seen = set[str](), set[str]()
+    found: list[ResourceGroup] = []
     for group in spec.sections("resourceGroups", MOST_GROUPS, _GROUP):
-        resources = _resources(group, seen)
+        resources = _resources(group, resources_seen)
         parts = list(group.sections("flavors", MOST_IN_GROUP, _FLAVOR))
         if not parts:
             group.fault("flavors", f"{group.path} needs flavors", "at least one")
-        read = [_flavor(part, resources, parent, seen, lends_at_most_nominal) for part in parts]
+        read = [_flavor(part, resources, parent, flavors_seen, lends_at_most_nominal) for part in parts]
         flavors = [flavor for flavor in read if flavor is not None]
         if len(flavors) * len(resources) > MOST_CELLS:
             group.fault("flavors", f"{group.path} has too many quotas", f"at most {MOST_CELLS} in a group")
         found.append(ResourceGroup(resources, tuple(flavors)))
-    for what, count in (("flavors", len(seen.flavors)), ("resources", len(seen.resources))):
+    for what, count in (("flavors", len(flavors_seen)), ("resources", len(resources_seen))):
         if count > MOST_TOGETHER:
             spec.fault("resourceGroups", f"all groups together have {count} {what}", f"at most {MOST_TOGETHER}")
     return tuple(found)
 
 
-def _resources(group: Section, seen: _Seen) -> tuple[str, ...]:
+def _resources(group: Section, seen: set[str]) -> tuple[str, ...]:
     names: list[str] = []
     items = group.items("coveredResources", MOST_IN_GROUP)
     if not items:
@@ -101,42 +95,35 @@ def _resources(group: Section, seen: _Seen) -> tuple[str, ...]:
     for item in items:
         name = read_text_value(group.reader, item)
         check_resource(group.reader, item, name)
-        if name and name in seen.resources:
-            group.reader.fault(
-                item.node, f"{item.path}: {shown(name)} is covered twice", "name each resource once in all groups"
-            )
+        if name and name in seen:
+            message = f"{item.path}: {shown(name)} is covered twice"
+            group.reader.fault(item.node, message, "name each resource once in all groups")
         elif name:
-            seen.resources.add(name)
+            seen.add(name)
             names.append(name)
     return tuple(names)
 
 
 def _flavor(
-    part: Section, resources: tuple[str, ...], parent: str, seen: _Seen, lends_at_most_nominal: bool
+    part: Section, resources: tuple[str, ...], parent: str, seen: set[str], lends_at_most_nominal: bool
 ) -> FlavorQuota | None:
     before = len(part.reader.problems)
     name = part.name("name")
-    if "name" not in part:
-        part.fault("name", f"{part.path} needs the name of a ResourceFlavor")
-    elif name and name in seen.flavors:
+    if part.require("name", "the name of a ResourceFlavor") and name and name in seen:
         part.fault("name", f"{part.path}: flavor {name} is named twice", "name each flavor once in all groups")
-    seen.flavors.add(name)
+    seen.add(name)
     quotas = list(part.sections("resources", MOST_IN_GROUP, _QUOTA))
     names = tuple(quota.text("name") for quota in quotas)
     if names != resources and len(part.reader.problems) == before:
-        wanted = ", ".join(resources) or "nothing"
-        part.fault(
-            "resources",
-            f"{part.at('resources')} has {', '.join(names) or 'nothing'} where the group covers {wanted}",
-            "the same resources in the same order as coveredResources",
-        )
+        has, wanted = (", ".join(some) or "nothing" for some in (names, resources))
+        message = f"{part.at('resources')} has {has} where the group covers {wanted}"
+        part.fault("resources", message, "the same resources in the same order as coveredResources")
     limits = tuple(_limits(quota, parent, lends_at_most_nominal) for quota in quotas)
     return FlavorQuota(name, limits) if len(part.reader.problems) == before else None
 
 
 def _limits(quota: Section, parent: str, lends_at_most_nominal: bool) -> Limits:
-    if "nominalQuota" not in quota:
-        quota.fault("nominalQuota", f"{quota.path} needs nominalQuota", "0 for none of its own")
+    quota.require("nominalQuota", fix="0 for none of its own")
     nominal = quota.milli("nominalQuota")
     for key in ("borrowingLimit", "lendingLimit"):
         if key in quota and not parent:
@@ -145,9 +132,8 @@ def _limits(quota: Section, parent: str, lends_at_most_nominal: bool) -> Limits:
     lending = quota.milli("lendingLimit")
     too_much = lending is not None and nominal is not None and lending > nominal
     if too_much and parent and lends_at_most_nominal:
-        quota.fault(
-            "lendingLimit", f"{quota.at('lendingLimit')} is more than nominalQuota", "lend at most what there is"
-        )
+        message = f"{quota.at('lendingLimit')} is more than nominalQuota"
+        quota.fault("lendingLimit", message, "lend at most what there is")
     return Limits(nominal or 0, quota.milli("borrowingLimit"), lending)
 
 
@@ -197,17 +183,11 @@ def _preemption(spec: Section) -> Preemption:
     reclaim = rules.choice("reclaimWithinCohort", Reclaim, Reclaim.NEVER)
     while_borrowing = borrow.word("policy", ("Never", "LowerPriority"), "Never") == "LowerPriority"
     if while_borrowing and reclaim is Reclaim.NEVER:
-        borrow.fault(
-            "policy",
-            f"{borrow.at('policy')} is LowerPriority while reclaimWithinCohort is Never",
-            "set reclaimWithinCohort to LowerPriority or Any",
-        )
-    return Preemption(
-        rules.choice("withinClusterQueue", Within, Within.NEVER),
-        reclaim,
-        while_borrowing,
-        borrow.whole("maxPriorityThreshold", -MAX_INT32 - 1, MAX_INT32),
-    )
+        message = f"{borrow.at('policy')} is LowerPriority while reclaimWithinCohort is Never"
+        borrow.fault("policy", message, "set reclaimWithinCohort to LowerPriority or Any")
+    within = rules.choice("withinClusterQueue", Within, Within.NEVER)
+    threshold = borrow.whole("maxPriorityThreshold", -MAX_INT32 - 1, MAX_INT32)
+    return Preemption(within, reclaim, while_borrowing, threshold)
 
 
 def _fungibility(spec: Section, version: str) -> Fungibility:
@@ -221,11 +201,8 @@ def _fungibility(spec: Section, version: str) -> Fungibility:
         rules.choice("preference", Preference, Preference.BORROWING_OVER_PREEMPTION),
     )
     if "preference" in rules and stop in (found.when_can_borrow, found.when_can_preempt):
-        rules.fault(
-            "preference",
-            f"{rules.at('preference')} has a meaning only when all flavors are tried",
-            "set whenCanBorrow and whenCanPreempt to TryNextFlavor",
-        )
+        message = f"{rules.at('preference')} has a meaning only when all flavors are tried"
+        rules.fault("preference", message, "set whenCanBorrow and whenCanPreempt to TryNextFlavor")
     return found
 
 
@@ -278,14 +255,11 @@ def read_fair_sharing(top: Section) -> bool:
     if "fairSharing" not in top:
         return False
     fair = top.section("fairSharing", ("enable", "preemptionStrategies"))
-    items = fair.items("preemptionStrategies", 8)
-    found = tuple(read_text_value(top.reader, item) for item in items)
+    key = "preemptionStrategies"
+    found = tuple(read_text_value(top.reader, item) for item in fair.items(key, 8))
     if found and found != STRATEGIES:
-        fair.fault(
-            "preemptionStrategies",
-            f"{fair.at('preemptionStrategies')} is {', '.join(found)}",
-            f"Batuta uses {' and then '.join(STRATEGIES)}: drop the key",
-        )
+        fix = f"Batuta uses {' and then '.join(STRATEGIES)}: drop the key"
+        fair.fault(key, f"{fair.at(key)} is {', '.join(found)}", fix)
     return fair.flag("enable", default=top.text("apiVersion").endswith("/v1beta2"))
 
 
@@ -296,31 +270,33 @@ def read_flavor(top: Section, name: str) -> Flavor:
         name,
         spec.labels("nodeLabels", MOST_PER_FLAVOR),
         tuple(_taints(spec)),
-        tuple(read_toleration(part) for part in spec.sections("tolerations", MOST_PER_FLAVOR, _TOLERATION)),
+        read_tolerations(spec, "tolerations", MOST_PER_FLAVOR),
     )
 
 
 def _taints(spec: Section) -> Iterable[Taint]:
     seen: set[tuple[str, str]] = set()
     for part in spec.sections("nodeTaints", MOST_PER_FLAVOR, _TAINT):
-        taint = Taint(part.text("key"), part.text("value"), _effect(part))
+        taint = Taint(part.text("key"), part.text("value"), part.word("effect", _EFFECTS, "NoSchedule"))
         if not taint.key:
             part.fault("key", f"{part.path} needs a key")
         elif part.node is not None:
             check_label(part.reader, Item(part.node, part.path), taint.key, taint.value)
-        if "effect" not in part:
-            part.fault("effect", f"{part.path} needs an effect", f"one of {', '.join(_EFFECTS)}")
+        part.require("effect", "an effect", f"one of {', '.join(_EFFECTS)}")
         if (taint.key, taint.effect) in seen:
             part.fault("key", f"{part.path}: {taint.key} with {taint.effect} appears twice")
         seen.add((taint.key, taint.effect))
         yield taint
 
 
-def read_toleration(part: Section) -> Toleration:
-    """One toleration, by the rules of pods."""
-    found = Toleration(
-        part.text("key"), part.word("operator", ("Equal", "Exists"), "Equal"), part.text("value"), _effect(part, "")
-    )
+def read_tolerations(spec: Section, key: str, most: int = 64) -> tuple[Toleration, ...]:
+    """The tolerations of a list, by the rules of pods."""
+    return tuple(_toleration(part) for part in spec.sections(key, most, _TOLERATION))
+
+
+def _toleration(part: Section) -> Toleration:
+    operator, effect = part.word("operator", ("Equal", "Exists"), "Equal"), part.word("effect", _EFFECTS, "")
+    found = Toleration(part.text("key"), operator, part.text("value"), effect)
     if not found.key and found.operator != "Exists":
         part.fault("key", f"{part.path} has no key", "with operator Exists it tolerates everything")
     if found.operator == "Exists" and found.value:
@@ -328,11 +304,3 @@ def read_toleration(part: Section) -> Toleration:
     if "tolerationSeconds" in part and found.effect != "NoExecute":
         part.fault("tolerationSeconds", f"{part.path}: tolerationSeconds goes with the effect NoExecute only")
     return found
-
-
-def read_tolerations(part: Section, key: str) -> tuple[Toleration, ...]:
-    return tuple(read_toleration(one) for one in part.sections(key, 64, _TOLERATION))
-
-
-def _effect(part: Section, default: str = "NoSchedule") -> str:
-    return part.word("effect", _EFFECTS, default)

@@ -78,6 +78,12 @@ class Section:
         else:
             self.reader.fault(node, message, fix)
 
+    def require(self, key: str, what: str = "", fix: str = "") -> bool:
+        """Whether a key is there; it is a problem when it is not."""
+        if key not in self._values:
+            self.fault(key, f"{self.path} needs {what or key}", fix)
+        return key in self._values
+
     def value(self, key: str) -> YamlNode | None:
         """The node of a key as it is."""
         return self._values.get(key)
