@@ -74,7 +74,8 @@ def _train(options: Options, group: ProcessGroup, folder: Path | None) -> None:
         sums = training.sums(state, training.part_of_batch(state.step, worker.rank, worker.size))
         device.spend(begun_s + options.step_s(worker.gpus) - time.monotonic())
         # Rank 0 asks for all: the others would hear of a request a step earlier or later.
-        request = _SAVE if leads and (sdk.checkpoint_requested() or _is_due(options, state.step + 1)) else _GO_ON
+        is_due = options.checkpoint_every > 0 and (state.step + 1) % options.checkpoint_every == 0
+        request = _SAVE if leads and (sdk.checkpoint_requested() or is_due) else _GO_ON
         sums, note = group.sum(sums, request)
         training.advance(state, sums)
         if leads:
@@ -94,10 +95,6 @@ def _resume(training: Training, group: ProcessGroup, folder: Path | None) -> Sta
     if group.worker.rank == 0 and folder is not None:
         state = load_checkpoint(folder, training.seed, training.batch) or state
     return State.unpack(group.share(state.pack()))
-
-
-def _is_due(options: Options, step: int) -> bool:
-    return options.checkpoint_every > 0 and step % options.checkpoint_every == 0
 
 
 def _save(options: Options, state: State, folder: Path | None) -> int:

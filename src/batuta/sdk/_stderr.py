@@ -20,11 +20,6 @@ _kept: list[int] = []
 """The error output as it was at first: a script may put something else in its place."""
 
 
-def is_meant(path: str | None) -> bool:
-    """Whether reports go here."""
-    return path == PATH
-
-
 def keep() -> bool:
     """Keeps a handle of the error output; whether there is one. Without one, there is nowhere to report."""
     if not _kept:
