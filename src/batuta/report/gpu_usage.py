@@ -232,10 +232,6 @@ _IGNORED = (*(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet,
 _KeepsProgress: TypeAlias = Callable[[Job], bool]
 
 
-def _no_job(_: Job) -> bool:
-    return False
-
-
 @dataclass(slots=True)
 class _Track:
     """One unfinished job since its last change."""
@@ -275,7 +271,7 @@ class UsageAccounting:
         self._unallocated: UnallocatedGpus | None = None
         """What no job holds now; None when it must be counted again."""
         for job in world.jobs.ids:
-            self._update(job, _no_job)
+            self._update(job, lambda _: False)
 
     def take(self, event: ev.Event) -> None:
         """Apply the next event."""
@@ -418,7 +414,7 @@ def _keeps_progress(event: ev.Event) -> _KeepsProgress:
     A plan asks; a crash does not. A job that a plan stops for good does not continue.
     """
     if not isinstance(event, ev.Planned):
-        return _no_job
+        return lambda _: False
     stopped = {command.job for command in event.plan.commands if isinstance(command, Stop)}
     return lambda job: job.checkpoint_interval_s is None or job.keeps_size_until_saved or job.id in stopped
 

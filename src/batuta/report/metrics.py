@@ -33,11 +33,6 @@ class Metric:
     meaning: str
     higher_is_better: bool = False
 
-    @property
-    def needs_finished(self) -> bool:
-        """Whether it is undefined for a run in which no job finished."""
-        return self.path.startswith(("jct_s", "makespan_s", _FAIRNESS))
-
 
 MEAN_JCT = "jct_mean_s"
 _FAIRNESS = "finish_time_fairness"
@@ -77,9 +72,9 @@ def metric_values(summary: Mapping[str, object]) -> dict[str, float]:
     has_fairness = _value_at(summary, f"{_FAIRNESS}.max") != 0
     values = {}
     for metric in METRICS:
-        is_defined = bool(summary["finished"]) or not metric.needs_finished
-        if metric.path.startswith(_FAIRNESS):
-            is_defined = is_defined and has_fairness
+        is_fairness = metric.path.startswith(_FAIRNESS)
+        needs_finished = is_fairness or metric.path.startswith(("jct_s", "makespan_s"))
+        is_defined = (summary["finished"] or not needs_finished) and (has_fairness or not is_fairness)
         values[metric.key] = _value_at(summary, metric.path) if is_defined else math.nan
     return values
 

@@ -36,7 +36,6 @@ from batuta.spec.kueue.object_reader import (
     check_resource,
     read_milli,
     read_text_value,
-    section_of,
 )
 from batuta.spec.kueue.objects import KINDS, Manifest, ObjectKey, each_object, read_object
 from batuta.spec.problem import InputError, Problem, did_you_mean, read_text, sorted_problems
@@ -388,7 +387,7 @@ def _open(reader: ObjectReader, item: Item, known: tuple[str, ...]) -> Section |
     found = reader.mapping(item.node, item.path)
     if found is None:
         return None
-    return Section(reader, item.node, item.path, known, dict.fromkeys(set(found) - set(known), ""))
+    return Section(reader, *item, known, dict.fromkeys(set(found) - set(known), ""))
 
 
 def _admitted(step: Section) -> Mapping[str, Mapping[str, str] | None] | None:
@@ -419,7 +418,7 @@ def _preempted(step: Section) -> tuple[Eviction, ...] | None:
         if isinstance(item.node, yaml.ScalarNode):
             found.append(Eviction(read_text_value(step.reader, item)))
             continue
-        one = section_of(step.reader, item, _EVICTION)
+        one = Section(step.reader, *item, _EVICTION)
         one.require("workload", fix="the workload that lost its quota")
         found.append(Eviction(*(one.text(key) for key in ("workload", "reason", "preemption", "by"))))
     return tuple(found)

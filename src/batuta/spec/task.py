@@ -231,31 +231,24 @@ def _read(
     values = reader.section(root, "a task", _KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS)
     queues = [read_config(reader, values.get(key), key) for key in ("config", "experimental")]
     read_api_access(reader, values.get("api_server_access"))
-    variables = read_variables(reader, values.get("envs"), values.get("secrets"), overrides.env, overrides.secret)
+    envs, secrets = read_variables(reader, values.get("envs"), values.get("secrets"), overrides)
     resources = read_resources(reader, values.get("resources"), images)
     if overrides.gpus is not None:
         resources = override_gpus(reader, resources, overrides.gpus)
-    size, elastic = read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
+    nodes, auto, elastic = read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
     priority, priority_class = _priority(reader, resources, overrides.priority)
     task = Task(
         name=_read_name(reader, values.get("name"), overrides.name),
-        workdir=read_workdir(reader, values.get("workdir"), overrides.workdir, rules, variables.envs),
-        num_nodes=size.nodes,
-        auto_nodes=size.auto,
-        needs=resources.needs,
-        any_of=resources.any_of,
-        labels=resources.labels,
-        image_id=resources.image_id,
-        ports=resources.ports,
+        workdir=read_workdir(reader, values.get("workdir"), overrides.workdir, rules, envs),
+        num_nodes=nodes,
+        auto_nodes=auto,
+        **resources.task_fields(),
         priority=priority,
         queue=_queue(reader, resources, overrides.queue, next(filter(None, queues), None)),
         priority_class=priority_class,
-        max_exec_time_s=resources.time_limit_s,
-        max_restarts_on_errors=resources.max_restarts_on_errors,
-        recover_on_exit_codes=resources.recover_on_exit_codes,
-        envs=tuple(variables.envs.items()),
-        secrets=tuple(variables.secrets.items()),
-        file_mounts=read_mounts(reader, values.get("file_mounts"), rules, variables.envs),
+        envs=tuple(envs.items()),
+        secrets=tuple(secrets.items()),
+        file_mounts=read_mounts(reader, values.get("file_mounts"), rules, envs),
         setup=reader.script(values.get("setup"), "setup"),
         run=reader.script(values.get("run"), "run"),
         elastic=elastic,

@@ -120,14 +120,6 @@ class GpuRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedNodes:
-    """How many nodes a task requests; with `auto` the scheduler chooses, and `nodes` is the smallest size."""
-
-    nodes: int = 1
-    auto: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class TrialSpec:
     """How to try a task out before it is queued; what is absent follows from the job."""
 
@@ -160,8 +152,8 @@ def find_kind(run: str) -> JobKind:
 
 def read_elastic(
     reader: TaskReader, node: YamlNode | None, num_nodes: YamlNode | None, overrides: Overrides
-) -> tuple[RequestedNodes, Elastic]:
-    """Return how many nodes the task requests, and its sizes."""
+) -> tuple[int, bool, Elastic]:
+    """Return how many nodes the task requests, whether the scheduler chooses (from these on), and its sizes."""
     before = len(reader.problems)
     values = reader.section(node, "elastic", _KEYS)
     auto, asked = _asked(reader, num_nodes, overrides.num_nodes)
@@ -178,7 +170,7 @@ def read_elastic(
         place = values.get("min_nodes", values.get("max_nodes"))
         reader.blame(place, f"min_nodes {low} is above max_nodes {high}")
     if len(reader.problems) > before:
-        return RequestedNodes(), RIGID
+        return 1, False, RIGID
     if sizes is not None:
         sizes = _within(reader, values, sizes, low, high, cut=cut)
         low, high = (sizes[0], sizes[-1]) if sizes else (low, high)
@@ -196,7 +188,7 @@ def read_elastic(
     kind = _KINDS[word or "auto"]
     elastic = Elastic(low, high, sizes, step or 1, checkpoint, interval_s, grace_s, kind, restartable)
     _check_range(reader, values, num_nodes, asked, elastic)
-    return RequestedNodes(asked, auto), elastic
+    return asked, auto, elastic
 
 
 def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuRequest:

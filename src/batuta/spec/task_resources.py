@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
@@ -281,10 +281,11 @@ class Resources:
     def label(self, name: str) -> str:
         return dict(self.labels).get(name, "")
 
-    @property
-    def time_limit_s(self) -> float | None:
-        """How long the task may run, by the strictest of its labels."""
-        return min((float(text) for name, text in self.labels if name in TIME_LIMIT_LABELS), default=None)
+    def task_fields(self) -> dict[str, Any]:
+        """What a task has of it as it is; a command line may override the priority."""
+        found = {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("priority")}
+        limits = (float(text) for name, text in self.labels if name in TIME_LIMIT_LABELS)
+        return found | {"max_exec_time_s": min(limits, default=None)}
 
 
 def read_resources(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from decimal import Decimal
 from typing import Any, TypeAlias
 
@@ -17,7 +18,6 @@ from batuta.core.quota import (
     ResourceGroup,
     Search,
     Selector,
-    Toleration,
 )
 from batuta.spec.kueue.kinds import STRATEGIES
 from batuta.spec.kueue.objects import CONFIG_GROUP, CONFIGURATION, GROUP, queue_annotations
@@ -32,7 +32,10 @@ def quota_objects(quota: Quota) -> list[Plain]:
     """All objects but queues that leave, in an order in which nothing is named before it is there."""
     queues = [one for one in quota.cluster_queues if one.name not in quota.leaving]
     local_queues = [one for one in quota.local_queues if one.cluster_queue not in quota.leaving]
-    found = [_configuration()] if quota.fair_sharing else []
+    found: list[Plain] = []
+    if quota.fair_sharing:
+        fair = {"preemptionStrategies": list(STRATEGIES)}
+        found.append({"apiVersion": f"{CONFIG_GROUP}/{VERSION}", "kind": CONFIGURATION, "fairSharing": fair})
     found += [_object("ResourceFlavor", one.name, spec=_flavor(one)) for one in quota.flavors]
     found += [_object("Cohort", one.name, spec=_cohort(one)) for one in quota.cohorts]
     found += [_queue_object("ClusterQueue", one, "", _cluster_queue(one)) for one in queues]
@@ -41,11 +44,6 @@ def quota_objects(quota: Quota) -> list[Plain]:
         said = {"description": one.description} if one.description else {}
         found.append(_object("WorkloadPriorityClass", one.name, value=one.value, **said))
     return found
-
-
-def _configuration() -> Plain:
-    fair = {"preemptionStrategies": list(STRATEGIES)}
-    return {"apiVersion": f"{CONFIG_GROUP}/{VERSION}", "kind": CONFIGURATION, "fairSharing": fair}
 
 
 def _queue_object(kind: str, queue: ClusterQueue | LocalQueue, namespace: str, spec: Plain) -> Plain:
@@ -61,16 +59,9 @@ def _object(kind: str, name: str, namespace: str = "", **rest: Any) -> Plain:
 
 
 def _flavor(flavor: Flavor) -> Plain:
-    taints = [_said(key=taint.key, value=taint.value, effect=taint.effect) for taint in flavor.node_taints]
-    return _said(
-        nodeLabels=dict(flavor.node_labels),
-        nodeTaints=taints,
-        tolerations=[_toleration(one) for one in flavor.tolerations],
-    )
-
-
-def _toleration(one: Toleration) -> Plain:
-    return _said(key=one.key, operator=one.operator, value=one.value, effect=one.effect)
+    taints = [_said(**asdict(taint)) for taint in flavor.node_taints]
+    tolerations = [_said(**asdict(one)) for one in flavor.tolerations]
+    return _said(nodeLabels=dict(flavor.node_labels), nodeTaints=taints, tolerations=tolerations)
 
 
 def _cohort(cohort: Cohort) -> Plain:

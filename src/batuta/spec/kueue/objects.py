@@ -16,7 +16,7 @@ from batuta.spec.kueue.kinds import (
     read_local_queue,
     read_priority_class,
 )
-from batuta.spec.kueue.object_reader import Item, ObjectReader, Section, read_text_value, section_of
+from batuta.spec.kueue.object_reader import Item, ObjectReader, Section, read_text_value
 from batuta.spec.problem import InputError, Problem, did_you_mean
 from batuta.spec.quantity import parse_duration_s
 from batuta.spec.yaml_reader import ObjectMark, YamlNode, scalar_at
@@ -132,7 +132,7 @@ def each_object(reader: ObjectReader, root: YamlNode, path: str = "") -> Iterato
     if kind is None or kind not in _LISTS:
         yield Item(root, path)
         return
-    top = Section(reader, root, path or kind, ("apiVersion", "kind", "metadata", "items"), {})
+    top = Section(reader, root, path or kind, ("apiVersion", "kind", "metadata", "items"))
     for item in top.items("items", 100_000):
         yield from each_object(reader, item.node, item.path if path else "")
 
@@ -145,7 +145,7 @@ def read_object(reader: ObjectReader, item: Item) -> Manifest | bool | None:
         return _read_configuration(reader, item)
     if not kind:
         return None
-    top = section_of(reader, item, _CLASS_TOP if kind == "WorkloadPriorityClass" else _TOP)
+    top = Section(reader, *item, _CLASS_TOP if kind == "WorkloadPriorityClass" else _TOP)
     metadata = top.section("metadata", _METADATA)
     name = metadata.name("name")
     if "name" not in metadata:
@@ -185,7 +185,7 @@ def _read_configuration(reader: ObjectReader, item: Item) -> bool:
     others = [key for key in known if key not in ("apiVersion", "kind", "metadata", "fairSharing")]
     if others:
         reader.notes.append(f"{CONFIGURATION}: only fairSharing is read, not {', '.join(others)}")
-    return read_fair_sharing(Section(reader, item.node, item.path, tuple(known), {}))
+    return read_fair_sharing(Section(reader, *item, tuple(known)))
 
 
 def _kind(reader: ObjectReader, item: Item) -> tuple[str, str]:
