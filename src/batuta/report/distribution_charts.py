@@ -11,32 +11,11 @@ import numpy as np
 from batuta.backends.sim.result import RunResult
 from batuta.core.arrays import FloatArray
 from batuta.core.job import JobId, JobState
+from batuta.report import plot
 from batuta.report.comparison import Comparison, Ratio, Study, ratio_text
 from batuta.report.formatting import duration, escape, join, leaf, number, shorten, significant, tag
 from batuta.report.metrics import MEAN_JCT
-from batuta.report.plot import (
-    FULL,
-    HALF,
-    SERIES,
-    Area,
-    Axis,
-    Key,
-    cumulative_shares,
-    hover_data,
-    label,
-    legend,
-    line,
-    log_axis,
-    log_time_axis,
-    series,
-    series_class,
-    share_axis,
-    step_path,
-    svg,
-    time_axis,
-    x_axis,
-    y_axis,
-)
+from batuta.report.plot import FULL, HALF, SERIES, Area, Axis, Key
 
 _ROW = 32
 _NAMES = 168
@@ -76,14 +55,14 @@ def bar_chart(key: str, title: str, bars: Sequence[Bar], comparison: Comparison 
     left = Area(_NAMES, 34, 640 if comparison else FULL - 90, 34 + height)
     longest = max((value for bar in bars for value in (bar.mean_s, bar.p90_s) if math.isfinite(value)), default=1.0)
     # Room for the number behind the longest whisker.
-    times_axis = time_axis(longest * 1.16, left.x, "Job completion time", count=6)
-    parts = [_bands(bars, left.top), x_axis(times_axis, left), _key(left)]
+    times_axis = plot.time_axis(longest * 1.16, left.x, "Job completion time", count=6)
+    parts = [_bands(bars, left.top), plot.x_axis(times_axis, left), _key(left)]
     parts += [_bar(bar, left.top + k * _ROW, times_axis) for k, bar in enumerate(bars)]
     described = "; ".join(f"{bar.name}: mean {duration(bar.mean_s)}, p90 {duration(bar.p90_s)}" for bar in bars)
     if comparison:
         right = Area(736, 34, FULL - 146, 34 + height)
         parts.append(_ratios(bars, comparison, right))
-    return svg(key, FULL, 34 + height + 46, title, described, *parts, class_="bars")
+    return plot.svg(key, FULL, 34 + height + 46, title, described, *parts, class_="bars")
 
 
 def _bands(bars: Sequence[Bar], top: float) -> str:
@@ -97,9 +76,9 @@ def _bands(bars: Sequence[Bar], top: float) -> str:
 
 def _bar(bar: Bar, top: float, axis: Axis) -> str:
     middle = top + _ROW / 2
-    name = label(_NAMES - 10, middle + 4, shorten(bar.name, 22), "row-name end" + bar.lead)
+    name = plot.label(_NAMES - 10, middle + 4, shorten(bar.name, 22), "row-name end" + bar.lead)
     if not math.isfinite(bar.mean_s):
-        return name + label(_NAMES + 8, middle + 4, "no job finished", "tick")
+        return name + plot.label(_NAMES + 8, middle + 4, "no job finished", "tick")
     x0, mean, p50, p90 = (axis.px(value) for value in (0.0, bar.mean_s, bar.p50_s, bar.p90_s))
     whisker = f"M{number(mean)} {number(middle)}H{number(p90)}M{number(p90)} {number(middle - 5)}v10"
     tip = f"{bar.name}\nmean {duration(bar.mean_s)}\nmedian {duration(bar.p50_s)}\np90 {duration(bar.p90_s)}"
@@ -112,7 +91,7 @@ def _bar(bar: Bar, top: float, axis: Axis) -> str:
         leaf("rect", x=x0, y=top + 6.0, width=max(mean - x0, 0.5), height=_ROW - 12.0, rx=2.0, class_="fill"),
         leaf("path", d=whisker, class_="whisker"),
         leaf("path", d=f"M{number(p50)} {number(top + 6)}v{_ROW - 12}", class_="median"),
-        label(max(p90, mean) + 8, middle + 4, mean_text, "value" + bar.lead),
+        plot.label(max(p90, mean) + 8, middle + 4, mean_text, "value" + bar.lead),
         class_=bar.style,
     )
 
@@ -125,7 +104,7 @@ def _key(area: Area) -> str:
         leaf("rect", x=x, y=y - 6, width=34, height=12, rx=2, class_="fill"),
         leaf("path", d=f"M{x + 14} {y - 6}v12", class_="median"),
         leaf("path", d=f"M{x + 34} {y}h18M{x + 52} {y - 5}v10", class_="whisker"),
-        label(x + 60, y + 4, "bar: mean · notch: median · whisker: to the 90th percentile", "key-text"),
+        plot.label(x + 60, y + 4, "bar: mean · notch: median · whisker: to the 90th percentile", "key-text"),
         class_="p0 key-only",
     )
 
@@ -138,20 +117,20 @@ def _ratios(bars: Sequence[Bar], comparison: Comparison, area: Area) -> str:
     middle = [ratio.value for ratio in known]
     low = max(min([*ends, 1.0]), min([*middle, 1.0]) / 3) / 1.08
     high = min(max([*ends, 1.0]), max([*middle, 1.0]) * 3) * 1.08
-    axis = log_axis(low, high, area.x, f"Mean JCT relative to {shorten(comparison.baseline, 22)} (log scale)")
+    axis = plot.log_axis(low, high, area.x, f"Mean JCT relative to {shorten(comparison.baseline, 22)} (log scale)")
     interval = any(ratio.has_interval for ratio in known)
     head = "dot: geometric mean · line: 95 % confidence interval" if interval else "less is better"
     one = axis.px(1.0)
     parts = [
-        x_axis(axis, area),
-        label(area.left, area.top - 14, head, "key-text"),
-        line(one, area.top, one, area.bottom, "reference"),
+        plot.x_axis(axis, area),
+        plot.label(area.left, area.top - 14, head, "key-text"),
+        plot.line(one, area.top, one, area.bottom, "reference"),
     ]
     for k, bar in enumerate(bars):
         y = area.top + (k + 0.5) * _ROW
         ratio = bar.ratio
         if ratio is None or not ratio.pairs:
-            parts.append(label(area.right + 12, y + 4, "n/a", "tick"))
+            parts.append(plot.label(area.right + 12, y + 4, "n/a", "tick"))
             continue
         marks = []
         if ratio.has_interval and bar.name != comparison.baseline:
@@ -160,7 +139,7 @@ def _ratios(bars: Sequence[Bar], comparison: Comparison, area: Area) -> str:
         marks.append(leaf("circle", cx=axis.px(ratio.value), cy=y, r=5.0, class_="fill"))
         parts.append(tag("g", *marks, class_=bar.style))
         text = "baseline" if bar.name == comparison.baseline else ratio_text(ratio)
-        parts.append(label(area.right + 12, y + 4, text, "value" + bar.lead))
+        parts.append(plot.label(area.right + 12, y + 4, text, "value" + bar.lead))
     return join(parts)
 
 
@@ -178,8 +157,8 @@ class Applications:
 
     @property
     def keys(self) -> list[Key]:
-        named = [Key(name or UNNAMED, series_class(k + 1)) for k, name in enumerate(self.names)]
-        return [*named, Key(OTHER, series_class(0))] if self.has_rest else named
+        named = [Key(name or UNNAMED, plot.series_class(k + 1)) for k, name in enumerate(self.names)]
+        return [*named, Key(OTHER, plot.series_class(0))] if self.has_rest else named
 
 
 def find_applications(runs: Sequence[RunResult]) -> Applications:
@@ -223,7 +202,7 @@ def jct_cdf(study: Study) -> str:
     curves = [(one.jct_s, one.jobs) for one in study.outcomes]
 
     def axis(low: float, high: float, px: tuple[float, float]) -> Axis:
-        return log_time_axis(low, high, px, "Job completion time (log scale)")
+        return plot.log_time_axis(low, high, px, "Job completion time (log scale)")
 
     title = "Distribution of job completion times"
     return _cdf(study, "jct-cdf", title, curves, axis, "Jobs done within this time")
@@ -234,7 +213,7 @@ def fairness_cdf(study: Study) -> str:
     curves = [(one.fairness, len(one.fairness)) for one in study.outcomes]
 
     def axis(low: float, high: float, px: tuple[float, float]) -> Axis:
-        return log_axis(min(low, 0.8), max(high, 1.25), px, "Finish-time fairness ρ (log scale)")
+        return plot.log_axis(min(low, 0.8), max(high, 1.25), px, "Finish-time fairness ρ (log scale)")
 
     title = "Distribution of finish-time fairness"
     return _cdf(study, "fairness-cdf", title, curves, axis, "Jobs with at most this ρ", fair_at=1.0)
@@ -251,34 +230,36 @@ def _cdf(
 ) -> str:
     """A curve for each policy: its values, out of so many jobs."""
     width, policies = float(HALF), [one.policy for one in study.outcomes]
-    keys_markup, keys_height = legend(policy_keys(study, policies), 8, 4, width - 4)
+    keys_markup, keys_height = plot.legend(policy_keys(study, policies), 8, 4, width - 4)
     area = Area(62, 16 + keys_height, width - 14, _HEIGHT + keys_height)
     # A job that took no time at all has no place on a log axis: it counts at the left end.
     positive = np.concatenate([np.zeros(0), *(values[values > 0] for values, _ in curves)])
     if not len(positive):
-        return svg(key, width, 80, title, "No values.", label(width / 2, 44, f"{title}: no values", "tick mid"))
+        return plot.svg(
+            key, width, 80, title, "No values.", plot.label(width / 2, 44, f"{title}: no values", "tick mid")
+        )
     x = make_axis(float(positive.min()), float(positive.max()), area.x)
-    y = share_axis(area.y, y_title)
-    body = [keys_markup, x_axis(x, area), y_axis(y, area)]
+    y = plot.share_axis(area.y, y_title)
+    body = [keys_markup, plot.x_axis(x, area), plot.y_axis(y, area)]
     if fair_at is not None:
         at = x.px(fair_at)
-        body.append(line(at, area.top, at, area.bottom, "reference"))
+        body.append(plot.line(at, area.top, at, area.bottom, "reference"))
         if at < (area.left + area.right) / 2:
-            body.append(label(at + 6, area.bottom - 8, "worse than a fair share →", "note"))
+            body.append(plot.label(at + 6, area.bottom - 8, "worse than a fair share →", "note"))
         else:
-            body.append(label(at - 6, area.top + 16, "← better than a fair share", "note end"))
+            body.append(plot.label(at - 6, area.top + 16, "← better than a fair share", "note end"))
     # The winner is drawn last, on top of the others.
     for k in sorted(range(len(policies)), key=lambda k: policies[k] == study.best):
-        values, shares = cumulative_shares(*curves[k], _POINTS)
+        values, shares = plot.cumulative_shares(*curves[k], _POINTS)
         if len(values):
             # From 0 at the left end, and level to the right end: every line spans the axis.
-            path = step_path(x.pxs(np.r_[x.low, values, x.high]), y.pxs(np.r_[0.0, shares, shares[-1]]))
+            path = plot.step_path(x.pxs(np.r_[x.low, values, x.high]), y.pxs(np.r_[0.0, shares, shares[-1]]))
             curve = leaf("path", d=path, class_="stroke")
-            body.append(series(curve, study.line_style(policies[k]), f"s{k}", policies[k]))
+            body.append(plot.series(curve, study.line_style(policies[k]), f"s{k}", policies[k]))
     medians = [
         f"{policy} {significant(float(np.median(values)))}"
         for policy, (values, _) in zip(policies, curves, strict=True)
         if len(values)
     ]
     text = f"Median by policy: {', '.join(medians)}."
-    return svg(key, width, area.bottom + 46, title, text, *body, class_="lines", **hover_data(x, y, area))
+    return plot.svg(key, width, area.bottom + 46, title, text, *body, class_="lines", **plot.hover_data(x, y, area))

@@ -10,6 +10,7 @@ import numpy as np
 from batuta.backends.sim.result import JobResult, RunResult, Segment
 from batuta.core.arrays import FloatArray, IntArray
 from batuta.core.job import JobId
+from batuta.report import plot
 from batuta.report.comparison import Study
 from batuta.report.distribution_charts import Applications, policy_keys
 from batuta.report.formatting import (
@@ -24,31 +25,7 @@ from batuta.report.formatting import (
     significant,
     tag,
 )
-from batuta.report.plot import (
-    FULL,
-    SERIES,
-    SIZE_LABELS,
-    SIZES,
-    Area,
-    Axis,
-    hover_data,
-    label,
-    legend,
-    line,
-    mean_per_bin,
-    number_axis,
-    series,
-    share_axis,
-    size_shade,
-    size_shades,
-    step_path,
-    step_sum,
-    svg,
-    thin_steps,
-    time_axis,
-    x_axis,
-    y_axis,
-)
+from batuta.report.plot import FULL, SERIES, SIZES, Area, Axis
 
 NAMES = 168
 """Left of every chart over time, so that their time axes lie below each other."""
@@ -72,7 +49,7 @@ def utilisation_strips(study: Study) -> str:
     runs = study.shown_runs
     area = Area(NAMES, 10, FULL - RIGHT, 10 + len(runs) * (_STRIP + _GAP) - _GAP)
     x = _time_axis(study, area)
-    parts, means = [x_axis(x, area)], []
+    parts, means = [plot.x_axis(x, area)], []
     for k, run in enumerate(runs):
         top = area.top + k * (_STRIP + _GAP)
         strip = Area(area.left, top, area.right, top + _STRIP)
@@ -80,32 +57,32 @@ def utilisation_strips(study: Study) -> str:
         means.append(f"{run.policy} {percent(mean)}")
         parts.append(_strip(study, run, strip, x, mean))
     title, text = "GPU utilisation over time", "Mean utilisation: " + ", ".join(means)
-    return svg("utilisation", FULL, area.bottom + 46, title, text, *parts, class_="strips")
+    return plot.svg("utilisation", FULL, area.bottom + 46, title, text, *parts, class_="strips")
 
 
 def _time_axis(study: Study, area: Area) -> Axis:
-    return time_axis(study.span_s, area.x, "Time since the first submission")
+    return plot.time_axis(study.span_s, area.x, "Time since the first submission")
 
 
 def _strip(study: Study, run: RunResult, area: Area, x: Axis, mean: float) -> str:
-    y = share_axis(area.y, "", count=1)
+    y = plot.share_axis(area.y, "", count=1)
     capacity = run.timeline.capacity_gpus
     used: FloatArray = np.where(capacity > 0, run.timeline.used_gpus / np.maximum(capacity, 1), 0.0)
     time: FloatArray = run.timeline.time_s - study.start_s
     lead = " lead" if run.policy == study.best else ""
     frame = [
         leaf("rect", x=area.left, y=area.top, width=area.right - area.left, height=float(_STRIP), class_="strip"),
-        *(label(area.left - 6, y.px(tick.value) + 4, tick.label, "tick small end") for tick in y.ticks),
-        label(area.left - 44, area.top + _STRIP / 2 + 4, shorten(run.policy, 18), "row-name end" + lead),
-        label(area.right + 8, area.top + _STRIP / 2 + 4, percent(mean), "value" + lead),
+        *(plot.label(area.left - 6, y.px(tick.value) + 4, tick.label, "tick small end") for tick in y.ticks),
+        plot.label(area.left - 44, area.top + _STRIP / 2 + 4, shorten(run.policy, 18), "row-name end" + lead),
+        plot.label(area.right + 8, area.top + _STRIP / 2 + 4, percent(mean), "value" + lead),
     ]
     if not len(time):
         return join(frame)
     steps, curve = _curve(time, used, x, y, points_per_run(len(study.shown_runs)))
     first, last = (f"{x.px(float(at)):.1f}" for at in (time[0], time[-1]))
     under = leaf("path", d=f"{steps}V{y.start_px:g}H{first}z", class_="under")
-    drawn = series(under + curve, study.styles[run.policy], "s", run.policy, **hover_data(x, y, area))
-    return join(frame) + drawn + line(float(last), area.top, float(last), area.bottom, "ended")
+    drawn = plot.series(under + curve, study.styles[run.policy], "s", run.policy, **plot.hover_data(x, y, area))
+    return join(frame) + drawn + plot.line(float(last), area.top, float(last), area.bottom, "ended")
 
 
 def _curve(time: FloatArray, value: FloatArray, x: Axis, y: Axis, limit: int) -> tuple[str, str]:
@@ -113,36 +90,36 @@ def _curve(time: FloatArray, value: FloatArray, x: Axis, y: Axis, limit: int) ->
 
     So many changes that they would blur become a shade, and the mean of each stretch is drawn on top of it.
     """
-    thin_time, thin_value = thin_steps(time, value, limit)
-    steps = step_path(x.pxs(thin_time), y.pxs(thin_value))
+    thin_time, thin_value = plot.thin_steps(time, value, limit)
+    steps = plot.step_path(x.pxs(thin_time), y.pxs(thin_value))
     if len(thin_time) <= _BLUR:
         return steps, leaf("path", d=steps, class_="stroke")
     edges = np.linspace(float(time[0]), float(time[-1]), _BINS + 1)
-    level = mean_per_bin(time, value, edges)
-    mean = step_path(x.pxs(edges), y.pxs(np.r_[level, level[-1]]))
+    level = plot.mean_per_bin(time, value, edges)
+    mean = plot.step_path(x.pxs(edges), y.pxs(np.r_[level, level[-1]]))
     return steps, leaf("path", d=steps, class_="shade") + leaf("path", d=mean, class_="stroke")
 
 
 def queue_lines(study: Study) -> str:
     """The number of waiting jobs over time."""
     runs = study.shown_runs
-    keys_markup, keys_height = legend(policy_keys(study, [run.policy for run in runs]), NAMES, 4, FULL - RIGHT)
+    keys_markup, keys_height = plot.legend(policy_keys(study, [run.policy for run in runs]), NAMES, 4, FULL - RIGHT)
     area = Area(NAMES, 16 + keys_height, FULL - RIGHT, 276 + keys_height)
     x = _time_axis(study, area)
     most = max((int(run.timeline.pending.max()) for run in runs if len(run.timeline.pending)), default=0)
-    y = number_axis(float(most), area.y, "Waiting jobs", kind="whole")
+    y = plot.number_axis(float(most), area.y, "Waiting jobs", kind="whole")
     order = sorted(range(len(runs)), key=lambda k: runs[k].policy == study.best)
-    body = [keys_markup, x_axis(x, area), y_axis(y, area)]
+    body = [keys_markup, plot.x_axis(x, area), plot.y_axis(y, area)]
     for k in order:
         timeline, policy = runs[k].timeline, runs[k].policy
         if not len(timeline.time_s):
             continue
         time: FloatArray = timeline.time_s - study.start_s
         _, curve = _curve(time, timeline.pending.astype(np.float64), x, y, points_per_run(len(runs)))
-        body.append(series(curve, study.line_style(policy), f"s{k}", policy))
+        body.append(plot.series(curve, study.line_style(policy), f"s{k}", policy))
     text = f"At most {most} jobs wait at a time, within {duration(study.span_s)}."
-    data = hover_data(x, y, area)
-    return svg("queue", FULL, area.bottom + 46, "Waiting jobs over time", text, *body, class_="lines", **data)
+    data = plot.hover_data(x, y, area)
+    return plot.svg("queue", FULL, area.bottom + 46, "Waiting jobs over time", text, *body, class_="lines", **data)
 
 
 def stack(study: Study, run: RunResult, applications: Applications) -> str:
@@ -150,7 +127,7 @@ def stack(study: Study, run: RunResult, applications: Applications) -> str:
     area = Area(NAMES, 8, FULL - RIGHT, 188)
     x = _time_axis(study, area)
     sizes = [int(one.timeline.capacity_gpus.max()) for one in study.shown_runs if len(one.timeline.time_s)]
-    y = number_axis(float(max(max(sizes, default=1), run.gpus)), area.y, "GPUs held", count=4, kind="whole")
+    y = plot.number_axis(float(max(max(sizes, default=1), run.gpus)), area.y, "GPUs held", count=4, kind="whole")
     held = [segment for segment in run.segments if segment.gpus > 0]
     numbers = np.array([(one.start_s, one.end_s, one.gpus) for one in held], dtype=np.float64).reshape(-1, 3)
     start, end, gpus = numbers[:, 0] - study.start_s, numbers[:, 1] - study.start_s, numbers[:, 2]
@@ -159,16 +136,16 @@ def stack(study: Study, run: RunResult, applications: Applications) -> str:
     # Named applications from the bottom, the rest on top; sizes from small to large.
     app_order = [*range(1, SERIES), 0]
     layers_app = _layers(by_application, app_order, start, end, gpus, edges)
-    layers_size = _layers(size_shades(gpus), range(SIZES), start, end, gpus, edges)
+    layers_size = _layers(plot.size_shades(gpus), range(SIZES), start, end, gpus, edges)
     mean = study.comparison.cells[run.policy, study.shown]["gpu_utilisation"]
-    return svg(
+    return plot.svg(
         f"stack-{study.policies.index(run.policy)}",
         FULL,
         area.bottom + 46,
         f"GPUs held over time under {run.policy}",
         f"Stacked by application or by GPUs per job; {percent(mean)} of the GPUs are in use on average.",
-        x_axis(x, area),
-        y_axis(y, area),
+        plot.x_axis(x, area),
+        plot.y_axis(y, area),
         tag("g", _draw(layers_app, [f"p{k}" for k in app_order], edges, x, y), class_="by-app"),
         tag("g", _draw(layers_size, [f"z{k}" for k in range(SIZES)], edges, x, y), class_="by-size"),
         _capacity(study, run, x, y),
@@ -186,8 +163,8 @@ def _layers(
         mine = kind == one
         if mine.any():
             changes = np.r_[gpus[mine], -gpus[mine]]
-            time, level = step_sum(np.r_[start[mine], end[mine]], changes)
-            total = total + mean_per_bin(time, level, edges)
+            time, level = plot.step_sum(np.r_[start[mine], end[mine]], changes)
+            total = total + plot.mean_per_bin(time, level, edges)
         layers.append(total)
     return layers
 
@@ -199,7 +176,7 @@ def _draw(layers: Sequence[FloatArray], styles: Sequence[str], edges: FloatArray
     for layer, under, style in reversed(list(zip(layers, below, styles, strict=True))):
         if np.array_equal(layer, under):
             continue
-        steps = step_path(x.pxs(edges), y.pxs(np.r_[layer, layer[-1]]))
+        steps = plot.step_path(x.pxs(edges), y.pxs(np.r_[layer, layer[-1]]))
         parts.append(leaf("path", d=f"{steps}V{y.start_px:g}H{x.start_px:g}z", class_=f"fill {style}"))
     return join(parts)
 
@@ -207,8 +184,10 @@ def _draw(layers: Sequence[FloatArray], styles: Sequence[str], edges: FloatArray
 def _capacity(study: Study, run: RunResult, x: Axis, y: Axis) -> str:
     if not len(run.timeline.time_s):
         return ""
-    time, gpus = thin_steps(run.timeline.time_s - study.start_s, run.timeline.capacity_gpus.astype(np.float64), 400)
-    return leaf("path", d=step_path(x.pxs(time), y.pxs(gpus)), class_="capacity")
+    time, gpus = plot.thin_steps(
+        run.timeline.time_s - study.start_s, run.timeline.capacity_gpus.astype(np.float64), 400
+    )
+    return leaf("path", d=plot.step_path(x.pxs(time), y.pxs(gpus)), class_="capacity")
 
 
 MAX_JOBS = 120
@@ -252,16 +231,16 @@ def gantt(study: Study, run: RunResult, jobs: Sequence[JobId], applications: App
                 for left, right in _waits(results[name], rows[name], x, study)
             ]
     bars = join(
-        leaf("path", d=join(d), class_=f"p{app} g{size_shade(gpus)}", data_gpus=gpus)
+        leaf("path", d=join(d), class_=f"p{app} g{plot.size_shade(gpus)}", data_gpus=gpus)
         for (app, gpus), d in sorted(thick.items())
     )
-    return svg(
+    return plot.svg(
         f"gantt-{study.policies.index(run.policy)}",
         FULL,
         area.bottom + 46,
         f"Jobs over time under {run.policy}",
         f"{count(len(jobs), 'job')}, one row each, in order of submission.",
-        x_axis(x, area),
+        plot.x_axis(x, area),
         _names(jobs, area, row_height),
         leaf("path", d=join(waiting), class_="waiting"),
         tag("g", bars, class_="jobs", stroke_width=row_height * 0.74),
@@ -324,7 +303,7 @@ def _names(jobs: Sequence[JobId], area: Area, row_height: float) -> str:
     for k, name in enumerate(jobs):
         if row_height >= 11 or k % 10 == 0:
             text = shorten(name, 24) if row_height >= 11 else f"{shorten(name, 18)}  ({k + 1})"
-            parts.append(label(area.left - 8, area.top + (k + 0.5) * row_height + 3.5, text, "tick small end"))
+            parts.append(plot.label(area.left - 8, area.top + (k + 0.5) * row_height + 3.5, text, "tick small end"))
     return join(parts)
 
 
@@ -363,7 +342,7 @@ def jobs_over_time(study: Study, applications: Applications, figure: int) -> str
         for k, run in enumerate(study.shown_runs)
     ]
     most = max((segment.gpus for run in study.shown_runs for segment in run.segments), default=1)
-    legends = tag("div", _legends(applications, size_shade(most)), class_="legend")
+    legends = tag("div", _legends(applications, plot.size_shade(most)), class_="legend")
     caption = tag("figcaption", f"<b>Figure {figure}.</b> {escape(_caption(study, len(jobs)))}")
     return tag("div", *switches, legends, tag("figure", *panels, caption), class_="switched")
 
@@ -398,7 +377,7 @@ def _panel(study: Study, run: RunResult, jobs: tuple[str, ...], applications: Ap
 
 def _legends(applications: Applications, largest: int) -> str:
     apps = [_chip(key.style, key.label) for key in applications.keys]
-    sizes = [_chip(f"z{k}", SIZE_LABELS[k]) for k in range(largest + 1)]
+    sizes = [_chip(f"z{k}", plot.SIZE_LABELS[k]) for k in range(largest + 1)]
     by_size = tag("span", tag("span", "GPUs per job", class_="chip"), *sizes, class_="by-size")
     waiting = tag("span", tag("span", class_="wait-line"), "waiting", class_="chip")
     return tag("span", *apps, class_="by-app") + by_size + waiting

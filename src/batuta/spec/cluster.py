@@ -176,12 +176,9 @@ def read_alibaba_nodes(path: Path) -> tuple[Node, ...]:
     rows = csv.reader(read_text(path).splitlines())
     header = [name.strip() for name in next(rows)]
     if header != _CSV_COLUMNS:
-        raise InputError.of(
-            f"is not a node list: the header is {','.join(header)[:100]}",
-            file=str(path),
-            line=1,
-            fix=f"a node list begins with {','.join(_CSV_COLUMNS)}; other clusters go into a .yaml file",
-        )
+        fix = f"a node list begins with {','.join(_CSV_COLUMNS)}; other clusters go into a .yaml file"
+        message = f"is not a node list: the header is {','.join(header)[:100]}"
+        raise InputError.of(message, file=str(path), line=1, fix=fix)
     groups: list[NodeGroup] = []
     problems: list[Problem] = []
     first_line_of: dict[str, int] = {}
@@ -224,9 +221,8 @@ def read_cluster_file(path: Path) -> tuple[Node, ...]:
     groups = _read_groups(reader, root) if root is not None else []
     total = sum(group.count * group.gpus for group in groups)
     if total > MOST_GPUS:
-        reader.problems.append(
-            Problem(f"the cluster has {total:,} GPUs", str(path), fix=f"at most {MOST_GPUS:,} are possible")
-        )
+        fix = f"at most {MOST_GPUS:,} are possible"
+        reader.problems.append(Problem(f"the cluster has {total:,} GPUs", str(path), fix=fix))
     if not groups and not reader.problems:
         reader.problems.append(Problem("holds no nodes", str(path), fix="list them under nodes or racks"))
     if reader.problems:

@@ -25,6 +25,7 @@ import yaml
 
 from batuta.core.cluster import Node
 from batuta.core.quota import Quota
+from batuta.spec import quota_case as qc
 from batuta.spec.cluster import parse_cluster_string
 from batuta.spec.kueue.change import QuotaChange, flavor_uses, merge, remove
 from batuta.spec.kueue.files import is_short_form, read_short_form
@@ -39,20 +40,6 @@ from batuta.spec.kueue.object_reader import (
 )
 from batuta.spec.kueue.objects import KINDS, Manifest, ObjectKey, each_object, read_object
 from batuta.spec.problem import InputError, Problem, did_you_mean, read_text, sorted_problems
-from batuta.spec.quota_case import (
-    Action,
-    ChangeQuota,
-    Delete,
-    Eviction,
-    Expected,
-    Finish,
-    PatchWorkload,
-    PendingReason,
-    PodSet,
-    QuotaCase,
-    Step,
-    Submit,
-)
 from batuta.spec.yaml_reader import YamlNode, is_null
 
 _ACTIONS = ("submit", "finish", "delete", "patchWorkload", "update", "create", "deleteObject")
@@ -213,7 +200,7 @@ def merge_patch(node: YamlNode | None, patch: YamlNode) -> YamlNode:
     return yaml.MappingNode(base.tag, pairs, base.start_mark, base.end_mark)
 
 
-def read_action(step: Section, state: CaseState) -> Action | None:
+def read_action(step: Section, state: CaseState) -> qc.Action | None:
     """Return the action of a step; None, with a problem, when there is not exactly one."""
     before = len(step.reader.problems)
     do = step.section("do", _ACTIONS)
@@ -227,15 +214,15 @@ def read_action(step: Section, state: CaseState) -> Action | None:
         case "submit":
             return _submit(do.section(action, _SUBMIT), state)
         case "finish":
-            return Finish(state.finish_workload(do, action))
+            return qc.Finish(state.finish_workload(do, action))
         case "delete":
-            return Delete(state.delete_workload(do, action))
+            return qc.Delete(state.delete_workload(do, action))
         case "patchWorkload":
             return _patch(do.section(action, ("name", "spec")), state)
     return _change(do, action, state)
 
 
-def _change(do: Section, action: str, state: CaseState) -> ChangeQuota | None:
+def _change(do: Section, action: str, state: CaseState) -> qc.ChangeQuota | None:
     node = do.value(action)
     if node is None:
         return None
@@ -250,16 +237,16 @@ def _change(do: Section, action: str, state: CaseState) -> ChangeQuota | None:
             part.fault("", f"{part.path} needs kind, name{' and spec' if action == 'update' else ''}")
             return None
         key = state.delete(node, kind, name) if patch is None else state.update(node, kind, name, patch)
-    return None if key is None else ChangeQuota(action, key.kind, key.name, state.quota)
+    return None if key is None else qc.ChangeQuota(action, key.kind, key.name, state.quota)
 
 
-def _submit(part: Section, state: CaseState) -> Submit:
+def _submit(part: Section, state: CaseState) -> qc.Submit:
     for key in ("name", "queue"):
         part.require(key)
     if "podSets" in part and any(key in part for key in _SHAPE):
         part.fault("podSets", f"{part.path} has podSets and {' and '.join(k for k in _SHAPE if k in part)}")
     sets = tuple(_pod_set(one, one.text("name")) for one in part.sections("podSets", 64, ("name", *_SHAPE)))
-    return Submit(
+    return qc.Submit(
         state.new_workload(part, "name"),
         part.text("queue"),
         sets or (_pod_set(part, "main"),),
@@ -269,13 +256,13 @@ def _submit(part: Section, state: CaseState) -> Submit:
     )
 
 
-def _pod_set(part: Section, name: str) -> PodSet:
+def _pod_set(part: Section, name: str) -> qc.PodSet:
     count = part.whole("count", 0, MOST_PODS)
     requests = []
     for resource, item in part.entries("requests", MOST_RESOURCES):
         check_resource(part.reader, item, resource)
         requests.append((resource, read_milli(part.reader, item) or 0))
-    return PodSet(
+    return qc.PodSet(
         name or "main",
         1 if count is None else count,
         tuple(requests),
@@ -285,11 +272,11 @@ def _pod_set(part: Section, name: str) -> PodSet:
     )
 
 
-def _patch(part: Section, state: CaseState) -> PatchWorkload:
+def _patch(part: Section, state: CaseState) -> qc.PatchWorkload:
     if "name" not in part or "spec" not in part:
         part.fault("name", f"{part.path} needs name and spec")
     spec = part.section("spec", ("active", "priority", "queueName"))
-    return PatchWorkload(
+    return qc.PatchWorkload(
         state.workload(part, "name"),
         spec.flag("active", default=True) if "active" in spec else None,
         _priority(spec, state.quota),
@@ -312,7 +299,7 @@ def _priority(part: Section, quota: Quota) -> int | None:
     return found
 
 
-def parse_cases(text: str, file: str = "cases.yaml") -> tuple[QuotaCase, ...]:
+def parse_cases(text: str, file: str = "cases.yaml") -> tuple[qc.QuotaCase, ...]:
     """Return the cases of a text. Raises InputError with every problem and its position."""
     cases, problems = parse_valid_cases(text, file)
     if problems:
@@ -320,7 +307,7 @@ def parse_cases(text: str, file: str = "cases.yaml") -> tuple[QuotaCase, ...]:
     return cases
 
 
-def parse_valid_cases(text: str, file: str = "cases.yaml") -> tuple[tuple[QuotaCase, ...], list[Problem]]:
+def parse_valid_cases(text: str, file: str = "cases.yaml") -> tuple[tuple[qc.QuotaCase, ...], list[Problem]]:
     """Return the valid cases, and the problems of the others in file order."""
     reader = ObjectReader(file)
     read = [_read_case(reader, item) for item in _each_case(reader, text)]
@@ -335,7 +322,7 @@ def _each_case(reader: ObjectReader, text: str) -> Iterator[Item]:
             yield Item(root, "case 1")
 
 
-def _read_case(reader: ObjectReader, item: Item) -> QuotaCase | None:
+def _read_case(reader: ObjectReader, item: Item) -> qc.QuotaCase | None:
     before, noted = len(reader.problems), len(reader.notes)
     top = _open(reader, item, _CASE)
     if top is None:
@@ -360,7 +347,7 @@ def _read_case(reader: ObjectReader, item: Item) -> QuotaCase | None:
     steps = [_read_step(reader, one, state) for one in top.items("steps", MOST_STEPS)]
     if len(reader.problems) > before:
         return None
-    return QuotaCase(
+    return qc.QuotaCase(
         top.text("name") or item.path,
         begin,
         tuple(step for step in steps if step is not None),
@@ -370,7 +357,7 @@ def _read_case(reader: ObjectReader, item: Item) -> QuotaCase | None:
     )
 
 
-def _read_step(reader: ObjectReader, item: Item, state: CaseState) -> Step | None:
+def _read_step(reader: ObjectReader, item: Item, state: CaseState) -> qc.Step | None:
     step = _open(reader, item, _STEP)
     if step is None:
         return None
@@ -378,8 +365,8 @@ def _read_step(reader: ObjectReader, item: Item, state: CaseState) -> Step | Non
         step.fault("do", f"{item.path} does nothing", "as in do: {finish: w1}")
         return None
     action = read_action(step, state)
-    expected = Expected(_admitted(step), _preempted(step), _pending(step))
-    return None if action is None else Step(action, expected)
+    expected = qc.Expected(_admitted(step), _preempted(step), _pending(step))
+    return None if action is None else qc.Step(action, expected)
 
 
 def _open(reader: ObjectReader, item: Item, known: tuple[str, ...]) -> Section | None:
@@ -410,30 +397,30 @@ def _admitted(step: Section) -> Mapping[str, Mapping[str, str] | None] | None:
     return found
 
 
-def _preempted(step: Section) -> tuple[Eviction, ...] | None:
+def _preempted(step: Section) -> tuple[qc.Eviction, ...] | None:
     if "preempted" not in step:
         return None
     found = []
     for item in step.items("preempted", MOST_STEPS):
         if isinstance(item.node, yaml.ScalarNode):
-            found.append(Eviction(read_text_value(step.reader, item)))
+            found.append(qc.Eviction(read_text_value(step.reader, item)))
             continue
         one = Section(step.reader, *item, _EVICTION)
         one.require("workload", fix="the workload that lost its quota")
-        found.append(Eviction(*(one.text(key) for key in ("workload", "reason", "preemption", "by"))))
+        found.append(qc.Eviction(*(one.text(key) for key in ("workload", "reason", "preemption", "by"))))
     return tuple(found)
 
 
-def _pending(step: Section) -> Mapping[str, PendingReason] | None:
+def _pending(step: Section) -> Mapping[str, qc.PendingReason] | None:
     if "pending" not in step:
         return None
     names = _names(step, "pending")
     if names is not None:
-        return dict.fromkeys(names, PendingReason())
+        return dict.fromkeys(names, qc.PendingReason())
     found = {}
     for name, item in step.entries("pending", MOST_STEPS):
         one = None if is_null(item.node) else _open(step.reader, item, ("reason", "message"))
-        found[name] = PendingReason() if one is None else PendingReason(one.text("reason"), one.text("message"))
+        found[name] = qc.PendingReason() if one is None else qc.PendingReason(one.text("reason"), one.text("message"))
     return found
 
 

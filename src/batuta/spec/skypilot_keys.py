@@ -15,7 +15,11 @@ import yaml
 
 from batuta.spec.yaml_reader import TaskReader, YamlNode, is_empty, is_null
 
-_LOCAL_VOLUME: Final = "file_mounts with a local path; on Kubernetes a UnifiedJob with a volume"
+_NO_VOLUMES: Final = (
+    "Batuta mounts no network volumes",
+    "file_mounts with a local path; on Kubernetes a UnifiedJob with a volume",
+)
+_NO_HOOKS: Final = ("Batuta calls no script when a node stops", "do it at the end of run, or on SIGTERM")
 _POD: Final = "remove it; on Kubernetes write a UnifiedJob, which has the whole pod"
 _BESIDE: Final = "write it once, beside any_of or ordered"
 
@@ -28,8 +32,8 @@ UNSUPPORTED_KEYS: Final[Mapping[str, tuple[str, str]]] = {
         "remove service to run the server as a job, whose endpoints batuta shows; or sky serve up",
     ),
     "pool": ("Batuta has no pools of workers", "remove pool; a job queue is what `batuta launch` uses anyway"),
-    "volumes": ("Batuta mounts no network volumes", _LOCAL_VOLUME),
-    "volume_mounts": ("Batuta mounts no network volumes", _LOCAL_VOLUME),
+    "volumes": _NO_VOLUMES,
+    "volume_mounts": _NO_VOLUMES,
     "managed_secrets": ("Batuta has no store of secrets", "secrets: {NAME: null}, and the value with --secret NAME"),
     "event_callback": ("Batuta calls no script at events", "batuta events --follow, or logs --status"),
 }
@@ -42,9 +46,9 @@ CLOUD_KEYS: Final = (
 """Keys of `resources` by which a cloud's machine is chosen."""
 
 UNSUPPORTED_RESOURCE_KEYS: Final[Mapping[str, tuple[str, str]]] = {
-    "volumes": ("Batuta mounts no network volumes", _LOCAL_VOLUME),
+    "volumes": _NO_VOLUMES,
     "container_image": ("it is not a key of SkyPilot's", "image_id: docker:IMAGE"),
-    "hooks": ("Batuta calls no script when a node stops", "do it at the end of run, or on SIGTERM"),
+    "hooks": _NO_HOOKS,
 }
 
 UNSUPPORTED_CANDIDATE_KEYS: Final[Mapping[str, tuple[str, str]]] = {
@@ -71,7 +75,7 @@ _CONFIG_REFUSED: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
         "Batuta chooses the nodes by what the task needs",
         "name the accelerator instead; on Kubernetes write a UnifiedJob with a nodeSelector",
     ),
-    ("hooks", ""): ("Batuta calls no script when a node stops", "do it at the end of run, or on SIGTERM"),
+    ("hooks", ""): _NO_HOOKS,
 }
 _CONFIG_QUEUES: Final = (("quota", "queue"), ("kueue", "local_queue_name"))
 """Where `config.kubernetes` names the local queue of a task; the first one takes precedence."""
@@ -135,11 +139,9 @@ def read_network_tier(reader: TaskReader, node: YamlNode | None) -> None:
     if str(node.value).lower() == "standard":
         reader.notes.append("resources.network_tier is not used by Batuta")
     else:
-        reader.fault(
-            node,
-            "resources.network_tier: Batuta sets up neither InfiniBand nor GPUDirect",
-            "remove it; NCCL uses what the node has. On Kubernetes a UnifiedJob may ask for the device",
-        )
+        message = "resources.network_tier: Batuta sets up neither InfiniBand nor GPUDirect"
+        fix = "remove it; NCCL uses what the node has. On Kubernetes a UnifiedJob may ask for the device"
+        reader.fault(node, message, fix)
 
 
 def read_autostop(reader: TaskReader, node: YamlNode | None) -> None:

@@ -139,11 +139,8 @@ def _check_sizes(job: SnapshotJob, fields: JsonObject) -> None:
     if job.sizes is not None:
         _check_size_list(job, job.sizes, fields)
     elif (job.max - job.min) % job.gpus_per_replica or (job.size - job.min) % job.gpus_per_replica:
-        fields.wrong(
-            "gpus_per_replica",
-            f"must divide size - min and max - min, found {job.gpus_per_replica} for "
-            f"min {job.min}, size {job.size}, max {job.max}",
-        )
+        found = f"{job.gpus_per_replica} for min {job.min}, size {job.size}, max {job.max}"
+        fields.wrong("gpus_per_replica", f"must divide size - min and max - min, found {found}")
 
 
 def _check_speed(job: SnapshotJob, fields: JsonObject) -> None:
@@ -233,29 +230,25 @@ def _read_snapshot(value: object, path: JsonPath, findings: JsonProblems) -> Poo
     fields.refuse_unknown(("capacity", "now_s", "jobs"))
     gpu_type, capacity = _read_capacity(fields, path, findings)
     now_s = fields.number("now_s", 0.0)
-    jobs = [read_job(job, (*path, "jobs", k), findings) for k, job in enumerate(fields.items("jobs"))]
+    read = [read_job(job, (*path, "jobs", k), findings) for k, job in enumerate(fields.items("jobs"))]
     seen: dict[str, int] = {}
-    for k, job in enumerate(jobs):
-        if job is None:
-            continue
+    jobs = {k: job for k, job in enumerate(read) if job is not None}
+    for k, job in jobs.items():
         if job.id and seen.setdefault(job.id, k) != k:
             findings.add((*path, "jobs", k, "id"), f"repeats {job.id!r} of jobs[{seen[job.id]}]")
         if job.gpu_types and gpu_type not in (ANY_TYPE_NAME, *job.gpu_types):
             findings.add((*path, "jobs", k, "gpu_types"), f"does not accept {gpu_type}, the type in capacity")
     if len(findings.found) > before:
         return None
-    return build_view(capacity, [job for job in jobs if job is not None], now_s)
+    return build_view(capacity, list(jobs.values()), now_s)
 
 
 def _read_capacity(fields: JsonObject, path: JsonPath, findings: JsonProblems) -> tuple[str, int]:
     capacity = fields.table("capacity")
     if fields.all_sound("capacity") and len(capacity) != 1:
-        names = ", ".join(capacity) or "none"
-        fields.wrong(
-            "capacity",
-            f"must name one GPU type, found {len(capacity)}: {names}",
-            'a policy runs on one type at a time; write one snapshot per type, or {"gpu": total}',
-        )
+        message = f"must name one GPU type, found {len(capacity)}: {', '.join(capacity) or 'none'}"
+        fix = 'a policy runs on one type at a time; write one snapshot per type, or {"gpu": total}'
+        fields.wrong("capacity", message, fix)
         return ANY_TYPE_NAME, 0
     for gpu_type in capacity:
         return gpu_type, JsonObject(capacity, (*path, "capacity"), findings).count(gpu_type, 0)

@@ -39,42 +39,13 @@ from pathlib import Path
 
 import yaml
 
+from batuta.spec import skypilot_keys, task_elastic, task_resources
 from batuta.spec.problem import InputError, Problem
 from batuta.spec.quantity import Amount, shown
-from batuta.spec.skypilot_keys import (
-    IGNORED_KEYS,
-    UNSUPPORTED_KEYS,
-    ContainerSupport,
-    image_of,
-    read_api_access,
-    read_config,
-)
-from batuta.spec.task_elastic import (
-    NO_GPU_REQUEST,
-    NO_TRIAL,
-    RIGID,
-    Elastic,
-    GpuRequest,
-    TrialSpec,
-    read_elastic,
-    read_gpu,
-    read_trial,
-)
+from batuta.spec.skypilot_keys import ContainerSupport
 from batuta.spec.task_env import Overrides, read_variables
 from batuta.spec.task_paths import Mount, PathRules, is_relative_target, read_mounts, read_workdir
-from batuta.spec.task_resources import (
-    ANY_GPU,
-    CLASS_LABEL,
-    NO_RESOURCES,
-    QUEUE_LABEL,
-    Accelerator,
-    ReplicaResources,
-    Resources,
-    override_gpus,
-    parse_priority,
-    parse_queue,
-    read_resources,
-)
+from batuta.spec.task_resources import ReplicaResources, Resources
 from batuta.spec.yaml_reader import TaskReader, YamlNode, scalar_at
 
 LONGEST = 128
@@ -121,7 +92,7 @@ class Task:
     num_nodes: int = 1
     auto_nodes: bool = False
     """The count is to be chosen, among the sizes of `elastic`; `num_nodes` is the smallest of them."""
-    needs: ReplicaResources = NO_RESOURCES
+    needs: ReplicaResources = task_resources.NO_RESOURCES
     any_of: tuple[ReplicaResources, ...] = ()
     """Candidates, each complete; empty: `needs` is the only one."""
     labels: tuple[tuple[str, str], ...] = ()
@@ -142,9 +113,9 @@ class Task:
     file_mounts: tuple[Mount, ...] = ()
     setup: str = ""
     run: str = ""
-    elastic: Elastic = RIGID
-    gpu: GpuRequest = NO_GPU_REQUEST
-    trial: TrialSpec = NO_TRIAL
+    elastic: task_elastic.Elastic = task_elastic.RIGID
+    gpu: task_elastic.GpuRequest = task_elastic.NO_GPU_REQUEST
+    trial: task_elastic.TrialSpec = task_elastic.NO_TRIAL
     notes: tuple[str, ...] = ()
     """What was accepted and is not used, as sentences."""
 
@@ -154,7 +125,7 @@ class Task:
         return self.any_of or (self.needs,)
 
     @property
-    def accelerators(self) -> tuple[Accelerator, ...]:
+    def accelerators(self) -> tuple[task_resources.Accelerator, ...]:
         """All alternatives, in order of preference."""
         return tuple(dict.fromkeys(one for needs in self.choices for one in needs.accelerators))
 
@@ -228,14 +199,14 @@ def _read(
     images: Callable[[], ContainerSupport] | None,
 ) -> Task:
     _refuse_object(root, reader.file)
-    values = reader.section(root, "a task", _KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS)
-    queues = [read_config(reader, values.get(key), key) for key in ("config", "experimental")]
-    read_api_access(reader, values.get("api_server_access"))
+    values = reader.section(root, "a task", _KEYS, skypilot_keys.IGNORED_KEYS, skypilot_keys.UNSUPPORTED_KEYS)
+    queues = [skypilot_keys.read_config(reader, values.get(key), key) for key in ("config", "experimental")]
+    skypilot_keys.read_api_access(reader, values.get("api_server_access"))
     envs, secrets = read_variables(reader, values.get("envs"), values.get("secrets"), overrides)
-    resources = read_resources(reader, values.get("resources"), images)
+    resources = task_resources.read_resources(reader, values.get("resources"), images)
     if overrides.gpus is not None:
-        resources = override_gpus(reader, resources, overrides.gpus)
-    nodes, auto, elastic = read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
+        resources = task_resources.override_gpus(reader, resources, overrides.gpus)
+    nodes, auto, elastic = task_elastic.read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
     priority, priority_class = _priority(reader, resources, overrides.priority)
     task = Task(
         name=_read_name(reader, values.get("name"), overrides.name),
@@ -252,8 +223,8 @@ def _read(
         setup=reader.script(values.get("setup"), "setup"),
         run=reader.script(values.get("run"), "run"),
         elastic=elastic,
-        gpu=read_gpu(reader, values.get("gpu")),
-        trial=read_trial(reader, values.get("trial"), overrides.trial),
+        gpu=task_elastic.read_gpu(reader, values.get("gpu")),
+        trial=task_elastic.read_trial(reader, values.get("trial"), overrides.trial),
     )
     no_run = not task.run.strip() and isinstance(values.get("run"), yaml.ScalarNode | None)
     if no_run and task.setup.strip():
@@ -283,16 +254,14 @@ def _says_how_it_saves(elastic: YamlNode | None) -> bool:
 def _check_mounts(reader: TaskReader, values: dict[str, YamlNode], task: Task, rules: PathRules) -> None:
     """Mounts outside of the working directory, where a machine cannot give them to one job alone."""
     outside = [mount.target for mount in task.file_mounts if not is_relative_target(mount.target)]
-    if rules.no_mounts is None or image_of(task.image_id) or not (outside or task.mentions_sky_workdir):
+    if rules.no_mounts is None or skypilot_keys.image_of(task.image_id) or not (outside or task.mentions_sky_workdir):
         return
     if why := rules.no_mounts():
         target = outside[0] if outside else "~/sky_workdir"
-        reader.blame(
-            values.get("file_mounts") if outside else values.get("run"),
-            f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})",
-            "a target relative to the workdir, or a server that may make mount namespaces: as root, "
-            "or where user namespaces are allowed",
-        )
+        message = f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})"
+        fix = "a target relative to the workdir, or a server that may make mount namespaces: as root, "
+        fix += "or where user namespaces are allowed"
+        reader.blame(values.get("file_mounts" if outside else "run"), message, fix)
 
 
 def _without_accelerators(reader: TaskReader, values: dict[str, YamlNode], task: Task, overrides: Overrides) -> Task:
@@ -311,7 +280,7 @@ def _without_accelerators(reader: TaskReader, values: dict[str, YamlNode], task:
         reader.blame(place, "a task without GPUs has one size, so it is neither elastic nor tried out", fix)
         return task
     reader.notes.append("no accelerators, but several sizes: each node has one GPU of any type")
-    one = (Accelerator(ANY_GPU, 1),)
+    one = (task_resources.Accelerator(task_resources.ANY_GPU, 1),)
     return replace(
         task,
         needs=replace(task.needs, accelerators=one),
@@ -351,14 +320,14 @@ def _read_name(reader: TaskReader, node: YamlNode | None, given: str | None) -> 
 def _priority(reader: TaskReader, resources: Resources, given: int | str | None) -> tuple[int, str]:
     """The number, and the name of a class. What the command line says stands in for both."""
     if given is None:
-        return resources.priority, resources.priority_class or resources.label(CLASS_LABEL)
-    found = reader.option("--priority", str(given), parse_priority)
+        return resources.priority, resources.priority_class or resources.label(task_resources.CLASS_LABEL)
+    found = reader.option("--priority", str(given), task_resources.parse_priority)
     return (found, "") if isinstance(found, int) else (0, found or "")
 
 
 def _queue(reader: TaskReader, resources: Resources, given: str | None, of_config: YamlNode | None) -> str:
     """Return the queue: that of the command line, else of the label, else of SkyPilot's configuration."""
-    configured = reader.parsed(of_config, "config: queue", parse_queue) or ""
+    configured = reader.parsed(of_config, "config: queue", task_resources.parse_queue) or ""
     if given is None:
-        return resources.label(QUEUE_LABEL) or configured
-    return reader.option("--queue:", given, parse_queue) or ""
+        return resources.label(task_resources.QUEUE_LABEL) or configured
+    return reader.option("--queue:", given, task_resources.parse_queue) or ""

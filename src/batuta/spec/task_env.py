@@ -191,15 +191,12 @@ def read_env(
     """The values of all `--env-file` and `--env`: later ones win, options win over files."""
     values: dict[str, str] = {}
     problems: list[Problem] = []
-    for path in env_files:
+    for path in (*env_files, None):
         try:
-            values |= parse_env_file(read_text(path), str(path))
+            found = parse_env_options(options, environ) if path is None else parse_env_file(read_text(path), str(path))
+            values |= found
         except InputError as error:
             problems += error.problems
-    try:
-        values |= parse_env_options(options, environ)
-    except InputError as error:
-        problems += error.problems
     if problems:
         raise InputError(problems)
     return values

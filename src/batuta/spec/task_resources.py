@@ -14,23 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from batuta.core.quota import PriorityClass
+from batuta.spec import skypilot_keys
 from batuta.spec.problem import InputError, did_you_mean
 from batuta.spec.quantity import Amount, parse_amount, parse_duration_s, parse_memory_gib, shown
-from batuta.spec.skypilot_keys import (
-    CLOUD_KEYS,
-    UNSUPPORTED_CANDIDATE_KEYS,
-    UNSUPPORTED_RESOURCE_KEYS,
-    ContainerSupport,
-    read_autostop,
-    read_image,
-    read_network_tier,
-    read_ports,
-)
+from batuta.spec.skypilot_keys import CLOUD_KEYS, ContainerSupport
 from batuta.spec.yaml_reader import TaskReader, YamlNode, is_null
 
 if TYPE_CHECKING:
     from batuta.spec.task import Task
-
 
 ANY_GPU = ""
 """The type of a GPU when any will do."""
@@ -96,13 +87,8 @@ def emulated_types(asked: Iterable[Accelerator], gpus_per_node: int, types: Coll
     if VIRTUAL_GPU not in types:
         return ()
     known = {name.lower() for name in types}
-    return tuple(
-        dict.fromkeys(
-            one.type
-            for one in asked
-            if one.type != ANY_GPU and one.type.lower() not in known and one.gpus == gpus_per_node
-        )
-    )
+    meant = (one.type for one in asked if one.type != ANY_GPU and one.gpus == gpus_per_node)
+    return tuple(dict.fromkeys(name for name in meant if name.lower() not in known))
 
 
 def parse_accelerator(text: str) -> Accelerator:
@@ -195,11 +181,9 @@ def with_class_priority(task: Task, classes: Sequence[PriorityClass]) -> Task:
         return task
     known = {one.name: one.value for one in classes}
     if task.priority_class not in known:
-        fix = (
-            did_you_mean(task.priority_class, list(known)) or "batuta queues export lists them"
-            if known
-            else "batuta queues apply -f FILE makes them, or say a number"
-        )
+        fix = "batuta queues apply -f FILE makes them, or say a number"
+        if known:
+            fix = did_you_mean(task.priority_class, list(known)) or "batuta queues export lists them"
         raise InputError.of(f"there is no priority class {shown(task.priority_class)}", fix=fix)
     return replace(task, priority=known[task.priority_class])
 
@@ -231,7 +215,6 @@ def parse_hang_after_s(text: str) -> float:
 
 
 def parse_stragglers(text: str) -> str:
-    """One of STRAGGLER_WORDS. InputError for anything else."""
     if text not in STRAGGLER_WORDS:
         raise InputError.of(f"it cannot be {shown(text)}", fix=f"one of {', '.join(STRAGGLER_WORDS)}")
     return text
@@ -292,9 +275,9 @@ def read_resources(
     reader: TaskReader, node: YamlNode | None, images: Callable[[], ContainerSupport] | None = None
 ) -> Resources:
     """Everything sound under `resources`; keys that steer a cloud are noted."""
-    values = reader.section(node, "resources", _KNOWN, CLOUD_KEYS, UNSUPPORTED_RESOURCE_KEYS)
-    read_network_tier(reader, values.get("network_tier"))
-    read_autostop(reader, values.get("autostop"))
+    values = reader.section(node, "resources", _KNOWN, CLOUD_KEYS, skypilot_keys.UNSUPPORTED_RESOURCE_KEYS)
+    skypilot_keys.read_network_tier(reader, values.get("network_tier"))
+    skypilot_keys.read_autostop(reader, values.get("autostop"))
     needs = _read_needs(reader, values, NO_RESOURCES)
     priority = _read_priority(reader, values.get("priority"))
     class_name = reader.text(values.get("priority_class"), "priority_class")
@@ -303,8 +286,8 @@ def read_resources(
         needs=needs,
         any_of=_read_candidates(reader, values, needs),
         labels=_read_labels(reader, values.get("labels")),
-        image_id=read_image(reader, values.get("image_id"), images),
-        ports=read_ports(reader, values.get("ports")),
+        image_id=skypilot_keys.read_image(reader, values.get("image_id"), images),
+        ports=skypilot_keys.read_ports(reader, values.get("ports")),
         priority=priority if isinstance(priority, int) else 0,
         priority_class=priority if isinstance(priority, str) else class_name or "",
         max_restarts_on_errors=restarts,
@@ -369,7 +352,7 @@ def _read_candidates(
         return ()
     # Labels, images and priorities of a candidate would need one job for each; there is one job.
     noted = (*CLOUD_KEYS, "autostop")
-    sections = [reader.section(item, what, _NEEDS, noted, UNSUPPORTED_CANDIDATE_KEYS) for item in items]
+    sections = [reader.section(item, what, _NEEDS, noted, skypilot_keys.UNSUPPORTED_CANDIDATE_KEYS) for item in items]
     found = [_read_needs(reader, section, needs) for section in sections]
     distinct = tuple(dict.fromkeys(found))
     return () if distinct in ((), (needs,)) else distinct

@@ -288,10 +288,8 @@ class StrictYamlReader(YamlReader):
 
     def check_text(self, text: str) -> bool:
         """Whether a text is small enough, not empty and printable."""
-        problem: Problem | None = None
         # A character takes at least one byte: encode only texts of a sane length.
-        too_large = len(text) > self.largest_bytes
-        if too_large or len(text.encode(errors="replace")) > self.largest_bytes:
+        if len(text) > self.largest_bytes or len(text.encode(errors="replace")) > self.largest_bytes:
             problem = Problem(f"is larger than {self.largest_bytes >> 20} MiB", self.file, fix=self.size_fix)
         elif not text.strip():
             problem = Problem("is empty", self.file)
@@ -299,9 +297,10 @@ class StrictYamlReader(YamlReader):
             at = match.start()
             line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
             problem = Problem(f"holds the control character U+{ord(match[0]):04X}", self.file, line, column)
-        if problem is not None:
-            self.problems.append(problem)
-        return problem is None
+        else:
+            return True
+        self.problems.append(problem)
+        return False
 
     def resolve(self, roots: Sequence[YamlNode]) -> bool:
         """Check tags, cycles and the number of values; merge `<<` keys into their mappings."""
@@ -421,11 +420,8 @@ class TaskReader(StrictYamlReader):
 def _explained(problem: Problem, text: str) -> Problem:
     """Return a clearer problem for a second document or a tab."""
     if "found another document" in problem.message:
-        return replace(
-            problem,
-            message="holds more than one document",
-            fix="one file is one task: launch those of a pipeline one by one",
-        )
+        fix = "one file is one task: launch those of a pipeline one by one"
+        return replace(problem, message="holds more than one document", fix=fix)
     return explain_tab(problem, text)
 
 

@@ -6,19 +6,8 @@ from dataclasses import asdict
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from batuta.core.quota import (
-    ClusterQueue,
-    Cohort,
-    Flavor,
-    Fungibility,
-    Limits,
-    LocalQueue,
-    Preemption,
-    Quota,
-    ResourceGroup,
-    Search,
-    Selector,
-)
+from batuta.core import quota as model
+from batuta.core.quota import ClusterQueue, LocalQueue, Quota
 from batuta.spec.kueue.kinds import STRATEGIES
 from batuta.spec.kueue.objects import CONFIG_GROUP, CONFIGURATION, GROUP, queue_annotations
 from batuta.spec.quantity import show_milli
@@ -58,13 +47,13 @@ def _object(kind: str, name: str, namespace: str = "", **rest: Any) -> Plain:
     return {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "metadata": metadata} | rest
 
 
-def _flavor(flavor: Flavor) -> Plain:
+def _flavor(flavor: model.Flavor) -> Plain:
     taints = [_said(**asdict(taint)) for taint in flavor.node_taints]
     tolerations = [_said(**asdict(one)) for one in flavor.tolerations]
     return _said(nodeLabels=dict(flavor.node_labels), nodeTaints=taints, tolerations=tolerations)
 
 
-def _cohort(cohort: Cohort) -> Plain:
+def _cohort(cohort: model.Cohort) -> Plain:
     groups = [_group(group) for group in cohort.groups]
     return _said(parentName=cohort.parent, resourceGroups=groups, fairSharing=_fair(cohort.weight))
 
@@ -90,14 +79,14 @@ def _fair(weight: float) -> Plain:
     return {} if weight == 1 else {"weight": format(Decimal(repr(weight)).normalize(), "f")}
 
 
-def _fungibility(rules: Fungibility) -> Plain:
+def _fungibility(rules: model.Fungibility) -> Plain:
     found = {"whenCanBorrow": rules.when_can_borrow.value, "whenCanPreempt": rules.when_can_preempt.value}
-    if rules.when_can_borrow is rules.when_can_preempt is Search.TRY_NEXT_FLAVOR:
+    if rules.when_can_borrow is rules.when_can_preempt is model.Search.TRY_NEXT_FLAVOR:
         found["preference"] = rules.preference.value
     return found
 
 
-def _preemption(rules: Preemption) -> Plain:
+def _preemption(rules: model.Preemption) -> Plain:
     borrow: Plain = {"policy": "LowerPriority" if rules.while_borrowing else "Never"}
     if rules.max_priority is not None:
         borrow["maxPriorityThreshold"] = rules.max_priority
@@ -108,12 +97,12 @@ def _preemption(rules: Preemption) -> Plain:
     }
 
 
-def _selector(selector: Selector) -> Plain:
+def _selector(selector: model.Selector) -> Plain:
     terms = [_said(key=term.key, operator=term.operator, values=list(term.values)) for term in selector.expressions]
     return _said(matchLabels=dict(selector.labels), matchExpressions=terms)
 
 
-def _group(group: ResourceGroup) -> Plain:
+def _group(group: model.ResourceGroup) -> Plain:
     flavors = [
         {
             "name": flavor.flavor,
@@ -124,7 +113,7 @@ def _group(group: ResourceGroup) -> Plain:
     return {"coveredResources": list(group.resources), "flavors": flavors}
 
 
-def _quota(resource: str, limits: Limits) -> Plain:
+def _quota(resource: str, limits: model.Limits) -> Plain:
     amounts = {"nominalQuota": limits.nominal, "borrowingLimit": limits.borrowing, "lendingLimit": limits.lending}
     is_bytes = resource in _BYTES or resource.startswith("hugepages-")
     return {"name": resource} | {

@@ -23,22 +23,8 @@ from typing import Any
 
 import yaml
 
+from batuta.core import quota as model
 from batuta.core.node_table import TYPE_LABEL
-from batuta.core.quota import (
-    ALL_GPUS,
-    MILLI,
-    NO_LIMIT,
-    ClusterQueue,
-    Flavor,
-    FlavorQuota,
-    Limits,
-    LocalQueue,
-    Preemption,
-    Reclaim,
-    ResourceGroup,
-    StopPolicy,
-    Within,
-)
 from batuta.spec.kueue.change import QuotaChange, key_of
 from batuta.spec.kueue.object_reader import ObjectReader
 from batuta.spec.kueue.objects import (
@@ -55,18 +41,18 @@ from batuta.spec.yaml_reader import YamlNode, object_node
 
 GPU = "nvidia.com/gpu"
 ALL_TYPES = "*"
-ANY = Flavor("any")
-OTHER_TYPES = Flavor("other-types", ((TYPE_LABEL, ALL_TYPES),))
+ANY = model.Flavor("any")
+OTHER_TYPES = model.Flavor("other-types", ((TYPE_LABEL, ALL_TYPES),))
 """The nodes of every type that no other flavor of the queue names."""
-MOST_GPUS = NO_LIMIT // MILLI
+MOST_GPUS = model.NO_LIMIT // model.MILLI
 _KEYS = ("name", "quota", "cohort", "weight", "held", "max_priority")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _NAME_FIX = "letters, digits, dots, dashes and underscores"
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_RULES = Preemption(Within.LOWER_PRIORITY, Reclaim.ANY)
+_RULES = model.Preemption(model.Within.LOWER_PRIORITY, model.Reclaim.ANY)
 NOWHERE = Problem("")
 """The place of an object that no file has."""
-_KIND_OF = {Flavor: "ResourceFlavor", ClusterQueue: "ClusterQueue", LocalQueue: "LocalQueue"}
+_KIND_OF = {model.Flavor: "ResourceFlavor", model.ClusterQueue: "ClusterQueue", model.LocalQueue: "LocalQueue"}
 
 
 def queue_change(
@@ -80,29 +66,31 @@ def queue_change(
     place: Problem = NOWHERE,
 ) -> QuotaChange:
     """A queue in short form as the objects that it stands for: its flavors, its ClusterQueue, its LocalQueue."""
-    groups, flavors = list[ResourceGroup](), list[Flavor]()
+    groups, flavors = list[model.ResourceGroup](), list[model.Flavor]()
     types = [kind for kind in quota if kind != ALL_TYPES]
     # More than there is. It is not lent: a queue with a limit keeps it, whatever else is in its cohort.
-    no_limit = (Limits(NO_LIMIT, lending=0 if cohort else None),)
+    no_limit = (model.Limits(model.NO_LIMIT, lending=0 if cohort else None),)
     if types:
         flavors += [*map(flavor_of_type, types), OTHER_TYPES]
-        limits = [FlavorQuota(flavor_of_type(kind).name, (Limits(quota[kind] * MILLI),)) for kind in types]
-        groups.append(ResourceGroup((GPU,), (*limits, FlavorQuota(OTHER_TYPES.name, no_limit))))
+        limits = [
+            model.FlavorQuota(flavor_of_type(kind).name, (model.Limits(quota[kind] * model.MILLI),)) for kind in types
+        ]
+        groups.append(model.ResourceGroup((GPU,), (*limits, model.FlavorQuota(OTHER_TYPES.name, no_limit))))
     if ALL_TYPES in quota or not types:
         flavors.append(ANY)
-        total = (Limits(quota[ALL_TYPES] * MILLI),) if ALL_TYPES in quota else no_limit
-        groups.append(ResourceGroup((ALL_GPUS,), (FlavorQuota(ANY.name, total),)))
-    stop = StopPolicy.HOLD if held else StopPolicy.NONE
-    queue = ClusterQueue(
+        total = (model.Limits(quota[ALL_TYPES] * model.MILLI),) if ALL_TYPES in quota else no_limit
+        groups.append(model.ResourceGroup((model.ALL_GPUS,), (model.FlavorQuota(ANY.name, total),)))
+    stop = model.StopPolicy.HOLD if held else model.StopPolicy.NONE
+    queue = model.ClusterQueue(
         name, cohort, tuple(groups), preemption=_RULES, weight=weight, stop=stop, max_priority=max_priority
     )
-    values: tuple[QuotaObject, ...] = (*flavors, queue, LocalQueue(name, name))
+    values: tuple[QuotaObject, ...] = (*flavors, queue, model.LocalQueue(name, name))
     return QuotaChange(tuple(Manifest(key_of(_KIND_OF[type(value)], value), value, place) for value in values))
 
 
-def flavor_of_type(gpu_type: str) -> Flavor:
+def flavor_of_type(gpu_type: str) -> model.Flavor:
     """The nodes with GPUs of one type. Kubernetes wants lower-case names; the label keeps the type's own."""
-    return Flavor(re.sub(r"[^a-z0-9]+", "-", gpu_type.lower()).strip("-"), ((TYPE_LABEL, gpu_type),))
+    return model.Flavor(re.sub(r"[^a-z0-9]+", "-", gpu_type.lower()).strip("-"), ((TYPE_LABEL, gpu_type),))
 
 
 def is_short_form(root: YamlNode) -> bool:

@@ -8,14 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from batuta.core.quota import ClusterQueue, Cohort, Flavor, IdleAction, IdleWish, LocalQueue, PriorityClass
-from batuta.spec.kueue.kinds import (
-    read_cluster_queue,
-    read_cohort,
-    read_fair_sharing,
-    read_flavor,
-    read_local_queue,
-    read_priority_class,
-)
+from batuta.spec.kueue import kinds
 from batuta.spec.kueue.object_reader import Item, ObjectReader, Section, read_text_value
 from batuta.spec.problem import InputError, Problem, did_you_mean
 from batuta.spec.quantity import parse_duration_s
@@ -170,14 +163,14 @@ def position_of(reader: ObjectReader, node: YamlNode) -> Problem:
 def _read_value(top: Section, key: ObjectKey, version: str) -> QuotaObject:
     match key.kind:
         case "ResourceFlavor":
-            return read_flavor(top, key.name)
+            return kinds.read_flavor(top, key.name)
         case "ClusterQueue":
-            return read_cluster_queue(top, key.name, version)
+            return kinds.read_cluster_queue(top, key.name, version)
         case "LocalQueue":
-            return read_local_queue(top, key.name, key.namespace)
+            return kinds.read_local_queue(top, key.name, key.namespace)
         case "Cohort":
-            return read_cohort(top, key.name, version)
-    return read_priority_class(top, key.name)
+            return kinds.read_cohort(top, key.name, version)
+    return kinds.read_priority_class(top, key.name)
 
 
 def _read_configuration(reader: ObjectReader, item: Item) -> bool:
@@ -185,7 +178,7 @@ def _read_configuration(reader: ObjectReader, item: Item) -> bool:
     others = [key for key in known if key not in ("apiVersion", "kind", "metadata", "fairSharing")]
     if others:
         reader.notes.append(f"{CONFIGURATION}: only fairSharing is read, not {', '.join(others)}")
-    return read_fair_sharing(Section(reader, *item, tuple(known)))
+    return kinds.read_fair_sharing(Section(reader, *item, tuple(known)))
 
 
 def _kind(reader: ObjectReader, item: Item) -> tuple[str, str]:
