@@ -105,13 +105,8 @@ def _save(options: Options, state: State, folder: Path | None) -> int:
 
 
 def _report(options: Options, state: State) -> None:
-    sdk.report(
-        step=state.step,
-        total_steps=options.steps,
-        epoch=state.step // options.steps_per_epoch,
-        samples=state.step * options.batch,
-        loss=state.loss,
-    )
+    epoch, samples = state.step // options.steps_per_epoch, state.step * options.batch
+    sdk.report(step=state.step, total_steps=options.steps, epoch=epoch, samples=samples, loss=state.loss)
 
 
 def _finish(options: Options, training: Training, state: State, folder: Path | None, *, is_saved: bool) -> None:

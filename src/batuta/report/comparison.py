@@ -93,34 +93,20 @@ def compare(runs: Sequence[RunResult], baseline: str | None = None) -> Compariso
         summaries[pair] = summarise(run)
     baseline = _choose_baseline(list(by_policy), baseline)
     pairs = tuple(dict.fromkeys(_pair_of(run) for run in runs))
-    cells = {
-        (policy, pair): metric_values(summary)
-        for policy, summaries in by_policy.items()
-        for pair, summary in summaries.items()
-    }
+    runs_of = ((policy, pair, own[pair]) for policy, own in by_policy.items() for pair in own)
+    cells = {(policy, pair): metric_values(summary) for policy, pair, summary in runs_of}
     most = {pair: max(_int(own[pair], "finished") for own in by_policy.values() if pair in own) for pair in pairs}
     rows = []
     for policy, own in by_policy.items():
         comparable = len(own) == len(pairs) and all(_int(own[p], "finished") == most[p] > 0 for p in pairs)
         shared = [pair for pair in pairs if pair in own and pair in by_policy[baseline]]
-        rows.append(
-            Row(
-                policy=policy,
-                runs=len(own),
-                jobs=sum(_int(summary, "jobs") for summary in own.values()),
-                finished=sum(_int(summary, "finished") for summary in own.values()),
-                comparable=comparable,
-                values={m.key: _mean([cells[policy, pair][m.key] for pair in own]) for m in METRICS},
-                ratios={
-                    m.key: paired_ratio(
-                        [cells[policy, pair][m.key] for pair in shared],
-                        [cells[baseline, pair][m.key] for pair in shared],
-                    )
-                    for m in METRICS
-                },
-                best=frozenset(),
-            )
-        )
+        jobs, finished = (sum(_int(summary, key) for summary in own.values()) for key in ("jobs", "finished"))
+        values = {m.key: _mean([cells[policy, pair][m.key] for pair in own]) for m in METRICS}
+        ratios = {
+            m.key: paired_ratio(*([cells[one, pair][m.key] for pair in shared] for one in (policy, baseline)))
+            for m in METRICS
+        }
+        rows.append(Row(policy, len(own), jobs, finished, comparable, values, ratios, best=frozenset()))
     return Comparison(baseline, tuple(_rank(_mark_best(rows))), pairs, cells)
 
 
@@ -437,12 +423,8 @@ def _outcomes(policy: str, runs: Sequence[RunResult]) -> PolicyOutcomes:
     jobs = [job for run in runs if run.policy == policy for job in run.jobs]
     over = [job for job in jobs if job.state is JobState.SUCCEEDED]
     fairness = np.array([job.fairness for job in over], dtype=np.float64)
-    return PolicyOutcomes(
-        policy=policy,
-        jobs=len(jobs),
-        jct_s=np.array([job.end_s - job.submit_s for job in over], dtype=np.float64),
-        fairness=fairness[np.isfinite(fairness)],
-    )
+    jct_s = np.array([job.end_s - job.submit_s for job in over], dtype=np.float64)
+    return PolicyOutcomes(policy, len(jobs), jct_s, fairness[np.isfinite(fairness)])
 
 
 def _pair_of(run: RunResult) -> Pair:

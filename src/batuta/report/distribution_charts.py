@@ -67,11 +67,8 @@ def bar_chart(key: str, title: str, bars: Sequence[Bar], comparison: Comparison 
 
 def _bands(bars: Sequence[Bar], top: float) -> str:
     """A tint behind the winner, through both panels."""
-    return join(
-        leaf("rect", x=0, y=top + k * _ROW, width=FULL, height=_ROW, rx=4, class_="winner-band")
-        for k, bar in enumerate(bars)
-        if bar.best
-    )
+    tops = (top + k * _ROW for k, bar in enumerate(bars) if bar.best)
+    return join(leaf("rect", x=0, y=y, width=FULL, height=_ROW, rx=4, class_="winner-band") for y in tops)
 
 
 def _bar(bar: Bar, top: float, axis: Axis) -> str:

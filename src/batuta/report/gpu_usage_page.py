@@ -146,10 +146,9 @@ def _usage_table(title: str, first: str, caption: str, groups: Sequence[tuple[st
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     titles = [tag("th", escape(name), scope="col", class_=None if k else "name") for k, name in enumerate(head)]
-    body = [
-        tag("tr", tag("th", escape(first), scope="row", class_="name"), *(tag("td", escape(c)) for c in rest))
-        for first, *rest in rows
-    ]
+    names = (tag("th", escape(first), scope="row", class_="name") for first, *_ in rows)
+    cells = ([tag("td", escape(cell)) for cell in rest] for _, *rest in rows)
+    body = [tag("tr", name, *own) for name, own in zip(names, cells, strict=True)]
     return scrolling_table(caption, tag("thead", tag("tr", *titles)), tag("tbody", *body))
 
 

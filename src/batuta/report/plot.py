@@ -277,11 +277,9 @@ def _grid(axis: Axis, area: Area, *, upright: bool) -> str:
     lines: dict[str, str] = {"grid fine": "", "grid": ""}
     for tick in axis.ticks:
         at = number(axis.px(tick.value))
-        down, across = (
-            f"M{at} {number(area.top)}V{number(area.bottom)}",
-            f"M{number(area.left)} {at}H{number(area.right)}",
-        )
-        lines["grid" if tick.label else "grid fine"] += down if upright else across
+        across = f"M{number(area.left)} {at}H{number(area.right)}"
+        path = f"M{at} {number(area.top)}V{number(area.bottom)}" if upright else across
+        lines["grid" if tick.label else "grid fine"] += path
     return join(leaf("path", d=path, class_=style) for style, path in lines.items() if path)
 
 

@@ -1,18 +1,6 @@
-"""Reads quota test cases from YAML or JSON: one, or a list of them.
+"""Reads quota test cases from YAML or JSON: one, or a list of them. All problems come at once.
 
-name: a lender gets its quota back
-config: base                  # or fair: fair sharing is on
-cluster: 3x8:H100             # optional: what quotas leave of it is for the queue `default`
-files: [quota.yaml]           # files of objects, beside this one
-objects: [ … ]                # Kueue's objects, or {queues: […]} in short form
-steps:
-  - do: {submit: {name: w1, queue: a, priority: 0, count: 2, requests: {nvidia.com/gpu: 1}}}
-    admitted: {w1: {nvidia.com/gpu: default}}    # what is expected after the step; may be left out
-    preempted: []
-    pending: {}
-
-Other actions: `finish: w1`, `delete: w1`, `patchWorkload: {name, spec}`, `update: {kind, name, spec}`
-(what is null is taken out), `create: {…}`, `deleteObject: {kind, name}`. All problems come at once.
+`docs/reference/quota-objects.md` describes the file: objects, then steps of one action and what is expected after it.
 """
 
 from __future__ import annotations
@@ -347,14 +335,8 @@ def _read_case(reader: ObjectReader, item: Item) -> qc.QuotaCase | None:
     steps = [_read_step(reader, one, state) for one in top.items("steps", MOST_STEPS)]
     if len(reader.problems) > before:
         return None
-    return qc.QuotaCase(
-        top.text("name") or item.path,
-        begin,
-        tuple(step for step in steps if step is not None),
-        top.text("note"),
-        tuple(dict.fromkeys(reader.notes[noted:])),
-        nodes,
-    )
+    name, sound = top.text("name") or item.path, tuple(step for step in steps if step is not None)
+    return qc.QuotaCase(name, begin, sound, top.text("note"), tuple(dict.fromkeys(reader.notes[noted:])), nodes)
 
 
 def _read_step(reader: ObjectReader, item: Item, state: CaseState) -> qc.Step | None:

@@ -1,31 +1,8 @@
-"""What is to be run: a SkyPilot task file as it is, with `elastic:` and `gpu:` beside.
+"""What is to be run: a SkyPilot task file as it is, with `elastic:`, `gpu:` and `trial:` beside.
 
-    name: resnet                     # default: the job's id
-    workdir: .                       # a local folder; relative to where the command was called
-    num_nodes: 4                     # default 1, or elastic.min_nodes; auto: chosen by what is known
-    resources:
-      accelerators: H100:8           # per node; H100 (one), {H100: 8}, [H100:8, A100:8], H100:0.5, 8 (any);
-                                     # none: the task runs on CPU and holds no GPU
-      cpus: 16+                      # per node; 16 and 16+ mean the same
-      memory: 64+                    # per node, in GiB unless it has a unit (64GB, 512MB: powers of 1024)
-      image_id: docker:pytorch/pytorch   # each replica runs in a container of this image
-      ports: [8080, 10052-10100]     # where its processes listen; batuta shows the endpoints
-      priority: 100                  # -1000..1000, or the name of a WorkloadPriorityClass
-      labels: {kueue.x-k8s.io/queue-name: team-a}
-      any_of: [{accelerators: H100:8}, {accelerators: A100:8}]
-      job_recovery: {max_restarts_on_errors: 3, recover_on_exit_codes: [33]}
-    envs: {MODEL: 13b, TOKEN: null}  # taken as written; a null one has to be given with --env
-    secrets: {HF_TOKEN: null}        # the same, but never shown
-    file_mounts: {/data: ~/data}     # local paths; $NAME from envs is filled in, as in workdir
-    setup: pip install -r requirements.txt
-    run: torchrun train.py
-    elastic: {min_nodes: 1, max_nodes: 8, sizes: [1, 2, 4, 8], checkpoint: on-signal, grace: 60s, kind: auto}
-    gpu: {memory: 8GiB, compute: 50%, topology: prefer-node, numa: single}
-    trial: true                      # run it at several sizes first; {sizes: [1, 2, 4], budget: 5m}
-
-Keys that only steer a cloud (`infra`, `region`, `use_spot`, `disk_size` …) are accepted, not used, and noted;
-keys that would change how the task runs and are not supported are problems (`skypilot_keys`), as is
-everything else that is not understood. All problems come at once. JSON is read as well.
+`docs/reference/task-file.md` has all keys. Keys that only steer a cloud (`infra`, `region`, `use_spot` …) are
+accepted, not used, and noted; keys that would change how the task runs and are not supported are problems
+(`skypilot_keys`), as is everything else that is not understood. All problems come at once. JSON is read as well.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""The `elastic:`, `gpu:` and `trial:` sections of a task file: sizes in nodes, a share of a GPU, trial runs.
-
-elastic: {min_nodes: 1, max_nodes: 8, sizes: [1, 2, 4, 8], checkpoint: on-signal, grace: 60s, kind: auto}
-gpu: {memory: 8GiB, compute: 50%, topology: prefer-node, numa: single}
-trial: true                      # or false, where its queue would try it out
-trial: {sizes: [1, 2, 4], budget: 5m, each: 45s, priority: 500}
-"""
+"""The `elastic:`, `gpu:` and `trial:` sections of a task file: sizes in nodes, a share of a GPU, trial runs."""
 
 from __future__ import annotations
 

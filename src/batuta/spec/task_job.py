@@ -42,13 +42,13 @@ _Obstacle: TypeAlias = tuple[str, str]
 """What is in the way, and the fix."""
 
 
-def check_fits(job: Job, nodes: Sequence[Node], file: str = "") -> list[Problem]:
+def check_fits(job: Job, nodes: Sequence[Node]) -> list[Problem]:
     """Return why the job could never have its smallest size on these nodes alone; empty when it can.
 
     The answer agrees with the feasibility that the scheduler computes; this adds the reason and the fix.
     """
     found = _obstacle(job, nodes)
-    return [] if found is None else [Problem(found[0], file, fix=found[1])]
+    return [] if found is None else [Problem(found[0], fix=found[1])]
 
 
 def _obstacle(job: Job, nodes: Sequence[Node]) -> _Obstacle | None:

@@ -1,7 +1,4 @@
-"""The `resources:` section of a task file: accelerators, CPU, memory, priority, labels.
-
-Accelerators are written `H100:8`, `{H100: 8}`, `[H100:8, A100:8]`, `H100:0.5`, `4` or `0`.
-"""
+"""The `resources:` section of a task file: accelerators, CPU, memory, priority, labels."""
 
 from __future__ import annotations
 
@@ -154,10 +151,8 @@ def _parse_count(text: str) -> float:
     if count > 1 and count == int(count) and count <= MOST_PER_NODE:
         return count
     if not 0.01 <= count <= 1:
-        raise InputError.of(
-            f"{shown(text)} is not a count of GPUs",
-            fix=f"a whole number within 1..{MOST_PER_NODE}, or a share of one GPU within 0.01..1",
-        )
+        fix = f"a whole number within 1..{MOST_PER_NODE}, or a share of one GPU within 0.01..1"
+        raise InputError.of(f"{shown(text)} is not a count of GPUs", fix=fix)
     return count
 
 

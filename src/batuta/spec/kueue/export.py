@@ -103,13 +103,10 @@ def _selector(selector: model.Selector) -> Plain:
 
 
 def _group(group: model.ResourceGroup) -> Plain:
-    flavors = [
-        {
-            "name": flavor.flavor,
-            "resources": [_quota(*pair) for pair in zip(group.resources, flavor.limits, strict=True)],
-        }
-        for flavor in group.flavors
-    ]
+    flavors = []
+    for flavor in group.flavors:
+        quotas = [_quota(*pair) for pair in zip(group.resources, flavor.limits, strict=True)]
+        flavors.append({"name": flavor.flavor, "resources": quotas})
     return {"coveredResources": list(group.resources), "flavors": flavors}
 
 
