@@ -11,7 +11,7 @@ import pytest
 
 from batuta.cli.quota import run_case
 from batuta.spec.quota_case import QuotaCase
-from batuta.spec.quota_case_reader import parse_cases
+from tests.support.quotas import parse_cases
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "reference" / "kueue-differences.md"
 _ROW = re.compile(r"^\| `([^`]+)` \| \S.*\|$", re.MULTILINE)

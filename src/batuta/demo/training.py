@@ -103,7 +103,6 @@ class State:
     weights: Vector
     velocity: Vector
     step: int = 0
-    """Steps done."""
     loss: float = float("nan")
     """Of the last step's batch, before its update."""
 
@@ -166,12 +165,10 @@ class Training:
         state.step += 1
 
     def loss_of_all(self, state: State) -> float:
-        """The mean loss over all data."""
         return float(self.sums(state, np.arange(SAMPLES))[-1]) / SAMPLES
 
 
 def _layers(weights: Vector) -> Iterator[Vector]:
-    """Views of the weights by layer."""
     begin = 0
     for shape in _SHAPES:
         end = begin + int(np.prod(shape))

@@ -91,7 +91,6 @@ class UsageReport:
         return _sum(JobUsage(), (day.job_usage for day in self.days))
 
     def queues(self) -> dict[str, JobUsage]:
-        """Return the usage by queue, over all days."""
         return _merged(day.queues for day in self.days)
 
     def users(self) -> dict[str, JobUsage]:
@@ -99,7 +98,6 @@ class UsageReport:
         return _merged(day.users for day in self.days)
 
     def plain(self) -> dict[str, Any]:
-        """Return the report as JSON."""
         return {
             "from_s": self.from_s,
             "to_s": self.to_s,
@@ -274,7 +272,6 @@ class UsageAccounting:
             self._update(job, lambda _: False)
 
     def take(self, event: ev.Event) -> None:
-        """Apply the next event."""
         if isinstance(event, _IGNORED):
             apply(self._world, event)
             return

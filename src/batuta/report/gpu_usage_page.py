@@ -55,7 +55,6 @@ def render_usage(report: Mapping[str, Any]) -> str:
 
 
 def _tiles(total: Mapping[str, float]) -> str:
-    """Each category in hours and as a share."""
     capacity = total["capacity_gpu_s"]
     tiles = [
         tag(
@@ -124,7 +123,6 @@ def _bars(days: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _groups(key: str, groups: Sequence[Mapping[str, Any]]) -> str:
-    """A table of the queues or of the users."""
     rows = [(own[key] or "–", own) for own in groups]
     return _usage_table(f"By {key}", key.capitalize(), f"GPU-hours of the jobs of each {key}.", rows)
 

@@ -35,11 +35,12 @@ class Provenance:
 def _provenance_section(study: Study, origin: Provenance) -> str:
     """Workloads, clusters, seeds, version and command line; notes of runs; what the columns mean."""
     runs = study.runs
+    low, high = (find(len(run.jobs) for run in runs) for find in (min, max))
     events = count(sum(run.events for run in runs), "event")
     cpu = duration(math.fsum(run.cpu_s for run in runs))
     facts = [
         ("Workload", _listed(run.workload for run in runs)),
-        ("Jobs", f"{_range([len(run.jobs) for run in runs])} per run"),
+        ("Jobs", f"{low:,} per run" if low == high else f"{low:,}–{high:,} per run"),
         ("Cluster", ", ".join(dict.fromkeys(f"{run.cluster} ({count(run.gpus, 'GPU')})" for run in runs))),
         ("Policies", ", ".join(dict.fromkeys(run.policy for run in runs))),
         ("Seeds", _listed(run.seed for run in runs)),
@@ -74,11 +75,6 @@ def _notes(study: Study, most: int = 20) -> list[str]:
 def _listed(values: Iterable[object], most: int = 12) -> str:
     names = [str(value) for value in dict.fromkeys(values)]
     return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, … ({len(names)})"
-
-
-def _range(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
 
 
 def _definitions(entries: Sequence[tuple[str, str]]) -> str:

@@ -113,7 +113,6 @@ def _ratio_cell(row: Row, baseline: str) -> str:
 
 
 def ratio_table(study: Study) -> str:
-    """Every ratio to the baseline with its confidence interval."""
     comparison = study.comparison
     head = [
         tag("th", escape(f"{metric.group} {metric.label}".strip()), scope="col", title=metric.meaning)

@@ -101,7 +101,6 @@ def _curve(time: FloatArray, value: FloatArray, x: Axis, y: Axis, limit: int) ->
 
 
 def queue_lines(study: Study) -> str:
-    """The number of waiting jobs over time."""
     runs = study.shown_runs
     keys_markup, keys_height = plot.legend(policy_keys(study, [run.policy for run in runs]), NAMES, 4, FULL - RIGHT)
     area = Area(NAMES, 16 + keys_height, FULL - RIGHT, 276 + keys_height)

@@ -44,7 +44,6 @@ class ProgressReport:
     step: int | None = None
     total_steps: int | None = None
     epoch: float | None = None
-    """Epochs finished so far."""
     total_epochs: float | None = None
     samples: float | None = None
     loss: float | None = None
@@ -94,7 +93,8 @@ class _NotAReport(Exception):
 
 def _read(values: dict[str, Any]) -> ProgressReport:
     metrics = values.get("metrics") or {}
-    if not isinstance(metrics, dict) or not (values.keys() & _KNOWN or _any_number(values)):
+    is_report = bool(values.keys() & _KNOWN) or any(_as_number(value) is not None for value in values.values())
+    if not isinstance(metrics, dict) or not is_report:
         raise _NotAReport
     nonfinite = values.get("nonfinite") or []
     if not isinstance(nonfinite, list) or not all(isinstance(name, str) for name in nonfinite):
@@ -147,10 +147,6 @@ def _own_s(value: object) -> tuple[float, ...]:
             raise _NotAReport
         found.append(number)
     return tuple(found)
-
-
-def _any_number(values: dict[str, Any]) -> bool:
-    return any(_as_number(value) is not None for value in values.values())
 
 
 def _count(values: dict[str, Any], key: str) -> int | None:

@@ -144,7 +144,6 @@ class CaseState:
             self._reader.adopt(node, error.problems)
 
     def new_workload(self, part: Section, key: str) -> str:
-        """Return the name of a new workload."""
         name = part.text(key)
         if self._is_active.get(name):
             part.fault(key, f"there is a workload {name} already", "another name, or delete it first")
@@ -285,14 +284,6 @@ def _priority(part: Section, quota: Quota) -> int | None:
     if classes and len(part.reader.problems) > before:
         part.reader.problems[-1] = replace(part.reader.problems[-1], fix=f"or one of {', '.join(classes)}")
     return found
-
-
-def parse_cases(text: str, file: str = "cases.yaml") -> tuple[qc.QuotaCase, ...]:
-    """Return the cases of a text. Raises InputError with every problem and its position."""
-    cases, problems = parse_valid_cases(text, file)
-    if problems:
-        raise InputError(problems)
-    return cases
 
 
 def parse_valid_cases(text: str, file: str = "cases.yaml") -> tuple[tuple[qc.QuotaCase, ...], list[Problem]]:

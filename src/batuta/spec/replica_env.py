@@ -1,7 +1,7 @@
 """The environment variables of one replica's processes, built from arguments only.
 
-`docs/reference/task-file.md` lists them. `MASTER_ADDR`, `WORLD_SIZE` and `RANK` are for scripts without a launcher and count
-replicas; torchrun reads `PET_…`. A task's own variables cannot change these; they win over what is inherited.
+`docs/reference/task-file.md` lists them. `MASTER_ADDR`, `WORLD_SIZE` and `RANK` are for scripts without a launcher
+and count replicas; torchrun reads `PET_…`. A task's own variables cannot change these; they win over what is inherited.
 """
 
 from __future__ import annotations

@@ -130,7 +130,6 @@ def _read_types(fields: JsonObject, value: dict[str, object]) -> tuple[str, ...]
 
 
 def _check_sizes(job: SnapshotJob, fields: JsonObject) -> None:
-    """How the sizes of one job must agree with each other."""
     if job.min > job.max:
         fields.wrong("min", f"must be ≤ max, found min {job.min} and max {job.max}")
         return

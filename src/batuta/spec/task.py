@@ -41,7 +41,9 @@ def parse_name(text: str) -> str | None:
     name = unicodedata.normalize("NFC", text)
     if not 1 <= len(name) <= LONGEST or not name[0].isalnum() or name[-1] in _BETWEEN:
         return None
-    return name if all(letter in _BETWEEN or _is_of_word(letter) for letter in name) else None
+    # Letters, digits, and the marks that many scripts write between and behind them.
+    words = (letter for letter in name if letter not in _BETWEEN and not letter.isalnum())
+    return name if all(unicodedata.category(letter).startswith("M") for letter in words) else None
 
 
 def host_name(name: str, longest: int) -> str:
@@ -53,11 +55,6 @@ def host_name(name: str, longest: int) -> str:
         digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
         plain = (plain or "job")[: longest - _DIGEST - 1].rstrip("-") + f"-{digest}"
     return plain[:longest].rstrip("-")
-
-
-def _is_of_word(letter: str) -> bool:
-    """Letters, digits, and the marks that many scripts write between and behind them."""
-    return letter.isalnum() or unicodedata.category(letter).startswith("M")
 
 
 @dataclass(frozen=True, slots=True)

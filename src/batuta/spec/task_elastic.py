@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -186,7 +186,6 @@ def read_elastic(
 
 
 def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuRequest:
-    """Return the `gpu:` section."""
     values = reader.section(node, "gpu", _GPU_KEYS)
     memory = reader.parsed(values.get("memory"), "gpu.memory", parse_memory_mib)
     compute = reader.parsed(values.get("compute"), "gpu.compute", parse_percent)
@@ -240,9 +239,13 @@ def _read_sizes(reader: TaskReader, node: YamlNode) -> tuple[int, ...] | None:
     if len(items) > MOST_SIZES:
         reader.fault(node, f"sizes has {len(items)} values", f"at most {MOST_SIZES}")
         return None
-    found = {reader.whole(item, "a size", 1, MOST_NODES) for item in items}
     if not items:
         reader.fault(node, "sizes must not be empty", "for example [1, 2, 4, 8]")
+    return _whole_sizes(reader, items, MOST_NODES)
+
+
+def _whole_sizes(reader: TaskReader, items: Sequence[YamlNode], most: int) -> tuple[int, ...]:
+    found = {reader.whole(item, "a size", 1, most) for item in items}
     return tuple(sorted(size for size in found if size is not None))
 
 
@@ -290,9 +293,8 @@ def _check_range(
         message = f"max_nodes {high} is not min_nodes {low} and a multiple of step {step}"
         reader.blame(values.get("step"), message, f"max_nodes: {down} or {down + step}")
     elif (sizes := elastic.legal_sizes) and asked not in sizes:
-        reader.blame(
-            num_nodes or values.get("sizes"), f"num_nodes {asked} is not one of the sizes", f"one of {_few(sizes)}"
-        )
+        few = ", ".join(map(str, sizes[:12])) + (", …" if len(sizes) > 12 else "")
+        reader.blame(num_nodes or values.get("sizes"), f"num_nodes {asked} is not one of the sizes", f"one of {few}")
 
 
 def _read_checkpoint(
@@ -328,35 +330,25 @@ def _duration(reader: TaskReader, node: YamlNode | None, what: str, low_s: float
     return reader.parsed(node, what, parse)
 
 
-def _few(sizes: tuple[int, ...]) -> str:
-    first = ", ".join(map(str, sizes[:12]))
-    return first + (", …" if len(sizes) > 12 else "")
-
-
 def _read_trial_section(reader: TaskReader, node: YamlNode) -> TrialSpec:
     if isinstance(node, yaml.ScalarNode):
         word = reader.word(node, "trial", ("true", "false"))
         return TrialSpec(wanted=None if word is None else word == "true")
     values = reader.section(node, "trial", _TRIAL_KEYS)
+    items = reader.sequence(values.get("sizes"), "sizes")
+    if "sizes" in values and not 1 <= len(items) <= MOST_TRIAL_SIZES:
+        fix = f"1 to {MOST_TRIAL_SIZES}, for example [1, 2, 4]"
+        reader.fault(values["sizes"], f"trial has {len(items)} sizes", fix)
     return TrialSpec(
         wanted=True,
-        sizes=_read_trial_sizes(reader, values["sizes"]) if "sizes" in values else (),
+        sizes=_whole_sizes(reader, items, MOST_TRIAL_GPUS),
         budget_s=_duration(reader, values.get("budget"), "budget", SHORTEST_TRIAL_S, LONGEST_TRIAL_S),
         each_s=_duration(reader, values.get("each"), "each", SHORTEST_TRIAL_S, LONGEST_TRIAL_S),
         priority=reader.whole(values.get("priority"), "priority", LOWEST_PRIORITY, HIGHEST_PRIORITY),
     )
 
 
-def _read_trial_sizes(reader: TaskReader, node: YamlNode) -> tuple[int, ...]:
-    items = reader.sequence(node, "sizes")
-    found = {reader.whole(item, "a size", 1, MOST_TRIAL_GPUS) for item in items}
-    if not 1 <= len(items) <= MOST_TRIAL_SIZES:
-        reader.fault(node, f"trial has {len(items)} sizes", f"1 to {MOST_TRIAL_SIZES}, for example [1, 2, 4]")
-    return tuple(sorted(size for size in found if size is not None))
-
-
 def _trial_option_problems(said: Mapping[str, Any]) -> list[Problem]:
-    """Return the problems of `batuta trial` options."""
     found = [
         Problem(f"--{name}: {said[key]:g} s is out of range", fix=f"within {SHORTEST_TRIAL_S:g}s..24h")
         for key, name in (("budget_s", "budget"), ("each_s", "each"))

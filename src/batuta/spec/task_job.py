@@ -230,6 +230,7 @@ def _build(
     each = 1 if cpu_only or share is not None else max(1, int(candidate.count))
     elastic, needs = task.elastic, candidate.needs
     sizes = None if cpu_only else elastic.legal_sizes
+    on_request = elastic.checkpoint is Checkpoint.ON_SIGNAL
     largest = elastic.max_nodes * each
     curve = linear_curve(1) if cpu_only else power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT)
     cpus_milli = int(needs.cpus.value * 1000) if needs.cpus else DEFAULT_CPUS_MILLI if cpu_only else 0
@@ -256,7 +257,7 @@ def _build(
         curve=curve,
         work_s=prior_work_s(curve),
         restart_s=PRIOR_RESTART_S,
-        checkpoint_interval_s=_interval_s(task),
+        checkpoint_interval_s=None if on_request else elastic.checkpoint_interval_s or NEVER_S,
         restartable=elastic.is_restartable(task.run),
         time_limit_s=task.max_exec_time_s,
     )
@@ -290,9 +291,3 @@ def _share(task: Task, candidate: _Candidate, types: Sequence[str], nodes: Seque
         cards = [node.gpu_memory_mib for node in suited]
         memory_mib = int(min(cards) * count) if cards else 0
     return Share(memory_mib, percent, soft=gpu.soft)
-
-
-def _interval_s(task: Task) -> float | None:
-    if task.elastic.checkpoint is Checkpoint.ON_SIGNAL:
-        return None
-    return task.elastic.checkpoint_interval_s or NEVER_S

@@ -301,7 +301,6 @@ def override_gpus(reader: TaskReader, resources: Resources, gpus: str) -> Resour
 
 
 def parse_queue(text: str) -> str:
-    """A name as Kubernetes has them."""
     if not _QUEUE_NAME.fullmatch(text):
         raise InputError.of(
             f"{shown(text)} is not the name of a queue", fix="letters, digits, dots, dashes and underscores"

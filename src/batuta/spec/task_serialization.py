@@ -91,7 +91,6 @@ def task_to_mapping(task: Task, *, with_secrets: bool = True) -> dict[str, Any]:
 
 
 def _said(**values: Any) -> dict[str, Any]:
-    """What has something to say, in this order."""
     return {key: value for key, value in values.items() if value not in (None, "", (), {}, [])}
 
 

@@ -143,7 +143,6 @@ class YamlReader:
         return None
 
     def number(self, node: YamlNode | None, what: str, low: float, high: float) -> float | None:
-        """Return a finite number within bounds."""
         if isinstance(node, yaml.ScalarNode) and "_" not in node.value:
             with suppress(ValueError):
                 value = float(node.value)
@@ -205,7 +204,6 @@ class StrictYamlReader(YamlReader):
     most_values: ClassVar[int] = 20_000
     """Values in one file, each alias counted with all that it expands to: the limit stops alias bombs."""
     size_fix: ClassVar[str] = ""
-    """The fix for a file that is too large."""
 
     def __init__(self, file: str) -> None:
         super().__init__(file)
@@ -217,7 +215,7 @@ class StrictYamlReader(YamlReader):
             return []
         text = json_as_yaml(text)
         roots = self.compose_all(text)
-        self.problems = [explain_tab(problem, text) for problem in self.problems]
+        self.problems = [_explained(problem, text) for problem in self.problems]
         written = [root for root in roots if not is_null(root)]
         if not written and not self.problems:
             self.problems.append(Problem("holds nothing but comments", self.file))
@@ -277,7 +275,6 @@ class StrictYamlReader(YamlReader):
             return None
 
     def word(self, node: YamlNode | None, what: str, accepted: Sequence[str]) -> str | None:
-        """Return a scalar that is one of the accepted words."""
         text = self.text(node, what)
         if node is not None and text is not None and text not in accepted:
             near = did_you_mean(text, accepted)
@@ -376,8 +373,11 @@ def join_surrogates(text: str) -> str:
     return _ESCAPE.sub(join, text)
 
 
-def explain_tab(problem: Problem, text: str) -> Problem:
-    """Return a clearer problem where the parser stops at a tab."""
+def _explained(problem: Problem, text: str) -> Problem:
+    """Return a clearer problem where the parser meets a second document or a tab."""
+    if "found another document" in problem.message:
+        fix = "one file is one task: launch those of a pipeline one by one"
+        return replace(problem, message="holds more than one document", fix=fix)
     lines = text.splitlines()
     line = lines[problem.line - 1] if 0 < problem.line <= len(lines) else ""
     if "cannot start any token" in problem.message and line[problem.column - 1 : problem.column] == "\t":
@@ -415,14 +415,6 @@ class TaskReader(StrictYamlReader):
         if "\0" in node.value:
             self.fault(node, f"{what} holds a NUL character, which no command can")
         return str(node.value)
-
-
-def _explained(problem: Problem, text: str) -> Problem:
-    """Return a clearer problem for a second document or a tab."""
-    if "found another document" in problem.message:
-        fix = "one file is one task: launch those of a pipeline one by one"
-        return replace(problem, message="holds more than one document", fix=fix)
-    return explain_tab(problem, text)
 
 
 def object_node(value: Any) -> YamlNode:

@@ -20,7 +20,7 @@ from batuta.spec.quota_case import (
     Step,
     Submit,
 )
-from batuta.spec.quota_case_reader import parse_cases
+from tests.support.quotas import parse_cases
 
 GPU = "nvidia.com/gpu"
 OBJECTS = """

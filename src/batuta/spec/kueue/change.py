@@ -104,7 +104,6 @@ def flavor_uses(quota: Quota) -> list[tuple[str, str]]:
 
 
 def find_object(quota: Quota, key: ObjectKey) -> QuotaObject | None:
-    """The object of a key, if it is there."""
     return next((value for value in _values(quota, key.kind) if key_of(key.kind, value) == key), None)
 
 

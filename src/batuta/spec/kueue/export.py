@@ -119,5 +119,4 @@ def _quota(resource: str, limits: model.Limits) -> Plain:
 
 
 def _said(**values: Any) -> Plain:
-    """What has a value."""
     return {key: value for key, value in values.items() if value not in ("", [], {}, None)}

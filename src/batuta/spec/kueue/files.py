@@ -222,12 +222,10 @@ class Collected:
         self._problems.append(replace(one.place, message=f"{one.key} appears twice", fix=fix))
 
     def close(self, reader: ObjectReader) -> None:
-        """Takes over what a reader has to say when its last object was read."""
         self._problems += reader.problems
         self._notes += reader.notes
 
     def change(self) -> QuotaChange:
-        """All of it, or all that is wrong."""
         if self._problems:
             raise InputError(sorted_problems(self._problems))
         return QuotaChange(tuple(self._objects.values()), self._fair_sharing, tuple(dict.fromkeys(self._notes)))

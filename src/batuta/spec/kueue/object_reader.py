@@ -59,7 +59,7 @@ class Section:
     ) -> None:
         self.reader, self.node, self.path = reader, node, path
         found = {} if is_null(node) else reader.mapping(node, path or "an object", (*known, *unused)) or {}
-        said = {key: value for key, value in found.items() if not _is_nothing(value)}
+        said = {key: value for key, value in found.items() if not (is_null(value) or value.value == "")}
         self._values = {key: value for key, value in said.items() if key in known}
         self.unused = [
             f"{path}.{key} is not used by Batuta{consequence and ': '}{consequence}"
@@ -85,7 +85,6 @@ class Section:
         return key in self._values
 
     def value(self, key: str) -> YamlNode | None:
-        """The node of a key as it is."""
         return self._values.get(key)
 
     def at(self, key: str) -> str:
@@ -103,7 +102,6 @@ class Section:
         return [Item(one, f"{self.at(key)}[{index}]") for index, one in enumerate(nodes[:most])]
 
     def sections(self, key: str, most: int, known: Sequence[str]) -> Iterator[Section]:
-        """The mappings of a list."""
         return (Section(self.reader, *item, known) for item in self.items(key, most))
 
     def entries(self, key: str, most: int) -> Iterator[tuple[str, Item]]:
@@ -156,17 +154,12 @@ class Section:
         return None if node is None else read_milli(self.reader, Item(node, self.at(key)))
 
     def labels(self, key: str, most: int = 64) -> tuple[tuple[str, str], ...]:
-        """Labels by key, in the order of their keys."""
         found = []
         for name, item in self.entries(key, most):
             value = read_text_value(self.reader, item, may_be_empty=True)
             check_label(self.reader, item, name, value)
             found.append((name, value))
         return tuple(sorted(found))
-
-
-def _is_nothing(node: YamlNode) -> bool:
-    return is_null(node) or (isinstance(node, yaml.ScalarNode) and not node.value)
 
 
 def read_text_value(reader: ObjectReader, item: Item, *, may_be_empty: bool = False) -> str:
@@ -191,13 +184,11 @@ def read_milli(reader: ObjectReader, item: Item) -> int | None:
 
 
 def check_resource(reader: ObjectReader, item: Item, name: str) -> None:
-    """Notes a name that no resource can have."""
     if name and not _is_qualified(name):
         reader.fault(item.node, f"{item.path}: {shown(name)} is not the name of a resource", QUALIFIED_FIX)
 
 
 def check_label(reader: ObjectReader, item: Item, key: str, value: str) -> None:
-    """Notes a label that no node or namespace can have."""
     if not _is_qualified(key):
         reader.fault(item.node, f"{item.path}: {shown(key)} is not the key of a label", QUALIFIED_FIX)
     # A type of GPU is called as people call it, with blanks and all.
