@@ -90,14 +90,14 @@ class JsonProblems:
         return result
 
 
+@dataclass(slots=True)
 class JsonObject:
     """One JSON object that is being read. Every reader returns a usable value, sound or not."""
 
-    __slots__ = ("_findings", "_path", "_values", "_wrong")
-
-    def __init__(self, values: dict[str, Any], path: JsonPath, findings: JsonProblems) -> None:
-        self._values, self._path, self._findings = values, path, findings
-        self._wrong: set[str] = set()
+    _values: dict[str, Any]
+    _path: JsonPath
+    _findings: JsonProblems
+    _wrong: set[str] = field(default_factory=set)
 
     def has(self, key: str) -> bool:
         return self._values.get(key) is not None

@@ -233,14 +233,10 @@ def _submit(part: Section, state: CaseState) -> qc.Submit:
     if "podSets" in part and any(key in part for key in _SHAPE):
         part.fault("podSets", f"{part.path} has podSets and {' and '.join(k for k in _SHAPE if k in part)}")
     sets = tuple(_pod_set(one, one.text("name")) for one in part.sections("podSets", 64, ("name", *_SHAPE)))
-    return qc.Submit(
-        state.new_workload(part, "name"),
-        part.text("queue"),
-        sets or (_pod_set(part, "main"),),
-        _priority(part, state.quota) or 0,
-        part.flag("active", default=True),
-        part.text("namespace"),
-    )
+    name, queue = state.new_workload(part, "name"), part.text("queue")
+    sets = sets or (_pod_set(part, "main"),)
+    priority, active = _priority(part, state.quota) or 0, part.flag("active", default=True)
+    return qc.Submit(name, queue, sets, priority, active, part.text("namespace"))
 
 
 def _pod_set(part: Section, name: str) -> qc.PodSet:
@@ -249,26 +245,18 @@ def _pod_set(part: Section, name: str) -> qc.PodSet:
     for resource, item in part.entries("requests", MOST_RESOURCES):
         check_resource(part.reader, item, resource)
         requests.append((resource, read_milli(part.reader, item) or 0))
-    return qc.PodSet(
-        name or "main",
-        1 if count is None else count,
-        tuple(requests),
-        part.whole("minCount", 0, MOST_PODS),
-        part.labels("nodeSelector"),
-        read_tolerations(part, "tolerations"),
-    )
+    least, selector = part.whole("minCount", 0, MOST_PODS), part.labels("nodeSelector")
+    tolerations = read_tolerations(part, "tolerations")
+    return qc.PodSet(name or "main", 1 if count is None else count, tuple(requests), least, selector, tolerations)
 
 
 def _patch(part: Section, state: CaseState) -> qc.PatchWorkload:
     if "name" not in part or "spec" not in part:
         part.fault("name", f"{part.path} needs name and spec")
     spec = part.section("spec", ("active", "priority", "queueName"))
-    return qc.PatchWorkload(
-        state.workload(part, "name"),
-        spec.flag("active", default=True) if "active" in spec else None,
-        _priority(spec, state.quota),
-        spec.text("queueName") if "queueName" in spec else None,
-    )
+    name, priority = state.workload(part, "name"), _priority(spec, state.quota)
+    active = spec.flag("active", default=True) if "active" in spec else None
+    return qc.PatchWorkload(name, active, priority, spec.text("queueName") if "queueName" in spec else None)
 
 
 def _priority(part: Section, quota: Quota) -> int | None:
