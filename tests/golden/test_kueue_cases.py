@@ -11,7 +11,7 @@ import pytest
 
 from batuta.cli.quota import run_case
 from batuta.spec.quota_case import QuotaCase
-from batuta.spec.quota_case_reader import read_cases
+from tests.support.quotas import parse_cases
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "reference" / "kueue-differences.md"
 _ROW = re.compile(r"^\| `([^`]+)` \| \S.*\|$", re.MULTILINE)
@@ -19,7 +19,7 @@ _ROW = re.compile(r"^\| `([^`]+)` \| \S.*\|$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def cases(shared_data: Path) -> tuple[QuotaCase, ...]:
-    return read_cases(shared_data / "kueue_cases.json")
+    return parse_cases((shared_data / "kueue_cases.json").read_text())
 
 
 def _first_difference(case: QuotaCase) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batuta.backends.local.addresses import PortReservations, node_addresses
-from batuta.spec.progress import ProgressReport, parse_progress
+from batuta.spec.progress import ProgressReport, parse_line
 from batuta.spec.replica_env import ReplicaContext, build_run_env
 from batuta.spec.task import Task
 from tests.support.scripts import ask
@@ -51,7 +51,7 @@ class Run:
 
     def reports(self) -> list[ProgressReport]:
         data = self.progress.read_bytes() if self.progress.exists() else b""
-        return list(parse_progress(data).reports)
+        return [report for line in data.split(b"\n")[:-1] if (report := parse_line(line)) is not None]
 
     def step(self) -> int:
         return max((report.step or 0 for report in self.reports()), default=0)

@@ -19,6 +19,9 @@ from batuta.core.quota import (
 )
 from batuta.spec.kueue.change import merge
 from batuta.spec.kueue.files import OTHER_TYPES, queue_change
+from batuta.spec.problem import InputError
+from batuta.spec.quota_case import QuotaCase
+from batuta.spec.quota_case_reader import parse_valid_cases
 
 GPU = "nvidia.com/gpu"
 FLAVOR = "gpu"
@@ -76,3 +79,11 @@ def gpus_by_type(quota: Quota, queue: ClusterQueue) -> dict[str, int]:
         if cell.flavor != OTHER_TYPES.name:
             found[types[cell.flavor]] = limits.nominal // MILLI
     return found
+
+
+def parse_cases(text: str, file: str = "cases.yaml") -> tuple[QuotaCase, ...]:
+    """The cases of a text. Raises InputError with every problem and its position."""
+    cases, problems = parse_valid_cases(text, file)
+    if problems:
+        raise InputError(problems)
+    return cases

@@ -5,13 +5,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-from batuta.spec.progress import ProgressReport, parse_progress
+from batuta.spec.problem import read_text
+from batuta.spec.progress import ProgressReport, parse_line
+from batuta.spec.task import Task, parse_task
+from batuta.spec.task_env import Overrides
+
+_NO_OVERRIDES = Overrides()
 
 
 def reports_of(path: Path) -> tuple[ProgressReport, ...]:
-    read = parse_progress(path.read_bytes())
-    assert (read.garbage, read.consumed) == (0, path.stat().st_size)
-    return read.reports
+    """The reports of a file in which every line is one, and is complete."""
+    *lines, rest = path.read_bytes().split(b"\n")
+    reports = tuple(report for line in lines if (report := parse_line(line)) is not None)
+    assert (len(reports), rest) == (len(lines), b"")
+    return reports
+
+
+def read_task(path: Path, overrides: Overrides = _NO_OVERRIDES) -> Task:
+    return parse_task(read_text(path), str(path), overrides)
 
 
 def run_script(code: str, **env: str) -> subprocess.CompletedProcess[str]:

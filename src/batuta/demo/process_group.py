@@ -64,15 +64,12 @@ def worker_from_env(env: Mapping[str, str]) -> Worker:
             raise BadEnvironment("WORLD_SIZE is above 1, but MASTER_PORT is not a port")
         # torchrun's own store may listen at MASTER_PORT; torch's workers use it, this one does not.
         shared = by_launcher and env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        ports = _ports_beside(port) if shared else (port,)
+        # Not the next ones, which may well be the MASTER_PORT of other jobs.
+        beside = (20_000 + (port + 1_009 * k) % 12_000 for k in range(1, 1 + _PORTS_TO_TRY))
+        ports = tuple(beside) if shared else (port,)
     names = ("BATUTA_JOB_ID", "BATUTA_RESTART", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
     run = "/".join(env.get(name, "") for name in names)
     return Worker(rank, size, env.get("MASTER_ADDR") or "127.0.0.1", ports, run, gpus_each)
-
-
-def _ports_beside(port: int) -> tuple[int, ...]:
-    """Ports to use instead. Not the next ones, which may well be the MASTER_PORT of other jobs."""
-    return tuple(20_000 + (port + 1_009 * k) % 12_000 for k in range(1, 1 + _PORTS_TO_TRY))
 
 
 def _number(env: Mapping[str, str], name: str, default: int) -> int:

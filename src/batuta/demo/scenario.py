@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from importlib import resources
 
-from batuta.demo.training import Options, parse_options
+from batuta.demo.training import parse_options
 
 RESTART_S = 2.0
 """What a start or a resize of these jobs costs: a checkpoint within a step, and new processes."""
@@ -34,27 +34,6 @@ class Arrival:
     """The task file, with the Python that runs this in it: `python3` may be one without Batuta."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What the simulator has to know of a task file."""
-
-    name: str
-    size: int
-    min: int
-    max: int
-    options: Options
-
-    @property
-    def work_s(self) -> float:
-        return self.options.steps * self.options.step_s(1)
-
-    @property
-    def curve(self) -> list[float]:
-        """Speeds with 1, 2, … GPUs, relative to one."""
-        alone_s = self.options.step_s(1)
-        return [round(alone_s / self.options.step_s(gpus), 4) for gpus in range(1, self.max + 1)]
-
-
 def demo_workload(*, rigid: bool = False) -> str:
     """The same jobs as a workload for the simulator, in Batuta's JSON lines.
 
@@ -62,21 +41,7 @@ def demo_workload(*, rigid: bool = False) -> str:
     """
     name = "demo-rigid" if rigid else "demo"
     lines = [json.dumps({"batuta_workload": 1, "name": name, "notes": []})]
-    for at_s, file in _TIMES:
-        job = _read_job(_task_text(file))
-        record = {
-            "id": job.name,
-            "submit_s": at_s,
-            "size": job.size,
-            "min": job.size if rigid else job.min,
-            "max": job.size if rigid else job.max,
-            "work_s": job.work_s,
-            "curve": job.curve,
-            "name": job.name,
-            "application": job.name,
-            "restart_s": RESTART_S,
-        }
-        lines.append(json.dumps(record))
+    lines += [json.dumps(_workload_job(at_s, _task_text(file), rigid)) for at_s, file in _TIMES]
     return "\n".join(lines) + "\n"
 
 
@@ -89,20 +54,29 @@ def _with_this_python(text: str) -> str:
     return re.sub(r"^  PYTHON: .*$", lambda _: f"  PYTHON: {json.dumps(sys.executable)}", text, flags=re.MULTILINE)
 
 
-def _read_job(text: str) -> _Job:
+def _workload_job(at_s: float, text: str, rigid: bool) -> dict[str, object]:
     """Reads what our own task files say, which are plain enough for that; `batuta.spec` is not known here."""
     name, run = _value(text, "name"), _value(text, "run")
     if name is None or run is None:
         raise ValueError("a task of the demo needs name and run, on a line each")
-    size = int(_value(text, "num_nodes") or 1)
     words = shlex.split(run)
-    return _Job(
-        name,
-        size,
-        int(_value(text, "min_nodes") or size),
-        int(_value(text, "max_nodes") or size),
-        parse_options(words[words.index(_MODULE) + 1 :]),
-    )
+    options = parse_options(words[words.index(_MODULE) + 1 :])
+    size = int(_value(text, "num_nodes") or 1)
+    least, most = (int(_value(text, key) or size) for key in ("min_nodes", "max_nodes"))
+    alone_s = options.step_s(1)
+    return {
+        "id": name,
+        "submit_s": at_s,
+        "size": size,
+        "min": size if rigid else least,
+        "max": size if rigid else most,
+        "work_s": options.steps * alone_s,
+        # Speeds with 1, 2, … GPUs, relative to one; a rigid job has the curve of the elastic one.
+        "curve": [round(alone_s / options.step_s(gpus), 4) for gpus in range(1, most + 1)],
+        "name": name,
+        "application": name,
+        "restart_s": RESTART_S,
+    }
 
 
 def _value(text: str, key: str) -> str | None:

@@ -74,7 +74,8 @@ def _train(options: Options, group: ProcessGroup, folder: Path | None) -> None:
         sums = training.sums(state, training.part_of_batch(state.step, worker.rank, worker.size))
         device.spend(begun_s + options.step_s(worker.gpus) - time.monotonic())
         # Rank 0 asks for all: the others would hear of a request a step earlier or later.
-        request = _SAVE if leads and (sdk.checkpoint_requested() or _is_due(options, state.step + 1)) else _GO_ON
+        is_due = options.checkpoint_every > 0 and (state.step + 1) % options.checkpoint_every == 0
+        request = _SAVE if leads and (sdk.checkpoint_requested() or is_due) else _GO_ON
         sums, note = group.sum(sums, request)
         training.advance(state, sums)
         if leads:
@@ -96,10 +97,6 @@ def _resume(training: Training, group: ProcessGroup, folder: Path | None) -> Sta
     return State.unpack(group.share(state.pack()))
 
 
-def _is_due(options: Options, step: int) -> bool:
-    return options.checkpoint_every > 0 and step % options.checkpoint_every == 0
-
-
 def _save(options: Options, state: State, folder: Path | None) -> int:
     """Saves and says so. Returns the step that is safe now."""
     if folder is not None:
@@ -108,13 +105,8 @@ def _save(options: Options, state: State, folder: Path | None) -> int:
 
 
 def _report(options: Options, state: State) -> None:
-    sdk.report(
-        step=state.step,
-        total_steps=options.steps,
-        epoch=state.step // options.steps_per_epoch,
-        samples=state.step * options.batch,
-        loss=state.loss,
-    )
+    epoch, samples = state.step // options.steps_per_epoch, state.step * options.batch
+    sdk.report(step=state.step, total_steps=options.steps, epoch=epoch, samples=samples, loss=state.loss)
 
 
 def _finish(options: Options, training: Training, state: State, folder: Path | None, *, is_saved: bool) -> None:

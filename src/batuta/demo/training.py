@@ -69,10 +69,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         "It resumes from $BATUTA_CHECKPOINT_DIR with any number of them, and the losses stay the same.",
     )
     for field in fields(Options):
-        kind = type(field.default)
-        help = f"{_HELP[field.name]} (default: {field.default:g})"
+        kind, text = type(field.default), f"{_HELP[field.name]} (default: {field.default:g})"
         parser.add_argument(
-            _flag(field.name), dest=field.name, type=kind, default=field.default, metavar="N", help=help
+            _flag(field.name), dest=field.name, type=kind, default=field.default, metavar="N", help=text
         )
     found = Options(**vars(parser.parse_args(arguments)))
     for name, value in asdict(found).items():
@@ -104,7 +103,6 @@ class State:
     weights: Vector
     velocity: Vector
     step: int = 0
-    """Steps done."""
     loss: float = float("nan")
     """Of the last step's batch, before its update."""
 
@@ -167,12 +165,10 @@ class Training:
         state.step += 1
 
     def loss_of_all(self, state: State) -> float:
-        """The mean loss over all data."""
         return float(self.sums(state, np.arange(SAMPLES))[-1]) / SAMPLES
 
 
 def _layers(weights: Vector) -> Iterator[Vector]:
-    """Views of the weights by layer."""
     begin = 0
     for shape in _SHAPES:
         end = begin + int(np.prod(shape))
@@ -192,19 +188,15 @@ def save_checkpoint(folder: Path, state: State, seed: int, batch: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path, draft = folder / CHECKPOINT_FILE, folder / f".{CHECKPOINT_FILE}.new"
     with draft.open("wb") as file:
-        np.savez(
-            file,
-            weights=state.weights,
-            velocity=state.velocity,
-            step=state.step,
-            loss=state.loss,
-            seed=seed,
-            batch=batch,
-        )
+        np.savez(file, **asdict(state), seed=seed, batch=batch)
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
-    _sync_folder(folder)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)  # the rename
+    finally:
+        os.close(handle)
     return path
 
 
@@ -230,15 +222,6 @@ def load_checkpoint(folder: Path, seed: int, batch: int) -> State | None:
     if state.weights.shape != (WEIGHTS,) or state.velocity.shape != (WEIGHTS,):
         raise BadCheckpoint(f"{path} is of another model; remove it to start afresh")
     return state
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flushes the rename to disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 _KERNEL = b"step_vgpu_1ms"

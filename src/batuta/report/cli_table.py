@@ -22,22 +22,9 @@ BEST = "bold green"
 
 # The order in which columns are dropped in a narrow window.
 _DROPPED_FIRST = (
-    "decide_p99_ms",
-    "fragmentation",
-    "preemptions",
-    "migrations",
-    "fairness_mean",
-    "decide_mean_ms",
-    "lost_gpu_s",
-    "fairness_above_one",
-    "jct_p50_s",
-    "makespan_s",
-    "restarts",
-    "wait_mean_s",
-    "jct_p99_s",
-    "fairness_max",
-    "gpu_utilisation",
-    "jct_p90_s",
+    *("decide_p99_ms", "fragmentation", "preemptions", "migrations", "fairness_mean", "decide_mean_ms", "lost_gpu_s"),
+    *("fairness_above_one", "jct_p50_s", "makespan_s", "restarts", "wait_mean_s", "jct_p99_s", "fairness_max"),
+    *("gpu_utilisation", "jct_p90_s"),
 )
 
 
@@ -58,10 +45,7 @@ def run_view(run: RunResult) -> Group:
             f"mean {significant(values['fairness_mean'])}   max {significant(values['fairness_max'])}   "
             f"{percent(values['fairness_above_one'])} of jobs above 1",
         ),
-        (
-            "GPUs",
-            f"{percent(values['gpu_utilisation'])} used   {percent(values['fragmentation'])} fragmentation",
-        ),
+        ("GPUs", f"{percent(values['gpu_utilisation'])} used   {percent(values['fragmentation'])} fragmentation"),
         (
             "changes",
             "   ".join(count(int(values[f"{noun}s"]), noun) for noun in ("restart", "migration", "preemption"))
@@ -91,15 +75,14 @@ def comparison_view(comparison: Comparison, width: int = 120) -> Group:
 def comparison_table(comparison: Comparison, width: int = 120) -> Table:
     """One row per policy, as many columns as fit into the width; the best of each is bold green."""
     columns = list(columns_for(comparison))
-    dropped = iter(_DROPPED_FIRST)
-    while True:
-        table = _build(comparison, columns)
-        if _measure(table) <= width:
-            return table
-        key = next(dropped, None)
-        if key is None:
-            return table
+    wide = Console(width=10_000, color_system=None)
+    table = _build(comparison, columns)
+    for key in _DROPPED_FIRST:
+        if wide.measure(table).maximum <= width:
+            break
         columns = [column for column in columns if column.metric.key != key]
+        table = _build(comparison, columns)
+    return table
 
 
 def _build(comparison: Comparison, columns: Sequence[Column]) -> Table:
@@ -109,7 +92,10 @@ def _build(comparison: Comparison, columns: Sequence[Column]) -> Table:
     if several:
         table.add_column(f"JCT vs\n{shorten(comparison.baseline, 16)}", no_wrap=True, justify="right")
     for column in columns:
-        table.add_column(Text(_head(column)), no_wrap=True, justify="right")
+        # Two short lines: the group, then the metric with its unit.
+        group = {"Fairness ρ": "ρ", "Changes": "", "Makespan": "make-"}.get(column.metric.group, column.metric.group)
+        head = f"{group}\n{column.metric.label or 'span'} {column.unit}".rstrip()
+        table.add_column(Text(head), no_wrap=True, justify="right")
     for row in comparison.rows:
         cells = [_cell(column.show(row.values[column.metric.key]), column.metric.key in row.best) for column in columns]
         if several:
@@ -118,12 +104,6 @@ def _build(comparison: Comparison, columns: Sequence[Column]) -> Table:
             cells.insert(0, _cell(ratio, MEAN_JCT in row.best))
         table.add_row(_name(row, comparison), *cells)
     return table
-
-
-def _head(column: Column) -> str:
-    """Two short lines: the group, then the metric with its unit."""
-    group = {"Fairness ρ": "ρ", "Changes": "", "Makespan": "make-"}.get(column.metric.group, column.metric.group)
-    return f"{group}\n{column.metric.label or 'span'} {column.unit}".rstrip()
 
 
 def _name(row: Row, comparison: Comparison) -> Text:
@@ -137,12 +117,6 @@ def _name(row: Row, comparison: Comparison) -> Text:
 
 def _cell(text: str, best: bool) -> Text:
     return Text(text, style=BEST if best else "")
-
-
-def _measure(table: Table) -> int:
-    """How wide the table wants to be, with nothing cut."""
-    wide = Console(width=10_000, color_system=None)
-    return wide.measure(table).maximum
 
 
 def _spread(values: dict[str, float]) -> str:

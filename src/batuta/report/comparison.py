@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from typing import TypeAlias, cast
 
 import numpy as np
+from scipy.special import stdtrit
 
 from batuta.backends.sim.result import RunResult, summarise
 from batuta.core.arrays import FloatArray
 from batuta.core.job import JobState
-from batuta.report.formatting import (
-    HOUR,
-    TimeUnit,
-    count,
-    decimals_for,
-    duration,
-    fixed,
-    percent,
-    times,
-    unit_for,
-)
+from batuta.report.formatting import HOUR, TimeUnit, count, decimals_for, duration, fixed, percent, times, unit_for
 from batuta.report.metrics import MEAN_JCT, METRICS, Metric, MetricKind, metric_values
 from batuta.report.plot import series_class
 
@@ -101,34 +93,20 @@ def compare(runs: Sequence[RunResult], baseline: str | None = None) -> Compariso
         summaries[pair] = summarise(run)
     baseline = _choose_baseline(list(by_policy), baseline)
     pairs = tuple(dict.fromkeys(_pair_of(run) for run in runs))
-    cells = {
-        (policy, pair): metric_values(summary)
-        for policy, summaries in by_policy.items()
-        for pair, summary in summaries.items()
-    }
+    runs_of = ((policy, pair, own[pair]) for policy, own in by_policy.items() for pair in own)
+    cells = {(policy, pair): metric_values(summary) for policy, pair, summary in runs_of}
     most = {pair: max(_int(own[pair], "finished") for own in by_policy.values() if pair in own) for pair in pairs}
     rows = []
     for policy, own in by_policy.items():
         comparable = len(own) == len(pairs) and all(_int(own[p], "finished") == most[p] > 0 for p in pairs)
         shared = [pair for pair in pairs if pair in own and pair in by_policy[baseline]]
-        rows.append(
-            Row(
-                policy=policy,
-                runs=len(own),
-                jobs=sum(_int(summary, "jobs") for summary in own.values()),
-                finished=sum(_int(summary, "finished") for summary in own.values()),
-                comparable=comparable,
-                values={m.key: _mean([cells[policy, pair][m.key] for pair in own]) for m in METRICS},
-                ratios={
-                    m.key: paired_ratio(
-                        [cells[policy, pair][m.key] for pair in shared],
-                        [cells[baseline, pair][m.key] for pair in shared],
-                    )
-                    for m in METRICS
-                },
-                best=frozenset(),
-            )
-        )
+        jobs, finished = (sum(_int(summary, key) for summary in own.values()) for key in ("jobs", "finished"))
+        values = {m.key: _mean([cells[policy, pair][m.key] for pair in own]) for m in METRICS}
+        ratios = {
+            m.key: paired_ratio(*([cells[one, pair][m.key] for pair in shared] for one in (policy, baseline)))
+            for m in METRICS
+        }
+        rows.append(Row(policy, len(own), jobs, finished, comparable, values, ratios, best=frozenset()))
     return Comparison(baseline, tuple(_rank(_mark_best(rows))), pairs, cells)
 
 
@@ -145,25 +123,8 @@ def paired_ratio(values: Sequence[float], baselines: Sequence[float]) -> Ratio:
     middle = float(logs.mean())
     if n == 1:
         return Ratio(math.exp(middle), math.nan, math.nan, 1)
-    reach = student_t_975(n - 1) * float(logs.std(ddof=1)) / math.sqrt(n)
+    reach = float(stdtrit(n - 1, 0.975)) * float(logs.std(ddof=1)) / math.sqrt(n)
     return Ratio(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), n)
-
-
-_T_975 = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622)
-
-
-def student_t_975(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t distribution, right to three decimals."""
-    if freedom <= len(_T_975):
-        return _T_975[freedom - 1]
-    z = 1.959964
-    # Expansion of the quantile around the normal one (Abramowitz & Stegun 26.7.5).
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + math.fsum(term / math.pow(freedom, k + 1) for k, term in enumerate(terms))
 
 
 def comparison_json(comparison: Comparison) -> dict[str, object]:
@@ -178,23 +139,10 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
 
 
 def _row_json(row: Row) -> dict[str, object]:
-    ratios = {}
-    for key, ratio in row.ratios.items():
-        known = {
-            "value": ratio.value,
-            "low": _or_none(ratio.low),
-            "high": _or_none(ratio.high),
-            "pairs": ratio.pairs,
-        }
-        ratios[key] = known if ratio.pairs else None
     return {
-        "policy": row.policy,
-        "runs": row.runs,
-        "jobs": row.jobs,
-        "finished": row.finished,
-        "comparable": row.comparable,
-        "mean": {key: _or_none(value) for key, value in row.values.items()},
-        "ratio": ratios,
+        **{key: getattr(row, key) for key in ("policy", "runs", "jobs", "finished", "comparable")},
+        "mean": _finite(row.values),
+        "ratio": {key: _finite(asdict(ratio)) if ratio.pairs else None for key, ratio in row.ratios.items()},
         "best": [metric.key for metric in METRICS if metric.key in row.best],
     }
 
@@ -224,7 +172,9 @@ def _mark_best(rows: list[Row]) -> list[Row]:
     ranked = [row for row in rows if row.comparable]
     best: dict[str, set[str]] = {row.policy: set() for row in rows}
     for metric in METRICS:
-        known = [(row.policy, _goodness(metric, row)) for row in ranked if math.isfinite(row.values[metric.key])]
+        sign = 1.0 if metric.higher_is_better else -1.0
+        values = ((row.policy, row.values[metric.key]) for row in ranked)
+        known = [(policy, sign * value) for policy, value in values if math.isfinite(value)]
         top = max((good for _, good in known), default=0.0)
         # Where all are equal, none is marked.
         if any(good < top for _, good in known):
@@ -232,11 +182,6 @@ def _mark_best(rows: list[Row]) -> list[Row]:
                 if math.isclose(good, top, rel_tol=1e-9, abs_tol=1e-12):
                     best[policy].add(metric.key)
     return [replace(row, best=frozenset(best[row.policy])) for row in rows]
-
-
-def _goodness(metric: Metric, row: Row) -> float:
-    value = row.values[metric.key]
-    return value if metric.higher_is_better else -value
 
 
 def _int(summary: Summary, key: str) -> int:
@@ -248,8 +193,8 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    return {key: value if math.isfinite(value) else None for key, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,31 +210,34 @@ class Column:
         return fixed(value / self.divisor, self.decimals)
 
 
+_UNITS: Mapping[MetricKind, tuple[str, float]] = {
+    MetricKind.SHARE: ("%", 0.01),
+    MetricKind.MILLISECONDS: ("ms", 1.0),
+    MetricKind.GPU_TIME: ("", HOUR.seconds),
+    MetricKind.FACTOR: ("", 1.0),
+    MetricKind.COUNT: ("", 1.0),
+}
+"""Unit and divisor; a time has the unit of its group."""
+
+
 def columns_for(comparison: Comparison) -> tuple[Column, ...]:
     """One unit per group of columns and one number of decimals per column, from the values at hand."""
     columns = []
-    units = {group: _group_unit(comparison, list(metrics)) for group, metrics in groupby(METRICS, lambda m: m.group)}
+    units = {group: _group_unit(comparison, next(metrics)) for group, metrics in groupby(METRICS, lambda m: m.group)}
     for metric in METRICS:
-        unit, divisor = units[metric.group].name, units[metric.group].seconds
-        if metric.kind is MetricKind.SHARE:
-            unit, divisor = "%", 0.01
-        elif metric.kind is MetricKind.MILLISECONDS:
-            unit, divisor = "ms", 1.0
-        elif metric.kind is MetricKind.GPU_TIME:
-            unit, divisor = "", HOUR.seconds
-        elif metric.kind is not MetricKind.TIME:
-            unit, divisor = "", 1.0
+        group = units[metric.group]
+        unit, divisor = _UNITS.get(metric.kind, (group.name, group.seconds))
         shown = [row.values[metric.key] / divisor for row in comparison.rows]
         decimals = min(decimals_for(shown), 1) if metric.kind is MetricKind.SHARE else decimals_for(shown)
         columns.append(Column(metric, unit, divisor, decimals))
     return tuple(columns)
 
 
-def _group_unit(comparison: Comparison, metrics: Sequence[Metric]) -> TimeUnit:
+def _group_unit(comparison: Comparison, first: Metric) -> TimeUnit:
     """The unit that suits the first metric of the group in the policy in the middle."""
-    values = sorted(row.values[metrics[0].key] for row in comparison.rows if math.isfinite(row.values[metrics[0].key]))
+    values = (row.values[first.key] for row in comparison.rows)
     # A group of zeros would choose seconds, whatever the rest of the table says.
-    positive = [value for value in values if value > 0]
+    positive = sorted(value for value in values if 0 < value < math.inf)
     return unit_for(positive[len(positive) // 2] if positive else 0.0)
 
 
@@ -318,10 +266,10 @@ def headline(comparison: Comparison) -> str:
         return "No policy finished all jobs, so none is the winner"
     if winner.policy == comparison.baseline:
         return _baseline_wins(comparison)
-    faster = winner.ratios[MEAN_JCT].inverse if winner.ratios[MEAN_JCT].pairs else None
-    if faster is None:
+    ratio = winner.ratios[MEAN_JCT]
+    if not ratio.pairs:
         return f"{winner.policy} has the shortest mean JCT, {duration(winner.values[MEAN_JCT])}"
-    return f"{winner.policy} finishes jobs {times(faster.value)} faster than {comparison.baseline} on average"
+    return f"{winner.policy} finishes jobs {times(ratio.inverse.value)} faster than {comparison.baseline} on average"
 
 
 def explanation(comparison: Comparison) -> list[str]:
@@ -345,9 +293,8 @@ def explanation(comparison: Comparison) -> list[str]:
 def _alone(row: Row) -> str:
     if not row.finished:
         return f"{row.policy} finished none of {count(row.jobs, 'job')}"
-    done = f"{count(row.jobs, 'job')}" if row.finished == row.jobs else f"{row.finished:,} of {count(row.jobs, 'job')}"
-    used = percent(row.values["gpu_utilisation"])
-    mean = duration(row.values[MEAN_JCT])
+    done = count(row.jobs, "job") if row.finished == row.jobs else f"{row.finished:,} of {count(row.jobs, 'job')}"
+    used, mean = percent(row.values["gpu_utilisation"]), duration(row.values[MEAN_JCT])
     return f"{row.policy} finishes {done} in {mean} on average, with {used} of the GPUs in use"
 
 
@@ -355,13 +302,10 @@ def _baseline_wins(comparison: Comparison) -> str:
     second = next((row for row in comparison.rows[1:] if row.comparable and row.ratios[MEAN_JCT].pairs), None)
     if second is None:
         return f"{comparison.baseline} is the only policy that can be ranked"
-    slower = second.ratios[MEAN_JCT].value
+    slower, none = second.ratios[MEAN_JCT].value, f"No policy finishes jobs faster than {comparison.baseline}"
     if slower < _SAME:
-        return f"No policy finishes jobs faster than {comparison.baseline}; {second.policy} is level with it"
-    return (
-        f"No policy finishes jobs faster than {comparison.baseline}; next is {second.policy}, "
-        f"{times(slower)} slower on average"
-    )
+        return f"{none}; {second.policy} is level with it"
+    return f"{none}; next is {second.policy}, {times(slower)} slower on average"
 
 
 def _numbers(comparison: Comparison, winner: Row) -> str:
@@ -428,6 +372,16 @@ class Study:
         winner = self.comparison.winner
         return winner.policy if winner is not None and len(self.comparison.rows) > 1 else ""
 
+    @property
+    def drawn_for(self) -> str:
+        """A sentence for captions, where not all runs are drawn."""
+        several = len(self.comparison.pairs) > 1
+        return f" Drawn for workload {self.shown[0]}, seed {self.shown[2]}." if several else ""
+
+    def line_style(self, policy: str) -> str:
+        """CSS classes of a policy's curve; the winner's stands out."""
+        return self.styles[policy] + (" lead" if policy == self.best else "")
+
 
 def build_study(runs: Sequence[RunResult], baseline: str | None = None) -> Study:
     """Return the study of one run or many; ValueError for none, or for duplicates."""
@@ -461,9 +415,7 @@ def _style(runs: Sequence[RunResult], comparison: Comparison) -> dict[str, str]:
 
 def _choose_shown(runs: Sequence[RunResult], comparison: Comparison) -> Pair:
     """The first pair that all policies have, else the first."""
-    has: dict[Pair, int] = {}
-    for run in runs:
-        has[_pair_of(run)] = has.get(_pair_of(run), 0) + 1
+    has = Counter(_pair_of(run) for run in runs)
     return next((pair for pair in comparison.pairs if has[pair] == len(comparison.rows)), comparison.pairs[0])
 
 
@@ -471,12 +423,8 @@ def _outcomes(policy: str, runs: Sequence[RunResult]) -> PolicyOutcomes:
     jobs = [job for run in runs if run.policy == policy for job in run.jobs]
     over = [job for job in jobs if job.state is JobState.SUCCEEDED]
     fairness = np.array([job.fairness for job in over], dtype=np.float64)
-    return PolicyOutcomes(
-        policy=policy,
-        jobs=len(jobs),
-        jct_s=np.array([job.end_s - job.submit_s for job in over], dtype=np.float64),
-        fairness=fairness[np.isfinite(fairness)],
-    )
+    jct_s = np.array([job.end_s - job.submit_s for job in over], dtype=np.float64)
+    return PolicyOutcomes(policy, len(jobs), jct_s, fairness[np.isfinite(fairness)])
 
 
 def _pair_of(run: RunResult) -> Pair:

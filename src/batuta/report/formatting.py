@@ -85,7 +85,6 @@ def decimals_for(values: Iterable[float]) -> int:
 
 
 def fixed(value: float, decimals: int) -> str:
-    """A cell of a column with so many decimals."""
     if not math.isfinite(value):
         return UNKNOWN
     shown = f"{value:,.{decimals}f}"
@@ -118,7 +117,6 @@ def tag(name: str, *content: str, **attributes: object) -> str:
 
 
 def leaf(name: str, **attributes: object) -> str:
-    """An SVG element without content."""
     return f"{_open(name, attributes)}/>"
 
 

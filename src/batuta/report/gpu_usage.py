@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar
 
 from batuta.core import event as ev
 from batuta.core.apply import apply
@@ -16,6 +16,7 @@ from batuta.core.plan import Stop
 from batuta.core.utilisation import mean_busy
 from batuta.core.world import World
 
+_A = TypeVar("_A", bound="_Amounts")
 DAY_S = 86_400.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -61,10 +62,6 @@ class UnallocatedGpus(_Amounts):
     unavailable_gpu_s: float = 0.0
     """Unhealthy, cordoned, or used by other systems."""
 
-    @property
-    def free_gpu_s(self) -> float:
-        return self.idle_gpu_s + self.fragmented_gpu_s + self.unavailable_gpu_s
-
 
 @dataclass(frozen=True, slots=True)
 class DailyUsage:
@@ -88,16 +85,12 @@ class UsageReport:
     """Restrictions that the reader should know."""
 
     def unallocated(self) -> UnallocatedGpus:
-        total = UnallocatedGpus()
-        for day in self.days:
-            total.add(day.unallocated)
-        return total
+        return _sum(UnallocatedGpus(), (day.unallocated for day in self.days))
 
     def job_usage(self) -> JobUsage:
-        return _sum(day.job_usage for day in self.days)
+        return _sum(JobUsage(), (day.job_usage for day in self.days))
 
     def queues(self) -> dict[str, JobUsage]:
-        """Return the usage by queue, over all days."""
         return _merged(day.queues for day in self.days)
 
     def users(self) -> dict[str, JobUsage]:
@@ -105,18 +98,13 @@ class UsageReport:
         return _merged(day.users for day in self.days)
 
     def plain(self) -> dict[str, Any]:
-        """Return the report as JSON."""
         return {
             "from_s": self.from_s,
             "to_s": self.to_s,
             "total": _plain(self.unallocated(), self.job_usage()),
             **_plain_groups(self.queues(), self.users()),
             "days": [
-                {
-                    "day": day.day,
-                    **_plain(day.unallocated, day.job_usage),
-                    **_plain_groups(day.queues, day.users),
-                }
+                {"day": day.day, **_plain(day.unallocated, day.job_usage), **_plain_groups(day.queues, day.users)}
                 for day in self.days
             ],
             "notes": list(self.notes),
@@ -156,7 +144,7 @@ class UsageTotals:
                 users.setdefault(user, JobUsage()).add(own)
         name = f"{_EPOCH + timedelta(days=number):%Y-%m-%d}"
         unallocated = self._unallocated.get(number, UnallocatedGpus())
-        return DailyUsage(name, unallocated, _sum(queues.values()), queues, users)
+        return DailyUsage(name, unallocated, _sum(JobUsage(), queues.values()), queues, users)
 
     def _parts(self, from_s: float, to_s: float) -> Iterable[tuple[int, float]]:
         """Yield the days of an interval, and its seconds on each, within the time range."""
@@ -168,8 +156,7 @@ class UsageTotals:
             at_s = until_s
 
 
-def _sum(parts: Iterable[JobUsage]) -> JobUsage:
-    total = JobUsage()
+def _sum(total: _A, parts: Iterable[_A]) -> _A:
     for part in parts:
         total.add(part)
     return total
@@ -207,18 +194,13 @@ def count_unallocated(world: World) -> UnallocatedGpus:
             free_by_type.setdefault(nodes.type_of[i], []).append(layout.free[i].bit_count())
     waiting = list(_waiting(world)) if free_by_type else []
     for kind, free in free_by_type.items():
-        fragmented = _fragmented(free, _smallest(waiting, nodes.types[kind]))
+        fragmented = _fragmented(free, waiting, nodes.types[kind])
         found.fragmented_gpu_s += fragmented
         found.idle_gpu_s += sum(free) - fragmented
-    held = _held_gpus(world)
+    # A shared GPU counts once.
+    held = int(world.jobs.gpus().sum()) - sum(card.shares - 1 for card in layout.cards.values())
     found.unavailable_gpu_s = found.capacity_gpu_s - held - found.idle_gpu_s - found.fragmented_gpu_s
     return found
-
-
-def _held_gpus(world: World) -> int:
-    """Return the GPUs that jobs hold; a shared GPU counts once."""
-    shares = sum(card.shares - 1 for card in world.layout.cards.values())
-    return int(world.jobs.gpus().sum()) - shares
 
 
 def _waiting(world: World) -> Iterator[Job]:
@@ -230,14 +212,10 @@ def _waiting(world: World) -> Iterator[Job]:
             yield job
 
 
-def _smallest(waiting: list[Job], gpu_type: str) -> Job | None:
-    """Return the smallest waiting job that accepts a GPU type; a share is smaller than a GPU."""
+def _fragmented(free: list[int], waiting: list[Job], gpu_type: str) -> int:
+    """Return how many of the free GPUs of a type, by node, the smallest waiting job could not use."""
     fitting = (job for job in waiting if not job.gpu_types or gpu_type in dict(job.gpu_types))
-    return min(fitting, key=lambda job: (job.min, job.gpus_per_replica), default=None)
-
-
-def _fragmented(free: list[int], job: Job | None) -> int:
-    """Return how many of the free GPUs, by node, a job could not use for its smallest size."""
+    job = min(fitting, key=lambda job: (job.min, job.gpus_per_replica), default=None)
     if job is None:
         return 0
     each = job.gpus_per_replica
@@ -246,17 +224,10 @@ def _fragmented(free: list[int], job: Job | None) -> int:
 
 
 _LAST_START, _LAST_RESIZE = JobTable.F["last_start_s"], JobTable.F["last_resize_s"]
-_IGNORED = (
-    *(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten),
-    ev.HealthChanged,
-)
+_IGNORED = (*(ev.JobProgressed, ev.TransitionTimed, ev.TimePassed, ev.PolicySet, ev.JobForgotten), ev.HealthChanged)
 """Events that change the GPUs of no job."""
 
 _KeepsProgress: TypeAlias = Callable[[Job], bool]
-
-
-def _no_job(_: Job) -> bool:
-    return False
 
 
 @dataclass(slots=True)
@@ -298,10 +269,9 @@ class UsageAccounting:
         self._unallocated: UnallocatedGpus | None = None
         """What no job holds now; None when it must be counted again."""
         for job in world.jobs.ids:
-            self._update(job, _no_job)
+            self._update(job, lambda _: False)
 
     def take(self, event: ev.Event) -> None:
-        """Apply the next event."""
         if isinstance(event, _IGNORED):
             apply(self._world, event)
             return
@@ -346,7 +316,9 @@ class UsageAccounting:
         track = self._tracks.get(name)
         if track is None:
             track = self._tracks[name] = _Track(job.queue, job.user, self._at_s)
-            track.run_since_s = self._run_start_s(row)
+            floats, _ = jobs.cells()
+            begun = (floats.item(_LAST_START, row), floats.item(_LAST_RESIZE, row))
+            track.run_since_s = max((at_s for at_s in begun if not math.isnan(at_s)), default=self._at_s)
             saved_s = jobs.checkpoints.get(name)
             track.saved_s = -math.inf if saved_s is None else saved_s
         gpus, runs = _held(self._world, row), phase is Phase.RUNNING
@@ -408,22 +380,16 @@ class UsageAccounting:
             self._totals.add_job_time(*owner, "lost_gpu_s", cut_s, to_s, gpus)
         track.progress.clear()
 
-    def _run_start_s(self, row: int) -> float:
-        floats, _ = self._world.jobs.cells()
-        begun = [s for s in (floats.item(_LAST_START, row), floats.item(_LAST_RESIZE, row)) if s == s]  # noqa: PLR0124
-        return max(begun, default=self._at_s)
-
     def _affected(self, event: ev.Event) -> Iterable[JobId]:
         """Return the jobs whose GPUs an event may change."""
-        if self._world.layout.cards:
-            # A job that joins or leaves a shared GPU changes what the others hold of it.
-            return [*self._tracks, *(job for job in self._world.jobs.ids if job not in self._tracks)]
-        if isinstance(event, ev.Planned):
-            return [command.job for command in event.plan.commands]
-        if isinstance(event, ev.JobSubmitted | ev.JobChanged):
-            return (event.job.id,)
-        if isinstance(event, ev.JobStarted | ev.JobInterrupted | ev.JobEnded | ev.JobWished):
-            return (event.job,)
+        # A job that joins or leaves a shared GPU changes what the others hold of it.
+        if not self._world.layout.cards:
+            if isinstance(event, ev.Planned):
+                return [command.job for command in event.plan.commands]
+            if isinstance(event, ev.JobSubmitted | ev.JobChanged):
+                return (event.job.id,)
+            if isinstance(event, ev.JobStarted | ev.JobInterrupted | ev.JobEnded | ev.JobWished):
+                return (event.job,)
         return [*self._tracks, *(job for job in self._world.jobs.ids if job not in self._tracks)]
 
 
@@ -445,7 +411,7 @@ def _keeps_progress(event: ev.Event) -> _KeepsProgress:
     A plan asks; a crash does not. A job that a plan stops for good does not continue.
     """
     if not isinstance(event, ev.Planned):
-        return _no_job
+        return lambda _: False
     stopped = {command.job for command in event.plan.commands if isinstance(command, Stop)}
     return lambda job: job.checkpoint_interval_s is None or job.keeps_size_until_saved or job.id in stopped
 

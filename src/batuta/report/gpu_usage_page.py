@@ -6,17 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from batuta.report.formatting import (
-    UNKNOWN,
-    asset,
-    escape,
-    html_page,
-    leaf,
-    percent,
-    scrolling_table,
-    significant,
-    tag,
-)
+from batuta.report.formatting import UNKNOWN, asset, escape, html_page, leaf, percent, scrolling_table, significant, tag
 from batuta.report.plot import number_axis, theme_css
 
 _HOUR_S = 3600.0
@@ -48,40 +38,23 @@ _HELD = CATEGORIES[:4]
 
 def render_usage(report: Mapping[str, Any]) -> str:
     """Return the page of a usage report of the API; the same report gives the same bytes."""
-    title = _title(report["total"])
-    body = tag(
-        "body",
-        tag(
-            "header",
-            tag("p", tag("b", "Batuta"), escape(f" · {_span(report)}"), class_="kicker"),
-            tag("h1", escape(title)),
-            *(tag("p", escape(note), class_="warning", role="note") for note in report["notes"]),
-        ),
-        tag(
-            "main",
-            _tiles(report["total"]),
-            _days(report),
-            _groups("queue", report["queues"]),
-            _groups("user", report["users"]),
-            _queues_by_day(report["days"]),
-        ),
+    total = report["total"]
+    title, capacity = "There were no GPUs", total["capacity_gpu_s"]
+    if capacity:
+        title = f"{percent(total['used_gpu_s'] / capacity)} of {_hours(capacity)} GPU-hours were used"
+    span = " to ".join(f"{datetime.fromtimestamp(report[key], UTC):%Y-%m-%d %H:%M}" for key in ("from_s", "to_s"))
+    header = tag(
+        "header",
+        tag("p", tag("b", "Batuta"), escape(f" · {span}"), class_="kicker"),
+        tag("h1", escape(title)),
+        *(tag("p", escape(note), class_="warning", role="note") for note in report["notes"]),
     )
-    return html_page(title, theme_css() + asset("style.css"), "", body)
-
-
-def _title(total: Mapping[str, float]) -> str:
-    capacity = total["capacity_gpu_s"]
-    if not capacity:
-        return "There were no GPUs"
-    return f"{percent(total['used_gpu_s'] / capacity)} of {_hours(capacity)} GPU-hours were used"
-
-
-def _span(report: Mapping[str, Any]) -> str:
-    return " to ".join(f"{datetime.fromtimestamp(report[key], UTC):%Y-%m-%d %H:%M}" for key in ("from_s", "to_s"))
+    groups = _groups("queue", report["queues"]) + _groups("user", report["users"])
+    main = tag("main", _tiles(total), _days(report), groups, _queues_by_day(report["days"]))
+    return html_page(title, theme_css() + asset("style.css"), "", tag("body", header, main))
 
 
 def _tiles(total: Mapping[str, float]) -> str:
-    """Each category in hours and as a share."""
     capacity = total["capacity_gpu_s"]
     tiles = [
         tag(
@@ -99,9 +72,6 @@ def _tiles(total: Mapping[str, float]) -> str:
 
 def _of(part: float, capacity: float, kind: Category) -> str:
     return f", {percent(part / capacity, 1)}" if capacity and kind is not WAITING else ""
-
-
-# ------------------------------------------------------------------------------------------------------ days
 
 
 def _days(report: Mapping[str, Any]) -> str:
@@ -129,7 +99,11 @@ def _bars(days: Sequence[Mapping[str, Any]]) -> str:
     step = min(_WIDEST_STEP, (_WIDTH - _LEFT) / len(days))
     width = min(_WIDEST_BAR, 0.8 * step)
     every = max(1, -(-len(days) // 12))
-    parts = [_mark(y_axis.px(tick.value), tick.label) for tick in y_axis.ticks]
+    parts = []
+    for tick in y_axis.ticks:
+        y = y_axis.px(tick.value)
+        parts.append(leaf("line", x1=_LEFT, x2=_WIDTH, y1=y, y2=y, class_="grid"))
+        parts.append(tag("text", escape(tick.label), x=_LEFT - 8.0, y=y + 4.0, class_="tick end"))
     parts.append(tag("text", y_axis.title, x=_LEFT - 8.0, y=12.0, class_="axis-title end"))
     for number, day in enumerate(days):
         x, y = _LEFT + step * (number + 0.5) - width / 2, _HEIGHT - _BOTTOM
@@ -144,26 +118,11 @@ def _bars(days: Sequence[Mapping[str, Any]]) -> str:
         if number % every == 0:
             middle = {"x": x + width / 2, "y": _HEIGHT - _BOTTOM + 18.0, "text_anchor": "middle"}
             parts.append(tag("text", escape(day["day"][5:]), class_="tick", **middle))
-    return tag(
-        "svg",
-        tag("title", "GPU-hours by day and by what became of them"),
-        *parts,
-        viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}",
-        role="img",
-    )
-
-
-def _mark(y: float, label: str) -> str:
-    """A tick label and its grid line."""
-    line = leaf("line", x1=_LEFT, x2=_WIDTH, y1=y, y2=y, class_="grid")
-    return line + tag("text", escape(label), x=_LEFT - 8.0, y=y + 4.0, class_="tick end")
-
-
-# ------------------------------------------------------------------------------------------ queues and users
+    title = tag("title", "GPU-hours by day and by what became of them")
+    return tag("svg", title, *parts, viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", role="img")
 
 
 def _groups(key: str, groups: Sequence[Mapping[str, Any]]) -> str:
-    """A table of the queues or of the users."""
     rows = [(own[key] or "–", own) for own in groups]
     return _usage_table(f"By {key}", key.capitalize(), f"GPU-hours of the jobs of each {key}.", rows)
 
@@ -185,10 +144,9 @@ def _usage_table(title: str, first: str, caption: str, groups: Sequence[tuple[st
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     titles = [tag("th", escape(name), scope="col", class_=None if k else "name") for k, name in enumerate(head)]
-    body = [
-        tag("tr", tag("th", escape(first), scope="row", class_="name"), *(tag("td", escape(c)) for c in rest))
-        for first, *rest in rows
-    ]
+    names = (tag("th", escape(first), scope="row", class_="name") for first, *_ in rows)
+    cells = ([tag("td", escape(cell)) for cell in rest] for _, *rest in rows)
+    body = [tag("tr", name, *own) for name, own in zip(names, cells, strict=True)]
     return scrolling_table(caption, tag("thead", tag("tr", *titles)), tag("tbody", *body))
 
 

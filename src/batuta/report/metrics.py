@@ -33,11 +33,6 @@ class Metric:
     meaning: str
     higher_is_better: bool = False
 
-    @property
-    def needs_finished(self) -> bool:
-        """Whether it is undefined for a run in which no job finished."""
-        return self.path.startswith(("jct_s", "makespan_s", _FAIRNESS))
-
 
 MEAN_JCT = "jct_mean_s"
 _FAIRNESS = "finish_time_fairness"
@@ -58,14 +53,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("wait_mean_s", "Wait", "mean", _TIME, "wait_s.mean", "submission to first start"),
     Metric("makespan_s", "Makespan", "", _TIME, "makespan_s", "first submission to last end"),
     Metric("fairness_mean", "Fairness ρ", "mean", _FACTOR, f"{_FAIRNESS}.mean", _RHO),
-    Metric(
-        "fairness_max",
-        "Fairness ρ",
-        "max",
-        _FACTOR,
-        f"{_FAIRNESS}.max",
-        "ρ of the job that was treated worst",
-    ),
+    Metric("fairness_max", "Fairness ρ", "max", _FACTOR, f"{_FAIRNESS}.max", "ρ of the job that was treated worst"),
     Metric("fairness_above_one", "Fairness ρ", "> 1", _SHARE, f"{_FAIRNESS}.above_one", _ABOVE_ONE),
     Metric("gpu_utilisation", "GPUs", "used", _SHARE, "gpu_utilisation", _USED, higher_is_better=True),
     Metric("fragmentation", "GPUs", "frag.", _SHARE, "fragmentation", _FRAGMENTED),
@@ -84,9 +72,9 @@ def metric_values(summary: Mapping[str, object]) -> dict[str, float]:
     has_fairness = _value_at(summary, f"{_FAIRNESS}.max") != 0
     values = {}
     for metric in METRICS:
-        is_defined = bool(summary["finished"]) or not metric.needs_finished
-        if metric.path.startswith(_FAIRNESS):
-            is_defined = is_defined and has_fairness
+        is_fairness = metric.path.startswith(_FAIRNESS)
+        needs_finished = is_fairness or metric.path.startswith(("jct_s", "makespan_s"))
+        is_defined = (summary["finished"] or not needs_finished) and (has_fairness or not is_fairness)
         values[metric.key] = _value_at(summary, metric.path) if is_defined else math.nan
     return values
 

@@ -14,24 +14,8 @@ from typing import TypeAlias
 from batuta import __version__
 from batuta.backends.sim.result import RunResult
 from batuta.report.comparison import Study, build_study, explanation, headline
-from batuta.report.distribution_charts import (
-    application_bars,
-    fairness_cdf,
-    find_applications,
-    jct_cdf,
-    policy_bars,
-)
-from batuta.report.formatting import (
-    asset,
-    count,
-    duration,
-    escape,
-    html_page,
-    join,
-    percent,
-    significant,
-    tag,
-)
+from batuta.report.distribution_charts import application_bars, fairness_cdf, find_applications, jct_cdf, policy_bars
+from batuta.report.formatting import asset, count, duration, escape, html_page, join, percent, significant, tag
 from batuta.report.metrics import METRICS
 from batuta.report.plot import theme_css
 from batuta.report.result_files import write_text
@@ -51,11 +35,12 @@ class Provenance:
 def _provenance_section(study: Study, origin: Provenance) -> str:
     """Workloads, clusters, seeds, version and command line; notes of runs; what the columns mean."""
     runs = study.runs
+    low, high = (find(len(run.jobs) for run in runs) for find in (min, max))
     events = count(sum(run.events for run in runs), "event")
     cpu = duration(math.fsum(run.cpu_s for run in runs))
     facts = [
         ("Workload", _listed(run.workload for run in runs)),
-        ("Jobs", f"{_range([len(run.jobs) for run in runs])} per run"),
+        ("Jobs", f"{low:,} per run" if low == high else f"{low:,}–{high:,} per run"),
         ("Cluster", ", ".join(dict.fromkeys(f"{run.cluster} ({count(run.gpus, 'GPU')})" for run in runs))),
         ("Policies", ", ".join(dict.fromkeys(run.policy for run in runs))),
         ("Seeds", _listed(run.seed for run in runs)),
@@ -70,8 +55,7 @@ def _provenance_section(study: Study, origin: Provenance) -> str:
     parts = [_definitions(facts)]
     if origin.command:
         parts.append(tag("pre", tag("code", escape(origin.command)), tabindex=0))
-    notes = _notes(study)
-    if notes:
+    if notes := _notes(study):
         parts += [tag("h3", "Notes of the runs"), tag("ul", *(tag("li", escape(note)) for note in notes))]
     meanings = [(f"{m.group} {m.label}".strip(), m.meaning) for m in METRICS]
     parts.append(tag("details", tag("summary", "What the columns mean"), _definitions(meanings)))
@@ -93,11 +77,6 @@ def _listed(values: Iterable[object], most: int = 12) -> str:
     return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, … ({len(names)})"
 
 
-def _range(numbers: Sequence[int]) -> str:
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,}–{high:,}"
-
-
 def _definitions(entries: Sequence[tuple[str, str]]) -> str:
     return tag("dl", *(tag("dt", escape(term)) + tag("dd", escape(text)) for term, text in entries))
 
@@ -107,11 +86,7 @@ Figure: TypeAlias = Callable[[str, str], str]
 
 
 def write_report(
-    path: str | Path,
-    runs: Sequence[RunResult],
-    *,
-    baseline: str | None = None,
-    origin: Provenance | None = None,
+    path: str | Path, runs: Sequence[RunResult], *, baseline: str | None = None, origin: Provenance | None = None
 ) -> None:
     """Write the report of one run or many to a file, whole or not at all."""
     write_text(path, render_report(runs, baseline=baseline, origin=origin))
@@ -145,10 +120,8 @@ def _header(about: Study, title: str) -> str:
         ", ".join(dict.fromkeys(pair[1] for pair in pairs)),
     ]
     text = tag("p", escape(" ".join(explanation(about.comparison))), class_="lead-text")
-    unfinished = [run for run in about.runs if not run.complete]
     warning = ""
-    if unfinished:
-        names = ", ".join(dict.fromkeys(run.policy for run in unfinished))
+    if names := ", ".join(dict.fromkeys(run.policy for run in about.runs if not run.complete)):
         text = f"Stopped before all jobs were over: {names}. Averages are over the jobs that finished."
         warning = tag("p", escape(text), class_="warning", role="note")
     return tag(
@@ -241,47 +214,29 @@ def _completion(about: Study, figure: Figure) -> list[str]:
     pooled = f" Jobs of all {len(comparison.pairs)} runs of a policy together." if len(comparison.pairs) > 1 else ""
     parts = []
     if several:
-        parts.append(
-            figure(
-                policy_bars(about),
-                "Job completion time (JCT, submission to end) by policy, best first. Right: mean JCT"
-                f" relative to {comparison.baseline}, paired by workload and seed; left of 1 is faster.",
-            )
+        caption = (
+            "Job completion time (JCT, submission to end) by policy, best first. Right: mean JCT"
+            f" relative to {comparison.baseline}, paired by workload and seed; left of 1 is faster."
         )
+        parts.append(figure(policy_bars(about), caption))
     elif len(about.runs) == 1:
         applications = find_applications(about.runs)
         if len(applications.names) > 1:
             parts.append(figure(application_bars(about.runs[0], applications), "JCT by application."))
     better = " Further up and left is better." if several else ""
-    parts.append(
-        tag(
-            "div",
-            figure(
-                jct_cdf(about),
-                f"Share of the submitted jobs that were done within a time.{better}{pooled}",
-            ),
-            figure(
-                fairness_cdf(about),
-                "Finish-time fairness ρ: JCT over the time that a fair share of the cluster would have taken."
-                f" Jobs right of 1 would have been better off with their fair share.{pooled}",
-            ),
-            class_="pair",
-        )
+    done = figure(jct_cdf(about), f"Share of the submitted jobs that were done within a time.{better}{pooled}")
+    fair = figure(
+        fairness_cdf(about),
+        "Finish-time fairness ρ: JCT over the time that a fair share of the cluster would have taken."
+        f" Jobs right of 1 would have been better off with their fair share.{pooled}",
     )
-    return parts
+    return [*parts, tag("div", done, fair, class_="pair")]
 
 
 def _cluster(about: Study, figure: Figure) -> list[str]:
-    which = ""
-    if len(about.comparison.pairs) > 1:
-        which = f" Drawn for workload {about.shown[0]}, seed {about.shown[2]}."
-    strips = (
-        "one strip per policy; a strip ends when its last job is over" if len(about.shown_runs) > 1 else "0 to 100 %"
-    )
-    return [
-        figure(
-            utilisation_strips(about),
-            f"Share of the GPUs that jobs hold ({strips}), and the mean over the run at the right.{which}",
-        ),
-        figure(queue_lines(about), f"Jobs that wait without GPUs, preempted ones included.{which}"),
-    ]
+    strips = "0 to 100 %"
+    if len(about.shown_runs) > 1:
+        strips = "one strip per policy; a strip ends when its last job is over"
+    used = f"Share of the GPUs that jobs hold ({strips}), and the mean over the run at the right.{about.drawn_for}"
+    waiting = f"Jobs that wait without GPUs, preempted ones included.{about.drawn_for}"
+    return [figure(utilisation_strips(about), used), figure(queue_lines(about), waiting)]

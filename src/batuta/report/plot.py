@@ -9,19 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray, IntArray
-from batuta.report.formatting import (
-    DAY,
-    HOUR,
-    MINUTE,
-    SECOND,
-    TimeUnit,
-    escape,
-    join,
-    leaf,
-    number,
-    shorten,
-    tag,
-)
+from batuta.report.formatting import DAY, HOUR, MINUTE, SECOND, TimeUnit, escape, join, leaf, number, shorten, tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +59,7 @@ class Axis:
 
 
 def number_axis(
-    high: float,
-    px: tuple[float, float],
-    title: str,
-    *,
-    low: float = 0.0,
-    count: int = 5,
-    kind: str = "number",
+    high: float, px: tuple[float, float], title: str, *, low: float = 0.0, count: int = 5, kind: str = "number"
 ) -> Axis:
     """A linear axis that ends at a tick."""
     # Rounding to a tick must not leave the range of floats, above or below.
@@ -100,7 +82,7 @@ def time_axis(high_s: float, px: tuple[float, float], title: str, *, count: int 
     """A linear axis of time from 0, in one unit that is named in the title; it ends where the data ends."""
     high_s = high_s if math.isfinite(high_s) and high_s > _TINY else 1.0
     step = _nice_time_step(high_s / count)
-    unit = _unit_of_step(step)
+    unit = next((unit for unit in (DAY, HOUR, MINUTE) if step >= unit.seconds), SECOND)
     steps = range(math.floor(high_s / step + 1e-9) + 1)
     ticks = tuple(Tick(k * step, _plain(k * step / unit.seconds)) for k in steps)
     return Axis(0.0, high_s, *px, ticks, f"{title} ({unit.name})", kind="seconds", unit=unit)
@@ -184,12 +166,8 @@ _TIME_STEPS = (
 def _nice_time_step(rough_s: float) -> float:
     if rough_s < 1:
         return nice_step(rough_s)
-    step = next((float(step) for step in _TIME_STEPS if step >= rough_s * (1 - 1e-9)), None)
-    return step if step is not None else 86400 * nice_step(rough_s / 86400)
-
-
-def _unit_of_step(step: float) -> TimeUnit:
-    return next((unit for unit in (DAY, HOUR, MINUTE) if step >= unit.seconds), SECOND)
+    fitting = (float(step) for step in _TIME_STEPS if step >= rough_s * (1 - 1e-9))
+    return next(fitting, 86400 * nice_step(rough_s / 86400))
 
 
 def _log_ends(low: float, high: float) -> tuple[float, float]:
@@ -233,6 +211,12 @@ class Area:
         return self.bottom, self.top
 
 
+def hover_data(x: Axis, y: Axis, area: Area) -> dict[str, str]:
+    """Attributes from which the tooltip script tells the values under the pointer."""
+    place = f"{area.left:g} {area.top:g} {area.right:g} {area.bottom:g}"
+    return {"data_x": x.describe(), "data_y": y.describe(), "data_area": place}
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """An entry of a legend."""
@@ -266,43 +250,40 @@ def line(x1: float, y1: float, x2: float, y2: float, style: str) -> str:
     return leaf("path", d=f"M{number(x1)} {number(y1)}L{number(x2)} {number(y2)}", class_=style)
 
 
+def series(curve: str, style: str, key: str, name: str, **attributes: object) -> str:
+    """Return a curve that a legend can switch off, and that a tooltip can name."""
+    return tag("g", curve, class_=f"series {style}", data_series=key, data_label=shorten(name, 40), **attributes)
+
+
 def x_axis(axis: Axis, area: Area) -> str:
     """Grid lines, tick labels and title below the area."""
-    parts = [_grid(axis, area, upright=True)]
-    parts += [label(axis.px(tick.value), area.bottom + 17, tick.label, "tick mid") for tick in axis.ticks if tick.label]
-    parts.append(line(area.left, area.bottom, area.right, area.bottom, "axis"))
-    parts.append(label((area.left + area.right) / 2, area.bottom + 36, axis.title, "axis-title mid"))
-    return join(parts)
+    labels = (label(axis.px(tick.value), area.bottom + 17, tick.label, "tick mid") for tick in axis.ticks if tick.label)
+    ground = line(area.left, area.bottom, area.right, area.bottom, "axis")
+    title = label((area.left + area.right) / 2, area.bottom + 36, axis.title, "axis-title mid")
+    return _grid(axis, area, upright=True) + join(labels) + ground + title
 
 
 def y_axis(axis: Axis, area: Area) -> str:
     """Grid lines, tick labels left of the area, title turned upright."""
-    parts = [_grid(axis, area, upright=False)]
-    parts += [
-        label(area.left - 7, axis.px(tick.value) + 4, tick.label, "tick end") for tick in axis.ticks if tick.label
-    ]
-    widest = max((len(tick.label) for tick in axis.ticks), default=0)
+    named = [tick for tick in axis.ticks if tick.label]
+    labels = (label(area.left - 7, axis.px(tick.value) + 4, tick.label, "tick end") for tick in named)
+    widest = max((len(tick.label) for tick in named), default=0)
     x, y = area.left - 16 - widest * CHARACTER, (area.top + area.bottom) / 2
-    turn = f"rotate(-90 {number(x)} {number(y)})"
-    parts.append(label(x, y, axis.title, "axis-title mid", transform=turn))
-    return join(parts)
+    title = label(x, y, axis.title, "axis-title mid", transform=f"rotate(-90 {number(x)} {number(y)})")
+    return _grid(axis, area, upright=False) + join(labels) + title
 
 
 def _grid(axis: Axis, area: Area, *, upright: bool) -> str:
-    fine: list[str] = []
-    strong: list[str] = []
+    lines: dict[str, str] = {"grid fine": "", "grid": ""}
     for tick in axis.ticks:
         at = number(axis.px(tick.value))
-        d = (
-            f"M{at} {number(area.top)}V{number(area.bottom)}"
-            if upright
-            else f"M{number(area.left)} {at}H{number(area.right)}"
-        )
-        (strong if tick.label else fine).append(d)
-    return join(leaf("path", d=join(ds), class_=name) for ds, name in ((fine, "grid fine"), (strong, "grid")) if ds)
+        across = f"M{number(area.left)} {at}H{number(area.right)}"
+        path = f"M{at} {number(area.top)}V{number(area.bottom)}" if upright else across
+        lines["grid" if tick.label else "grid fine"] += path
+    return join(leaf("path", d=path, class_=style) for style, path in lines.items() if path)
 
 
-def legend(keys: Sequence[Key], left: float, top: float, right: float, *, swatch: str = "line") -> tuple[str, float]:
+def legend(keys: Sequence[Key], left: float, top: float, right: float) -> tuple[str, float]:
     """Keys in as many rows as they need, and the height of that."""
     parts, x, y = [], left, top
     for key in keys:
@@ -310,12 +291,8 @@ def legend(keys: Sequence[Key], left: float, top: float, right: float, *, swatch
         wide = 34 + len(text) * CHARACTER
         if x > left and x + wide > right:
             x, y = left, y + 20
-        mark = (
-            leaf("path", d=f"M{number(x)} {number(y + 7)}h20", class_="stroke")
-            if swatch == "line"
-            else leaf("rect", x=x, y=y + 1.5, width=12.0, height=11.0, rx=2.0, class_="fill")
-        )
-        name = label(x + (26 if swatch == "line" else 18), y + 11, text, "key-text")
+        mark = leaf("path", d=f"M{number(x)} {number(y + 7)}h20", class_="stroke")
+        name = label(x + 26, y + 11, text, "key-text")
         parts.append(tag("g", mark, name, class_=f"key {key.style}", data_for=key.series or None))
         x += wide
     return join(parts), y + 20 - top if keys else 0.0
@@ -410,12 +387,11 @@ def series_class(index: int) -> str:
 
 
 def size_shade(gpus: int) -> int:
-    """The shade of a GPU count: 1, 2, 3–4, 5–8, 9–16, 17–32, more."""
     return int(size_shades(np.array([gpus], dtype=np.float64))[0])
 
 
 def size_shades(gpus: FloatArray) -> IntArray:
-    """The shades of many GPU counts at once."""
+    """The shades of GPU counts: 1, 2, 3–4, 5–8, 9–16, 17–32, more."""
     return np.searchsorted(_LARGEST, gpus, side="left").astype(np.int64)
 
 
@@ -424,7 +400,10 @@ SIZE_LABELS = ("1", "2", "3–4", "5–8", "9–16", "17–32", "33+")
 
 def thin_steps(time: FloatArray, value: FloatArray, limit: int) -> tuple[FloatArray, FloatArray]:
     """The step function in at most `limit` points; first, last, least, greatest of each stretch are kept."""
-    kept = _changes(value)
+    # Only changes and both ends are needed to draw a step function.
+    kept = np.ones(len(value), dtype=np.bool_)
+    if len(value) > 2:
+        kept[1:-1] = value[1:-1] != value[:-2]
     time, value = time[kept], value[kept]
     if len(time) <= limit or time[-1] <= time[0]:
         # Without a span there is one place to draw, whatever happened there.
@@ -436,9 +415,7 @@ def thin_steps(time: FloatArray, value: FloatArray, limit: int) -> tuple[FloatAr
     begins: BoolArray = np.r_[True, np.diff(stretch) > 0]
     ends: BoolArray = np.r_[begins[1:], True]
     # Sorted by stretch first, so a stretch begins and ends at the same positions in both orders.
-    chosen = np.unique(
-        np.r_[np.flatnonzero(begins), np.flatnonzero(ends), by_value[begins], by_value[ends]],
-    )
+    chosen = np.unique(np.r_[np.flatnonzero(begins), np.flatnonzero(ends), by_value[begins], by_value[ends]])
     return time[chosen], value[chosen]
 
 
@@ -463,15 +440,5 @@ def cumulative_shares(values: FloatArray, total: int, limit: int) -> tuple[Float
 
 def step_sum(times: FloatArray, changes: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The step function that starts at 0 and changes by so much at each of these times, in any order."""
-    if not len(times):
-        return np.zeros(0), np.zeros(0)
     moments, place = np.unique(times, return_inverse=True)
     return moments, np.cumsum(np.bincount(place, weights=changes, minlength=len(moments)))
-
-
-def _changes(value: FloatArray) -> BoolArray:
-    """Which points of a step function are needed to draw it: changes and both ends."""
-    kept = np.ones(len(value), dtype=np.bool_)
-    if len(value) > 2:
-        kept[1:-1] = value[1:-1] != value[:-2]
-    return kept

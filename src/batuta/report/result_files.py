@@ -40,10 +40,7 @@ class Column:
 
 
 def _of_run(name: str, arrow_type: str) -> Column:
-    def repeat(run: RunResult) -> Sequence[Any]:
-        return [getattr(run, name)]
-
-    return Column(name, arrow_type, repeat)
+    return Column(name, arrow_type, lambda run: [getattr(run, name)])
 
 
 def _of_job(name: str, arrow_type: str) -> Column:
@@ -54,26 +51,15 @@ def _of_timeline(name: str, arrow_type: str) -> Column:
     return Column(name, arrow_type, lambda run: np.asarray(getattr(run.timeline, name)).tolist())
 
 
-RUN_COLUMNS = (
-    _of_run("policy", "string"),
-    _of_run("workload", "string"),
-    _of_run("cluster", "string"),
-    _of_run("seed", "int64"),
-)
-
+RUN_COLUMNS = (*(_of_run(name, "string") for name in ("policy", "workload", "cluster")), _of_run("seed", "int64"))
 JOB_COLUMNS = (
-    _of_job("id", "string"),
-    _of_job("application", "string"),
-    _of_job("user", "string"),
-    _of_job("queue", "string"),
+    *(_of_job(name, "string") for name in ("id", "application", "user", "queue")),
     Column("state", "string", lambda run: [job.state.value for job in run.jobs]),
     _of_job("size", "int64"),
     *(_of_job(name, "float64") for name in ("submit_s", "first_start_s", "end_s", "wait_s", "jct_s", "gpu_s")),
     *(_of_job(name, "int64") for name in ("restarts", "migrations", "preemptions")),
-    _of_job("lost_gpu_s", "float64"),
-    _of_job("fairness", "float64"),
+    *(_of_job(name, "float64") for name in ("lost_gpu_s", "fairness")),
 )
-
 TIMELINE_COLUMNS = (
     _of_timeline("time_s", "float64"),
     *(_of_timeline(name, "int64") for name in ("used_gpus", "capacity_gpus", "running", "pending")),
@@ -125,7 +111,7 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
     """Open a file that replaces the old one when the block succeeds; after a failure the old one stays."""
     # A link stays a link: what it points to is replaced.
     place = Path(os.path.realpath(path))
-    old_mode = _mode(place)
+    old_mode = place.stat().st_mode if place.exists() else None
     if old_mode is not None and stat.S_ISDIR(old_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if old_mode is not None and not stat.S_ISREG(old_mode):
@@ -149,13 +135,6 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
             draft.unlink()
         raise
     _sync_folder(place.parent)
-
-
-def _mode(place: Path) -> int | None:
-    try:
-        return place.stat().st_mode
-    except FileNotFoundError:
-        return None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count, groupby
 
 from batuta.report.comparison import (
@@ -17,16 +17,7 @@ from batuta.report.comparison import (
     paired_ratio,
     ratio_text,
 )
-from batuta.report.formatting import (
-    decimals_for,
-    escape,
-    fixed,
-    scrolling_table,
-    shorten,
-    tag,
-    times,
-    unit_for,
-)
+from batuta.report.formatting import decimals_for, escape, fixed, scrolling_table, shorten, tag, times, unit_for
 from batuta.report.metrics import MEAN_JCT, METRICS
 
 
@@ -101,21 +92,14 @@ def _summary_row(row: Row, columns: Sequence[Column], study: Study) -> str:
         best = key in row.best
         content = escape(column.show(row.values[key]))
         ratio = row.ratios[key]
-        if several and row.policy != comparison.baseline:
-            content += tag("small", escape(times(ratio.value)) if ratio.pairs else "")
-        elif several:
-            content += tag("small")
+        is_other = row.policy != comparison.baseline
+        if several:
+            content += tag("small", escape(times(ratio.value)) if is_other and ratio.pairs else "")
         classes = ["best"] * best + ["edge"] * (column.metric.group != previous)
         previous = column.metric.group
-        hint = f"ratio {ratio_text(ratio)}" if ratio.has_interval and row.policy != comparison.baseline else None
+        hint = f"ratio {ratio_text(ratio)}" if ratio.has_interval and is_other else None
         cells.append(
-            tag(
-                "td",
-                content,
-                class_=" ".join(classes) or None,
-                data_value=_sortable(row.values[key]),
-                title=hint,
-            )
+            tag("td", content, class_=" ".join(classes) or None, data_value=_sortable(row.values[key]), title=hint)
         )
     return tag("tr", *cells, class_="winner" if row.policy == study.best else None)
 
@@ -123,28 +107,24 @@ def _summary_row(row: Row, columns: Sequence[Column], study: Study) -> str:
 def _ratio_cell(row: Row, baseline: str) -> str:
     ratio = row.ratios[MEAN_JCT]
     content = escape(times(ratio.value)) if ratio.pairs else "n/a"
-    if row.policy != baseline:
-        content += tag("small", escape(interval_text(ratio)))
-    else:
-        content += tag("small")
-    best = MEAN_JCT in row.best
-    return tag("td", content, class_="edge best" if best else "edge", data_value=_sortable(ratio.value))
+    content += tag("small", escape(interval_text(ratio)) if row.policy != baseline else "")
+    class_ = "edge best" if MEAN_JCT in row.best else "edge"
+    return tag("td", content, class_=class_, data_value=_sortable(ratio.value))
 
 
 def ratio_table(study: Study) -> str:
-    """Every ratio to the baseline with its confidence interval."""
     comparison = study.comparison
-    head = [tag("th", "Policy", scope="col", class_="name")]
-    head += [
+    head = [
         tag("th", escape(f"{metric.group} {metric.label}".strip()), scope="col", title=metric.meaning)
         for metric in METRICS
     ]
+
+    def cell(ratio: Ratio) -> str:
+        small = tag("small", escape(interval_text(ratio)))
+        return tag("td", escape(times(ratio.value)) + small if ratio.pairs else "n/a")
+
     rows = [
-        tag(
-            "tr",
-            tag("th", escape(row.policy), scope="row", class_="name"),
-            *(tag("td", *_two_lines(row.ratios[metric.key])) for metric in METRICS),
-        )
+        _row(row.policy, (cell(row.ratios[metric.key]) for metric in METRICS))
         for row in comparison.rows
         if row.policy != comparison.baseline
     ]
@@ -153,13 +133,16 @@ def ratio_table(study: Study) -> str:
         " cluster and seed), and below it the 95 % confidence interval (Student's t on log ratios)."
         " n/a where a value is 0."
     )
-    return scrolling_table(caption, tag("thead", tag("tr", *head)), tag("tbody", *rows))
+    return _by_policy(caption, head, rows)
 
 
-def _two_lines(ratio: Ratio) -> tuple[str, str]:
-    if not ratio.pairs:
-        return "n/a", ""
-    return escape(times(ratio.value)), tag("small", escape(interval_text(ratio)))
+def _row(policy: str, cells: Iterable[str]) -> str:
+    return tag("tr", tag("th", escape(policy), scope="row", class_="name"), *cells)
+
+
+def _by_policy(caption: str, head: Iterable[str], rows: Iterable[str]) -> str:
+    first = tag("th", "Policy", scope="col", class_="name")
+    return scrolling_table(caption, tag("thead", tag("tr", first, *head)), tag("tbody", *rows))
 
 
 def workload_table(study: Study) -> str:
@@ -169,8 +152,7 @@ def workload_table(study: Study) -> str:
     everything = [values[MEAN_JCT] for values in comparison.cells.values() if math.isfinite(values[MEAN_JCT])]
     unit = unit_for(sorted(everything)[len(everything) // 2] if everything else 0.0)
     decimals = decimals_for(value / unit.seconds for value in everything)
-    head = [tag("th", "Policy", scope="col", class_="name")]
-    head += [tag("th", escape(workload), scope="col") for workload in workloads]
+    head = [tag("th", escape(workload), scope="col") for workload in workloads]
     means = {
         (row.policy, workload): _values(comparison, row.policy, workload)
         for row in comparison.rows
@@ -189,9 +171,9 @@ def workload_table(study: Study) -> str:
             if row.policy != comparison.baseline:
                 text += tag("small", escape(times(ratio.value) if ratio.pairs else "n/a"))
             cells.append(tag("td", text, class_="best" if _mean(mine) == least[workload] else None))
-        rows.append(tag("tr", tag("th", escape(row.policy), scope="row", class_="name"), *cells))
+        rows.append(_row(row.policy, cells))
     caption = f"Mean JCT by workload ({unit.name}, mean over seeds), and its ratio to {comparison.baseline}."
-    return scrolling_table(caption, tag("thead", tag("tr", *head)), tag("tbody", *rows))
+    return _by_policy(caption, head, rows)
 
 
 def _values(comparison: Comparison, policy: str, workload: str) -> list[float]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from batuta.backends.sim.result import JobResult, RunResult, Segment
 from batuta.core.arrays import FloatArray, IntArray
 from batuta.core.job import JobId
+from batuta.report import plot
 from batuta.report.comparison import Study
-from batuta.report.distribution_charts import Applications
+from batuta.report.distribution_charts import Applications, policy_keys
 from batuta.report.formatting import (
-    UNKNOWN,
     count,
     duration,
     escape,
@@ -25,30 +25,7 @@ from batuta.report.formatting import (
     significant,
     tag,
 )
-from batuta.report.plot import (
-    FULL,
-    SERIES,
-    SIZE_LABELS,
-    SIZES,
-    Area,
-    Axis,
-    Key,
-    label,
-    legend,
-    line,
-    mean_per_bin,
-    number_axis,
-    share_axis,
-    size_shade,
-    size_shades,
-    step_path,
-    step_sum,
-    svg,
-    thin_steps,
-    time_axis,
-    x_axis,
-    y_axis,
-)
+from batuta.report.plot import FULL, SERIES, SIZES, Area, Axis
 
 NAMES = 168
 """Left of every chart over time, so that their time axes lie below each other."""
@@ -71,63 +48,41 @@ def utilisation_strips(study: Study) -> str:
     """The share of GPUs in use, a strip for each policy; where a strip ends, all jobs are over."""
     runs = study.shown_runs
     area = Area(NAMES, 10, FULL - RIGHT, 10 + len(runs) * (_STRIP + _GAP) - _GAP)
-    x = time_axis(study.span_s, area.x, "Time since the first submission")
-    parts, means = [x_axis(x, area)], []
+    x = _time_axis(study, area)
+    parts, means = [plot.x_axis(x, area)], []
     for k, run in enumerate(runs):
         top = area.top + k * (_STRIP + _GAP)
         strip = Area(area.left, top, area.right, top + _STRIP)
         mean = study.comparison.cells[run.policy, study.shown]["gpu_utilisation"]
         means.append(f"{run.policy} {percent(mean)}")
         parts.append(_strip(study, run, strip, x, mean))
-    return svg(
-        "utilisation",
-        FULL,
-        area.bottom + 46,
-        "GPU utilisation over time",
-        "Mean utilisation: " + ", ".join(means),
-        *parts,
-        class_="strips",
-    )
+    title, text = "GPU utilisation over time", "Mean utilisation: " + ", ".join(means)
+    return plot.svg("utilisation", FULL, area.bottom + 46, title, text, *parts, class_="strips")
+
+
+def _time_axis(study: Study, area: Area) -> Axis:
+    return plot.time_axis(study.span_s, area.x, "Time since the first submission")
 
 
 def _strip(study: Study, run: RunResult, area: Area, x: Axis, mean: float) -> str:
-    y = share_axis(area.y, "", count=1)
-    timeline = run.timeline
-    capacity = np.maximum(timeline.capacity_gpus, 1)
-    used: FloatArray = np.where(timeline.capacity_gpus > 0, timeline.used_gpus / capacity, 0.0)
-    time: FloatArray = timeline.time_s - study.start_s
+    y = plot.share_axis(area.y, "", count=1)
+    capacity = run.timeline.capacity_gpus
+    used: FloatArray = np.where(capacity > 0, run.timeline.used_gpus / np.maximum(capacity, 1), 0.0)
+    time: FloatArray = run.timeline.time_s - study.start_s
     lead = " lead" if run.policy == study.best else ""
     frame = [
-        leaf(
-            "rect",
-            x=area.left,
-            y=area.top,
-            width=area.right - area.left,
-            height=float(_STRIP),
-            class_="strip",
-        ),
-        *(label(area.left - 6, y.px(tick.value) + 4, tick.label, "tick small end") for tick in y.ticks),
-        label(area.left - 44, area.top + _STRIP / 2 + 4, shorten(run.policy, 18), "row-name end" + lead),
-        label(area.right + 8, area.top + _STRIP / 2 + 4, percent(mean), "value" + lead),
+        leaf("rect", x=area.left, y=area.top, width=area.right - area.left, height=float(_STRIP), class_="strip"),
+        *(plot.label(area.left - 6, y.px(tick.value) + 4, tick.label, "tick small end") for tick in y.ticks),
+        plot.label(area.left - 44, area.top + _STRIP / 2 + 4, shorten(run.policy, 18), "row-name end" + lead),
+        plot.label(area.right + 8, area.top + _STRIP / 2 + 4, percent(mean), "value" + lead),
     ]
     if not len(time):
         return join(frame)
     steps, curve = _curve(time, used, x, y, points_per_run(len(study.shown_runs)))
     first, last = (f"{x.px(float(at)):.1f}" for at in (time[0], time[-1]))
     under = leaf("path", d=f"{steps}V{y.start_px:g}H{first}z", class_="under")
-    series = tag(
-        "g",
-        under,
-        curve,
-        class_=f"series {study.styles[run.policy]}",
-        data_series="s",
-        data_label=shorten(run.policy, 40),
-        data_x=x.describe(),
-        data_y=y.describe(),
-        data_area=f"{area.left:g} {area.top:g} {area.right:g} {area.bottom:g}",
-    )
-    ended = line(float(last), area.top, float(last), area.bottom, "ended")
-    return join(frame) + series + ended
+    drawn = plot.series(under + curve, study.styles[run.policy], "s", run.policy, **plot.hover_data(x, y, area))
+    return join(frame) + drawn + plot.line(float(last), area.top, float(last), area.bottom, "ended")
 
 
 def _curve(time: FloatArray, value: FloatArray, x: Axis, y: Axis, limit: int) -> tuple[str, str]:
@@ -135,79 +90,61 @@ def _curve(time: FloatArray, value: FloatArray, x: Axis, y: Axis, limit: int) ->
 
     So many changes that they would blur become a shade, and the mean of each stretch is drawn on top of it.
     """
-    thin_time, thin_value = thin_steps(time, value, limit)
-    steps = step_path(x.pxs(thin_time), y.pxs(thin_value))
+    thin_time, thin_value = plot.thin_steps(time, value, limit)
+    steps = plot.step_path(x.pxs(thin_time), y.pxs(thin_value))
     if len(thin_time) <= _BLUR:
         return steps, leaf("path", d=steps, class_="stroke")
     edges = np.linspace(float(time[0]), float(time[-1]), _BINS + 1)
-    level = mean_per_bin(time, value, edges)
-    mean = step_path(x.pxs(edges), y.pxs(np.r_[level, level[-1]]))
+    level = plot.mean_per_bin(time, value, edges)
+    mean = plot.step_path(x.pxs(edges), y.pxs(np.r_[level, level[-1]]))
     return steps, leaf("path", d=steps, class_="shade") + leaf("path", d=mean, class_="stroke")
 
 
 def queue_lines(study: Study) -> str:
-    """The number of waiting jobs over time."""
     runs = study.shown_runs
-    keys = [Key(run.policy, study.styles[run.policy], f"s{k}") for k, run in enumerate(runs)] if len(runs) > 1 else []
-    keys_markup, keys_height = legend(keys, NAMES, 4, FULL - RIGHT)
+    keys_markup, keys_height = plot.legend(policy_keys(study, [run.policy for run in runs]), NAMES, 4, FULL - RIGHT)
     area = Area(NAMES, 16 + keys_height, FULL - RIGHT, 276 + keys_height)
-    x = time_axis(study.span_s, area.x, "Time since the first submission")
+    x = _time_axis(study, area)
     most = max((int(run.timeline.pending.max()) for run in runs if len(run.timeline.pending)), default=0)
-    y = number_axis(float(most), area.y, "Waiting jobs", kind="whole")
+    y = plot.number_axis(float(most), area.y, "Waiting jobs", kind="whole")
     order = sorted(range(len(runs)), key=lambda k: runs[k].policy == study.best)
-    body = [keys_markup, x_axis(x, area), y_axis(y, area)]
+    body = [keys_markup, plot.x_axis(x, area), plot.y_axis(y, area)]
     for k in order:
-        run = runs[k]
-        if not len(run.timeline.time_s):
+        timeline, policy = runs[k].timeline, runs[k].policy
+        if not len(timeline.time_s):
             continue
-        time: FloatArray = run.timeline.time_s - study.start_s
-        waiting = run.timeline.pending.astype(np.float64)
-        _, curve = _curve(time, waiting, x, y, points_per_run(len(runs)))
-        style = f"series {study.styles[run.policy]}" + (" lead" if run.policy == study.best else "")
-        body.append(tag("g", curve, class_=style, data_series=f"s{k}", data_label=shorten(run.policy, 40)))
-    return svg(
-        "queue",
-        FULL,
-        area.bottom + 46,
-        "Waiting jobs over time",
-        f"At most {most} jobs wait at a time, within {duration(study.span_s)}.",
-        *body,
-        class_="lines",
-        data_x=x.describe(),
-        data_y=y.describe(),
-        data_area=f"{area.left:g} {area.top:g} {area.right:g} {area.bottom:g}",
-    )
+        time: FloatArray = timeline.time_s - study.start_s
+        _, curve = _curve(time, timeline.pending.astype(np.float64), x, y, points_per_run(len(runs)))
+        body.append(plot.series(curve, study.line_style(policy), f"s{k}", policy))
+    text = f"At most {most} jobs wait at a time, within {duration(study.span_s)}."
+    data = plot.hover_data(x, y, area)
+    return plot.svg("queue", FULL, area.bottom + 46, "Waiting jobs over time", text, *body, class_="lines", **data)
 
 
 def stack(study: Study, run: RunResult, applications: Applications) -> str:
     """GPUs held over time, stacked by application and by job size; the page shows one of the two."""
     area = Area(NAMES, 8, FULL - RIGHT, 188)
-    x = time_axis(study.span_s, area.x, "Time since the first submission")
-    most = max(
-        (int(one.timeline.capacity_gpus.max()) for one in study.shown_runs if len(one.timeline.time_s)),
-        default=1,
-    )
-    y = number_axis(float(max(most, run.gpus)), area.y, "GPUs held", count=4, kind="whole")
+    x = _time_axis(study, area)
+    sizes = [int(one.timeline.capacity_gpus.max()) for one in study.shown_runs if len(one.timeline.time_s)]
+    y = plot.number_axis(float(max(max(sizes, default=1), run.gpus)), area.y, "GPUs held", count=4, kind="whole")
     held = [segment for segment in run.segments if segment.gpus > 0]
-    start = np.array([segment.start_s for segment in held], dtype=np.float64) - study.start_s
-    end = np.array([segment.end_s for segment in held], dtype=np.float64) - study.start_s
-    gpus = np.array([segment.gpus for segment in held], dtype=np.float64)
+    numbers = np.array([(one.start_s, one.end_s, one.gpus) for one in held], dtype=np.float64).reshape(-1, 3)
+    start, end, gpus = numbers[:, 0] - study.start_s, numbers[:, 1] - study.start_s, numbers[:, 2]
     by_application = np.array([applications.of_job.get(segment.job, 0) for segment in held], dtype=np.int64)
-    by_size = size_shades(gpus)
     edges = np.linspace(0.0, study.span_s, _BINS + 1)
     # Named applications from the bottom, the rest on top; sizes from small to large.
     app_order = [*range(1, SERIES), 0]
     layers_app = _layers(by_application, app_order, start, end, gpus, edges)
-    layers_size = _layers(by_size, range(SIZES), start, end, gpus, edges)
+    layers_size = _layers(plot.size_shades(gpus), range(SIZES), start, end, gpus, edges)
     mean = study.comparison.cells[run.policy, study.shown]["gpu_utilisation"]
-    return svg(
+    return plot.svg(
         f"stack-{study.policies.index(run.policy)}",
         FULL,
         area.bottom + 46,
         f"GPUs held over time under {run.policy}",
         f"Stacked by application or by GPUs per job; {percent(mean)} of the GPUs are in use on average.",
-        x_axis(x, area),
-        y_axis(y, area),
+        plot.x_axis(x, area),
+        plot.y_axis(y, area),
         tag("g", _draw(layers_app, [f"p{k}" for k in app_order], edges, x, y), class_="by-app"),
         tag("g", _draw(layers_size, [f"z{k}" for k in range(SIZES)], edges, x, y), class_="by-size"),
         _capacity(study, run, x, y),
@@ -216,12 +153,7 @@ def stack(study: Study, run: RunResult, applications: Applications) -> str:
 
 
 def _layers(
-    kind: IntArray,
-    order: Sequence[int],
-    start: FloatArray,
-    end: FloatArray,
-    gpus: FloatArray,
-    edges: FloatArray,
+    kind: IntArray, order: Sequence[int], start: FloatArray, end: FloatArray, gpus: FloatArray, edges: FloatArray
 ) -> list[FloatArray]:
     """The upper edge of every kind, bottom first: mean GPUs per bin, added up."""
     total = np.zeros(len(edges) - 1)
@@ -230,8 +162,8 @@ def _layers(
         mine = kind == one
         if mine.any():
             changes = np.r_[gpus[mine], -gpus[mine]]
-            time, level = step_sum(np.r_[start[mine], end[mine]], changes)
-            total = total + mean_per_bin(time, level, edges)
+            time, level = plot.step_sum(np.r_[start[mine], end[mine]], changes)
+            total = total + plot.mean_per_bin(time, level, edges)
         layers.append(total)
     return layers
 
@@ -243,7 +175,7 @@ def _draw(layers: Sequence[FloatArray], styles: Sequence[str], edges: FloatArray
     for layer, under, style in reversed(list(zip(layers, below, styles, strict=True))):
         if np.array_equal(layer, under):
             continue
-        steps = step_path(x.pxs(edges), y.pxs(np.r_[layer, layer[-1]]))
+        steps = plot.step_path(x.pxs(edges), y.pxs(np.r_[layer, layer[-1]]))
         parts.append(leaf("path", d=f"{steps}V{y.start_px:g}H{x.start_px:g}z", class_=f"fill {style}"))
     return join(parts)
 
@@ -251,22 +183,17 @@ def _draw(layers: Sequence[FloatArray], styles: Sequence[str], edges: FloatArray
 def _capacity(study: Study, run: RunResult, x: Axis, y: Axis) -> str:
     if not len(run.timeline.time_s):
         return ""
-    time, gpus = thin_steps(run.timeline.time_s - study.start_s, run.timeline.capacity_gpus.astype(np.float64), 400)
-    return leaf("path", d=step_path(x.pxs(time), y.pxs(gpus)), class_="capacity")
+    time, gpus = plot.thin_steps(
+        run.timeline.time_s - study.start_s, run.timeline.capacity_gpus.astype(np.float64), 400
+    )
+    return leaf("path", d=plot.step_path(x.pxs(time), y.pxs(gpus)), class_="capacity")
 
 
 MAX_JOBS = 120
 _ALL_STRETCHES = 80_000
 """Of all policies together; a row that would take more than its part is drawn in evenly spaced samples."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of a row: from, to (pixels) and GPUs."""
-
-    left: float
-    right: float
-    gpus: int
+Stretch: TypeAlias = tuple[float, float, int]
+"""A part of a row: from, to (pixels) and GPUs."""
 
 
 def choose_jobs(study: Study) -> tuple[JobId, ...]:
@@ -286,7 +213,7 @@ def gantt(study: Study, run: RunResult, jobs: Sequence[JobId], applications: App
     """The chosen jobs of one run on the time axis that all policies share."""
     row_height = min(max(840 / max(len(jobs), 1), 7.0), 20.0)
     area = Area(NAMES, 8, FULL - RIGHT, 8 + row_height * max(len(jobs), 1))
-    x = time_axis(study.span_s, area.x, "Time since the first submission")
+    x = _time_axis(study, area)
     results = {job.id: job for job in run.jobs}
     rows = _collect(run, jobs)
     budget = max(_ALL_STRETCHES // max(len(jobs) * len(study.shown_runs), 1), 60)
@@ -294,25 +221,25 @@ def gantt(study: Study, run: RunResult, jobs: Sequence[JobId], applications: App
     waiting: list[str] = []
     for k, name in enumerate(jobs):
         y = number(area.top + (k + 0.5) * row_height)
-        for one in _stretches(rows[name], x, study.start_s, budget):
-            path = thick.setdefault((applications.of_job[name], one.gpus), [])
-            path.append(f"M{number(one.left)} {y}h{number(max(one.right - one.left, 0.4))}")
+        for left, right, gpus in _stretches(rows[name], x, study.start_s, budget):
+            path = thick.setdefault((applications.of_job[name], gpus), [])
+            path.append(f"M{number(left)} {y}h{number(max(right - left, 0.4))}")
         if name in results:
             waiting += [
                 f"M{number(left)} {y}h{number(right - left)}"
                 for left, right in _waits(results[name], rows[name], x, study)
             ]
     bars = join(
-        leaf("path", d=join(d), class_=f"p{app} g{size_shade(gpus)}", data_gpus=gpus)
+        leaf("path", d=join(d), class_=f"p{app} g{plot.size_shade(gpus)}", data_gpus=gpus)
         for (app, gpus), d in sorted(thick.items())
     )
-    return svg(
+    return plot.svg(
         f"gantt-{study.policies.index(run.policy)}",
         FULL,
         area.bottom + 46,
         f"Jobs over time under {run.policy}",
         f"{count(len(jobs), 'job')}, one row each, in order of submission.",
-        x_axis(x, area),
+        plot.x_axis(x, area),
         _names(jobs, area, row_height),
         leaf("path", d=join(waiting), class_="waiting"),
         tag("g", bars, class_="jobs", stroke_width=row_height * 0.74),
@@ -349,10 +276,10 @@ def _stretches(segments: Sequence[Segment], x: Axis, start_s: float, budget: int
     merged: list[Stretch] = []
     for a, b, size in zip(left.tolist(), right.tolist(), gpus.tolist(), strict=True):
         # Half a pixel is no gap.
-        if merged and merged[-1].gpus == size and a - merged[-1].right < 0.5:
-            merged[-1] = Stretch(merged[-1].left, b, size)
+        if merged and merged[-1][2] == size and a - merged[-1][1] < 0.5:
+            merged[-1] = (merged[-1][0], b, size)
         else:
-            merged.append(Stretch(a, b, size))
+            merged.append((a, b, size))
     return merged
 
 
@@ -363,12 +290,8 @@ def _waits(job: JobResult, segments: Sequence[Segment], x: Axis, study: Study) -
         over = job.first_start_s  # a CPU-only job runs from then on
     begins = [job.submit_s, *(segment.end_s for segment in segments)]
     ends = [*(segment.start_s for segment in segments), over]
-    pixels = zip(
-        x.pxs(np.array(begins) - study.start_s).tolist(),
-        x.pxs(np.array(ends) - study.start_s).tolist(),
-        strict=True,
-    )
-    waits = [(left, right) for left, right in pixels if right - left > 0.5]
+    lefts, rights = (x.pxs(np.array(times) - study.start_s).tolist() for times in (begins, ends))
+    waits = [(left, right) for left, right in zip(lefts, rights, strict=True) if right - left > 0.5]
     # Hundreds of short gaps look like one line: the budget of a row holds for them too.
     return waits if len(waits) <= 200 else [(waits[0][0], waits[-1][1])]
 
@@ -377,16 +300,10 @@ def _names(jobs: Sequence[JobId], area: Area, row_height: float) -> str:
     """Every name when there is room, else every tenth with its number."""
     parts = []
     for k, name in enumerate(jobs):
-        y = area.top + (k + 0.5) * row_height + 3.5
-        if row_height >= 11:
-            parts.append(label(area.left - 8, y, shorten(name, 24), "tick small end"))
-        elif k % 10 == 0:
-            parts.append(label(area.left - 8, y, f"{shorten(name, 18)}  ({k + 1})", "tick small end"))
+        if row_height >= 11 or k % 10 == 0:
+            text = shorten(name, 24) if row_height >= 11 else f"{shorten(name, 18)}  ({k + 1})"
+            parts.append(plot.label(area.left - 8, area.top + (k + 0.5) * row_height + 3.5, text, "tick small end"))
     return join(parts)
-
-
-def _asked(job: JobResult) -> str:
-    return f"asked for {count(job.size, 'GPU')}" if job.size else "runs on CPU"
 
 
 def _tip(job: JobResult | None, name: str) -> str:
@@ -394,17 +311,15 @@ def _tip(job: JobResult | None, name: str) -> str:
     title = " ".join(name.split())
     if job is None:
         return f"{title}\tnot in this run"
-    rho = significant(job.fairness) if job.fairness == job.fairness else UNKNOWN
     application = " ".join(job.application.split())
-    return "\t".join(
-        (
-            shorten(title, 60),
-            f"{shorten(application, 40) or 'no application'}, {_asked(job)}",
-            f"waited {duration(job.wait_s)}, JCT {duration(job.jct_s)}, ρ {rho}",
-            f"{count(job.restarts, 'restart')}, {count(job.migrations, 'migration')}, "
-            f"{count(job.preemptions, 'preemption')}",
-        )
+    asked = f"asked for {count(job.size, 'GPU')}" if job.size else "runs on CPU"
+    parts = (
+        shorten(title, 60),
+        f"{shorten(application, 40) or 'no application'}, {asked}",
+        f"waited {duration(job.wait_s)}, JCT {duration(job.jct_s)}, ρ {significant(job.fairness)}",
+        ", ".join(count(getattr(job, f"{noun}s"), noun) for noun in ("restart", "migration", "preemption")),
     )
+    return "\t".join(parts)
 
 
 def jobs_over_time(study: Study, applications: Applications, figure: int) -> str:
@@ -415,11 +330,9 @@ def jobs_over_time(study: Study, applications: Applications, figure: int) -> str
     jobs = choose_jobs(study)
     # One colour for all would say nothing.
     by_size = len(applications.keys) < 2
-    inputs = [
-        _radio("colour", "by-app", "application", checked=not by_size),
-        _radio("colour", "by-size", "GPUs held", checked=by_size),
-    ]
-    switches = [tag("fieldset", tag("legend", "Colour by"), *inputs)]
+    by_app_button = _radio("colour", "by-app", "application", checked=not by_size)
+    by_size_button = _radio("colour", "by-size", "GPUs held", checked=by_size)
+    switches = [tag("fieldset", tag("legend", "Colour by"), by_app_button, by_size_button)]
     if len(study.shown_runs) > 1:
         policies = [_radio("panel", f"panel-{k}", run.policy, checked=k == 0) for k, run in enumerate(study.shown_runs)]
         switches.insert(0, tag("fieldset", tag("legend", "Policy"), *policies))
@@ -428,7 +341,7 @@ def jobs_over_time(study: Study, applications: Applications, figure: int) -> str
         for k, run in enumerate(study.shown_runs)
     ]
     most = max((segment.gpus for run in study.shown_runs for segment in run.segments), default=1)
-    legends = tag("div", _legends(applications, size_shade(most)), class_="legend")
+    legends = tag("div", _legends(applications, plot.size_shade(most)), class_="legend")
     caption = tag("figcaption", f"<b>Figure {figure}.</b> {escape(_caption(study, len(jobs)))}")
     return tag("div", *switches, legends, tag("figure", *panels, caption), class_="switched")
 
@@ -437,8 +350,8 @@ def switch_css(panels: int) -> str:
     """Rules that tie each radio button to what it shows."""
     rules = [".switched:has(#by-size:checked) .by-app,.switched:has(#by-app:checked) .by-size{display:none}"]
     rules += [f".switched:has(#by-size:checked) .g{k}{{color:var(--z{k})}}" for k in range(SIZES)]
-    for k in range(panels if panels > 1 else 0):
-        rules.append(f".switched:has(#panel-{k}:checked) .panel:not(.panel-{k}){{display:none}}")
+    if panels > 1:
+        rules += [f".switched:has(#panel-{k}:checked) .panel:not(.panel-{k}){{display:none}}" for k in range(panels)]
     return "\n".join(rules)
 
 
@@ -456,25 +369,17 @@ def _panel(study: Study, run: RunResult, jobs: tuple[str, ...], applications: Ap
         count(int(values["preemptions"]), "preemption"),
     ]
     mark = tag("span", class_=f"swatch {study.styles[run.policy]}")
-    return join(
-        (
-            tag("h3", mark, escape(run.policy), tag("small", escape(" · ".join(facts)))),
-            tag("div", stack(study, run, applications), class_="plot"),
-            tag("div", gantt(study, run, jobs, applications), class_="plot"),
-        )
-    )
+    head = tag("h3", mark, escape(run.policy), tag("small", escape(" · ".join(facts))))
+    charts = (stack(study, run, applications), gantt(study, run, jobs, applications))
+    return head + join(tag("div", chart, class_="plot") for chart in charts)
 
 
 def _legends(applications: Applications, largest: int) -> str:
     apps = [_chip(key.style, key.label) for key in applications.keys]
-    sizes = [_chip(f"z{k}", SIZE_LABELS[k]) for k in range(largest + 1)]
-    return join(
-        (
-            tag("span", *apps, class_="by-app"),
-            tag("span", tag("span", "GPUs per job", class_="chip"), *sizes, class_="by-size"),
-            tag("span", tag("span", class_="wait-line"), "waiting", class_="chip"),
-        )
-    )
+    sizes = [_chip(f"z{k}", plot.SIZE_LABELS[k]) for k in range(largest + 1)]
+    by_size = tag("span", tag("span", "GPUs per job", class_="chip"), *sizes, class_="by-size")
+    waiting = tag("span", tag("span", class_="wait-line"), "waiting", class_="chip")
+    return tag("span", *apps, class_="by-app") + by_size + waiting
 
 
 def _chip(style: str, text: str) -> str:
@@ -486,7 +391,4 @@ def _caption(study: Study, drawn: int) -> str:
     text = "Above: GPUs held over time; dashed, the GPUs there are. Below: a row per job, in order of submission"
     if drawn < jobs:
         text += f"; {drawn} of {jobs:,} jobs are drawn, those that held the most GPU time"
-    text += "."
-    if len(study.comparison.pairs) > 1:
-        text += f" Drawn for workload {study.shown[0]}, seed {study.shown[2]}."
-    return text
+    return f"{text}.{study.drawn_for}"

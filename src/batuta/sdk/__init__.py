@@ -81,7 +81,6 @@ def report(
     """
     path = os.environ.get("BATUTA_PROGRESS")
     if path:
-        taken = own_time.take(step)
         known = {
             "step": step,
             "total_steps": total_steps,
@@ -91,7 +90,7 @@ def report(
             "loss": loss,
             "noise_scale": noise_scale,
         }
-        _lines.append_report(path, known, metrics, own_s, taken)
+        _lines.append_report(path, known, metrics, own_s, own_time.take(step))
 
 
 def waiting() -> _waiting.Waiting:
@@ -129,12 +128,9 @@ def checkpointed(path: str | os.PathLike[str], *, step: int | None = None) -> No
 
 def result(value: Any) -> None:
     """Keeps the job's return value for `batuta result`: anything that JSON can say. The last call counts."""
-    folder = os.environ.get("BATUTA_CONTROL")
-    if _stderr.is_meant(os.environ.get("BATUTA_PROGRESS")):
-        _lines.say_result(value)
-    elif folder:
-        _lines.write_result(os.path.join(folder, "result.json"), value)
+    _lines.keep_result(value)
 
 
 _requests.listen()
-_lines.keep_log()
+if os.environ.get("BATUTA_PROGRESS") == _stderr.PATH:
+    _stderr.keep()  # while the error output is what it was at first

@@ -29,15 +29,11 @@ _at_exit: list[bool] = []
 
 
 def append_report(
-    path: str,
-    known: dict[str, Any],
-    metrics: dict[str, Any],
-    own_s: Any = None,
-    taken: tuple[float, int] | None = None,
+    path: str, known: dict[str, Any], metrics: dict[str, Any], own_s: Any = None, taken: tuple[float, int] | None = None
 ) -> None:
     """Appends a report; `own_s` is the script's own measure of its time, `taken` that of the clock."""
     try:
-        in_log = _stderr.is_meant(path)
+        in_log = path == _stderr.PATH
         if in_log and not _stderr.speaks_for_all():
             return
         broken: list[str] = []
@@ -103,41 +99,27 @@ def append_checkpoint(path: str, where: str | os.PathLike[str], step: int | None
 def append_event(path: str, event: str) -> None:
     """Something that has no numbers."""
     try:
-        if not _stderr.is_meant(path) or _stderr.speaks_for_all():
+        if path != _stderr.PATH or _stderr.speaks_for_all():
             _append(path, {**_origin(), "event": event})
     except Exception as error:
         warn_once(f"a report was dropped: {error}")
 
 
-def say_result(value: Any) -> None:
-    """The result as a line of the log; the last one counts."""
+def keep_result(value: Any) -> None:
+    """Keeps the result as a line of the log or as a file; the last one counts."""
     try:
-        import json  # noqa: PLC0415 - a tenth of the time that importing the SDK may take
-
-        flush()
-        record = {**_origin(), "event": "result", "value": _plain(value, 0)}
-        text = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
-        _stderr.write(text, _stderr.LONGEST_RESULT_BYTES)
+        folder = os.environ.get("BATUTA_CONTROL")
+        if os.environ.get("BATUTA_PROGRESS") == _stderr.PATH:
+            flush()
+            record = {**_origin(), "event": "result", "value": _plain(value, 0)}
+            _stderr.write(_encode(record), _stderr.LONGEST_RESULT_BYTES)
+        elif folder:
+            text = _encode(_plain(value, 0))
+            if len(text) > LARGEST_RESULT_BYTES:
+                raise ValueError(f"it is larger than {LARGEST_RESULT_BYTES >> 20} MiB")
+            replace_file(os.path.join(folder, "result.json"), text)
     except Exception as error:
         warn_once(f"the result was not kept: {error}")
-
-
-def write_result(path: str, value: Any) -> None:
-    try:
-        import json  # noqa: PLC0415 - see above
-
-        text = json.dumps(_plain(value, 0), allow_nan=False).encode()
-        if len(text) > LARGEST_RESULT_BYTES:
-            raise ValueError(f"it is larger than {LARGEST_RESULT_BYTES >> 20} MiB")
-        replace_file(path, text)
-    except Exception as error:
-        warn_once(f"the result was not kept: {error}")
-
-
-def keep_log() -> None:
-    """Holds on to the error output while it is what it was, if that is where reports go."""
-    if _stderr.is_meant(os.environ.get("BATUTA_PROGRESS")):
-        _stderr.keep()
 
 
 def flush() -> None:
@@ -190,12 +172,10 @@ def _origin() -> dict[str, Any]:
 
 def _append(path: str, record: dict[str, Any]) -> None:
     """One write for one line, at the end of the file wherever that is: lines of many processes do not mix."""
-    import json  # noqa: PLC0415 - see above
-
-    if _stderr.is_meant(path):
+    if path == _stderr.PATH:
         _say(record)
         return
-    line = json.dumps(record, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    line = _encode(record) + b"\n"
     if len(line) > LONGEST_LINE_BYTES:
         raise ValueError(f"it is longer than {LONGEST_LINE_BYTES >> 10} KiB")
     if path in _torn:
@@ -213,9 +193,7 @@ def _append(path: str, record: dict[str, Any]) -> None:
 
 def _say(record: dict[str, Any]) -> None:
     """As a line of the log. How far the training is matters more than metrics that there is no room for."""
-    import json  # noqa: PLC0415 - see above
-
-    text = json.dumps(record, allow_nan=False, separators=(",", ":")).encode()
+    text = _encode(record)
     dropped = next((key for key in ("metrics", "own_s") if key in record), None)
     if len(text) + len(_stderr.PREFIX) >= _stderr.LONGEST_LINE_BYTES and dropped:
         warn_once(f"{dropped} were left out: together they are longer than a line of the log may be")
@@ -225,6 +203,12 @@ def _say(record: dict[str, Any]) -> None:
         _say(less)
     else:
         _stderr.write(text)
+
+
+def _encode(value: Any) -> bytes:
+    import json  # noqa: PLC0415 - a tenth of the time that importing the SDK may take
+
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 def _number(key: str, value: Any, broken: list[str]) -> Any:

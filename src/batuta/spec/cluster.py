@@ -30,9 +30,10 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from batuta.core.cluster import Node
 from batuta.spec.problem import InputError, Problem, read_text
@@ -84,26 +85,31 @@ _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """`count` equal nodes. None leaves the choice to `build_nodes`."""
+    """`count` equal nodes."""
 
     count: int
     gpus: int
     gpu_type: str = DEFAULT_TYPE
     name: str = ""
     """The name of a single node, the beginning of the names of several; empty: the GPU type."""
-    gpu_memory_mib: int | None = None
-    cpus_milli: int = 0
-    memory_mib: int = 0
     rack: str | None = None
-    zone: str = ""
-    nvlink: tuple[int, ...] | None = None
-    numa: tuple[int, ...] | None = None
-    labels: tuple[tuple[str, str], ...] = ()
-    taints: tuple[str, ...] = ()
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of `Node`; None and what is absent follow from the GPUs."""
 
     @property
     def prefix(self) -> str:
         return self.name or re.sub(r"[^a-z0-9]+", "-", self.gpu_type.lower()).strip("-") or DEFAULT_TYPE
+
+    def template(self) -> Node:
+        """Return one of the nodes. NVLink joins up to 8 GPUs of it; NUMA splits 4 and more GPUs into two halves."""
+        gpus, half = range(self.gpus), (self.gpus + 1) // 2
+        derived: dict[str, Any] = {
+            "gpu_memory_mib": GPU_MEMORY_MIB.get(self.gpu_type.lower(), _OTHER_MEMORY_MIB),
+            "nvlink": () if self.gpus <= NVLINK_GPUS else tuple(gpu // NVLINK_GPUS for gpu in gpus),
+            "numa": () if self.gpus < 4 else tuple(gpu // half for gpu in gpus),
+        }
+        given = {key: value for key, value in self.others.items() if value is not None}
+        return Node(self.name, self.gpus, self.gpu_type, **derived | given)
 
 
 def build_nodes(groups: Sequence[NodeGroup]) -> tuple[Node, ...]:
@@ -111,7 +117,6 @@ def build_nodes(groups: Sequence[NodeGroup]) -> tuple[Node, ...]:
 
     - Names are `t4-000`, `t4-001` …; a type that comes again goes on counting.
     - Nodes without a rack of their own fill `rack-0`, `rack-1` … with 16 each, in order.
-    - NVLink joins up to 8 GPUs of a node; NUMA splits 4 and more GPUs into two halves.
     """
     totals: Counter[str] = Counter()
     for group in groups:
@@ -123,52 +128,17 @@ def build_nodes(groups: Sequence[NodeGroup]) -> tuple[Node, ...]:
     unracked = 0
     rack = ""
     for group in groups:
-        nvlink, numa = _wiring(group)
+        template, total = group.template(), totals[group.prefix]
         for _ in range(group.count):
             if group.rack is None:
                 if unracked % NODES_PER_RACK == 0:
                     rack = next(free_racks)
                 unracked += 1
-            nodes.append(
-                Node(
-                    name=_node_name(group, used[group.prefix], totals[group.prefix]),
-                    gpus=group.gpus,
-                    gpu_type=group.gpu_type,
-                    gpu_memory_mib=group.gpu_memory_mib or memory_of(group.gpu_type),
-                    cpus_milli=group.cpus_milli,
-                    memory_mib=group.memory_mib,
-                    rack=rack if group.rack is None else group.rack,
-                    zone=group.zone,
-                    nvlink=nvlink,
-                    numa=numa,
-                    labels=group.labels,
-                    taints=group.taints,
-                )
-            )
+            name = f"{group.prefix}-{used[group.prefix]:0{max(3, len(str(total - 1)))}d}"
+            name = group.name if group.name and total == 1 else name
+            nodes.append(replace(template, name=name, rack=rack if group.rack is None else group.rack))
             used[group.prefix] += 1
     return tuple(nodes)
-
-
-def memory_of(gpu_type: str) -> int:
-    return GPU_MEMORY_MIB.get(gpu_type.lower(), _OTHER_MEMORY_MIB)
-
-
-def _node_name(group: NodeGroup, number: int, total: int) -> str:
-    if group.name and total == 1:
-        return group.name
-    return f"{group.prefix}-{number:0{max(3, len(str(total - 1)))}d}"
-
-
-def _wiring(group: NodeGroup) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """NVLink and NUMA group of each GPU; empty where all are in one."""
-    gpus = range(group.gpus)
-    nvlink, numa = group.nvlink, group.numa
-    if nvlink is None:
-        nvlink = () if group.gpus <= NVLINK_GPUS else tuple(gpu // NVLINK_GPUS for gpu in gpus)
-    if numa is None:
-        half = (group.gpus + 1) // 2
-        numa = () if group.gpus < 4 else tuple(gpu // half for gpu in gpus)
-    return nvlink, numa
 
 
 def read_alibaba_nodes(path: Path) -> tuple[Node, ...]:
@@ -176,12 +146,9 @@ def read_alibaba_nodes(path: Path) -> tuple[Node, ...]:
     rows = csv.reader(read_text(path).splitlines())
     header = [name.strip() for name in next(rows)]
     if header != _CSV_COLUMNS:
-        raise InputError.of(
-            f"is not a node list: the header is {','.join(header)[:100]}",
-            file=str(path),
-            line=1,
-            fix=f"a node list begins with {','.join(_CSV_COLUMNS)}; other clusters go into a .yaml file",
-        )
+        fix = f"a node list begins with {','.join(_CSV_COLUMNS)}; other clusters go into a .yaml file"
+        message = f"is not a node list: the header is {','.join(header)[:100]}"
+        raise InputError.of(message, file=str(path), line=1, fix=fix)
     groups: list[NodeGroup] = []
     problems: list[Problem] = []
     first_line_of: dict[str, int] = {}
@@ -214,7 +181,7 @@ def _read_csv_row(row: list[str]) -> NodeGroup:
     cpus_milli, memory_mib, gpus = map(int, numbers)
     if not name or gpus > MOST_GPUS or (gpus and not model):
         raise ValueError(f"a node needs a name, a GPU model and at most {MOST_GPUS:,} GPUs, found {row}")
-    return NodeGroup(1, gpus, model or "gpu", name, cpus_milli=cpus_milli, memory_mib=memory_mib)
+    return NodeGroup(1, gpus, model or "gpu", name, others={"cpus_milli": cpus_milli, "memory_mib": memory_mib})
 
 
 def read_cluster_file(path: Path) -> tuple[Node, ...]:
@@ -224,9 +191,8 @@ def read_cluster_file(path: Path) -> tuple[Node, ...]:
     groups = _read_groups(reader, root) if root is not None else []
     total = sum(group.count * group.gpus for group in groups)
     if total > MOST_GPUS:
-        reader.problems.append(
-            Problem(f"the cluster has {total:,} GPUs", str(path), fix=f"at most {MOST_GPUS:,} are possible")
-        )
+        fix = f"at most {MOST_GPUS:,} are possible"
+        reader.problems.append(Problem(f"the cluster has {total:,} GPUs", str(path), fix=fix))
     if not groups and not reader.problems:
         reader.problems.append(Problem("holds no nodes", str(path), fix="list them under nodes or racks"))
     if reader.problems:
@@ -243,73 +209,64 @@ def _read_groups(reader: YamlReader, root: YamlNode) -> list[NodeGroup]:
     groups: list[NodeGroup] = []
     top = reader.mapping(root, "the cluster", _TOP) or {}
     seen: set[str] = set()
-    for item in reader.sequence(top["racks"], "racks") if "racks" in top else ():
+    for item in reader.sequence(top.get("racks"), "racks"):
         rack = reader.mapping(item, "a rack", _RACK)
         if rack is None:
             continue
-        name = reader.text(rack["name"], "name") if "name" in rack else None
+        name = reader.text(rack.get("name"), "name")
         if "name" not in rack:
             reader.fault(item, "a rack needs a name")
         elif name in seen:
             reader.fault(rack["name"], f"rack {name} appears twice")
         seen.add(name or "")
-        zone = (reader.text(rack["zone"], "zone") if "zone" in rack else None) or ""
+        zone = reader.text(rack.get("zone"), "zone") or ""
         if "nodes" not in rack:
             reader.fault(item, "a rack needs nodes")
-            continue
-        for node in reader.sequence(rack["nodes"], "nodes"):
+        for node in reader.sequence(rack.get("nodes"), "nodes"):
             groups += _read_group(reader, node, name or "", zone)
-    for node in reader.sequence(top["nodes"], "nodes") if "nodes" in top else ():
+    for node in reader.sequence(top.get("nodes"), "nodes"):
         groups += _read_group(reader, node, None, "")
     return groups
 
 
 def _read_group(reader: YamlReader, item: YamlNode, rack: str | None, zone: str) -> list[NodeGroup]:
-    """Return one group, or none when it has a problem."""
     before = len(reader.problems)
     values = reader.mapping(item, "a node", _NODE)
     if values is None:
         return []
     texts = {key: reader.text(values[key], key) or "" for key in ("type", "name", "zone") if key in values}
-    count = reader.whole(values["count"], "count", 1, MOST_GPUS) if "count" in values else 1
-    gpus = reader.whole(values["gpus"], "gpus", 1, MOST_GPUS) if "gpus" in values else None
+    gpus = reader.whole(values.get("gpus"), "gpus", 1, MOST_GPUS)
     if "gpus" not in values:
         reader.fault(item, "a node needs gpus", "for example gpus: 4")
-    cpus = reader.number(values["cpus"], "cpus", 0, 1e6) if "cpus" in values else 0.0
-    group = NodeGroup(
-        count=count or 1,
-        gpus=gpus or 1,
-        gpu_type=texts.get("type", DEFAULT_TYPE),
-        name=texts.get("name", ""),
-        gpu_memory_mib=_memory_mib(reader, values.get("gpu_memory"), "gpu_memory"),
-        cpus_milli=round((cpus or 0.0) * 1000),
-        memory_mib=_memory_mib(reader, values.get("memory"), "memory") or 0,
-        rack=rack,
-        zone=texts.get("zone", zone),
-        nvlink=_gpu_groups(reader, values.get("nvlink"), "nvlink", gpus),
-        numa=_gpu_groups(reader, values.get("numa"), "numa", gpus),
-        labels=_labels(reader, values.get("labels")),
-        taints=_taints(reader, values.get("taints")),
-    )
+    count = reader.whole(values.get("count"), "count", 1, MOST_GPUS) or 1
+    labels = reader.mapping(values.get("labels"), "labels") or {}
+    taints = [reader.text(taint, "a taint") for taint in reader.sequence(values.get("taints"), "taints")]
+    others = {
+        "gpu_memory_mib": _memory_mib(reader, values.get("gpu_memory"), "gpu_memory"),
+        "cpus_milli": round((reader.number(values.get("cpus"), "cpus", 0, 1e6) or 0.0) * 1000),
+        "memory_mib": _memory_mib(reader, values.get("memory"), "memory"),
+        "zone": texts.get("zone", zone),
+        "nvlink": _gpu_groups(reader, values.get("nvlink"), "nvlink", gpus),
+        "numa": _gpu_groups(reader, values.get("numa"), "numa", gpus),
+        "labels": tuple((key, reader.text(value, f"label {key}") or "") for key, value in labels.items()),
+        "taints": tuple(text for text in taints if text is not None),
+    }
+    group = NodeGroup(count, gpus or 1, texts.get("type", DEFAULT_TYPE), texts.get("name", ""), rack, others)
     return [group] if len(reader.problems) == before else []
 
 
 def _memory_mib(reader: YamlReader, node: YamlNode | None, what: str) -> int | None:
-    if node is None:
-        return None
     text = reader.text(node, what)
     match = _MEMORY.fullmatch(text) if text else None
-    if match is not None:
-        mib = int(float(match[1]) * _UNIT_BYTES[(match[2] or "").lower()]) // 2**20
-        if mib >= 1:
-            return mib
-    if text:
+    mib = int(float(match[1]) * _UNIT_BYTES[(match[2] or "").lower()]) // 2**20 if match else 0
+    if mib >= 1:
+        return mib
+    if node is not None and text:
         reader.fault(node, f"{what} must be an amount of memory, found {text!r}", "for example 16GiB")
     return None
 
 
 def _gpu_groups(reader: YamlReader, node: YamlNode | None, what: str, gpus: int | None) -> tuple[int, ...] | None:
-    """Return the group of each GPU; every GPU must be in exactly one."""
     if node is None or gpus is None:
         return None
     before = len(reader.problems)
@@ -326,16 +283,6 @@ def _gpu_groups(reader: YamlReader, node: YamlNode | None, what: str, gpus: int 
         some = ", ".join(map(str, missing[:8])) + (", …" if len(missing) > 8 else "")
         reader.fault(node, f"{what} leaves out GPU {some}", "name every GPU once, such as [[0, 1], [2, 3]]")
     return None if missing else tuple(group_of[gpu] for gpu in range(gpus))
-
-
-def _labels(reader: YamlReader, node: YamlNode | None) -> tuple[tuple[str, str], ...]:
-    pairs = reader.mapping(node, "labels") if node is not None else None
-    return tuple((key, reader.text(value, f"label {key}") or "") for key, value in (pairs or {}).items())
-
-
-def _taints(reader: YamlReader, node: YamlNode | None) -> tuple[str, ...]:
-    items = reader.sequence(node, "taints") if node is not None else []
-    return tuple(text for item in items if (text := reader.text(item, "a taint")) is not None)
 
 
 def read_cluster(text: str) -> tuple[Node, ...]:
@@ -370,19 +317,15 @@ def _parse_group(text: str, problems: list[Problem]) -> NodeGroup | None:
     if match is None:
         problems.append(Problem(f"{shown(text)} is not a group of nodes", fix=_FIX))
         return None
-    sound = True
-    for what, digits in (("node", match[1]), ("GPU per node", match[2])):
-        # Check the length first: int() of a million digits is slow.
-        if len(digits) > 12 or int(digits) < 1:
-            problems.append(Problem(f"{shown(text)} needs between one {what} and {MOST_GPUS:,}", fix=_FIX))
-            sound = False
+    # Check the length first: int() of a million digits is slow.
+    found = [
+        Problem(f"{shown(text)} needs between one {what} and {MOST_GPUS:,}", fix=_FIX)
+        for what, digits in (("node", match[1]), ("GPU per node", match[2]))
+        if len(digits) > 12 or int(digits) < 1
+    ]
     gpu_type = DEFAULT_TYPE if match[3] is None else match[3].strip()
     if not _TYPE.fullmatch(gpu_type):
-        problems.append(
-            Problem(
-                f"{shown(text)} has no proper GPU type after the colon",
-                fix="letters, digits, dots and dashes",
-            )
-        )
-        sound = False
-    return NodeGroup(int(match[1]), int(match[2]), gpu_type) if sound else None
+        message = f"{shown(text)} has no proper GPU type after the colon"
+        found.append(Problem(message, fix="letters, digits, dots and dashes"))
+    problems += found
+    return None if found else NodeGroup(int(match[1]), int(match[2]), gpu_type)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from json import JSONDecoder
 from typing import Any, NamedTuple, TypeAlias
@@ -90,14 +90,14 @@ class JsonProblems:
         return result
 
 
+@dataclass(slots=True)
 class JsonObject:
     """One JSON object that is being read. Every reader returns a usable value, sound or not."""
 
-    __slots__ = ("_findings", "_path", "_values", "_wrong")
-
-    def __init__(self, values: dict[str, Any], path: JsonPath, findings: JsonProblems) -> None:
-        self._values, self._path, self._findings = values, path, findings
-        self._wrong: set[str] = set()
+    _values: dict[str, Any]
+    _path: JsonPath
+    _findings: JsonProblems
+    _wrong: set[str] = field(default_factory=set)
 
     def has(self, key: str) -> bool:
         return self._values.get(key) is not None
@@ -117,62 +117,52 @@ class JsonObject:
                 self.wrong(key, "is not a known key", did_you_mean(key, known))
 
     def text(self, key: str) -> str:
-        value = self._get(key, _MISSING, "")
-        if value is _MISSING:
-            return ""
-        if not isinstance(value, str) or not value:
-            self.wrong(key, f"must be a text that is not empty, found {_show(value)}")
-            return ""
-        return value
+        return str(self._read(key, lambda value: isinstance(value, str) and value, "a text that is not empty", ""))
 
     def number(self, key: str, default: float = _MISSING) -> float:
         """A finite number of at least 0."""
-        value = self._get(key, default, "a number ≥ 0")
-        if value is _MISSING:
-            return 0.0
-        if not is_number(value) or value < 0:
-            self.wrong(key, f"must be a finite number ≥ 0, found {_show(value)}")
-            return 0.0
-        return float(value)
+        found = self._read(
+            key, lambda value: is_number(value) and value >= 0, "a finite number ≥ 0", 0.0, default, "a number ≥ 0"
+        )
+        return float(found)
 
     def moment(self, key: str) -> float:
         """A time in seconds, or NaN where it is absent or null."""
         return self.number(key) if self.has(key) else math.nan
 
     def count(self, key: str, least: int, default: int = _MISSING) -> int:
-        value = self._get(key, default, f"a whole number ≥ {least}")
-        if value is _MISSING:
-            return least
-        if not is_number(value) or value != int(value) or not least <= value <= LARGEST:
-            self.wrong(key, f"must be a whole number in {least}..{LARGEST}, found {_show(value)}")
-            return least
-        return int(value)
+        def is_count(value: Any) -> bool:
+            return is_number(value) and value == int(value) and least <= value <= LARGEST
+
+        wanted = f"a whole number in {least}..{LARGEST}"
+        return int(self._read(key, is_count, wanted, least, default, f"a whole number ≥ {least}"))
 
     def items(self, key: str) -> list[Any]:
-        value = self._get(key, _MISSING, "a list")
-        if value is _MISSING:
-            return []
-        if not isinstance(value, list):
-            self.wrong(key, f"must be a list, found {_show(value)}")
-            return []
-        return value
+        return list(self._read(key, lambda value: isinstance(value, list), "a list", [], fix="a list"))
 
     def table(self, key: str) -> dict[str, Any]:
-        value = self._get(key, _MISSING, "an object")
-        if value is _MISSING:
-            return {}
-        if not isinstance(value, dict):
-            self.wrong(key, f"must be an object, found {_show(value)}")
-            return {}
-        return value
+        return dict(self._read(key, lambda value: isinstance(value, dict), "an object", {}, fix="an object"))
 
-    def _get(self, key: str, default: Any, wanted: str) -> Any:
+    def _read(
+        self,
+        key: str,
+        is_sound: Callable[[Any], object],
+        wanted: str,
+        otherwise: Any,
+        default: Any = _MISSING,
+        fix: str = "",
+    ) -> Any:
+        """The value of a key; the default where it is absent; `otherwise`, and a problem, where it is wrong."""
         value = self._values.get(key)
-        if value is not None:
+        if value is None and default is not _MISSING:
+            return default
+        if value is None:
+            self.wrong(key, "is missing", fix and f"give {fix}")
+        elif not is_sound(value):
+            self.wrong(key, f"must be {wanted}, found {_show(value)}")
+        else:
             return value
-        if default is _MISSING:
-            self.wrong(key, "is missing", f"give {wanted}" if wanted else "")
-        return default
+        return otherwise
 
 
 def is_number(value: object) -> bool:

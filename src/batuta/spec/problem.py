@@ -21,11 +21,8 @@ class Problem:
     fix: str = ""
 
     def __str__(self) -> str:
-        place = self.file
-        if self.line:
-            place += f":{self.line}"
-            if self.column:
-                place += f":{self.column}"
+        numbers = (self.line, self.column) if self.line else ()
+        place = ":".join([self.file, *(str(number) for number in numbers if number)])
         text = f"{place}: {self.message}" if place else self.message
         return f"{text} ({self.fix})" if self.fix else text
 
@@ -75,13 +72,8 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-        raise InputError.of(
-            f"is not UTF-8 text: byte 0x{data[error.start]:02x}",
-            file=name,
-            line=line,
-            column=column,
-            fix="save it as UTF-8",
-        ) from None
+        message = f"is not UTF-8 text: byte 0x{data[error.start]:02x}"
+        raise InputError.of(message, file=name, line=line, column=column, fix="save it as UTF-8") from None
     if not text.strip():
         raise InputError.of("is empty", file=name)
     return text

@@ -44,7 +44,6 @@ class ProgressReport:
     step: int | None = None
     total_steps: int | None = None
     epoch: float | None = None
-    """Epochs finished so far."""
     total_epochs: float | None = None
     samples: float | None = None
     loss: float | None = None
@@ -77,38 +76,6 @@ class ProgressReport:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressRead:
-    """The content of one part of a file."""
-
-    reports: tuple[ProgressReport, ...] = ()
-    consumed: int = 0
-    """Bytes that were read; the next part begins there."""
-    garbage: int = 0
-    """Lines that are not reports."""
-
-
-def parse_progress(data: bytes, *, final: bool = False) -> ProgressRead:
-    """Return the reports in a part of the file that begins at the start of a line.
-
-    The last line waits until its end is written; `final` reads it as it is, when the writer has ended.
-    """
-    end = data.rfind(b"\n") + 1
-    if final or len(data) - end > LONGEST_LINE_BYTES:
-        end = len(data)
-    reports: list[ProgressReport] = []
-    garbage = 0
-    for line in data[:end].split(b"\n"):
-        if not line.strip():
-            continue
-        report = parse_line(line)
-        if report is None:
-            garbage += 1
-        else:
-            reports.append(report)
-    return ProgressRead(tuple(reports), end, garbage)
-
-
 def parse_line(line: bytes | str) -> ProgressReport | None:
     """Return the report in one line; None for a line that is no report. Never raises."""
     if len(line) > LONGEST_LINE_BYTES:
@@ -126,14 +93,15 @@ class _NotAReport(Exception):
 
 def _read(values: dict[str, Any]) -> ProgressReport:
     metrics = values.get("metrics") or {}
-    if not isinstance(metrics, dict) or not (values.keys() & _KNOWN or _any_number(values)):
+    is_report = bool(values.keys() & _KNOWN) or any(_as_number(value) is not None for value in values.values())
+    if not isinstance(metrics, dict) or not is_report:
         raise _NotAReport
     nonfinite = values.get("nonfinite") or []
     if not isinstance(nonfinite, list) or not all(isinstance(name, str) for name in nonfinite):
         raise _NotAReport
     broken = dict.fromkeys(nonfinite)
-    counts = {key: _count(values, key) for key in _COUNTS}
-    numbers = {key: _number(values, key, broken) for key in _NUMBERS}
+    known: dict[str, Any] = {key: _count(values, key) for key in _COUNTS}
+    known |= {key: _number(values, key, broken) for key in _NUMBERS}
     others = {name: value for name, value in values.items() if name not in _KNOWN}
     found: dict[str, float] = {}
     for name, value in (*others.items(), *metrics.items()):
@@ -149,27 +117,17 @@ def _read(values: dict[str, Any]) -> ProgressReport:
     if not isinstance(path, str) or not isinstance(event, str):
         raise _NotAReport
     for key in ("time", "epoch", "total_epochs", "samples"):
-        if (numbers[key] or 0) < 0:
+        if (known[key] or 0) < 0:
             raise _NotAReport
     return ProgressReport(
-        time_s=numbers["time"],
-        rank=counts["rank"],
-        replica=counts["replica"],
-        restart=counts["restart"],
-        step=counts["step"],
-        total_steps=counts["total_steps"],
-        epoch=numbers["epoch"],
-        total_epochs=numbers["total_epochs"],
-        samples=numbers["samples"],
-        loss=numbers["loss"],
-        noise_scale=numbers["noise_scale"],
+        time_s=known.pop("time"),
+        own_steps=known.pop("own_steps") or 1,
+        **known,
         metrics=tuple(found.items()),
         nonfinite=tuple(broken),
         is_checkpoint=event == "checkpoint",
         checkpoint_path=path if event == "checkpoint" else "",
-        request=counts["request"],
         own_s=_own_s(values.get("own_s")),
-        own_steps=counts["own_steps"] or 1,
         is_waiting=event == "waiting",
         saves_on_request=event == "saves-on-request",
     )
@@ -189,10 +147,6 @@ def _own_s(value: object) -> tuple[float, ...]:
             raise _NotAReport
         found.append(number)
     return tuple(found)
-
-
-def _any_number(values: dict[str, Any]) -> bool:
-    return any(_as_number(value) is not None for value in values.values())
 
 
 def _count(values: dict[str, Any], key: str) -> int | None:
@@ -229,7 +183,7 @@ def _as_number(value: object) -> float | None:
         return math.inf
 
 
-def parse_voda_csv(data: bytes, *, timezone: tzinfo = UTC, final: bool = False) -> ProgressRead:
+def parse_voda_csv(data: bytes, *, timezone: tzinfo = UTC, final: bool = False) -> tuple[ProgressReport, ...]:
     """Return all reports of a whole file of Voda (a line per epoch, so reading it again is cheap).
 
     Each row is written when an epoch ends: `epoch` (its number, from 0), `start_time` (of the epoch, in local
@@ -240,20 +194,13 @@ def parse_voda_csv(data: bytes, *, timezone: tzinfo = UTC, final: bool = False) 
     end = len(data) if final else data.rfind(b"\n") + 1
     header: list[str] = []
     reports: list[ProgressReport] = []
-    garbage = 0
     for line in data[:end].decode("utf-8-sig", errors="replace").split("\n"):
         cells = _split(line)
-        if not cells:
-            garbage += bool(line.strip())
-        elif "epoch" in cells and header in ([], cells):
+        if "epoch" in cells and header in ([], cells):
             header = cells
-        elif report := _read_voda_row(
-            dict(zip(header, cells, strict=True)) if len(header) == len(cells) else {}, timezone
-        ):
+        elif len(header) == len(cells) and (report := _read_voda_row(dict(zip(header, cells, strict=True)), timezone)):
             reports.append(report)
-        else:
-            garbage += 1
-    return ProgressRead(tuple(reports), end, garbage)
+    return tuple(reports)
 
 
 def _split(line: str) -> list[str]:

@@ -66,7 +66,6 @@ def parse_memory_gib(text: str) -> Amount:
 
 
 def parse_memory_mib(text: str) -> int:
-    """An exact amount of at least 1 MiB."""
     try:
         amount = parse_memory_gib(text)
     except InputError:

@@ -109,10 +109,7 @@ class Expected:
         return self != Expected()
 
     def differences(
-        self,
-        admitted: Mapping[str, Mapping[str, str]],
-        preempted: Iterable[str],
-        pending: Iterable[str],
+        self, admitted: Mapping[str, Mapping[str, str]], preempted: Iterable[str], pending: Iterable[str]
     ) -> list[str]:
         """Return how the real state differs, as sentences. Reasons and messages are not compared."""
         found: list[str] = []

@@ -1,18 +1,6 @@
-"""Reads quota test cases from YAML or JSON: one, or a list of them.
+"""Reads quota test cases from YAML or JSON: one, or a list of them. All problems come at once.
 
-name: a lender gets its quota back
-config: base                  # or fair: fair sharing is on
-cluster: 3x8:H100             # optional: what quotas leave of it is for the queue `default`
-files: [quota.yaml]           # files of objects, beside this one
-objects: [ … ]                # Kueue's objects, or {queues: […]} in short form
-steps:
-  - do: {submit: {name: w1, queue: a, priority: 0, count: 2, requests: {nvidia.com/gpu: 1}}}
-    admitted: {w1: {nvidia.com/gpu: default}}    # what is expected after the step; may be left out
-    preempted: []
-    pending: {}
-
-Other actions: `finish: w1`, `delete: w1`, `patchWorkload: {name, spec}`, `update: {kind, name, spec}`
-(what is null is taken out), `create: {…}`, `deleteObject: {kind, name}`. All problems come at once.
+`docs/reference/quota-objects.md` describes the file: objects, then steps of one action and what is expected after it.
 """
 
 from __future__ import annotations
@@ -25,6 +13,7 @@ import yaml
 
 from batuta.core.cluster import Node
 from batuta.core.quota import Quota
+from batuta.spec import quota_case as qc
 from batuta.spec.cluster import parse_cluster_string
 from batuta.spec.kueue.change import QuotaChange, flavor_uses, merge, remove
 from batuta.spec.kueue.files import is_short_form, read_short_form
@@ -36,24 +25,9 @@ from batuta.spec.kueue.object_reader import (
     check_resource,
     read_milli,
     read_text_value,
-    section_of,
 )
 from batuta.spec.kueue.objects import KINDS, Manifest, ObjectKey, each_object, read_object
 from batuta.spec.problem import InputError, Problem, did_you_mean, read_text, sorted_problems
-from batuta.spec.quota_case import (
-    Action,
-    ChangeQuota,
-    Delete,
-    Eviction,
-    Expected,
-    Finish,
-    PatchWorkload,
-    PendingReason,
-    PodSet,
-    QuotaCase,
-    Step,
-    Submit,
-)
 from batuta.spec.yaml_reader import YamlNode, is_null
 
 _ACTIONS = ("submit", "finish", "delete", "patchWorkload", "update", "create", "deleteObject")
@@ -61,7 +35,7 @@ _SHAPE = ("count", "requests", "minCount", "nodeSelector", "tolerations")
 _SUBMIT = ("name", "queue", "namespace", "priority", "active", "podSets", *_SHAPE)
 MOST_PODS = 10_000_000
 MOST_RESOURCES = 64
-MOST_CASES, MOST_STEPS, MOST_OBJECTS = 100_000, 100_000, 100_000
+MOST_STEPS, MOST_OBJECTS = 100_000, 100_000
 MOST_FILES = 256
 _CASE = ("name", "config", "cluster", "files", "objects", "steps", "note")
 _STEP = ("do", "admitted", "preempted", "pending")
@@ -69,7 +43,7 @@ _EVICTION = ("workload", "reason", "preemption", "by", "message")
 
 
 class CaseState:
-    """The objects as written at one step of a case, and their quota. A bad object changes nothing."""
+    """The objects as written at one step of a case, their quota, and the workloads. A bad object changes nothing."""
 
     def __init__(self, reader: ObjectReader, *, fair: bool) -> None:
         self._reader = reader
@@ -77,6 +51,8 @@ class CaseState:
         self._elsewhere: set[ObjectKey] = set()
         """Objects of other files: the positions of their nodes do not belong to this file."""
         self.quota = Quota(fair_sharing=fair)
+        self._is_active: dict[str, bool] = {}
+        """By workload; a finished one can still be deleted."""
 
     def create_from(self, path: Path) -> None:
         """Add the objects of another file. Raises InputError with its problems."""
@@ -120,15 +96,16 @@ class CaseState:
         key = self._find(node, kind, name)
         if key is None:
             return None
-        changed = _with_spec(self._nodes[key], patch)
+        place = (patch.start_mark, patch.end_mark)
+        spec = yaml.ScalarNode("tag:yaml.org,2002:str", "spec", *place)
+        changed = merge_patch(self._nodes[key], yaml.MappingNode("tag:yaml.org,2002:map", [(spec, patch)], *place))
         reader = ObjectReader(self._reader.file)
         found = read_object(reader, Item(changed, ""))
         self._reader.notes += reader.notes
         if key not in self._elsewhere:
             self._reader.problems += reader.problems
         else:
-            for problem in reader.problems:
-                self._reader.fault(node, problem.message, problem.fix)
+            self._reader.adopt(node, reader.problems)
         if isinstance(found, Manifest):
             self._merge(node, QuotaChange((found,)))
             self._nodes[key] = changed
@@ -164,14 +141,32 @@ class CaseState:
         try:
             self.quota = merge(self.quota, change)
         except InputError as error:
-            for problem in error.problems:
-                self._reader.fault(node, problem.message, problem.fix)
+            self._reader.adopt(node, error.problems)
 
+    def new_workload(self, part: Section, key: str) -> str:
+        name = part.text(key)
+        if self._is_active.get(name):
+            part.fault(key, f"there is a workload {name} already", "another name, or delete it first")
+        self._is_active[name] = True
+        return name
 
-def _with_spec(node: YamlNode, patch: YamlNode) -> YamlNode:
-    spec = yaml.ScalarNode("tag:yaml.org,2002:str", "spec", patch.start_mark, patch.end_mark)
-    whole = yaml.MappingNode("tag:yaml.org,2002:map", [(spec, patch)], patch.start_mark, patch.end_mark)
-    return merge_patch(node, whole)
+    def workload(self, part: Section, key: str) -> str:
+        """Return the name of a workload that was submitted before."""
+        name = part.text(key)
+        if name not in self._is_active:
+            fix = did_you_mean(name, list(self._is_active)) if self._is_active else ""
+            part.fault(key, f"there is no workload {name}", fix)
+        return name
+
+    def finish_workload(self, part: Section, key: str) -> str:
+        name = self.workload(part, key)
+        self._is_active[name] = False
+        return name
+
+    def delete_workload(self, part: Section, key: str) -> str:
+        name = self.workload(part, key)
+        self._is_active.pop(name, None)
+        return name
 
 
 def merge_patch(node: YamlNode | None, patch: YamlNode) -> YamlNode:
@@ -192,40 +187,7 @@ def merge_patch(node: YamlNode | None, patch: YamlNode) -> YamlNode:
     return yaml.MappingNode(base.tag, pairs, base.start_mark, base.end_mark)
 
 
-class WorkloadNames:
-    """The names of workloads at one step of a case. A finished workload can still be deleted."""
-
-    def __init__(self) -> None:
-        self._lives: dict[str, bool] = {}
-
-    def enter(self, part: Section, key: str) -> str:
-        """Return the name of a new workload."""
-        name = part.text(key)
-        if self._lives.get(name):
-            part.fault(key, f"there is a workload {name} already", "another name, or delete it first")
-        self._lives[name] = True
-        return name
-
-    def find(self, part: Section, key: str) -> str:
-        """Return the name of a workload that was submitted before."""
-        name = part.text(key)
-        if name not in self._lives:
-            fix = did_you_mean(name, list(self._lives)) if self._lives else ""
-            part.fault(key, f"there is no workload {name}", fix)
-        return name
-
-    def finish(self, part: Section, key: str) -> str:
-        name = self.find(part, key)
-        self._lives[name] = False
-        return name
-
-    def delete(self, part: Section, key: str) -> str:
-        name = self.find(part, key)
-        self._lives.pop(name, None)
-        return name
-
-
-def read_action(step: Section, quota: CaseState, workloads: WorkloadNames) -> Action | None:
+def read_action(step: Section, state: CaseState) -> qc.Action | None:
     """Return the action of a step; None, with a problem, when there is not exactly one."""
     before = len(step.reader.problems)
     do = step.section("do", _ACTIONS)
@@ -237,22 +199,22 @@ def read_action(step: Section, quota: CaseState, workloads: WorkloadNames) -> Ac
     action = found[0]
     match action:
         case "submit":
-            return _submit(do.section(action, _SUBMIT), quota.quota, workloads)
+            return _submit(do.section(action, _SUBMIT), state)
         case "finish":
-            return Finish(workloads.finish(do, action))
+            return qc.Finish(state.finish_workload(do, action))
         case "delete":
-            return Delete(workloads.delete(do, action))
+            return qc.Delete(state.delete_workload(do, action))
         case "patchWorkload":
-            return _patch(do.section(action, ("name", "spec")), quota.quota, workloads)
-    return _change(do, action, quota)
+            return _patch(do.section(action, ("name", "spec")), state)
+    return _change(do, action, state)
 
 
-def _change(do: Section, action: str, quota: CaseState) -> ChangeQuota | None:
+def _change(do: Section, action: str, state: CaseState) -> qc.ChangeQuota | None:
     node = do.value(action)
     if node is None:
         return None
     if action == "create":
-        key = quota.create(Item(node, do.at(action)))
+        key = state.create(Item(node, do.at(action)))
     else:
         part = do.section(action, ("kind", "name", "namespace", *(("spec",) if action == "update" else ())))
         kind, name = part.text("kind"), part.text("name")
@@ -261,53 +223,40 @@ def _change(do: Section, action: str, quota: CaseState) -> ChangeQuota | None:
         if not kind or not name or (action == "update" and patch is None):
             part.fault("", f"{part.path} needs kind, name{' and spec' if action == 'update' else ''}")
             return None
-        key = quota.delete(node, kind, name) if patch is None else quota.update(node, kind, name, patch)
-    return None if key is None else ChangeQuota(action, key.kind, key.name, quota.quota)
+        key = state.delete(node, kind, name) if patch is None else state.update(node, kind, name, patch)
+    return None if key is None else qc.ChangeQuota(action, key.kind, key.name, state.quota)
 
 
-def _submit(part: Section, quota: Quota, workloads: WorkloadNames) -> Submit:
+def _submit(part: Section, state: CaseState) -> qc.Submit:
     for key in ("name", "queue"):
-        if key not in part:
-            part.fault(key, f"{part.path} needs {key}")
+        part.require(key)
     if "podSets" in part and any(key in part for key in _SHAPE):
         part.fault("podSets", f"{part.path} has podSets and {' and '.join(k for k in _SHAPE if k in part)}")
     sets = tuple(_pod_set(one, one.text("name")) for one in part.sections("podSets", 64, ("name", *_SHAPE)))
-    return Submit(
-        workloads.enter(part, "name"),
-        part.text("queue"),
-        sets or (_pod_set(part, "main"),),
-        _priority(part, quota) or 0,
-        part.flag("active", default=True),
-        part.text("namespace"),
-    )
+    name, queue = state.new_workload(part, "name"), part.text("queue")
+    sets = sets or (_pod_set(part, "main"),)
+    priority, active = _priority(part, state.quota) or 0, part.flag("active", default=True)
+    return qc.Submit(name, queue, sets, priority, active, part.text("namespace"))
 
 
-def _pod_set(part: Section, name: str) -> PodSet:
+def _pod_set(part: Section, name: str) -> qc.PodSet:
     count = part.whole("count", 0, MOST_PODS)
     requests = []
     for resource, item in part.entries("requests", MOST_RESOURCES):
         check_resource(part.reader, item, resource)
         requests.append((resource, read_milli(part.reader, item) or 0))
-    return PodSet(
-        name or "main",
-        1 if count is None else count,
-        tuple(requests),
-        part.whole("minCount", 0, MOST_PODS),
-        part.labels("nodeSelector"),
-        read_tolerations(part, "tolerations"),
-    )
+    least, selector = part.whole("minCount", 0, MOST_PODS), part.labels("nodeSelector")
+    tolerations = read_tolerations(part, "tolerations")
+    return qc.PodSet(name or "main", 1 if count is None else count, tuple(requests), least, selector, tolerations)
 
 
-def _patch(part: Section, quota: Quota, workloads: WorkloadNames) -> PatchWorkload:
+def _patch(part: Section, state: CaseState) -> qc.PatchWorkload:
     if "name" not in part or "spec" not in part:
         part.fault("name", f"{part.path} needs name and spec")
     spec = part.section("spec", ("active", "priority", "queueName"))
-    return PatchWorkload(
-        workloads.find(part, "name"),
-        spec.flag("active", default=True) if "active" in spec else None,
-        _priority(spec, quota),
-        spec.text("queueName") if "queueName" in spec else None,
-    )
+    name, priority = state.workload(part, "name"), _priority(spec, state.quota)
+    active = spec.flag("active", default=True) if "active" in spec else None
+    return qc.PatchWorkload(name, active, priority, spec.text("queueName") if "queueName" in spec else None)
 
 
 def _priority(part: Section, quota: Quota) -> int | None:
@@ -325,20 +274,7 @@ def _priority(part: Section, quota: Quota) -> int | None:
     return found
 
 
-def read_cases(path: Path) -> tuple[QuotaCase, ...]:
-    """Return the cases of a file. Raises InputError with every problem and its position."""
-    return parse_cases(read_text(path), str(path))
-
-
-def parse_cases(text: str, file: str = "cases.yaml") -> tuple[QuotaCase, ...]:
-    """Return the cases of a text. Raises InputError as `read_cases` does."""
-    cases, problems = parse_valid_cases(text, file)
-    if problems:
-        raise InputError(problems)
-    return cases
-
-
-def parse_valid_cases(text: str, file: str = "cases.yaml") -> tuple[tuple[QuotaCase, ...], list[Problem]]:
+def parse_valid_cases(text: str, file: str = "cases.yaml") -> tuple[tuple[qc.QuotaCase, ...], list[Problem]]:
     """Return the valid cases, and the problems of the others in file order."""
     reader = ObjectReader(file)
     read = [_read_case(reader, item) for item in _each_case(reader, text)]
@@ -353,64 +289,45 @@ def _each_case(reader: ObjectReader, text: str) -> Iterator[Item]:
             yield Item(root, "case 1")
 
 
-def _read_case(reader: ObjectReader, item: Item) -> QuotaCase | None:
+def _read_case(reader: ObjectReader, item: Item) -> qc.QuotaCase | None:
     before, noted = len(reader.problems), len(reader.notes)
     top = _open(reader, item, _CASE)
     if top is None:
         return None
-    quota = CaseState(reader, fair=top.word("config", ("base", "fair"), "base") == "fair")
+    state = CaseState(reader, fair=top.word("config", ("base", "fair"), "base") == "fair")
     for one in top.items("files", MOST_FILES):
-        _read_file(reader, one, quota)
+        try:
+            state.create_from(Path(reader.file).parent / read_text_value(reader, one))
+        except InputError as error:
+            reader.problems += error.problems
     for one in top.items("objects", MOST_OBJECTS):
-        quota.create(one)
-    nodes = _read_nodes(top)
+        state.create(one)
+    nodes: tuple[Node, ...] = ()
+    if (cluster := top.value("cluster")) is not None:
+        try:
+            nodes = parse_cluster_string(top.text("cluster"))
+        except InputError as error:
+            reader.adopt(cluster, error.problems)
     if not ("objects" in top or "files" in top) or "steps" not in top:
         top.fault("", f"{item.path} needs steps, and objects or files")
-    begin = quota.quota
-    workloads = WorkloadNames()
-    steps = [_read_step(reader, one, quota, workloads) for one in top.items("steps", MOST_STEPS)]
+    begin = state.quota
+    steps = [_read_step(reader, one, state) for one in top.items("steps", MOST_STEPS)]
     if len(reader.problems) > before:
         return None
-    return QuotaCase(
-        top.text("name") or item.path,
-        begin,
-        tuple(step for step in steps if step is not None),
-        top.text("note"),
-        tuple(dict.fromkeys(reader.notes[noted:])),
-        nodes,
-    )
+    name, sound = top.text("name") or item.path, tuple(step for step in steps if step is not None)
+    return qc.QuotaCase(name, begin, sound, top.text("note"), tuple(dict.fromkeys(reader.notes[noted:])), nodes)
 
 
-def _read_nodes(top: Section) -> tuple[Node, ...]:
-    """Return the nodes of the case's cluster."""
-    if "cluster" not in top:
-        return ()
-    try:
-        return parse_cluster_string(top.text("cluster"))
-    except InputError as error:
-        for problem in error.problems:
-            top.fault("cluster", problem.message, problem.fix)
-        return ()
-
-
-def _read_file(reader: ObjectReader, item: Item, quota: CaseState) -> None:
-    name = read_text_value(reader, item)
-    try:
-        quota.create_from(Path(reader.file).parent / name)
-    except InputError as error:
-        reader.problems += error.problems
-
-
-def _read_step(reader: ObjectReader, item: Item, quota: CaseState, workloads: WorkloadNames) -> Step | None:
+def _read_step(reader: ObjectReader, item: Item, state: CaseState) -> qc.Step | None:
     step = _open(reader, item, _STEP)
     if step is None:
         return None
     if "do" not in step:
         step.fault("do", f"{item.path} does nothing", "as in do: {finish: w1}")
         return None
-    action = read_action(step, quota, workloads)
-    expected = _expected(step)
-    return None if action is None else Step(action, expected)
+    action = read_action(step, state)
+    expected = qc.Expected(_admitted(step), _preempted(step), _pending(step))
+    return None if action is None else qc.Step(action, expected)
 
 
 def _open(reader: ObjectReader, item: Item, known: tuple[str, ...]) -> Section | None:
@@ -418,11 +335,7 @@ def _open(reader: ObjectReader, item: Item, known: tuple[str, ...]) -> Section |
     found = reader.mapping(item.node, item.path)
     if found is None:
         return None
-    return Section(reader, item.node, item.path, known, dict.fromkeys(set(found) - set(known), ""))
-
-
-def _expected(step: Section) -> Expected:
-    return Expected(_admitted(step), _preempted(step), _pending(step))
+    return Section(reader, *item, known, dict.fromkeys(set(found) - set(known), ""))
 
 
 def _admitted(step: Section) -> Mapping[str, Mapping[str, str] | None] | None:
@@ -445,31 +358,30 @@ def _admitted(step: Section) -> Mapping[str, Mapping[str, str] | None] | None:
     return found
 
 
-def _preempted(step: Section) -> tuple[Eviction, ...] | None:
+def _preempted(step: Section) -> tuple[qc.Eviction, ...] | None:
     if "preempted" not in step:
         return None
     found = []
     for item in step.items("preempted", MOST_STEPS):
         if isinstance(item.node, yaml.ScalarNode):
-            found.append(Eviction(read_text_value(step.reader, item)))
+            found.append(qc.Eviction(read_text_value(step.reader, item)))
             continue
-        one = section_of(step.reader, item, _EVICTION)
-        if "workload" not in one:
-            one.fault("workload", f"{item.path} needs workload", "the workload that lost its quota")
-        found.append(Eviction(*(one.text(key) for key in ("workload", "reason", "preemption", "by"))))
+        one = Section(step.reader, *item, _EVICTION)
+        one.require("workload", fix="the workload that lost its quota")
+        found.append(qc.Eviction(*(one.text(key) for key in ("workload", "reason", "preemption", "by"))))
     return tuple(found)
 
 
-def _pending(step: Section) -> Mapping[str, PendingReason] | None:
+def _pending(step: Section) -> Mapping[str, qc.PendingReason] | None:
     if "pending" not in step:
         return None
     names = _names(step, "pending")
     if names is not None:
-        return dict.fromkeys(names, PendingReason())
+        return dict.fromkeys(names, qc.PendingReason())
     found = {}
     for name, item in step.entries("pending", MOST_STEPS):
         one = None if is_null(item.node) else _open(step.reader, item, ("reason", "message"))
-        found[name] = PendingReason() if one is None else PendingReason(one.text("reason"), one.text("message"))
+        found[name] = qc.PendingReason() if one is None else qc.PendingReason(one.text("reason"), one.text("message"))
     return found
 
 

@@ -1,24 +1,7 @@
 """The environment variables of one replica's processes, built from arguments only.
 
-| variable | in `run` and in `setup` |
-|---|---|
-| `SKYPILOT_NODE_RANK`, `…_NODE_IPS`, `…_NUM_NODES` | this replica; all of them, one IP per line; how many |
-| `SKYPILOT_NUM_GPUS_PER_NODE` | GPUs of a replica; 1 for a share, 0 for a CPU-only task |
-| `SKYPILOT_TASK_ID`, `SKYPILOT_INTERNAL_JOB_ID` | the same through all restarts |
-| `SKYPILOT_USER` | the user that submitted the job |
-| `SKYPILOT_CLUSTER_INFO` | JSON with `cluster_name`, `cloud`, `region`, `zone` |
-| `SKYPILOT_SETUP_NODE_RANK`, `…_SETUP_NODE_IPS`, `…_SETUP_NUM_GPUS_PER_NODE` | in `setup` only: the same |
-| `PET_NNODES`, `…_NPROC_PER_NODE`, `…_NODE_RANK`, `…_MASTER_ADDR`, `…_MASTER_PORT` | what torchrun reads |
-| `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE`, `RANK` | for scripts without a launcher: they count replicas |
-| `CUDA_VISIBLE_DEVICES`, `CUDA_DEVICE_ORDER` | in `run` only: the GPUs of this replica, by NVML's numbers |
-| `NVIDIA_VISIBLE_DEVICES` | `void` for a CPU-only task, whose `CUDA_VISIBLE_DEVICES` is empty |
-| `PYTHONUNBUFFERED` | 1 unless the task says something else: what a script prints is in the log at once |
-| `BATUTA_JOB_ID`, `BATUTA_REPLICA`, `BATUTA_RESTART` | job, replica, number of restarts |
-| `BATUTA_CHECKPOINT_DIR` | a folder that survives resizes |
-| `BATUTA_PROGRESS` | a file; reports are appended as JSON lines |
-| `BATUTA_CONTROL` | a folder; how a checkpoint is asked for and answered (see `batuta.sdk`) |
-
-A task's own variables cannot change these; they win over what is inherited.
+`docs/reference/task-file.md` lists them. `MASTER_ADDR`, `WORLD_SIZE` and `RANK` are for scripts without a launcher
+and count replicas; torchrun reads `PET_…`. A task's own variables cannot change these; they win over what is inherited.
 """
 
 from __future__ import annotations

@@ -15,7 +15,11 @@ import yaml
 
 from batuta.spec.yaml_reader import TaskReader, YamlNode, is_empty, is_null
 
-_LOCAL_VOLUME: Final = "file_mounts with a local path; on Kubernetes a UnifiedJob with a volume"
+_NO_VOLUMES: Final = (
+    "Batuta mounts no network volumes",
+    "file_mounts with a local path; on Kubernetes a UnifiedJob with a volume",
+)
+_NO_HOOKS: Final = ("Batuta calls no script when a node stops", "do it at the end of run, or on SIGTERM")
 _POD: Final = "remove it; on Kubernetes write a UnifiedJob, which has the whole pod"
 _BESIDE: Final = "write it once, beside any_of or ordered"
 
@@ -27,16 +31,10 @@ UNSUPPORTED_KEYS: Final[Mapping[str, tuple[str, str]]] = {
         "Batuta does not serve: it has no load balancer, no readiness probes and no scaling by traffic",
         "remove service to run the server as a job, whose endpoints batuta shows; or sky serve up",
     ),
-    "pool": (
-        "Batuta has no pools of workers",
-        "remove pool; a job queue is what `batuta launch` uses anyway",
-    ),
-    "volumes": ("Batuta mounts no network volumes", _LOCAL_VOLUME),
-    "volume_mounts": ("Batuta mounts no network volumes", _LOCAL_VOLUME),
-    "managed_secrets": (
-        "Batuta has no store of secrets",
-        "secrets: {NAME: null}, and the value with --secret NAME",
-    ),
+    "pool": ("Batuta has no pools of workers", "remove pool; a job queue is what `batuta launch` uses anyway"),
+    "volumes": _NO_VOLUMES,
+    "volume_mounts": _NO_VOLUMES,
+    "managed_secrets": ("Batuta has no store of secrets", "secrets: {NAME: null}, and the value with --secret NAME"),
     "event_callback": ("Batuta calls no script at events", "batuta events --follow, or logs --status"),
 }
 """Keys of a task that would change how it runs: why they are not carried out, and the way out."""
@@ -48,9 +46,9 @@ CLOUD_KEYS: Final = (
 """Keys of `resources` by which a cloud's machine is chosen."""
 
 UNSUPPORTED_RESOURCE_KEYS: Final[Mapping[str, tuple[str, str]]] = {
-    "volumes": ("Batuta mounts no network volumes", _LOCAL_VOLUME),
+    "volumes": _NO_VOLUMES,
     "container_image": ("it is not a key of SkyPilot's", "image_id: docker:IMAGE"),
-    "hooks": ("Batuta calls no script when a node stops", "do it at the end of run, or on SIGTERM"),
+    "hooks": _NO_HOOKS,
 }
 
 UNSUPPORTED_CANDIDATE_KEYS: Final[Mapping[str, tuple[str, str]]] = {
@@ -71,16 +69,13 @@ _CONFIG_REFUSED: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     **{
         (of, name): ("Batuta makes the pod itself", _POD)
         for of in ("kubernetes", "ssh")
-        for name in (
-            *("pod_config", "custom_metadata", "post_provision_runcmd", "auto_mounts"),
-            "enable_docker",
-        )
+        for name in (*("pod_config", "custom_metadata", "post_provision_runcmd", "auto_mounts"), "enable_docker")
     },
     ("kubernetes", "allowed_nodes"): (
         "Batuta chooses the nodes by what the task needs",
         "name the accelerator instead; on Kubernetes write a UnifiedJob with a nodeSelector",
     ),
-    ("hooks", ""): ("Batuta calls no script when a node stops", "do it at the end of run, or on SIGTERM"),
+    ("hooks", ""): _NO_HOOKS,
 }
 _CONFIG_QUEUES: Final = (("quota", "queue"), ("kueue", "local_queue_name"))
 """Where `config.kubernetes` names the local queue of a task; the first one takes precedence."""
@@ -144,11 +139,9 @@ def read_network_tier(reader: TaskReader, node: YamlNode | None) -> None:
     if str(node.value).lower() == "standard":
         reader.notes.append("resources.network_tier is not used by Batuta")
     else:
-        reader.fault(
-            node,
-            "resources.network_tier: Batuta sets up neither InfiniBand nor GPUDirect",
-            "remove it; NCCL uses what the node has. On Kubernetes a UnifiedJob may ask for the device",
-        )
+        message = "resources.network_tier: Batuta sets up neither InfiniBand nor GPUDirect"
+        fix = "remove it; NCCL uses what the node has. On Kubernetes a UnifiedJob may ask for the device"
+        reader.fault(node, message, fix)
 
 
 def read_autostop(reader: TaskReader, node: YamlNode | None) -> None:
@@ -157,11 +150,8 @@ def read_autostop(reader: TaskReader, node: YamlNode | None) -> None:
         return
     hook = (reader.mapping(node, "autostop") or {}).get("hook") if isinstance(node, yaml.MappingNode) else None
     if hook is not None:
-        reader.fault(
-            hook,
-            "resources.autostop.hook: Batuta calls no script when a node stops",
-            "do it at the end of run",
-        )
+        message = "resources.autostop.hook: Batuta calls no script when a node stops"
+        reader.fault(hook, message, "do it at the end of run")
     else:
         reader.notes.append("resources.autostop is not used by Batuta: a job's GPUs are free when it ends")
 
@@ -209,8 +199,6 @@ def read_image(reader: TaskReader, node: YamlNode | None, images: Callable[[], C
 
 def read_ports(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[int, int], ...]:
     """`8080`, `10052-10100`, or a list of such, as first and last ports."""
-    if node is None or is_null(node):
-        return ()
     found = [_read_port(reader, one) for one in (node.value if isinstance(node, yaml.SequenceNode) else [node])]
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
@@ -220,9 +208,9 @@ def endpoints(host: str, ports: Iterable[Sequence[int]]) -> list[str]:
     return [f"{host}:{low}" if low == high else f"{host}:{low}-{high}" for low, high in ports]
 
 
-def _read_port(reader: TaskReader, node: YamlNode) -> tuple[int, int] | None:
+def _read_port(reader: TaskReader, node: YamlNode | None) -> tuple[int, int] | None:
     text = reader.text(node, "ports")
-    if text is None:
+    if node is None or text is None:
         return None
     first, _, last = text.partition("-")
     if all(one.isascii() and one.isdigit() and len(one) <= 5 for one in (first, last or first)):

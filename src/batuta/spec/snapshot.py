@@ -50,6 +50,10 @@ class SnapshotJob:
 
 
 _KEYS = tuple(field.name for field in dataclasses.fields(SnapshotJob))
+_COUNTS = ("tier", "size", "min", "max", "gpus", "priority")
+_AMOUNTS = ("tier_since_s", "attained_gpu_s", "service_gpu_s", "restart_s")
+_MOMENTS = ("first_start_s", "last_start_s", "last_stop_s", "last_resize_s")
+_TIMES = ("submit_s", "remaining_s", *_AMOUNTS, *_MOMENTS)
 
 
 def read_job(value: object, path: JsonPath, findings: JsonProblems) -> SnapshotJob | None:
@@ -69,16 +73,10 @@ def read_job(value: object, path: JsonPath, findings: JsonProblems) -> SnapshotJ
         speed=_read_speed(fields),
         sizes=_read_sizes(fields) if fields.has("sizes") else None,
         gpus_per_replica=fields.count("gpus_per_replica", 1, 1),
-        first_start_s=fields.moment("first_start_s"),
         tier=fields.count("tier", 0, 0),
-        tier_since_s=fields.number("tier_since_s", 0.0),
         gpus=fields.count("gpus", 0, 0),
-        attained_gpu_s=fields.number("attained_gpu_s", 0.0),
-        service_gpu_s=fields.number("service_gpu_s", 0.0),
-        last_start_s=fields.moment("last_start_s"),
-        last_stop_s=fields.moment("last_stop_s"),
-        last_resize_s=fields.moment("last_resize_s"),
-        restart_s=fields.number("restart_s", 0.0),
+        **{name: fields.number(name, 0.0) for name in _AMOUNTS},
+        **{name: fields.moment(name) for name in _MOMENTS},
         priority=_read_priority(fields, value),
         gpu_types=_read_types(fields, value),
     )
@@ -132,7 +130,6 @@ def _read_types(fields: JsonObject, value: dict[str, object]) -> tuple[str, ...]
 
 
 def _check_sizes(job: SnapshotJob, fields: JsonObject) -> None:
-    """How the sizes of one job must agree with each other."""
     if job.min > job.max:
         fields.wrong("min", f"must be ≤ max, found min {job.min} and max {job.max}")
         return
@@ -141,11 +138,8 @@ def _check_sizes(job: SnapshotJob, fields: JsonObject) -> None:
     if job.sizes is not None:
         _check_size_list(job, job.sizes, fields)
     elif (job.max - job.min) % job.gpus_per_replica or (job.size - job.min) % job.gpus_per_replica:
-        fields.wrong(
-            "gpus_per_replica",
-            f"must divide size - min and max - min, found {job.gpus_per_replica} for "
-            f"min {job.min}, size {job.size}, max {job.max}",
-        )
+        found = f"{job.gpus_per_replica} for min {job.min}, size {job.size}, max {job.max}"
+        fields.wrong("gpus_per_replica", f"must divide size - min and max - min, found {found}")
 
 
 def _check_speed(job: SnapshotJob, fields: JsonObject) -> None:
@@ -197,29 +191,15 @@ def build_view(capacity: int, jobs: Sequence[SnapshotJob], now_s: float = 0.0) -
     def column(name: str, kind: type) -> Any:
         return frozen(np.array([getattr(job, name) for job in jobs], dtype=kind))
 
-    low, high = column("min", np.int64), column("max", np.int64)
+    columns = {name: column(name, np.int64) for name in _COUNTS} | {name: column(name, np.float64) for name in _TIMES}
+    per_replica = column("gpus_per_replica", np.int64)
     return PoolView(
         now_s=now_s,
         capacity=capacity,
         ids=tuple(job.id for job in jobs),
-        submit_s=column("submit_s", np.float64),
-        first_start_s=column("first_start_s", np.float64),
-        tier=column("tier", np.int64),
-        tier_since_s=column("tier_since_s", np.float64),
-        size=column("size", np.int64),
-        min=low,
-        max=high,
-        sizes=LegalSizes.build(low, high, column("gpus_per_replica", np.int64), set_of, sets.matrix),
-        remaining_s=column("remaining_s", np.float64),
+        sizes=LegalSizes.build(columns["min"], columns["max"], per_replica, set_of, sets.matrix),
         speed=Curves(frozen(curves.flat), frozen(places[:, 0]), frozen(places[:, 1])),
-        gpus=column("gpus", np.int64),
-        attained_gpu_s=column("attained_gpu_s", np.float64),
-        service_gpu_s=column("service_gpu_s", np.float64),
-        last_start_s=column("last_start_s", np.float64),
-        last_stop_s=column("last_stop_s", np.float64),
-        last_resize_s=column("last_resize_s", np.float64),
-        restart_s=column("restart_s", np.float64),
-        priority=column("priority", np.int64),
+        **columns,
     )
 
 
@@ -249,29 +229,25 @@ def _read_snapshot(value: object, path: JsonPath, findings: JsonProblems) -> Poo
     fields.refuse_unknown(("capacity", "now_s", "jobs"))
     gpu_type, capacity = _read_capacity(fields, path, findings)
     now_s = fields.number("now_s", 0.0)
-    jobs = [read_job(job, (*path, "jobs", k), findings) for k, job in enumerate(fields.items("jobs"))]
+    read = [read_job(job, (*path, "jobs", k), findings) for k, job in enumerate(fields.items("jobs"))]
     seen: dict[str, int] = {}
-    for k, job in enumerate(jobs):
-        if job is None:
-            continue
+    jobs = {k: job for k, job in enumerate(read) if job is not None}
+    for k, job in jobs.items():
         if job.id and seen.setdefault(job.id, k) != k:
             findings.add((*path, "jobs", k, "id"), f"repeats {job.id!r} of jobs[{seen[job.id]}]")
         if job.gpu_types and gpu_type not in (ANY_TYPE_NAME, *job.gpu_types):
             findings.add((*path, "jobs", k, "gpu_types"), f"does not accept {gpu_type}, the type in capacity")
     if len(findings.found) > before:
         return None
-    return build_view(capacity, [job for job in jobs if job is not None], now_s)
+    return build_view(capacity, list(jobs.values()), now_s)
 
 
 def _read_capacity(fields: JsonObject, path: JsonPath, findings: JsonProblems) -> tuple[str, int]:
     capacity = fields.table("capacity")
     if fields.all_sound("capacity") and len(capacity) != 1:
-        names = ", ".join(capacity) or "none"
-        fields.wrong(
-            "capacity",
-            f"must name one GPU type, found {len(capacity)}: {names}",
-            'a policy runs on one type at a time; write one snapshot per type, or {"gpu": total}',
-        )
+        message = f"must name one GPU type, found {len(capacity)}: {', '.join(capacity) or 'none'}"
+        fix = 'a policy runs on one type at a time; write one snapshot per type, or {"gpu": total}'
+        fields.wrong("capacity", message, fix)
         return ANY_TYPE_NAME, 0
     for gpu_type in capacity:
         return gpu_type, JsonObject(capacity, (*path, "capacity"), findings).count(gpu_type, 0)

@@ -1,90 +1,29 @@
-"""What is to be run: a SkyPilot task file as it is, with `elastic:` and `gpu:` beside.
+"""What is to be run: a SkyPilot task file as it is, with `elastic:`, `gpu:` and `trial:` beside.
 
-    name: resnet                     # default: the job's id
-    workdir: .                       # a local folder; relative to where the command was called
-    num_nodes: 4                     # default 1, or elastic.min_nodes; auto: chosen by what is known
-    resources:
-      accelerators: H100:8           # per node; H100 (one), {H100: 8}, [H100:8, A100:8], H100:0.5, 8 (any);
-                                     # none: the task runs on CPU and holds no GPU
-      cpus: 16+                      # per node; 16 and 16+ mean the same
-      memory: 64+                    # per node, in GiB unless it has a unit (64GB, 512MB: powers of 1024)
-      image_id: docker:pytorch/pytorch   # each replica runs in a container of this image
-      ports: [8080, 10052-10100]     # where its processes listen; batuta shows the endpoints
-      priority: 100                  # -1000..1000, or the name of a WorkloadPriorityClass
-      labels: {kueue.x-k8s.io/queue-name: team-a}
-      any_of: [{accelerators: H100:8}, {accelerators: A100:8}]
-      job_recovery: {max_restarts_on_errors: 3, recover_on_exit_codes: [33]}
-    envs: {MODEL: 13b, TOKEN: null}  # taken as written; a null one has to be given with --env
-    secrets: {HF_TOKEN: null}        # the same, but never shown
-    file_mounts: {/data: ~/data}     # local paths; $NAME from envs is filled in, as in workdir
-    setup: pip install -r requirements.txt
-    run: torchrun train.py
-    elastic: {min_nodes: 1, max_nodes: 8, sizes: [1, 2, 4, 8], checkpoint: on-signal, grace: 60s, kind: auto}
-    gpu: {memory: 8GiB, compute: 50%, topology: prefer-node, numa: single}
-    trial: true                      # run it at several sizes first; {sizes: [1, 2, 4], budget: 5m}
-
-Keys that only steer a cloud (`infra`, `region`, `use_spot`, `disk_size` …) are accepted, not used, and noted;
-keys that would change how the task runs and are not supported are problems (`skypilot_keys`), as is
-everything else that is not understood. All problems come at once. JSON is read as well.
+`docs/reference/task-file.md` has all keys. Keys that only steer a cloud (`infra`, `region`, `use_spot` …) are
+accepted, not used, and noted; keys that would change how the task runs and are not supported are problems
+(`skypilot_keys`), as is everything else that is not understood. All problems come at once. JSON is read as well.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-import shlex
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
 
-from batuta.spec.problem import InputError, Problem, read_text
+from batuta.spec import skypilot_keys, task_elastic, task_resources
+from batuta.spec.problem import InputError, Problem
 from batuta.spec.quantity import Amount, shown
-from batuta.spec.skypilot_keys import (
-    IGNORED_KEYS,
-    UNSUPPORTED_KEYS,
-    ContainerSupport,
-    image_of,
-    read_api_access,
-    read_config,
-)
-from batuta.spec.task_elastic import (
-    NO_GPU_REQUEST,
-    NO_TRIAL,
-    RIGID,
-    Elastic,
-    GpuRequest,
-    TrialSpec,
-    read_elastic,
-    read_gpu,
-    read_trial,
-)
+from batuta.spec.skypilot_keys import ContainerSupport
 from batuta.spec.task_env import Overrides, read_variables
-from batuta.spec.task_paths import (
-    Mount,
-    PathRules,
-    check_workdir,
-    is_relative_target,
-    read_mounts,
-    read_workdir,
-)
-from batuta.spec.task_resources import (
-    ANY_GPU,
-    CLASS_LABEL,
-    NO_RESOURCES,
-    QUEUE_LABEL,
-    Accelerator,
-    ReplicaResources,
-    Resources,
-    override_gpus,
-    parse_priority,
-    parse_queue,
-    read_resources,
-)
-from batuta.spec.yaml_reader import LARGEST_BYTES, TaskReader, YamlNode
+from batuta.spec.task_paths import Mount, PathRules, is_relative_target, read_mounts, read_workdir
+from batuta.spec.task_resources import ReplicaResources, Resources
+from batuta.spec.yaml_reader import TaskReader, YamlNode, scalar_at
 
 LONGEST = 128
 NAME_FIX = f"letters and digits of any script, dots, dashes and underscores, at most {LONGEST}"
@@ -102,23 +41,20 @@ def parse_name(text: str) -> str | None:
     name = unicodedata.normalize("NFC", text)
     if not 1 <= len(name) <= LONGEST or not name[0].isalnum() or name[-1] in _BETWEEN:
         return None
-    return name if all(letter in _BETWEEN or _is_of_word(letter) for letter in name) else None
+    # Letters, digits, and the marks that many scripts write between and behind them.
+    words = (letter for letter in name if letter not in _BETWEEN and not letter.isalnum())
+    return name if all(unicodedata.category(letter).startswith("M") for letter in words) else None
 
 
 def host_name(name: str, longest: int) -> str:
     """Return a DNS label for a name: the name itself if it is one, else with a digest."""
     plain = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")
-    digest = "" if name.isascii() else hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
     if plain and not plain[0].isalpha():
         plain = f"job-{plain}"
-    if digest:
+    if not name.isascii():
+        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
         plain = (plain or "job")[: longest - _DIGEST - 1].rstrip("-") + f"-{digest}"
     return plain[:longest].rstrip("-")
-
-
-def _is_of_word(letter: str) -> bool:
-    """Letters, digits, and the marks that many scripts write between and behind them."""
-    return letter.isalnum() or unicodedata.category(letter).startswith("M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +66,7 @@ class Task:
     num_nodes: int = 1
     auto_nodes: bool = False
     """The count is to be chosen, among the sizes of `elastic`; `num_nodes` is the smallest of them."""
-    needs: ReplicaResources = NO_RESOURCES
+    needs: ReplicaResources = task_resources.NO_RESOURCES
     any_of: tuple[ReplicaResources, ...] = ()
     """Candidates, each complete; empty: `needs` is the only one."""
     labels: tuple[tuple[str, str], ...] = ()
@@ -151,9 +87,9 @@ class Task:
     file_mounts: tuple[Mount, ...] = ()
     setup: str = ""
     run: str = ""
-    elastic: Elastic = RIGID
-    gpu: GpuRequest = NO_GPU_REQUEST
-    trial: TrialSpec = NO_TRIAL
+    elastic: task_elastic.Elastic = task_elastic.RIGID
+    gpu: task_elastic.GpuRequest = task_elastic.NO_GPU_REQUEST
+    trial: task_elastic.TrialSpec = task_elastic.NO_TRIAL
     notes: tuple[str, ...] = ()
     """What was accepted and is not used, as sentences."""
 
@@ -163,7 +99,7 @@ class Task:
         return self.any_of or (self.needs,)
 
     @property
-    def accelerators(self) -> tuple[Accelerator, ...]:
+    def accelerators(self) -> tuple[task_resources.Accelerator, ...]:
         """All alternatives, in order of preference."""
         return tuple(dict.fromkeys(one for needs in self.choices for one in needs.accelerators))
 
@@ -184,17 +120,8 @@ class Task:
     @property
     def mentions_sky_workdir(self) -> bool:
         """Whether it counts on `~/sky_workdir`, where SkyPilot has the working directory."""
-        texts = (
-            self.setup,
-            self.run,
-            *(value for _, value in self.envs),
-            *(m.target for m in self.file_mounts),
-        )
+        texts = (self.setup, self.run, *(value for _, value in self.envs), *(m.target for m in self.file_mounts))
         return any("sky_workdir" in text for text in texts)
-
-    def without_secrets(self) -> Task:
-        """Return the task for display: with the names of secrets and without their values."""
-        return replace(self, secrets=tuple((name, "<hidden>") for name, _ in self.secrets))
 
 
 def parse_task(
@@ -216,8 +143,6 @@ def parse_task(
         rules = replace(rules, probe=None)
     reader = TaskReader(file)
     root = reader.compose_task(text)
-    if root is not None:
-        _refuse_object(root, file)
     task = _read(reader, root, overrides, rules, images) if root is not None else Task()
     if reader.problems:
         raise InputError(sorted(reader.problems, key=lambda problem: (problem.line, problem.column)))
@@ -226,54 +151,18 @@ def parse_task(
 
 def _refuse_object(root: YamlNode, file: str) -> None:
     """Raise InputError for an object of Kubernetes: one sentence says more than each of its keys."""
-    if not isinstance(root, yaml.MappingNode):
+    version, kind = scalar_at(root, "apiVersion"), scalar_at(root, "kind")
+    if version is None or kind is None:
         return
-    said = {
-        key.value: value.value
-        for key, value in root.value
-        if isinstance(key, yaml.ScalarNode) and isinstance(value, yaml.ScalarNode)
-    }
-    if "apiVersion" not in said or "kind" not in said:
-        return
-    version, kind = shown(said["apiVersion"]), shown(said["kind"])
-    if (said["apiVersion"].partition("/")[0], said["kind"]) == ("batuta.dev", "UnifiedJob"):
-        raise InputError.of(
-            f"a UnifiedJob ({version}) is for a cluster",
-            file=file,
-            fix="batuta --context NAME launch FILE, or kubectl apply -f FILE",
-        )
+    if (version.partition("/")[0], kind) == ("batuta.dev", "UnifiedJob"):
+        message = f"a UnifiedJob ({shown(version)}) is for a cluster"
+        raise InputError.of(message, file=file, fix="batuta --context NAME launch FILE, or kubectl apply -f FILE")
     raise InputError.of(
-        f"this is an object of Kubernetes ({kind} of {version}) and no task; such files, "
+        f"this is an object of Kubernetes ({shown(kind)} of {shown(version)}) and no task; such files, "
         "of Voda or Alnair too, are not read",
         file=file,
         fix="write a task file, or a UnifiedJob of batuta.dev for a cluster",
     )
-
-
-def read_task(
-    path: Path,
-    overrides: Overrides = _NO_OVERRIDES,
-    paths: PathRules | None = None,
-    *,
-    check_paths: bool = True,
-) -> Task:
-    """The task in a file."""
-    try:
-        too_large = path.stat().st_size > LARGEST_BYTES
-    except OSError:
-        too_large = False  # read_text says it better
-    if too_large:
-        raise InputError.of(f"is larger than {LARGEST_BYTES >> 20} MiB", file=str(path), fix="a task file is small")
-    return parse_task(read_text(path), str(path), overrides, paths, check_paths=check_paths)
-
-
-def task_of_command(
-    command: Sequence[str], overrides: Overrides = _NO_OVERRIDES, paths: PathRules | None = None
-) -> Task:
-    """The task of `batuta launch -- COMMAND…`. One word is a line for the shell, several are arguments."""
-    line = command[0] if len(command) == 1 else shlex.join(command)
-    rules = paths or PathRules(Path.cwd(), Path.home())
-    return parse_task(json.dumps({"run": line}, ensure_ascii=False), "command", overrides, rules)
 
 
 def _read(
@@ -283,44 +172,33 @@ def _read(
     rules: PathRules,
     images: Callable[[], ContainerSupport] | None,
 ) -> Task:
-    values = reader.section(root, "a task", _KEYS, IGNORED_KEYS, UNSUPPORTED_KEYS)
-    queues = [read_config(reader, values.get(key), key) for key in ("config", "experimental")]
-    read_api_access(reader, values.get("api_server_access"))
-    variables = read_variables(reader, values.get("envs"), values.get("secrets"), overrides.env, overrides.secret)
-    if overrides.workdir is None:
-        workdir = read_workdir(reader, values.get("workdir"), rules, variables.envs)
-    else:
-        workdir = check_workdir(reader, overrides.workdir, rules, variables.envs)
-    resources = read_resources(reader, values.get("resources"), images)
+    _refuse_object(root, reader.file)
+    values = reader.section(root, "a task", _KEYS, skypilot_keys.IGNORED_KEYS, skypilot_keys.UNSUPPORTED_KEYS)
+    queues = [skypilot_keys.read_config(reader, values.get(key), key) for key in ("config", "experimental")]
+    skypilot_keys.read_api_access(reader, values.get("api_server_access"))
+    envs, secrets = read_variables(reader, values.get("envs"), values.get("secrets"), overrides)
+    resources = task_resources.read_resources(reader, values.get("resources"), images)
     if overrides.gpus is not None:
-        resources = override_gpus(reader, resources, overrides.gpus)
-    size, elastic = read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
-    gpu = read_gpu(reader, values.get("gpu"))
+        resources = task_resources.override_gpus(reader, resources, overrides.gpus)
+    nodes, auto, elastic = task_elastic.read_elastic(reader, values.get("elastic"), values.get("num_nodes"), overrides)
     priority, priority_class = _priority(reader, resources, overrides.priority)
     task = Task(
         name=_read_name(reader, values.get("name"), overrides.name),
-        workdir=workdir,
-        num_nodes=size.nodes,
-        auto_nodes=size.auto,
-        needs=resources.needs,
-        any_of=resources.any_of,
-        labels=resources.labels,
-        image_id=resources.image_id,
-        ports=resources.ports,
+        workdir=read_workdir(reader, values.get("workdir"), overrides.workdir, rules, envs),
+        num_nodes=nodes,
+        auto_nodes=auto,
+        **resources.task_fields(),
         priority=priority,
         queue=_queue(reader, resources, overrides.queue, next(filter(None, queues), None)),
         priority_class=priority_class,
-        max_exec_time_s=resources.time_limit_s,
-        max_restarts_on_errors=resources.max_restarts_on_errors,
-        recover_on_exit_codes=resources.recover_on_exit_codes,
-        envs=tuple(variables.envs.items()),
-        secrets=tuple(variables.secrets.items()),
-        file_mounts=read_mounts(reader, values.get("file_mounts"), rules, variables.envs),
-        setup=reader.script(values["setup"], "setup") if "setup" in values else "",
-        run=reader.script(values["run"], "run") if "run" in values else "",
+        envs=tuple(envs.items()),
+        secrets=tuple(secrets.items()),
+        file_mounts=read_mounts(reader, values.get("file_mounts"), rules, envs),
+        setup=reader.script(values.get("setup"), "setup"),
+        run=reader.script(values.get("run"), "run"),
         elastic=elastic,
-        gpu=gpu,
-        trial=read_trial(reader, values.get("trial"), overrides.trial),
+        gpu=task_elastic.read_gpu(reader, values.get("gpu")),
+        trial=task_elastic.read_trial(reader, values.get("trial"), overrides.trial),
     )
     no_run = not task.run.strip() and isinstance(values.get("run"), yaml.ScalarNode | None)
     if no_run and task.setup.strip():
@@ -350,16 +228,14 @@ def _says_how_it_saves(elastic: YamlNode | None) -> bool:
 def _check_mounts(reader: TaskReader, values: dict[str, YamlNode], task: Task, rules: PathRules) -> None:
     """Mounts outside of the working directory, where a machine cannot give them to one job alone."""
     outside = [mount.target for mount in task.file_mounts if not is_relative_target(mount.target)]
-    if rules.no_mounts is None or image_of(task.image_id) or not (outside or task.mentions_sky_workdir):
+    if rules.no_mounts is None or skypilot_keys.image_of(task.image_id) or not (outside or task.mentions_sky_workdir):
         return
     if why := rules.no_mounts():
         target = outside[0] if outside else "~/sky_workdir"
-        reader.blame(
-            values.get("file_mounts") if outside else values.get("run"),
-            f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})",
-            "a target relative to the workdir, or a server that may make mount namespaces: as root, "
-            "or where user namespaces are allowed",
-        )
+        message = f"{target} cannot be mounted: this machine gives jobs no private mounts ({why})"
+        fix = "a target relative to the workdir, or a server that may make mount namespaces: as root, "
+        fix += "or where user namespaces are allowed"
+        reader.blame(values.get("file_mounts" if outside else "run"), message, fix)
 
 
 def _without_accelerators(reader: TaskReader, values: dict[str, YamlNode], task: Task, overrides: Overrides) -> Task:
@@ -378,7 +254,7 @@ def _without_accelerators(reader: TaskReader, values: dict[str, YamlNode], task:
         reader.blame(place, "a task without GPUs has one size, so it is neither elastic nor tried out", fix)
         return task
     reader.notes.append("no accelerators, but several sizes: each node has one GPU of any type")
-    one = (Accelerator(ANY_GPU, 1),)
+    one = (task_resources.Accelerator(task_resources.ANY_GPU, 1),)
     return replace(
         task,
         needs=replace(task.needs, accelerators=one),
@@ -388,22 +264,15 @@ def _without_accelerators(reader: TaskReader, values: dict[str, YamlNode], task:
 
 def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task, *, in_local_container: bool) -> None:
     """A share is of one GPU, for a job of one replica."""
-    shares = task.gpu.is_share or any(one.is_share for one in task.accelerators)
-    if not shares:
+    if not (task.gpu.is_share or any(one.is_share for one in task.accelerators)):
         return
     place = values["gpu"] if task.gpu.is_share else values.get("resources")
     if in_local_container:
-        reader.blame(
-            place,
-            "a share of a GPU is not enforced inside a container of this machine",
-            "ask for a whole GPU, or remove image_id",
-        )
+        message = "a share of a GPU is not enforced inside a container of this machine"
+        reader.blame(place, message, "ask for a whole GPU, or remove image_id")
     if any(one.count > 1 for one in task.accelerators):
-        reader.blame(
-            place,
-            "a share is of one GPU, but accelerators asks for more",
-            "ask for one GPU, or drop the share",
-        )
+        message = "a share is of one GPU, but accelerators asks for more"
+        reader.blame(place, message, "ask for one GPU, or drop the share")
     if (task.num_nodes, task.elastic.max_nodes, task.auto_nodes) != (1, 1, False):
         reader.blame(place, "a task with a share of a GPU has one node", "num_nodes: 1, and no elastic sizes")
     if task.trial.wanted:
@@ -411,7 +280,7 @@ def _check_share(reader: TaskReader, values: dict[str, YamlNode], task: Task, *,
 
 
 def _read_name(reader: TaskReader, node: YamlNode | None, given: str | None) -> str:
-    written = (reader.text(node, "name") or "") if node is not None else ""
+    written = reader.text(node, "name") or ""
     if given is None and not written:
         return ""
     name = parse_name(written if given is None else given)
@@ -425,22 +294,14 @@ def _read_name(reader: TaskReader, node: YamlNode | None, given: str | None) -> 
 def _priority(reader: TaskReader, resources: Resources, given: int | str | None) -> tuple[int, str]:
     """The number, and the name of a class. What the command line says stands in for both."""
     if given is None:
-        return resources.priority, resources.priority_class or resources.label(CLASS_LABEL)
-    try:
-        found = parse_priority(str(given))
-    except InputError as error:
-        reader.problems += [Problem(f"--priority {problem.message}") for problem in error.problems]
-        return 0, ""
-    return (found, "") if isinstance(found, int) else (0, found)
+        return resources.priority, resources.priority_class or resources.label(task_resources.CLASS_LABEL)
+    found = reader.option("--priority", str(given), task_resources.parse_priority)
+    return (found, "") if isinstance(found, int) else (0, found or "")
 
 
 def _queue(reader: TaskReader, resources: Resources, given: str | None, of_config: YamlNode | None) -> str:
     """Return the queue: that of the command line, else of the label, else of SkyPilot's configuration."""
-    configured = "" if of_config is None else reader.parsed(of_config, "config: queue", parse_queue) or ""
+    configured = reader.parsed(of_config, "config: queue", task_resources.parse_queue) or ""
     if given is None:
-        return resources.label(QUEUE_LABEL) or configured
-    try:
-        return parse_queue(given)
-    except InputError as error:
-        reader.problems += [Problem(f"--queue: {problem.message}", fix=problem.fix) for problem in error.problems]
-        return ""
+        return resources.label(task_resources.QUEUE_LABEL) or configured
+    return reader.option("--queue:", given, task_resources.parse_queue) or ""

@@ -1,15 +1,9 @@
-"""The `elastic:`, `gpu:` and `trial:` sections of a task file: sizes in nodes, a share of a GPU, trial runs.
-
-elastic: {min_nodes: 1, max_nodes: 8, sizes: [1, 2, 4, 8], checkpoint: on-signal, grace: 60s, kind: auto}
-gpu: {memory: 8GiB, compute: 50%, topology: prefer-node, numa: single}
-trial: true                      # or false, where its queue would try it out
-trial: {sizes: [1, 2, 4], budget: 5m, each: 45s, priority: 500}
-"""
+"""The `elastic:`, `gpu:` and `trial:` sections of a task file: sizes in nodes, a share of a GPU, trial runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -120,14 +114,6 @@ class GpuRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedNodes:
-    """How many nodes a task requests; with `auto` the scheduler chooses, and `nodes` is the smallest size."""
-
-    nodes: int = 1
-    auto: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class TrialSpec:
     """How to try a task out before it is queued; what is absent follows from the job."""
 
@@ -160,27 +146,25 @@ def find_kind(run: str) -> JobKind:
 
 def read_elastic(
     reader: TaskReader, node: YamlNode | None, num_nodes: YamlNode | None, overrides: Overrides
-) -> tuple[RequestedNodes, Elastic]:
-    """Return how many nodes the task requests, and its sizes."""
+) -> tuple[int, bool, Elastic]:
+    """Return how many nodes the task requests, whether the scheduler chooses (from these on), and its sizes."""
     before = len(reader.problems)
     values = reader.section(node, "elastic", _KEYS)
     auto, asked = _asked(reader, num_nodes, overrides.num_nodes)
     low = _count(reader, values.get("min_nodes"), "min_nodes", overrides.min_nodes)
     high = _count(reader, values.get("max_nodes"), "max_nodes", overrides.max_nodes)
     step = _count(reader, values.get("step"), "step", None)
-    sizes = _read_sizes(reader, values.get("sizes"))
+    sizes = _read_sizes(reader, values["sizes"]) if "sizes" in values else None
     cut = overrides.min_nodes is not None or overrides.max_nodes is not None
     checkpoint, interval_s = _read_checkpoint(reader, values, elastic=cut or node is not None)
     grace_s = _duration(reader, values.get("grace"), "grace", 0.0, LONGEST_GRACE_S)
-    restartable = "restartable" in values and (
-        reader.word(values["restartable"], "restartable", ("true", "false")) == "true"
-    )
-    kind = reader.word(values["kind"], "kind", tuple(_KINDS)) if "kind" in values else None
+    restartable = reader.word(values.get("restartable"), "restartable", ("true", "false")) == "true"
+    word = reader.word(values.get("kind"), "kind", tuple(_KINDS))
     if low is not None and high is not None and low > high:
         place = values.get("min_nodes", values.get("max_nodes"))
         reader.blame(place, f"min_nodes {low} is above max_nodes {high}")
     if len(reader.problems) > before:
-        return RequestedNodes(), RIGID
+        return 1, False, RIGID
     if sizes is not None:
         sizes = _within(reader, values, sizes, low, high, cut=cut)
         low, high = (sizes[0], sizes[-1]) if sizes else (low, high)
@@ -193,36 +177,23 @@ def read_elastic(
         high = max(asked, low)
         if auto and low < AUTO_MOST_NODES:
             high = AUTO_MOST_NODES - (AUTO_MOST_NODES - low) % (step or 1)
-    elastic = Elastic(
-        low,
-        high,
-        sizes,
-        step or 1,
-        checkpoint,
-        interval_s,
-        GRACE_S if grace_s is None else grace_s,
-        _KINDS[kind or "auto"],
-        restartable if overrides.restartable is None else overrides.restartable,
-    )
+    grace_s = GRACE_S if grace_s is None else grace_s
+    restartable = restartable if overrides.restartable is None else overrides.restartable
+    kind = _KINDS[word or "auto"]
+    elastic = Elastic(low, high, sizes, step or 1, checkpoint, interval_s, grace_s, kind, restartable)
     _check_range(reader, values, num_nodes, asked, elastic)
-    return RequestedNodes(asked, auto), elastic
+    return asked, auto, elastic
 
 
 def read_gpu(reader: TaskReader, node: YamlNode | None) -> GpuRequest:
-    """Return the `gpu:` section."""
     values = reader.section(node, "gpu", _GPU_KEYS)
-    memory = compute = None
-    if "memory" in values:
-        memory = reader.parsed(values["memory"], "gpu.memory", parse_memory_mib)
-    if "compute" in values:
-        compute = reader.parsed(values["compute"], "gpu.compute", parse_percent)
-    within, required = Spread.ANY, False
-    if "topology" in values:
-        word = reader.word(values["topology"], "gpu.topology", tuple(_TOPOLOGIES))
-        within, required = _TOPOLOGIES[word or "any"]
-    numa = reader.word(values["numa"], "gpu.numa", ("any", "single")) if "numa" in values else None
-    limit = reader.word(values["limit"], "gpu.limit", ("hard", "soft")) if "limit" in values else None
-    return GpuRequest(memory or 0, compute or 0, Topology(within, required, numa == "single"), soft=limit == "soft")
+    memory = reader.parsed(values.get("memory"), "gpu.memory", parse_memory_mib)
+    compute = reader.parsed(values.get("compute"), "gpu.compute", parse_percent)
+    word = reader.word(values.get("topology"), "gpu.topology", tuple(_TOPOLOGIES))
+    numa = reader.word(values.get("numa"), "gpu.numa", ("any", "single"))
+    limit = reader.word(values.get("limit"), "gpu.limit", ("hard", "soft"))
+    topology = Topology(*_TOPOLOGIES[word or "any"], single_numa=numa == "single")
+    return GpuRequest(memory or 0, compute or 0, topology, soft=limit == "soft")
 
 
 def read_trial(reader: TaskReader, node: YamlNode | None, given: Mapping[str, Any] | None) -> TrialSpec:
@@ -241,7 +212,7 @@ def read_trial(reader: TaskReader, node: YamlNode | None, given: Mapping[str, An
 
 def _asked(reader: TaskReader, node: YamlNode | None, given: int | str | None) -> tuple[bool, int | None]:
     """Return whether the size is `auto`, else the number of nodes. The file is always checked."""
-    open_in_file = node is not None and isinstance(node, yaml.ScalarNode) and node.value == AUTO
+    open_in_file = isinstance(node, yaml.ScalarNode) and node.value == AUTO
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 9:
         given = int(given)
     asked = _count(reader, None if open_in_file else node, "num_nodes", None if given == AUTO else given)
@@ -252,7 +223,7 @@ def _asked(reader: TaskReader, node: YamlNode | None, given: int | str | None) -
 
 def _count(reader: TaskReader, node: YamlNode | None, what: str, given: int | str | None) -> int | None:
     """Return the value of the command line, else of the file. The file is always checked."""
-    written = reader.whole(node, what, 1, MOST_NODES) if node is not None else None
+    written = reader.whole(node, what, 1, MOST_NODES)
     if given is None:
         return written
     if isinstance(given, bool | str) or not 1 <= given <= MOST_NODES:
@@ -263,16 +234,18 @@ def _count(reader: TaskReader, node: YamlNode | None, what: str, given: int | st
     return given
 
 
-def _read_sizes(reader: TaskReader, node: YamlNode | None) -> tuple[int, ...] | None:
-    if node is None:
-        return None
+def _read_sizes(reader: TaskReader, node: YamlNode) -> tuple[int, ...] | None:
     items = reader.sequence(node, "sizes")
     if len(items) > MOST_SIZES:
         reader.fault(node, f"sizes has {len(items)} values", f"at most {MOST_SIZES}")
         return None
-    found = {reader.whole(item, "a size", 1, MOST_NODES) for item in items}
     if not items:
         reader.fault(node, "sizes must not be empty", "for example [1, 2, 4, 8]")
+    return _whole_sizes(reader, items, MOST_NODES)
+
+
+def _whole_sizes(reader: TaskReader, items: Sequence[YamlNode], most: int) -> tuple[int, ...]:
+    found = {reader.whole(item, "a size", 1, most) for item in items}
     return tuple(sorted(size for size in found if size is not None))
 
 
@@ -291,16 +264,15 @@ def _within(
         reader.fault(values["step"], "elastic has sizes and step", "keep one of them")
     if not kept:
         reader.blame(values["sizes"], f"no size lies within {low or 1}..{high or sizes[-1]}")
-    elif cut:
-        if kept != sizes:
-            reader.notes.append(f"elastic.sizes: cut to {', '.join(map(str, kept))} by the command line")
+    elif cut and kept != sizes:
+        reader.notes.append(f"elastic.sizes: cut to {', '.join(map(str, kept))} by the command line")
     elif kept != sizes:
         outside = ", ".join(str(size) for size in sizes if size not in kept)
         reader.fault(values["sizes"], f"sizes {outside} lie outside of min_nodes..max_nodes")
-    else:
-        for key, end, value in (("min_nodes", sizes[0], low), ("max_nodes", sizes[-1], high)):
+    elif not cut:
+        ends = (("min_nodes", "first", sizes[0], low), ("max_nodes", "last", sizes[-1], high))
+        for key, side, end, value in ends:
             if value is not None and value != end:
-                side = "first" if key == "min_nodes" else "last"
                 reader.fault(values[key], f"{key} {value} is not the {side} of sizes", f"{key}: {end}, or leave it out")
     return kept
 
@@ -321,11 +293,8 @@ def _check_range(
         message = f"max_nodes {high} is not min_nodes {low} and a multiple of step {step}"
         reader.blame(values.get("step"), message, f"max_nodes: {down} or {down + step}")
     elif (sizes := elastic.legal_sizes) and asked not in sizes:
-        reader.blame(
-            num_nodes or values.get("sizes"),
-            f"num_nodes {asked} is not one of the sizes",
-            f"one of {_few(sizes)}",
-        )
+        few = ", ".join(map(str, sizes[:12])) + (", …" if len(sizes) > 12 else "")
+        reader.blame(num_nodes or values.get("sizes"), f"num_nodes {asked} is not one of the sizes", f"one of {few}")
 
 
 def _read_checkpoint(
@@ -349,9 +318,6 @@ def _read_checkpoint(
 
 
 def _duration(reader: TaskReader, node: YamlNode | None, what: str, low_s: float, high_s: float) -> float | None:
-    if node is None:
-        return None
-
     def parse(text: str) -> float:
         try:
             seconds = parse_duration_s(text)
@@ -364,37 +330,25 @@ def _duration(reader: TaskReader, node: YamlNode | None, what: str, low_s: float
     return reader.parsed(node, what, parse)
 
 
-def _few(sizes: tuple[int, ...]) -> str:
-    first = ", ".join(map(str, sizes[:12]))
-    return first + (", …" if len(sizes) > 12 else "")
-
-
 def _read_trial_section(reader: TaskReader, node: YamlNode) -> TrialSpec:
     if isinstance(node, yaml.ScalarNode):
         word = reader.word(node, "trial", ("true", "false"))
         return TrialSpec(wanted=None if word is None else word == "true")
     values = reader.section(node, "trial", _TRIAL_KEYS)
+    items = reader.sequence(values.get("sizes"), "sizes")
+    if "sizes" in values and not 1 <= len(items) <= MOST_TRIAL_SIZES:
+        fix = f"1 to {MOST_TRIAL_SIZES}, for example [1, 2, 4]"
+        reader.fault(values["sizes"], f"trial has {len(items)} sizes", fix)
     return TrialSpec(
         wanted=True,
-        sizes=_read_trial_sizes(reader, values["sizes"]) if "sizes" in values else (),
+        sizes=_whole_sizes(reader, items, MOST_TRIAL_GPUS),
         budget_s=_duration(reader, values.get("budget"), "budget", SHORTEST_TRIAL_S, LONGEST_TRIAL_S),
         each_s=_duration(reader, values.get("each"), "each", SHORTEST_TRIAL_S, LONGEST_TRIAL_S),
-        priority=reader.whole(values["priority"], "priority", LOWEST_PRIORITY, HIGHEST_PRIORITY)
-        if "priority" in values
-        else None,
+        priority=reader.whole(values.get("priority"), "priority", LOWEST_PRIORITY, HIGHEST_PRIORITY),
     )
 
 
-def _read_trial_sizes(reader: TaskReader, node: YamlNode) -> tuple[int, ...]:
-    items = reader.sequence(node, "sizes")
-    found = {reader.whole(item, "a size", 1, MOST_TRIAL_GPUS) for item in items}
-    if not 1 <= len(items) <= MOST_TRIAL_SIZES:
-        reader.fault(node, f"trial has {len(items)} sizes", f"1 to {MOST_TRIAL_SIZES}, for example [1, 2, 4]")
-    return tuple(sorted(size for size in found if size is not None))
-
-
 def _trial_option_problems(said: Mapping[str, Any]) -> list[Problem]:
-    """Return the problems of `batuta trial` options."""
     found = [
         Problem(f"--{name}: {said[key]:g} s is out of range", fix=f"within {SHORTEST_TRIAL_S:g}s..24h")
         for key, name in (("budget_s", "budget"), ("each_s", "each"))

@@ -34,16 +34,7 @@ _OURS = frozenset(
 _NOTHING: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Variables:
-    """The variables of a task, in order. Secrets are set in the same way, but never shown."""
-
-    envs: dict[str, str] = field(default_factory=dict)
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
-
-
 def is_set_by_batuta(name: str) -> bool:
-    """Whether Batuta sets this variable itself."""
     return name in _OURS or name.startswith("BATUTA_")
 
 
@@ -53,22 +44,22 @@ def expand_variables(text: str, values: Mapping[str, str]) -> str:
 
 
 def read_variables(
-    reader: TaskReader,
-    envs: YamlNode | None,
-    secrets: YamlNode | None,
-    given: Mapping[str, str],
-    given_secrets: Mapping[str, str],
-) -> Variables:
-    """The file's values, those given on the command line over them. A null value has to be given."""
+    reader: TaskReader, envs: YamlNode | None, secrets: YamlNode | None, overrides: Overrides
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables and the secrets of the file, those of the command line over them. A null value has to be given."""
     public, hidden = _read_mapping(reader, envs, "envs"), _read_mapping(reader, secrets, "secrets")
     for name in [name for name in public if name in hidden]:
         reader.notes.append(f"envs.{name} is not used: the value in secrets is")
         del public[name]
-    _check_given(reader, {**given, **given_secrets})
-    for name, value in given.items():
+    for name, value in {**overrides.env, **overrides.secret}.items():
+        if not _NAME.fullmatch(name):
+            reader.problems.append(Problem(f"--env: {shown(name)} is not a name for a variable", fix=_NAME_FIX))
+        elif fault := _fault_of(name, value):
+            reader.problems.append(Problem(f"--env {name} {fault}"))
+    for name, value in overrides.env.items():
         # A name that the file declares a secret stays hidden, also when --env gives its value.
         (hidden if name in hidden else public)[name] = value
-    for name, value in given_secrets.items():
+    for name, value in overrides.secret.items():
         public.pop(name, None)
         hidden[name] = value
     for found, what in ((public, "envs"), (hidden, "secrets")):
@@ -78,26 +69,20 @@ def read_variables(
                 reader.fault(missing, f"{what}.{name} has no value", f"write one, or give {option} {name}=…")
     for name in (name for name in (*public, *hidden) if is_set_by_batuta(name)):
         reader.notes.append(f"{name} is set by Batuta: the value in the task is not used")
-    return Variables(_values(public), _values(hidden))
-
-
-def _values(found: Mapping[str, str | YamlNode]) -> dict[str, str]:
-    return {name: value for name, value in found.items() if isinstance(value, str)}
+    given = [{name: value for name, value in found.items() if isinstance(value, str)} for found in (public, hidden)]
+    return given[0], given[1]
 
 
 def _read_mapping(reader: TaskReader, node: YamlNode | None, what: str) -> dict[str, str | YamlNode]:
     """Values as they are written; the node stands in for one that is missing."""
     found: dict[str, str | YamlNode] = {}
-    if node is None or is_null(node):
+    if node is None:
         return found
     is_secret = what == "secrets"
     if is_secret and not isinstance(node, yaml.MappingNode):
         # What stands there instead may well be one of them.
-        reader.fault(
-            node,
-            "secrets must be a mapping of names to values: Batuta has no store of secrets",
-            "NAME: null, and the value with --secret NAME",
-        )
+        message = "secrets must be a mapping of names to values: Batuta has no store of secrets"
+        reader.fault(node, message, "NAME: null, and the value with --secret NAME")
         return found
     values = reader.mapping(node, what) or {}
     keys = {key.value: key for key, _ in node.value if isinstance(key, yaml.ScalarNode)} if values else {}
@@ -114,14 +99,6 @@ def _read_mapping(reader: TaskReader, node: YamlNode | None, what: str) -> dict[
         else:
             found[name] = value.value
     return found
-
-
-def _check_given(reader: TaskReader, given: Mapping[str, str]) -> None:
-    for name, value in given.items():
-        if not _NAME.fullmatch(name):
-            reader.problems.append(Problem(f"--env: {shown(name)} is not a name for a variable", fix=_NAME_FIX))
-        elif fault := _fault_of(name, value):
-            reader.problems.append(Problem(f"--env {name} {fault}"))
 
 
 def _fault_of(name: str, value: str) -> str:
@@ -209,22 +186,17 @@ class Overrides:
 
 
 def read_env(
-    options: Sequence[str] = (),
-    env_files: Sequence[Path] = (),
-    environ: Mapping[str, str] = _NOTHING,
+    options: Sequence[str] = (), env_files: Sequence[Path] = (), environ: Mapping[str, str] = _NOTHING
 ) -> dict[str, str]:
     """The values of all `--env-file` and `--env`: later ones win, options win over files."""
     values: dict[str, str] = {}
     problems: list[Problem] = []
-    for path in env_files:
+    for path in (*env_files, None):
         try:
-            values |= parse_env_file(read_text(path), str(path))
+            found = parse_env_options(options, environ) if path is None else parse_env_file(read_text(path), str(path))
+            values |= found
         except InputError as error:
             problems += error.problems
-    try:
-        values |= parse_env_options(options, environ)
-    except InputError as error:
-        problems += error.problems
     if problems:
         raise InputError(problems)
     return values

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from batuta.core.cluster import Node, tolerates
 from batuta.core.curve import SpeedCurve, linear_curve, power_curve
@@ -37,113 +38,74 @@ DEFAULT_CPUS_MILLI = 1000
 """Of each replica of a CPU-only task that does not say how many CPUs it needs."""
 LONGEST_CURVE = 4096
 """GPUs up to which a speed is written down; beyond, the last value holds."""
+_Obstacle: TypeAlias = tuple[str, str]
+"""What is in the way, and the fix."""
 
 
-def check_fits(job: Job, nodes: Sequence[Node], file: str = "") -> list[Problem]:
+def check_fits(job: Job, nodes: Sequence[Node]) -> list[Problem]:
     """Return why the job could never have its smallest size on these nodes alone; empty when it can.
 
     The answer agrees with the feasibility that the scheduler computes; this adds the reason and the fix.
     """
-    return [Problem(message, file, fix=fix) for message, fix in _on_nodes(job, nodes)]
+    found = _obstacle(job, nodes)
+    return [] if found is None else [Problem(found[0], fix=found[1])]
 
 
-def _on_nodes(job: Job, nodes: Sequence[Node]) -> list[tuple[str, str]]:
-    """What is in the way."""
+def _obstacle(job: Job, nodes: Sequence[Node]) -> _Obstacle | None:
     if not nodes:
-        return [("the cluster has no nodes", "")]
-    if job.cpu_only:
-        return _on_cpu(job, [node for node in nodes if _suits(job, node)])
-    nodes = [node for node in nodes if node.gpus]
-    if not nodes:
-        return [("no node of the cluster has a GPU", "resources.accelerators: 0 to run on CPU")]
-    accepted = dict(job.gpu_types)
-    accepting = [node for node in nodes if not accepted or node.gpu_type in accepted]
-    if not accepting:
-        wanted, known = " or ".join(accepted), sorted({node.gpu_type for node in nodes})
-        near = did_you_mean(next(iter(accepted)), known)
-        fix = near if near.startswith("did") else f"this cluster has {', '.join(known[:16])}"
-        return [(f"no node has a GPU of type {wanted}", fix)]
-    suited = [node for node in accepting if _suits(job, node)]
+        return "the cluster has no nodes", ""
+    suited = [node for node in nodes if _suits(job, node)]
+    if not job.cpu_only:
+        nodes = [node for node in nodes if node.gpus]
+        if not nodes:
+            return "no node of the cluster has a GPU", "resources.accelerators: 0 to run on CPU"
+        accepted = dict(job.gpu_types)
+        if accepted and not any(node.gpu_type in accepted for node in nodes):
+            known = sorted({node.gpu_type for node in nodes})
+            near = did_you_mean(next(iter(accepted)), known)
+            fix = near if near.startswith("did") else f"this cluster has {', '.join(known[:16])}"
+            return f"no node has a GPU of type {' or '.join(accepted)}", fix
+        suited = [node for node in suited if node.gpus and (not accepted or node.gpu_type in accepted)]
     if not suited:
-        return [("every node that would do is tainted or lacks a label that the job wants", "")]
-    most = _most_by_type(job, suited)
-    if max(most.values()) >= job.min:
-        return []
-    return [_too_much(job, suited, max(most.values()))]
+        which = "every node" if job.cpu_only else "every node that would do"
+        return f"{which} is tainted or lacks a label that the job wants", ""
+    return _too_small(job, suited)
 
 
-def _on_cpu(job: Job, nodes: Sequence[Node]) -> list[tuple[str, str]]:
-    """What is in the way of a CPU-only job: no node has enough for a replica, or all have too little."""
-    if not nodes:
-        return [("every node is tainted or lacks a label that the job wants", "")]
-    fits = {node: _replicas(job, node) for node in nodes}
-    if not any(fits.values()):
-        for limit, say in _CPU_LIMITS:
-            if all(limit(job, node) < 1 for node in nodes):
-                return [say(job, nodes)]
-        return [("no single node has all that one replica needs", "ask for less CPU or memory")]
+def _too_small(job: Job, nodes: Sequence[Node]) -> _Obstacle | None:
+    """The first thing of which no node has enough for a replica, else the whole; None when the job fits."""
+    limits, each = (_CPU_LIMITS, 1) if job.cpu_only else (_LIMITS, job.gpus_per_replica)
     within = job.topology.within if job.topology.required else Spread.ANY
-    by_place: Counter[str] = Counter()
-    for node, count in fits.items():
-        by_place[{Spread.NODE: node.name, Spread.RACK: node.rack, Spread.ANY: ""}[within]] += count
+    # A job has GPUs of one type only, and in one place where its topology requires that.
+    by_place: Counter[tuple[str, str]] = Counter()
+    for node in nodes:
+        place = {Spread.NODE: node.name, Spread.RACK: node.rack, Spread.ANY: ""}[within]
+        fits = min(limit(job, node) for limit, _ in limits)
+        by_place["" if job.cpu_only else node.gpu_type, place] += fits - fits % each
     most = max(by_place.values())
     if most >= job.min:
-        return []
-    where = "" if within is Spread.ANY else f" in one {within.value}"
-    message = f"needs room for {job.min} replicas{where}; the cluster has room for {most}"
-    return [(message, "fewer nodes, or less CPU or memory for each")]
-
-
-def _replicas(job: Job, node: Node) -> int:
-    """How many replicas of a CPU-only job fit on a node that is empty."""
-    return min(limit(job, node) for limit, _ in _CPU_LIMITS)
+        return None
+    if not most:
+        for limit, say in limits:
+            if all(limit(job, node) < each for node in nodes):
+                return say(job, nodes)
+        less = "CPU or memory" if job.cpu_only else "CPU, memory or fewer GPUs per node"
+        return "no single node has all that one replica needs", f"ask for less {less}"
+    part = within.value
+    if job.cpu_only:
+        where = "" if within is Spread.ANY else f" in one {part}"
+        message = f"needs room for {job.min} replicas{where}; the cluster has room for {most}"
+        return message, "fewer nodes, or less CPU or memory for each"
+    if within is not Spread.ANY:
+        message = f"needs at least {job.min} GPUs in one {part}; the best {part} gives {most}"
+        return message, f"gpu.topology: prefer-{part}, or fewer nodes"
+    kinds = " or ".join(name for name, _ in job.gpu_types) or "any type"
+    return f"needs at least {job.min} GPUs of {kinds}; the cluster gives {most}", "fewer nodes, or a smaller min_nodes"
 
 
 def _suits(job: Job, node: Node) -> bool:
     tolerated = all(tolerates(job.tolerations, taint) for taint in node.taints)
     return tolerated and all(label in node.labels for label in job.node_labels)
-
-
-def _most_by_type(job: Job, nodes: Iterable[Node]) -> dict[str, int]:
-    """By type: the most GPUs that the job could have. A job has GPUs of one type only."""
-    total: Counter[str] = Counter()
-    by_rack: Counter[tuple[str, str]] = Counter()
-    within = job.topology.within if job.topology.required else Spread.ANY
-    for node in nodes:
-        one = min(limit(job, node) for limit, _ in _LIMITS)
-        one -= one % job.gpus_per_replica
-        by_rack[node.gpu_type, node.rack] += one
-        if within is Spread.NODE:
-            total[node.gpu_type] = max(total[node.gpu_type], one)
-        else:
-            total[node.gpu_type] += one
-    if within is Spread.RACK:
-        total.clear()
-        for (kind, _), gpus in by_rack.items():
-            total[kind] = max(total[kind], gpus)
-    return total
-
-
-def _too_much(job: Job, nodes: Sequence[Node], most: int) -> tuple[str, str]:
-    """The first thing that no node has enough of, else the whole."""
-    each = job.gpus_per_replica
-    if all(min(limit(job, node) for limit, _ in _LIMITS) < each for node in nodes):
-        for limit, say in _LIMITS:
-            if all(limit(job, node) < each for node in nodes):
-                return say(job, nodes)
-        return (
-            "no single node has all that one replica needs",
-            "ask for less CPU, memory or fewer GPUs per node",
-        )
-    kinds = " or ".join(name for name, _ in job.gpu_types) or "any type"
-    if job.topology.required and job.topology.within is not Spread.ANY:
-        part = job.topology.within.value
-        message = f"needs at least {job.min} GPUs in one {part}; the best {part} gives {most}"
-        return (message, f"gpu.topology: prefer-{part}, or fewer nodes")
-    return (
-        f"needs at least {job.min} GPUs of {kinds}; the cluster gives {most}",
-        "fewer nodes, or a smaller min_nodes",
-    )
 
 
 def _gpus(job: Job, node: Node) -> int:
@@ -166,21 +128,11 @@ def _memory(job: Job, node: Node) -> int:
     return node.memory_mib // each if each and node.memory_mib else ROOMY
 
 
-def _beside_cpus(job: Job, node: Node) -> int:
-    each = job.cpus_milli_per_gpu
-    return node.cpus_milli // each if each and node.cpus_milli else node.gpus
-
-
-def _beside_memory(job: Job, node: Node) -> int:
-    each = job.memory_mib_per_gpu
-    return node.memory_mib // each if each and node.memory_mib else node.gpus
-
-
 def _large_cards(job: Job, node: Node) -> int:
     return 0 if job.share is not None and job.share.memory_mib > node.gpu_memory_mib else node.gpus
 
 
-def _say_gpus(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+def _say_gpus(job: Job, nodes: Sequence[Node]) -> _Obstacle:
     most = max(node.gpus for node in nodes)
     fix = "fewer GPUs, more nodes"
     if any(node.gpu_type == VIRTUAL_GPU for node in nodes):
@@ -190,39 +142,36 @@ def _say_gpus(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
     return f"needs {job.gpus_per_replica} GPUs on each node; the largest node has {most}", fix
 
 
-def _say_numa(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+def _say_numa(job: Job, nodes: Sequence[Node]) -> _Obstacle:
     most = max(_of_one_numa(job, node) for node in nodes)
     return f"needs {job.gpus_per_replica} GPUs of one NUMA node; the largest has {most}", "gpu.numa: any"
 
 
-def _say_cpus(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+def _say_cpus(job: Job, nodes: Sequence[Node]) -> _Obstacle:
     need = job.cpus_milli_per_gpu * (job.gpus_per_replica or 1) / 1000
     most = max(node.cpus_milli for node in nodes) / 1000
     return f"needs {need:g} CPUs on each node; the largest node has {most:g}", "resources.cpus"
 
 
-def _say_memory(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+def _say_memory(job: Job, nodes: Sequence[Node]) -> _Obstacle:
     need = job.memory_mib_per_gpu * (job.gpus_per_replica or 1) / 1024
     most = max(node.memory_mib for node in nodes) / 1024
     return f"needs {need:.4g} GiB of memory on each node; the largest node has {most:.4g}", "resources.memory"
 
 
-def _say_cards(job: Job, nodes: Sequence[Node]) -> tuple[str, str]:
+def _say_cards(job: Job, nodes: Sequence[Node]) -> _Obstacle:
     need = job.share.memory_mib if job.share is not None else 0
     most = max(node.gpu_memory_mib for node in nodes)
     return f"needs {need} MiB on one GPU; the largest GPU has {most}", "gpu.memory"
 
 
-_LIMITS: tuple[tuple[Callable[[Job, Node], int], Callable[[Job, Sequence[Node]], tuple[str, str]]], ...] = (
-    (_gpus, _say_gpus),
-    (_large_cards, _say_cards),
-    (_of_one_numa, _say_numa),
-    (_beside_cpus, _say_cpus),
-    (_beside_memory, _say_memory),
+_CPU_LIMITS: tuple[tuple[Callable[[Job, Node], int], Callable[[Job, Sequence[Node]], _Obstacle]], ...] = (
+    (_cpus, _say_cpus),
+    (_memory, _say_memory),
 )
-"""How many GPUs of a node a job can use, as far as one thing is concerned; and what to say if that is it."""
-_CPU_LIMITS = ((_cpus, _say_cpus), (_memory, _say_memory))
-"""How many replicas of a CPU-only job a node has room for, as far as one thing is concerned."""
+"""How many replicas of a CPU-only job fit on an empty node, as far as one thing is concerned; the message if none."""
+_LIMITS = ((_gpus, _say_gpus), (_large_cards, _say_cards), (_of_one_numa, _say_numa), *_CPU_LIMITS)
+"""The same for the GPUs of a node that a job can use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,13 +187,7 @@ class _Candidate:
 
 
 def task_to_job(
-    task: Task,
-    job_id: str,
-    submit_s: float,
-    *,
-    user: str = "",
-    sequence: int = 0,
-    nodes: Sequence[Node] = (),
+    task: Task, job_id: str, submit_s: float, *, user: str = "", sequence: int = 0, nodes: Sequence[Node] = ()
 ) -> Job:
     """The job of a task. With nodes, names of GPU types are theirs, and alternatives that fit come first."""
     jobs = []
@@ -278,13 +221,7 @@ def _candidates(task: Task) -> Iterator[_Candidate]:
 
 
 def _build(
-    task: Task,
-    candidate: _Candidate,
-    job_id: str,
-    submit_s: float,
-    user: str,
-    sequence: int,
-    nodes: Sequence[Node],
+    task: Task, candidate: _Candidate, job_id: str, submit_s: float, user: str, sequence: int, nodes: Sequence[Node]
 ) -> Job:
     types = _known_types(candidate.types, nodes)
     cpu_only = not candidate.count
@@ -293,6 +230,7 @@ def _build(
     each = 1 if cpu_only or share is not None else max(1, int(candidate.count))
     elastic, needs = task.elastic, candidate.needs
     sizes = None if cpu_only else elastic.legal_sizes
+    on_request = elastic.checkpoint is Checkpoint.ON_SIGNAL
     largest = elastic.max_nodes * each
     curve = linear_curve(1) if cpu_only else power_curve(min(largest, LONGEST_CURVE), PRIOR_EXPONENT)
     cpus_milli = int(needs.cpus.value * 1000) if needs.cpus else DEFAULT_CPUS_MILLI if cpu_only else 0
@@ -319,7 +257,7 @@ def _build(
         curve=curve,
         work_s=prior_work_s(curve),
         restart_s=PRIOR_RESTART_S,
-        checkpoint_interval_s=_interval_s(task),
+        checkpoint_interval_s=None if on_request else elastic.checkpoint_interval_s or NEVER_S,
         restartable=elastic.is_restartable(task.run),
         time_limit_s=task.max_exec_time_s,
     )
@@ -353,9 +291,3 @@ def _share(task: Task, candidate: _Candidate, types: Sequence[str], nodes: Seque
         cards = [node.gpu_memory_mib for node in suited]
         memory_mib = int(min(cards) * count) if cards else 0
     return Share(memory_mib, percent, soft=gpu.soft)
-
-
-def _interval_s(task: Task) -> float | None:
-    if task.elastic.checkpoint is Checkpoint.ON_SIGNAL:
-        return None
-    return task.elastic.checkpoint_interval_s or NEVER_S

@@ -17,7 +17,7 @@ import yaml
 
 from batuta.spec.quantity import shown
 from batuta.spec.task_env import expand_variables
-from batuta.spec.yaml_reader import TaskReader, YamlNode, is_null
+from batuta.spec.yaml_reader import TaskReader, YamlNode
 
 LONGEST_SHOWN = 300
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -80,55 +80,41 @@ class PathRules:
     """The folder of the task file: where a relative path is looked for that is not below `base`."""
 
 
-def read_workdir(reader: TaskReader, node: YamlNode | None, rules: PathRules, envs: Mapping[str, str]) -> str:
-    """The absolute path of the working directory; empty when there is none, or a problem."""
-    if node is None or is_null(node):
-        return ""
+def read_workdir(
+    reader: TaskReader, node: YamlNode | None, given: str | None, rules: PathRules, envs: Mapping[str, str]
+) -> str:
+    """The absolute path of the working directory; empty when there is none, or a problem.
+
+    The path `given` on the command line stands in for that of the file.
+    """
+    if given is not None:
+        return _read_path(reader, None, "workdir", given, rules, envs, folder=True)
     if isinstance(node, yaml.MappingNode):
         reader.fault(node, "workdir must be a folder, found a mapping", "clone the repository and give its path")
         return ""
     text = reader.text(node, "workdir")
-    if text is None:
-        return ""
-    path = _local_path(reader, node, "workdir", expand_variables(text, envs), rules)
-    found = _checked(reader, node, "workdir", path, rules, folder=True) if path else ""
+    found = _read_path(reader, node, "workdir", text, rules, envs, folder=True) if text else ""
     if found and rules.probe is not None and rules.probe(Path(found, ".skyignore"))[0] is PathKind.FILE:
         reader.notes.append(".skyignore is not used: nothing is copied, the job runs in the workdir itself")
     return found
-
-
-def check_workdir(reader: TaskReader, text: str, rules: PathRules, envs: Mapping[str, str]) -> str:
-    """The same for a path from the command line."""
-    path = _local_path(reader, None, "workdir", expand_variables(text, envs), rules)
-    return _checked(reader, None, "workdir", path, rules, folder=True) if path else ""
 
 
 def read_mounts(
     reader: TaskReader, node: YamlNode | None, rules: PathRules, envs: Mapping[str, str]
 ) -> tuple[Mount, ...]:
     """`file_mounts` in order of the file. `$NAME` is filled in from `envs` on both sides."""
-    if node is None or is_null(node):
-        return ()
     mounts: dict[str, Mount] = {}
     for written, value in (reader.mapping(node, "file_mounts") or {}).items():
         what = f"file_mounts.{written[:60]}"
         target = expand_variables(written.strip(), envs)
-        parts = target.split("/")
-        if not target.strip("/") or ".." in parts or "\0" in target or _URI.match(target):
-            reader.fault(
-                value,
-                f"{what}: {shown(target, LONGEST_SHOWN)} is no place to mount",
-                "a path below /, ~ or the workdir",
-            )
-            continue
-        if target in ("~", "~/"):
+        if not target.strip("/") or ".." in target.split("/") or "\0" in target or _URI.match(target):
+            message = f"{what}: {shown(target, LONGEST_SHOWN)} is no place to mount"
+            reader.fault(value, message, "a path below /, ~ or the workdir")
+        elif target in ("~", "~/"):
             reader.fault(value, f"{what}: a whole home is no place to mount", "a path below ~")
-            continue
-        if target in mounts:
+        elif target in mounts:
             reader.fault(value, f"{what}: something is mounted at {shown(target, LONGEST_SHOWN)} already")
-            continue
-        source = _read_source(reader, value, what, rules, envs)
-        if source:
+        elif source := _read_source(reader, value, what, rules, envs):
             mounts[target] = Mount(target, source)
     return tuple(mounts.values())
 
@@ -140,11 +126,8 @@ def _read_source(reader: TaskReader, node: YamlNode, what: str, rules: PathRules
             reader.fault(node, f"{what} has no source: buckets and volumes cannot be made here", _LOCAL_FIX)
             return ""
         if bucket := [key for key in _BUCKET_KEYS if key in values]:
-            reader.fault(
-                node,
-                f"{what} asks for a bucket or a volume ({', '.join(bucket)}), which cannot be made here",
-                "TARGET: PATH with a local path, which is mounted itself",
-            )
+            message = f"{what} asks for a bucket or a volume ({', '.join(bucket)}), which cannot be made here"
+            reader.fault(node, message, "TARGET: PATH with a local path, which is mounted itself")
             return ""
         node = values["source"]
     if isinstance(node, yaml.SequenceNode):
@@ -153,38 +136,39 @@ def _read_source(reader: TaskReader, node: YamlNode, what: str, rules: PathRules
             return ""
         node = node.value[0]
     text = reader.text(node, what)
-    if text is None:
-        return ""
-    path = _local_path(reader, node, what, expand_variables(text, envs), rules)
-    return _checked(reader, node, what, path, rules, folder=False) if path else ""
+    return _read_path(reader, node, what, text, rules, envs, folder=False) if text else ""
 
 
-def _local_path(reader: TaskReader, node: YamlNode | None, what: str, text: str, rules: PathRules) -> Path | None:
-    """An absolute path without `~`; None when it cannot be one here."""
+def _read_path(
+    reader: TaskReader,
+    node: YamlNode | None,
+    what: str,
+    text: str,
+    rules: PathRules,
+    envs: Mapping[str, str],
+    *,
+    folder: bool,
+) -> str:
+    """The absolute path that a text means; empty, with a problem, when it cannot be used."""
+    text = expand_variables(text, envs)
+    asked = f"{what} {shown(text, LONGEST_SHOWN)}"
     if _URI.match(text):
         reader.blame(node, f"{what} is in a cloud ({shown(text, LONGEST_SHOWN)})", _LOCAL_FIX)
-        return None
-    if "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
+    elif "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text):
         reader.blame(node, f"{what} holds a NUL character or is not UTF-8", "a path that is plain text")
-        return None
-    if text == "~" or text.startswith("~/"):
-        if rules.home is None:
-            reader.blame(
-                node,
-                f"{what} {shown(text, LONGEST_SHOWN)} begins with ~, which is not known here",
-                "an absolute path",
-            )
-            return None
-        text = str(rules.home) + text[1:]
+    elif text == "~" or text.startswith("~/"):
+        if rules.home is not None:
+            return _checked(reader, node, what, Path(str(rules.home) + text[1:]), rules, folder=folder)
+        reader.blame(node, f"{asked} begins with ~, which is not known here", "an absolute path")
     elif text.startswith("~"):
-        reader.blame(node, f"{what} {shown(text, LONGEST_SHOWN)} is in another user's home", "a path of your own")
-        return None
-    if not text.startswith("/"):
-        if rules.base is None:
-            reader.blame(node, f"{what} {shown(text, LONGEST_SHOWN)} is relative", "an absolute path")
-            return None
-        return _relative_path(reader, what, text, rules.base, rules)
-    return Path(text)
+        reader.blame(node, f"{asked} is in another user's home", "a path of your own")
+    elif text.startswith("/"):
+        return _checked(reader, node, what, Path(text), rules, folder=folder)
+    elif rules.base is None:
+        reader.blame(node, f"{asked} is relative", "an absolute path")
+    else:
+        return _checked(reader, node, what, _relative_path(reader, what, text, rules.base, rules), rules, folder=folder)
+    return ""
 
 
 def _relative_path(reader: TaskReader, what: str, text: str, base: Path, rules: PathRules) -> Path:
@@ -195,8 +179,7 @@ def _relative_path(reader: TaskReader, what: str, text: str, base: Path, rules: 
     beside = rules.beside / text
     here, real = rules.probe(called)
     there, other = rules.probe(beside)
-    is_allowed = not rules.roots or any(other.is_relative_to(os.path.realpath(root)) for root in rules.roots)
-    if there is PathKind.NOTHING or not is_allowed or real == other:
+    if there is PathKind.NOTHING or not _is_allowed(rules, other) or real == other:
         return called
     asked = shown(text, LONGEST_SHOWN)
     if here is PathKind.NOTHING:
@@ -211,29 +194,27 @@ def _relative_path(reader: TaskReader, what: str, text: str, base: Path, rules: 
     return called
 
 
+def _is_allowed(rules: PathRules, real: Path) -> bool:
+    return not rules.roots or any(real.is_relative_to(os.path.realpath(root)) for root in rules.roots)
+
+
 def _checked(
     reader: TaskReader, node: YamlNode | None, what: str, path: Path, rules: PathRules, *, folder: bool
 ) -> str:
     if rules.probe is None:
         return str(path)
     found, real = rules.probe(path)
-    wanted = "a folder" if folder else "a file or folder"
-    fix = f"{wanted} that you may read"
-    if rules.roots and not any(real.is_relative_to(os.path.realpath(root)) for root in rules.roots):
-        allowed = ", ".join(map(str, rules.roots))
-        reader.blame(
-            node,
-            f"{what} {shown(str(path), LONGEST_SHOWN)} lies outside of what you may use",
-            f"below {allowed}",
-        )
+    asked = f"{what} {shown(str(path), LONGEST_SHOWN)}"
+    fix = f"{'a folder' if folder else 'a file or folder'} that you may read"
+    if not _is_allowed(rules, real):
+        reader.blame(node, f"{asked} lies outside of what you may use", f"below {', '.join(map(str, rules.roots))}")
     elif found is PathKind.NOTHING:
         missing = re.search(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)", str(path))
-        fix = f"{missing[1]} is not in envs" if missing else fix
-        reader.blame(node, f"{what} {shown(str(path), LONGEST_SHOWN)} is not there", fix)
+        reader.blame(node, f"{asked} is not there", f"{missing[1]} is not in envs" if missing else fix)
     elif found is PathKind.UNREADABLE:
-        reader.blame(node, f"{what} {shown(str(path), LONGEST_SHOWN)} cannot be read", fix)
+        reader.blame(node, f"{asked} cannot be read", fix)
     elif folder and found is not PathKind.FOLDER:
-        reader.blame(node, f"{what} {shown(str(path), LONGEST_SHOWN)} is {found.value}", fix)
+        reader.blame(node, f"{asked} is {found.value}", fix)
     else:
         # Where only some folders are allowed, the real path is kept: a link may be turned elsewhere later.
         return str(real if rules.roots else path)

@@ -1,36 +1,24 @@
-"""The `resources:` section of a task file: accelerators, CPU, memory, priority, labels.
-
-Accelerators are written `H100:8`, `{H100: 8}`, `[H100:8, A100:8]`, `H100:0.5`, `4` or `0`.
-"""
+"""The `resources:` section of a task file: accelerators, CPU, memory, priority, labels."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
 from batuta.core.quota import PriorityClass
-from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.spec import skypilot_keys
+from batuta.spec.problem import InputError, did_you_mean
 from batuta.spec.quantity import Amount, parse_amount, parse_duration_s, parse_memory_gib, shown
-from batuta.spec.skypilot_keys import (
-    CLOUD_KEYS,
-    UNSUPPORTED_CANDIDATE_KEYS,
-    UNSUPPORTED_RESOURCE_KEYS,
-    ContainerSupport,
-    read_autostop,
-    read_image,
-    read_network_tier,
-    read_ports,
-)
+from batuta.spec.skypilot_keys import CLOUD_KEYS, ContainerSupport
 from batuta.spec.yaml_reader import TaskReader, YamlNode, is_null
 
 if TYPE_CHECKING:
     from batuta.spec.task import Task
-
 
 ANY_GPU = ""
 """The type of a GPU when any will do."""
@@ -55,27 +43,13 @@ MOST_CANDIDATES = 64
 MOST_RESTARTS = 10_000
 LONGEST_EXEC_S = 10**9
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
-TIME_LIMIT_LABELS = (
-    "kueue.x-k8s.io/max-exec-time-seconds",
-    "max-run-duration-seconds",
-    "maxRunDurationSeconds",
-)
+TIME_LIMIT_LABELS = ("kueue.x-k8s.io/max-exec-time-seconds", "max-run-duration-seconds", "maxRunDurationSeconds")
 """A limit on the running time, as Kueue and as Konduktor spell it; they mean the same."""
 ALIAS_OF_ACCELERATORS: Final = "gpus"
 """The other name that SkyPilot has for `accelerators`."""
 _NEEDS = ("accelerators", ALIAS_OF_ACCELERATORS, "cpus", "memory")
 _KNOWN = (
-    *(
-        *_NEEDS,
-        "labels",
-        "image_id",
-        "ports",
-        "priority",
-        "priority_class",
-        "any_of",
-        "ordered",
-        "job_recovery",
-    ),
+    *(*_NEEDS, "labels", "image_id", "ports", "priority", "priority_class", "any_of", "ordered", "job_recovery"),
     *("network_tier", "autostop"),
 )
 _RECOVERY = ("max_restarts_on_errors", "recover_on_exit_codes")
@@ -110,13 +84,8 @@ def emulated_types(asked: Iterable[Accelerator], gpus_per_node: int, types: Coll
     if VIRTUAL_GPU not in types:
         return ()
     known = {name.lower() for name in types}
-    return tuple(
-        dict.fromkeys(
-            one.type
-            for one in asked
-            if one.type != ANY_GPU and one.type.lower() not in known and one.gpus == gpus_per_node
-        )
-    )
+    meant = (one.type for one in asked if one.type != ANY_GPU and one.gpus == gpus_per_node)
+    return tuple(dict.fromkeys(name for name in meant if name.lower() not in known))
 
 
 def parse_accelerator(text: str) -> Accelerator:
@@ -141,17 +110,16 @@ def parse_accelerators(text: str) -> tuple[Accelerator, ...]:
 
 def read_accelerators(reader: TaskReader, node: YamlNode) -> tuple[Accelerator, ...]:
     """Alternatives in the order of the file; none when nothing is said, or when something is wrong."""
-    what = "accelerators"
     if is_null(node) or (isinstance(node, yaml.ScalarNode) and node.value.strip() == NO_ACCELERATORS):
         return ()
     if isinstance(node, yaml.MappingNode):
         found = _read_mapping(reader, node)
     elif isinstance(node, yaml.SequenceNode):
-        found = [reader.parsed(item, what, parse_accelerator) for item in node.value[: MOST_ALTERNATIVES + 1]]
+        found = [reader.parsed(item, "accelerators", parse_accelerator) for item in node.value[: MOST_ALTERNATIVES + 1]]
         if not found:
             reader.fault(node, "accelerators must not be an empty list", _FIX)
     else:
-        found = [reader.parsed(node, what, parse_accelerator)]
+        found = [reader.parsed(node, "accelerators", parse_accelerator)]
     if len(found) > MOST_ALTERNATIVES:
         reader.fault(node, f"more than {MOST_ALTERNATIVES} alternative accelerators")
         return ()
@@ -183,10 +151,8 @@ def _parse_count(text: str) -> float:
     if count > 1 and count == int(count) and count <= MOST_PER_NODE:
         return count
     if not 0.01 <= count <= 1:
-        raise InputError.of(
-            f"{shown(text)} is not a count of GPUs",
-            fix=f"a whole number within 1..{MOST_PER_NODE}, or a share of one GPU within 0.01..1",
-        )
+        fix = f"a whole number within 1..{MOST_PER_NODE}, or a share of one GPU within 0.01..1"
+        raise InputError.of(f"{shown(text)} is not a count of GPUs", fix=fix)
     return count
 
 
@@ -210,11 +176,9 @@ def with_class_priority(task: Task, classes: Sequence[PriorityClass]) -> Task:
         return task
     known = {one.name: one.value for one in classes}
     if task.priority_class not in known:
-        fix = (
-            did_you_mean(task.priority_class, list(known)) or "batuta queues export lists them"
-            if known
-            else "batuta queues apply -f FILE makes them, or say a number"
-        )
+        fix = "batuta queues apply -f FILE makes them, or say a number"
+        if known:
+            fix = did_you_mean(task.priority_class, list(known)) or "batuta queues export lists them"
         raise InputError.of(f"there is no priority class {shown(task.priority_class)}", fix=fix)
     return replace(task, priority=known[task.priority_class])
 
@@ -246,7 +210,6 @@ def parse_hang_after_s(text: str) -> float:
 
 
 def parse_stragglers(text: str) -> str:
-    """One of STRAGGLER_WORDS. InputError for anything else."""
     if text not in STRAGGLER_WORDS:
         raise InputError.of(f"it cannot be {shown(text)}", fix=f"one of {', '.join(STRAGGLER_WORDS)}")
     return text
@@ -263,8 +226,7 @@ def rank_settings(labels: Mapping[str, str]) -> RankSettings:
     """What labels say. InputError for a value that means nothing."""
     hang, stragglers = labels.get(HANG_AFTER_LABEL), labels.get(STRAGGLERS_LABEL)
     return RankSettings(
-        None if hang is None else parse_hang_after_s(hang),
-        "" if stragglers is None else parse_stragglers(stragglers),
+        None if hang is None else parse_hang_after_s(hang), "" if stragglers is None else parse_stragglers(stragglers)
     )
 
 
@@ -297,31 +259,30 @@ class Resources:
     def label(self, name: str) -> str:
         return dict(self.labels).get(name, "")
 
-    @property
-    def time_limit_s(self) -> float | None:
-        """How long the task may run, by the strictest of its labels."""
-        return min((float(text) for name, text in self.labels if name in TIME_LIMIT_LABELS), default=None)
+    def task_fields(self) -> dict[str, Any]:
+        """What a task has of it as it is; a command line may override the priority."""
+        found = {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("priority")}
+        limits = (float(text) for name, text in self.labels if name in TIME_LIMIT_LABELS)
+        return found | {"max_exec_time_s": min(limits, default=None)}
 
 
 def read_resources(
     reader: TaskReader, node: YamlNode | None, images: Callable[[], ContainerSupport] | None = None
 ) -> Resources:
     """Everything sound under `resources`; keys that steer a cloud are noted."""
-    values = reader.section(node, "resources", _KNOWN, CLOUD_KEYS, UNSUPPORTED_RESOURCE_KEYS)
-    read_network_tier(reader, values.get("network_tier"))
-    read_autostop(reader, values.get("autostop"))
+    values = reader.section(node, "resources", _KNOWN, CLOUD_KEYS, skypilot_keys.UNSUPPORTED_RESOURCE_KEYS)
+    skypilot_keys.read_network_tier(reader, values.get("network_tier"))
+    skypilot_keys.read_autostop(reader, values.get("autostop"))
     needs = _read_needs(reader, values, NO_RESOURCES)
-    priority: int | str | None = None
-    if "priority" in values:
-        priority = _read_priority(reader, values["priority"])
-    class_name = reader.text(values["priority_class"], "priority_class") if "priority_class" in values else ""
+    priority = _read_priority(reader, values.get("priority"))
+    class_name = reader.text(values.get("priority_class"), "priority_class")
     restarts, codes = _read_recovery(reader, values.get("job_recovery"))
     return Resources(
         needs=needs,
         any_of=_read_candidates(reader, values, needs),
         labels=_read_labels(reader, values.get("labels")),
-        image_id=read_image(reader, values.get("image_id"), images),
-        ports=read_ports(reader, values.get("ports")),
+        image_id=skypilot_keys.read_image(reader, values.get("image_id"), images),
+        ports=skypilot_keys.read_ports(reader, values.get("ports")),
         priority=priority if isinstance(priority, int) else 0,
         priority_class=priority if isinstance(priority, str) else class_name or "",
         max_restarts_on_errors=restarts,
@@ -331,10 +292,8 @@ def read_resources(
 
 def override_gpus(reader: TaskReader, resources: Resources, gpus: str) -> Resources:
     """What `--gpus` says stands in for all accelerators of the file."""
-    try:
-        found = parse_accelerators(gpus)
-    except InputError as error:
-        reader.problems += [Problem(f"--gpus: {one.message}", fix=one.fix) for one in error.problems]
+    found = reader.option("--gpus:", gpus, parse_accelerators)
+    if found is None:
         return resources
     needs = replace(resources.needs, accelerators=found)
     any_of = dict.fromkeys(replace(one, accelerators=found) for one in resources.any_of)
@@ -342,7 +301,6 @@ def override_gpus(reader: TaskReader, resources: Resources, gpus: str) -> Resour
 
 
 def parse_queue(text: str) -> str:
-    """A name as Kubernetes has them."""
     if not _QUEUE_NAME.fullmatch(text):
         raise InputError.of(
             f"{shown(text)} is not the name of a queue", fix="letters, digits, dots, dashes and underscores"
@@ -388,7 +346,7 @@ def _read_candidates(
         return ()
     # Labels, images and priorities of a candidate would need one job for each; there is one job.
     noted = (*CLOUD_KEYS, "autostop")
-    sections = [reader.section(item, what, _NEEDS, noted, UNSUPPORTED_CANDIDATE_KEYS) for item in items]
+    sections = [reader.section(item, what, _NEEDS, noted, skypilot_keys.UNSUPPORTED_CANDIDATE_KEYS) for item in items]
     found = [_read_needs(reader, section, needs) for section in sections]
     distinct = tuple(dict.fromkeys(found))
     return () if distinct in ((), (needs,)) else distinct
@@ -396,7 +354,7 @@ def _read_candidates(
 
 def _read_labels(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[str, str], ...]:
     found = []
-    for key, value in (reader.mapping(node, "labels") or {}).items() if node is not None else ():
+    for key, value in (reader.mapping(node, "labels") or {}).items():
         what = f"label {key[:60]}"
         if key == QUEUE_LABEL:
             text = reader.parsed(value, what, parse_queue)
@@ -413,13 +371,12 @@ def _read_labels(reader: TaskReader, node: YamlNode | None) -> tuple[tuple[str, 
     return tuple(found)
 
 
-def _read_priority(reader: TaskReader, node: YamlNode) -> int | str | None:
+def _read_priority(reader: TaskReader, node: YamlNode | None) -> int | str | None:
     text = reader.text(node, "priority")
     try:
         return None if text is None else parse_priority(text)
     except InputError as error:
-        for problem in error.problems:
-            reader.fault(node, f"priority {problem.message}", problem.fix)
+        reader.blame(node, f"priority {error.problems[0].message}")
         return None
 
 
@@ -432,10 +389,8 @@ def _read_recovery(reader: TaskReader, node: YamlNode | None) -> tuple[int, tupl
             reader.notes.append("resources.job_recovery: the strategy is not used by Batuta")
         return 0, ()
     values = reader.section(node, "resources.job_recovery", _RECOVERY, ("strategy",))
-    restarts = 0
-    if "max_restarts_on_errors" in values:
-        restarts = reader.whole(values["max_restarts_on_errors"], _RECOVERY[0], 0, MOST_RESTARTS) or 0
-    codes = values.get("recover_on_exit_codes")
-    items = [codes] if isinstance(codes, yaml.ScalarNode) else reader.sequence(codes, _RECOVERY[1]) if codes else []
+    restarts = reader.whole(values.get(_RECOVERY[0]), _RECOVERY[0], 0, MOST_RESTARTS) or 0
+    codes = values.get(_RECOVERY[1])
+    items = [codes] if isinstance(codes, yaml.ScalarNode) else reader.sequence(codes, _RECOVERY[1])
     found = {reader.whole(item, "an exit code", 0, 255) for item in items[:256]}
     return restarts, tuple(sorted(code for code in found if code is not None))

@@ -31,11 +31,7 @@ SCHEMA = 1
 
 
 def task_with_overrides(
-    task: Task,
-    overrides: Overrides,
-    rules: PathRules,
-    of: str,
-    images: Callable[[], ContainerSupport] | None = None,
+    task: Task, overrides: Overrides, rules: PathRules, of: str, images: Callable[[], ContainerSupport] | None = None
 ) -> Task:
     """A stored task with what a command line says over it. Raises InputError if it cannot run any more.
 
@@ -47,9 +43,8 @@ def task_with_overrides(
         after = parse_task(text, of, overrides, rules, images=images)
     except InputError as error:
         # The text was generated: its lines and columns mean nothing to the user.
-        raise InputError(
-            [Problem(one.message, file=f"the task of {of}", fix=one.fix) for one in error.problems]
-        ) from None
+        found = [Problem(one.message, file=f"the task of {of}", fix=one.fix) for one in error.problems]
+        raise InputError(found) from None
     changed = {
         one.name: value for one in fields(Task) if (value := getattr(after, one.name)) != getattr(before, one.name)
     }
@@ -58,13 +53,8 @@ def task_with_overrides(
 
 def task_to_yaml(task: Task) -> str:
     """The task file as YAML, for people: without the values of its secrets."""
-    return yaml.dump(
-        task_to_mapping(task, with_secrets=False),
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        width=100,
-    )
+    plain = task_to_mapping(task, with_secrets=False)
+    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -101,7 +91,6 @@ def task_to_mapping(task: Task, *, with_secrets: bool = True) -> dict[str, Any]:
 
 
 def _said(**values: Any) -> dict[str, Any]:
-    """What has something to say, in this order."""
     return {key: value for key, value in values.items() if value not in (None, "", (), {}, [])}
 
 
@@ -130,9 +119,7 @@ def _resources(task: Task) -> dict[str, Any]:
 def _needs(needs: ReplicaResources) -> dict[str, Any]:
     kinds = [f"{one.type}:{_number(one.count)}" if one.type else _number(one.count) for one in needs.accelerators]
     return _said(
-        accelerators=kinds[0] if len(kinds) == 1 else kinds,
-        cpus=_amount(needs.cpus),
-        memory=_amount(needs.memory_gib),
+        accelerators=kinds[0] if len(kinds) == 1 else kinds, cpus=_amount(needs.cpus), memory=_amount(needs.memory_gib)
     )
 
 
@@ -174,11 +161,9 @@ def _gpu(gpu: GpuRequest) -> dict[str, Any]:
 def _trial(trial: TrialSpec) -> dict[str, Any] | bool | None:
     if trial == NO_TRIAL:
         return None
-    said = _said(
-        sizes=list(trial.sizes),
-        budget=_duration(trial.budget_s),
-        each=_duration(trial.each_s),
-    ) | ({} if trial.priority is None else {"priority": trial.priority})
+    said = _said(sizes=list(trial.sizes), budget=_duration(trial.budget_s), each=_duration(trial.each_s))
+    if trial.priority is not None:
+        said["priority"] = trial.priority
     return said or trial.wanted
 
 
@@ -195,7 +180,7 @@ def _duration(seconds: float | None) -> str | None:
 
 
 def task_to_json(task: Task) -> str:
-    """Return the task with its secrets in clear text. For display use `task.without_secrets()`."""
+    """Return the task with its secrets in clear text. For display use `task_to_yaml`."""
     return f'{{"schema":{SCHEMA},"task":{_adapter().dump_json(task).decode()}}}'
 
 
@@ -215,12 +200,8 @@ def task_from_json(text: str) -> Task:
     try:
         return _adapter().validate_json(inner, strict=True)
     except ValidationError as error:
-        raise InputError(
-            [
-                Problem(f"{'.'.join(map(str, one['loc']))}: {one['msg']}")
-                for one in error.errors(include_url=False, include_input=False)
-            ]
-        ) from None
+        found = error.errors(include_url=False, include_input=False)
+        raise InputError([Problem(f"{'.'.join(map(str, one['loc']))}: {one['msg']}") for one in found]) from None
 
 
 @cache

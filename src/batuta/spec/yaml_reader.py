@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
@@ -41,7 +41,7 @@ class ObjectMark(NamedTuple):
 
 
 class YamlReader:
-    """Checks the nodes of one file. A bad node is recorded as a problem and read as None or empty."""
+    """Checks the nodes of one file. An absent node is read as None or empty; a bad one is also a problem."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -99,7 +99,14 @@ class YamlReader:
             line, column = mark.line + 1 + self._above, mark.column + 1
             self.problems.append(Problem(message, self.file, line, column, fix))
 
-    def mapping(self, node: YamlNode, what: str, known: Sequence[str] | None = None) -> dict[str, YamlNode] | None:
+    def adopt(self, node: YamlNode, problems: Iterable[Problem], prefix: str = "") -> None:
+        """Record at a node what another reader found wrong."""
+        for problem in problems:
+            self.fault(node, f"{prefix}{problem.message}", problem.fix)
+
+    def mapping(
+        self, node: YamlNode | None, what: str, known: Sequence[str] | None = None
+    ) -> dict[str, YamlNode] | None:
         """Return values by key. Keys outside `known` and repeated keys are problems."""
         if not isinstance(node, yaml.MappingNode):
             self._wrong_kind(node, what, "a mapping")
@@ -116,42 +123,38 @@ class YamlReader:
                 values[key.value] = value
         return values
 
-    def sequence(self, node: YamlNode, what: str) -> list[YamlNode]:
+    def sequence(self, node: YamlNode | None, what: str) -> list[YamlNode]:
         if isinstance(node, yaml.SequenceNode):
             return list(node.value)
         self._wrong_kind(node, what, "a list")
         return []
 
-    def text(self, node: YamlNode, what: str) -> str | None:
+    def text(self, node: YamlNode | None, what: str) -> str | None:
         """Return a scalar as it is written."""
-        null = node.tag == "tag:yaml.org,2002:null"
-        if isinstance(node, yaml.ScalarNode) and node.value.strip() and not null:
+        if isinstance(node, yaml.ScalarNode) and node.value.strip() and node.tag != _NULL:
             return str(node.value.strip())
         self._wrong_kind(node, what, "a text")
         return None
 
-    def whole(self, node: YamlNode, what: str, low: int, high: int) -> int | None:
-        if isinstance(node, yaml.ScalarNode) and _WHOLE.fullmatch(node.value):
-            value = int(node.value)
-            if low <= value <= high:
-                return value
+    def whole(self, node: YamlNode | None, what: str, low: int, high: int) -> int | None:
+        if isinstance(node, yaml.ScalarNode) and _WHOLE.fullmatch(node.value) and low <= int(node.value) <= high:
+            return int(node.value)
         self._wrong_kind(node, what, f"a whole number within {low}..{high}")
         return None
 
-    def number(self, node: YamlNode, what: str, low: float, high: float) -> float | None:
-        """Return a finite number within bounds."""
+    def number(self, node: YamlNode | None, what: str, low: float, high: float) -> float | None:
         if isinstance(node, yaml.ScalarNode) and "_" not in node.value:
-            try:
+            with suppress(ValueError):
                 value = float(node.value)
-            except ValueError:
-                value = math.nan
-            if low <= value <= high and math.isfinite(value):
-                return value
+                if low <= value <= high and math.isfinite(value):
+                    return value
         most = "" if math.isinf(high) else f" and ≤ {high:g}"
         self._wrong_kind(node, what, f"a number ≥ {low:g}{most}")
         return None
 
-    def _wrong_kind(self, node: YamlNode, what: str, wanted: str) -> None:
+    def _wrong_kind(self, node: YamlNode | None, what: str, wanted: str) -> None:
+        if node is None:
+            return
         if isinstance(node, yaml.ScalarNode):
             found = shown(node.value) if node.value else "nothing"
         else:
@@ -180,6 +183,15 @@ def is_null(node: YamlNode | None) -> bool:
     return node is None or (isinstance(node, yaml.ScalarNode) and node.tag == _NULL)
 
 
+def scalar_at(node: YamlNode | None, key: str) -> str | None:
+    """Return a scalar of a mapping, without any check."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            if name.value == key and isinstance(value, yaml.ScalarNode):
+                return str(value.value)
+    return None
+
+
 def is_empty(node: YamlNode | None) -> bool:
     """Whether a value is null, an empty mapping or an empty list."""
     return is_null(node) or (isinstance(node, yaml.MappingNode | yaml.SequenceNode) and not node.value)
@@ -192,7 +204,6 @@ class StrictYamlReader(YamlReader):
     most_values: ClassVar[int] = 20_000
     """Values in one file, each alias counted with all that it expands to: the limit stops alias bombs."""
     size_fix: ClassVar[str] = ""
-    """The fix for a file that is too large."""
 
     def __init__(self, file: str) -> None:
         super().__init__(file)
@@ -204,7 +215,7 @@ class StrictYamlReader(YamlReader):
             return []
         text = json_as_yaml(text)
         roots = self.compose_all(text)
-        self.problems = [explain_tab(problem, text) for problem in self.problems]
+        self.problems = [_explained(problem, text) for problem in self.problems]
         written = [root for root in roots if not is_null(root)]
         if not written and not self.problems:
             self.problems.append(Problem("holds nothing but comments", self.file))
@@ -229,7 +240,7 @@ class StrictYamlReader(YamlReader):
 
         Keys in `refused` are problems unless they are empty: each has the reason and the fix.
         """
-        if node is None or is_null(node):
+        if is_null(node):
             return {}
         before = len(self.problems)
         values = self.mapping(node, what, (*known, *unused, *refused)) or {}
@@ -244,22 +255,28 @@ class StrictYamlReader(YamlReader):
                 self.fault(values[key], f"{path}{key}: {why}", fix)
         return {key: value for key, value in values.items() if key in known and not is_null(value)}
 
-    def parsed(self, node: YamlNode, what: str, parse: Callable[[str], _T]) -> _T | None:
+    def parsed(self, node: YamlNode | None, what: str, parse: Callable[[str], _T]) -> _T | None:
         """Return the parsed value of a scalar; record the parser's problems at the node."""
         text = self.text(node, what)
-        if text is None:
+        if node is None or text is None:
             return None
         try:
             return parse(text)
         except InputError as error:
-            for problem in error.problems:
-                self.fault(node, f"{what}: {problem.message}", problem.fix)
+            self.adopt(node, error.problems, f"{what}: ")
             return None
 
-    def word(self, node: YamlNode, what: str, accepted: Sequence[str]) -> str | None:
-        """Return a scalar that is one of the accepted words."""
+    def option(self, flag: str, text: str, parse: Callable[[str], _T]) -> _T | None:
+        """Return the parsed value of a command-line option that overrides the file; record the problems."""
+        try:
+            return parse(text)
+        except InputError as error:
+            self.problems += [Problem(f"{flag} {one.message}", fix=one.fix) for one in error.problems]
+            return None
+
+    def word(self, node: YamlNode | None, what: str, accepted: Sequence[str]) -> str | None:
         text = self.text(node, what)
-        if text is not None and text not in accepted:
+        if node is not None and text is not None and text not in accepted:
             near = did_you_mean(text, accepted)
             fix = near if near.startswith("did") else f"one of {', '.join(accepted)}"
             self.fault(node, f"{what} cannot be {text[:60]!r}", fix)
@@ -268,10 +285,8 @@ class StrictYamlReader(YamlReader):
 
     def check_text(self, text: str) -> bool:
         """Whether a text is small enough, not empty and printable."""
-        problem: Problem | None = None
         # A character takes at least one byte: encode only texts of a sane length.
-        too_large = len(text) > self.largest_bytes
-        if too_large or len(text.encode(errors="replace")) > self.largest_bytes:
+        if len(text) > self.largest_bytes or len(text.encode(errors="replace")) > self.largest_bytes:
             problem = Problem(f"is larger than {self.largest_bytes >> 20} MiB", self.file, fix=self.size_fix)
         elif not text.strip():
             problem = Problem("is empty", self.file)
@@ -279,9 +294,10 @@ class StrictYamlReader(YamlReader):
             at = match.start()
             line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
             problem = Problem(f"holds the control character U+{ord(match[0]):04X}", self.file, line, column)
-        if problem is not None:
-            self.problems.append(problem)
-        return problem is None
+        else:
+            return True
+        self.problems.append(problem)
+        return False
 
     def resolve(self, roots: Sequence[YamlNode]) -> bool:
         """Check tags, cycles and the number of values; merge `<<` keys into their mappings."""
@@ -357,8 +373,11 @@ def join_surrogates(text: str) -> str:
     return _ESCAPE.sub(join, text)
 
 
-def explain_tab(problem: Problem, text: str) -> Problem:
-    """Return a clearer problem where the parser stops at a tab."""
+def _explained(problem: Problem, text: str) -> Problem:
+    """Return a clearer problem where the parser meets a second document or a tab."""
+    if "found another document" in problem.message:
+        fix = "one file is one task: launch those of a pipeline one by one"
+        return replace(problem, message="holds more than one document", fix=fix)
     lines = text.splitlines()
     line = lines[problem.line - 1] if 0 < problem.line <= len(lines) else ""
     if "cannot start any token" in problem.message and line[problem.column - 1 : problem.column] == "\t":
@@ -367,14 +386,10 @@ def explain_tab(problem: Problem, text: str) -> Problem:
 
 
 def _is_json(text: str) -> bool:
-    try:
+    with suppress(ValueError, RecursionError):
         json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-LARGEST_BYTES = StrictYamlReader.largest_bytes
+        return True
+    return False
 
 
 class TaskReader(StrictYamlReader):
@@ -390,11 +405,9 @@ class TaskReader(StrictYamlReader):
             text = join_surrogates(text)
         root = self.compose(text)
         self.problems = [_explained(problem, text) for problem in self.problems]
-        if root is None or not self.resolve([root]):
-            return None
-        return root
+        return root if root is not None and self.resolve([root]) else None
 
-    def script(self, node: YamlNode, what: str) -> str:
+    def script(self, node: YamlNode | None, what: str) -> str:
         """Return a text unchanged, with all blanks."""
         if not isinstance(node, yaml.ScalarNode):
             self.text(node, what)
@@ -402,17 +415,6 @@ class TaskReader(StrictYamlReader):
         if "\0" in node.value:
             self.fault(node, f"{what} holds a NUL character, which no command can")
         return str(node.value)
-
-
-def _explained(problem: Problem, text: str) -> Problem:
-    """Return a clearer problem for a second document or a tab."""
-    if "found another document" in problem.message:
-        return replace(
-            problem,
-            message="holds more than one document",
-            fix="one file is one task: launch those of a pipeline one by one",
-        )
-    return explain_tab(problem, text)
 
 
 def object_node(value: Any) -> YamlNode:
@@ -446,8 +448,4 @@ def _scalar(value: Any) -> tuple[str, str]:
         return "null", "null"
     if isinstance(value, bool):
         return "bool", str(value).lower()
-    if isinstance(value, int):
-        return "int", str(value)
-    if isinstance(value, float):
-        return "float", repr(value)
-    return "str", str(value)
+    return ("int" if isinstance(value, int) else "float" if isinstance(value, float) else "str"), str(value)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.spec.task import read_task
+from tests.support.scripts import read_task
 from tests.support.torch_install import REPO
 
 WITH_SETUP = sorted(path.parent.name for path in (REPO / "examples").glob("*/train.py"))

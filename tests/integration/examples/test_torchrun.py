@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from batuta.core.job import JobKind
-from batuta.spec.task import Task, read_task
+from batuta.spec.task import Task
 from batuta.spec.task_elastic import find_kind
 from batuta.spec.task_env import Overrides
 from tests.support.elastic_runs import ElasticJob
+from tests.support.scripts import read_task
 from tests.support.torch_install import REPO, require_torch
 
 pytestmark = pytest.mark.slow

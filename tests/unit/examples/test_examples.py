@@ -9,9 +9,9 @@ import pytest
 
 from batuta.core.job import JobKind, Share
 from batuta.spec.cluster import read_cluster
-from batuta.spec.task import read_task
 from batuta.spec.task_elastic import Checkpoint, find_kind
 from batuta.spec.task_job import check_fits, task_to_job
+from tests.support.scripts import read_task
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 KINDS = {

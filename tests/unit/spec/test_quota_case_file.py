@@ -20,7 +20,7 @@ from batuta.spec.quota_case import (
     Step,
     Submit,
 )
-from batuta.spec.quota_case_reader import parse_cases, read_cases
+from tests.support.quotas import parse_cases
 
 GPU = "nvidia.com/gpu"
 OBJECTS = """
@@ -200,13 +200,13 @@ def test_the_objects_may_stand_in_a_file_beside_the_case(tmp_path):
     file = tmp_path / "case.yaml"
     update = "{update: {kind: ClusterQueue, name: b, spec: {stopPolicy: %s}}}"
     file.write_text(f"files: [quota.yaml]\nsteps:\n- do: {update % 'Hold'}")
-    (case,) = read_cases(file)
+    (case,) = parse_cases(file.read_text(), str(file))
     assert list(case.quota.queue_of) == ["a", "b"]
     assert changed(case.steps[0]).queue_of["b"].stop is StopPolicy.HOLD
 
     file.write_text(f"files: [quota.yaml]\nsteps:\n- do: {update % 'Halt'}")
     with pytest.raises(InputError) as caught:
-        read_cases(file)
+        parse_cases(file.read_text(), str(file))
     assert str(caught.value).startswith(f"{file}:3:16: spec.stopPolicy cannot be 'Halt'")
 
 
@@ -214,7 +214,7 @@ def test_a_file_beside_the_case_tells_its_own_problems(tmp_path):
     (tmp_path / "quota.yaml").write_text("queues: [{nam: a}]")
     (tmp_path / "case.yaml").write_text("files: [quota.yaml, gone.yaml]\nsteps: [{do: {finish: w}}]")
     with pytest.raises(InputError) as caught:
-        read_cases(tmp_path / "case.yaml")
+        parse_cases((tmp_path / "case.yaml").read_text(), str(tmp_path / "case.yaml"))
     files = [problem.file.rpartition("/")[2] for problem in caught.value.problems]
     assert files == ["case.yaml", "gone.yaml", "quota.yaml", "quota.yaml"]
 
@@ -297,7 +297,7 @@ def test_all_recorded_cases_are_read_with_their_expectations(shared_data):
     file = shared_data / "kueue_cases.json"
     if not file.is_file():
         pytest.skip("needs ../shared/data/kueue_cases.json")
-    cases, raw = read_cases(file), json.loads(file.read_text())
+    cases, raw = parse_cases(file.read_text(), str(file)), json.loads(file.read_text())
     assert [case.name for case in cases] == [case["name"] for case in raw]
     assert [case.quota.fair_sharing for case in cases] == [case["config"] == "fair" for case in raw]
     for case, written in zip(cases, raw, strict=True):

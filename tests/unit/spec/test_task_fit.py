@@ -29,8 +29,8 @@ def types(*names: str) -> tuple[tuple[str, float], ...]:
     return tuple((name, 1.0) for name in names)
 
 
-def said(found: Job, queues=()) -> list[str]:
-    return [str(problem) for problem in check_fits(found, NODES, queues)]
+def said(found: Job) -> list[str]:
+    return [str(problem) for problem in check_fits(found, NODES)]
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ class VodaSource:
         self._seen = seen
         local = datetime.now().astimezone().tzinfo
         assert local is not None
-        reports = parse_voda_csv(data, timezone=local, final=at_end).reports
+        reports = parse_voda_csv(data, timezone=local, final=at_end)
         if len(reports) < self._rows:
             self._rows = 0  # another file has its name now
         fresh, self._rows = reports[self._rows :], len(reports)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from batuta.core.quota import LocalQueue, Quota
 from batuta.spec.kueue.objects import KINDS, Manifest, ObjectKey, QuotaObject
@@ -45,8 +45,7 @@ def merge(quota: Quota, change: QuotaChange) -> Quota:
     written = {one.key.name for one in change.objects if one.key.kind == "ClusterQueue"}
     leaving = tuple(name for name in quota.leaving if name not in written)
     merged = replace(quota, **fields, leaving=leaving)
-    problems = _cycles(merged, change)
-    if problems:
+    if problems := _cycles(merged, change):
         raise InputError(problems)
     return merged
 
@@ -80,21 +79,16 @@ def dangling_references(quota: Quota) -> tuple[str, ...]:
     """Return the references to missing objects, as sentences: allowed, but jobs wait for the objects."""
     flavors = {flavor.name for flavor in quota.flavors}
     queues = {queue.name for queue in quota.cluster_queues}
-    missing = [
-        f"{user} names flavor {flavor}, which is not there: "
-        + ("its jobs wait" if user.startswith("ClusterQueue") else "no queue can use that quota")
-        for user, flavor in flavor_uses(quota)
-        if flavor not in flavors
-    ]
-    return (
-        *missing,
-        *(
-            f"{key_of('LocalQueue', queue)} leads to ClusterQueue {queue.cluster_queue}, which is not there: "
-            "its jobs wait"
-            for queue in quota.local_queues
-            if queue.cluster_queue not in queues
-        ),
-    )
+    found = []
+    for user, flavor in flavor_uses(quota):
+        if flavor not in flavors:
+            effect = "its jobs wait" if user.startswith("ClusterQueue") else "no queue can use that quota"
+            found.append(f"{user} names flavor {flavor}, which is not there: {effect}")
+    for queue in quota.local_queues:
+        if queue.cluster_queue not in queues:
+            leads = f"{key_of('LocalQueue', queue)} leads to ClusterQueue {queue.cluster_queue}"
+            found.append(f"{leads}, which is not there: its jobs wait")
+    return tuple(found)
 
 
 def flavor_uses(quota: Quota) -> list[tuple[str, str]]:
@@ -110,7 +104,6 @@ def flavor_uses(quota: Quota) -> list[tuple[str, str]]:
 
 
 def find_object(quota: Quota, key: ObjectKey) -> QuotaObject | None:
-    """The object of a key, if it is there."""
     return next((value for value in _values(quota, key.kind) if key_of(key.kind, value) == key), None)
 
 
@@ -119,8 +112,7 @@ def key_of(kind: str, value: QuotaObject) -> ObjectKey:
 
 
 def _values(quota: Quota, kind: str) -> Sequence[QuotaObject]:
-    values: Sequence[QuotaObject] = getattr(quota, _FIELDS[kind])
-    return values
+    return cast("Sequence[QuotaObject]", getattr(quota, _FIELDS[kind]))
 
 
 def _replaced(quota: Quota, kind: str, change: QuotaChange) -> Iterable[QuotaObject]:
@@ -134,7 +126,9 @@ def _cycles(quota: Quota, change: QuotaChange) -> list[Problem]:
     parent_of = {cohort.name: cohort.parent for cohort in quota.cohorts}
     problems, done = [], set[str]()
     for start in parent_of:
-        path = _ancestors(parent_of, start)
+        path = [start]
+        while (above := parent_of.get(path[-1], "")) and above not in path:
+            path.append(above)
         at = parent_of.get(path[-1], "")
         circle = path[path.index(at) :] if at in path else []
         if circle and not done.intersection(circle):
@@ -144,11 +138,3 @@ def _cycles(quota: Quota, change: QuotaChange) -> list[Problem]:
             way = " → ".join((*circle, circle[0]))
             problems.append(replace(place, message=f"cohorts go round in a circle: {way}", fix="take one parent out"))
     return problems
-
-
-def _ancestors(parent_of: Mapping[str, str], start: str) -> list[str]:
-    """The cohorts from one upwards, each once."""
-    path = [start]
-    while (above := parent_of.get(path[-1], "")) and above not in path:
-        path.append(above)
-    return path

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from batuta.core.quota import (
-    ClusterQueue,
-    Cohort,
-    Flavor,
-    Fungibility,
-    Limits,
-    LocalQueue,
-    Preemption,
-    Quota,
-    ResourceGroup,
-    Search,
-    Selector,
-    Toleration,
-)
+from batuta.core import quota as model
+from batuta.core.quota import ClusterQueue, LocalQueue, Quota
 from batuta.spec.kueue.kinds import STRATEGIES
-from batuta.spec.kueue.objects import CONFIG_GROUP, CONFIGURATION, GROUP, idle_annotations, queue_annotations
+from batuta.spec.kueue.objects import CONFIG_GROUP, CONFIGURATION, GROUP, queue_annotations
 from batuta.spec.quantity import show_milli
 
 Plain: TypeAlias = dict[str, Any]
@@ -32,7 +21,10 @@ def quota_objects(quota: Quota) -> list[Plain]:
     """All objects but queues that leave, in an order in which nothing is named before it is there."""
     queues = [one for one in quota.cluster_queues if one.name not in quota.leaving]
     local_queues = [one for one in quota.local_queues if one.cluster_queue not in quota.leaving]
-    found = [_configuration()] if quota.fair_sharing else []
+    found: list[Plain] = []
+    if quota.fair_sharing:
+        fair = {"preemptionStrategies": list(STRATEGIES)}
+        found.append({"apiVersion": f"{CONFIG_GROUP}/{VERSION}", "kind": CONFIGURATION, "fairSharing": fair})
     found += [_object("ResourceFlavor", one.name, spec=_flavor(one)) for one in quota.flavors]
     found += [_object("Cohort", one.name, spec=_cohort(one)) for one in quota.cohorts]
     found += [_queue_object("ClusterQueue", one, "", _cluster_queue(one)) for one in queues]
@@ -43,14 +35,9 @@ def quota_objects(quota: Quota) -> list[Plain]:
     return found
 
 
-def _configuration() -> Plain:
-    fair = {"preemptionStrategies": list(STRATEGIES)}
-    return {"apiVersion": f"{CONFIG_GROUP}/{VERSION}", "kind": CONFIGURATION, "fairSharing": fair}
-
-
 def _queue_object(kind: str, queue: ClusterQueue | LocalQueue, namespace: str, spec: Plain) -> Plain:
     made = _object(kind, queue.name, namespace, spec=spec)
-    if said := idle_annotations(queue.idle) | queue_annotations(queue.trial, queue.max_priority):
+    if said := queue_annotations(queue):
         made["metadata"]["annotations"] = said
     return made
 
@@ -60,20 +47,13 @@ def _object(kind: str, name: str, namespace: str = "", **rest: Any) -> Plain:
     return {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "metadata": metadata} | rest
 
 
-def _flavor(flavor: Flavor) -> Plain:
-    taints = [_said(key=taint.key, value=taint.value, effect=taint.effect) for taint in flavor.node_taints]
-    return _said(
-        nodeLabels=dict(flavor.node_labels),
-        nodeTaints=taints,
-        tolerations=[_toleration(one) for one in flavor.tolerations],
-    )
+def _flavor(flavor: model.Flavor) -> Plain:
+    taints = [_said(**asdict(taint)) for taint in flavor.node_taints]
+    tolerations = [_said(**asdict(one)) for one in flavor.tolerations]
+    return _said(nodeLabels=dict(flavor.node_labels), nodeTaints=taints, tolerations=tolerations)
 
 
-def _toleration(one: Toleration) -> Plain:
-    return _said(key=one.key, operator=one.operator, value=one.value, effect=one.effect)
-
-
-def _cohort(cohort: Cohort) -> Plain:
+def _cohort(cohort: model.Cohort) -> Plain:
     groups = [_group(group) for group in cohort.groups]
     return _said(parentName=cohort.parent, resourceGroups=groups, fairSharing=_fair(cohort.weight))
 
@@ -99,14 +79,14 @@ def _fair(weight: float) -> Plain:
     return {} if weight == 1 else {"weight": format(Decimal(repr(weight)).normalize(), "f")}
 
 
-def _fungibility(rules: Fungibility) -> Plain:
+def _fungibility(rules: model.Fungibility) -> Plain:
     found = {"whenCanBorrow": rules.when_can_borrow.value, "whenCanPreempt": rules.when_can_preempt.value}
-    if rules.when_can_borrow is rules.when_can_preempt is Search.TRY_NEXT_FLAVOR:
+    if rules.when_can_borrow is rules.when_can_preempt is model.Search.TRY_NEXT_FLAVOR:
         found["preference"] = rules.preference.value
     return found
 
 
-def _preemption(rules: Preemption) -> Plain:
+def _preemption(rules: model.Preemption) -> Plain:
     borrow: Plain = {"policy": "LowerPriority" if rules.while_borrowing else "Never"}
     if rules.max_priority is not None:
         borrow["maxPriorityThreshold"] = rules.max_priority
@@ -117,28 +97,21 @@ def _preemption(rules: Preemption) -> Plain:
     }
 
 
-def _selector(selector: Selector) -> Plain:
+def _selector(selector: model.Selector) -> Plain:
     terms = [_said(key=term.key, operator=term.operator, values=list(term.values)) for term in selector.expressions]
     return _said(matchLabels=dict(selector.labels), matchExpressions=terms)
 
 
-def _group(group: ResourceGroup) -> Plain:
-    flavors = [
-        {
-            "name": flavor.flavor,
-            "resources": [_quota(*pair) for pair in zip(group.resources, flavor.limits, strict=True)],
-        }
-        for flavor in group.flavors
-    ]
+def _group(group: model.ResourceGroup) -> Plain:
+    flavors = []
+    for flavor in group.flavors:
+        quotas = [_quota(*pair) for pair in zip(group.resources, flavor.limits, strict=True)]
+        flavors.append({"name": flavor.flavor, "resources": quotas})
     return {"coveredResources": list(group.resources), "flavors": flavors}
 
 
-def _quota(resource: str, limits: Limits) -> Plain:
-    amounts = {
-        "nominalQuota": limits.nominal,
-        "borrowingLimit": limits.borrowing,
-        "lendingLimit": limits.lending,
-    }
+def _quota(resource: str, limits: model.Limits) -> Plain:
+    amounts = {"nominalQuota": limits.nominal, "borrowingLimit": limits.borrowing, "lendingLimit": limits.lending}
     is_bytes = resource in _BYTES or resource.startswith("hugepages-")
     return {"name": resource} | {
         key: show_milli(amount, is_bytes=is_bytes) for key, amount in amounts.items() if amount is not None
@@ -146,5 +119,4 @@ def _quota(resource: str, limits: Limits) -> Plain:
 
 
 def _said(**values: Any) -> Plain:
-    """What has a value."""
     return {key: value for key, value in values.items() if value not in ("", [], {}, None)}

@@ -23,24 +23,10 @@ from typing import Any
 
 import yaml
 
+from batuta.core import quota as model
 from batuta.core.node_table import TYPE_LABEL
-from batuta.core.quota import (
-    ALL_GPUS,
-    MILLI,
-    NO_LIMIT,
-    ClusterQueue,
-    Flavor,
-    FlavorQuota,
-    Limits,
-    LocalQueue,
-    Preemption,
-    Reclaim,
-    ResourceGroup,
-    StopPolicy,
-    Within,
-)
 from batuta.spec.kueue.change import QuotaChange, key_of
-from batuta.spec.kueue.object_reader import Item, ObjectReader
+from batuta.spec.kueue.object_reader import ObjectReader
 from batuta.spec.kueue.objects import (
     MOST_PRIORITY,
     Manifest,
@@ -55,50 +41,18 @@ from batuta.spec.yaml_reader import YamlNode, object_node
 
 GPU = "nvidia.com/gpu"
 ALL_TYPES = "*"
-ANY = Flavor("any")
-OTHER_TYPES = Flavor("other-types", ((TYPE_LABEL, ALL_TYPES),))
+ANY = model.Flavor("any")
+OTHER_TYPES = model.Flavor("other-types", ((TYPE_LABEL, ALL_TYPES),))
 """The nodes of every type that no other flavor of the queue names."""
-MOST_GPUS = NO_LIMIT // MILLI
+MOST_GPUS = model.NO_LIMIT // model.MILLI
 _KEYS = ("name", "quota", "cohort", "weight", "held", "max_priority")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _NAME_FIX = "letters, digits, dots, dashes and underscores"
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_RULES = Preemption(Within.LOWER_PRIORITY, Reclaim.ANY)
-_KIND_OF = {Flavor: "ResourceFlavor", ClusterQueue: "ClusterQueue", LocalQueue: "LocalQueue"}
-
-
-def queue_values(
-    name: str,
-    quota: Mapping[str, int],
-    cohort: str = "",
-    weight: float = 1.0,
-    *,
-    held: bool = False,
-    max_priority: int | None = None,
-) -> tuple[QuotaObject, ...]:
-    """The objects that a queue in short form stands for: its flavors, its ClusterQueue, its LocalQueue."""
-    groups, flavors = list[ResourceGroup](), list[Flavor]()
-    types = [kind for kind in quota if kind != ALL_TYPES]
-    if types:
-        flavors += [flavor_of_type(kind) for kind in types]
-        limits = [FlavorQuota(flavor_of_type(kind).name, _gpus(quota[kind])) for kind in types]
-        rest = FlavorQuota(OTHER_TYPES.name, _no_limit(cohort))
-        groups.append(ResourceGroup((GPU,), (*limits, rest)))
-        flavors.append(OTHER_TYPES)
-    if ALL_TYPES in quota or not types:
-        flavors.append(ANY)
-        total = _gpus(quota[ALL_TYPES]) if ALL_TYPES in quota else _no_limit(cohort)
-        groups.append(ResourceGroup((ALL_GPUS,), (FlavorQuota(ANY.name, total),)))
-    stop = StopPolicy.HOLD if held else StopPolicy.NONE
-    queue = ClusterQueue(
-        name, cohort, tuple(groups), preemption=_RULES, weight=weight, stop=stop, max_priority=max_priority
-    )
-    return (*flavors, queue, LocalQueue(name, name))
-
-
-def _no_limit(cohort: str) -> tuple[Limits, ...]:
-    """More than there is. It is not lent: a queue with a limit keeps it, whatever else is in its cohort."""
-    return (Limits(NO_LIMIT, lending=0 if cohort else None),)
+_RULES = model.Preemption(model.Within.LOWER_PRIORITY, model.Reclaim.ANY)
+NOWHERE = Problem("")
+"""The place of an object that no file has."""
+_KIND_OF = {model.Flavor: "ResourceFlavor", model.ClusterQueue: "ClusterQueue", model.LocalQueue: "LocalQueue"}
 
 
 def queue_change(
@@ -109,15 +63,34 @@ def queue_change(
     *,
     held: bool = False,
     max_priority: int | None = None,
+    place: Problem = NOWHERE,
 ) -> QuotaChange:
-    """A queue in short form as a change of the quota that there is."""
-    values = queue_values(name, quota, cohort, weight, held=held, max_priority=max_priority)
-    return QuotaChange(tuple(_written(value, Problem("")) for value in values))
+    """A queue in short form as the objects that it stands for: its flavors, its ClusterQueue, its LocalQueue."""
+    groups, flavors = list[model.ResourceGroup](), list[model.Flavor]()
+    types = [kind for kind in quota if kind != ALL_TYPES]
+    # More than there is. It is not lent: a queue with a limit keeps it, whatever else is in its cohort.
+    no_limit = (model.Limits(model.NO_LIMIT, lending=0 if cohort else None),)
+    if types:
+        flavors += [*map(flavor_of_type, types), OTHER_TYPES]
+        limits = [
+            model.FlavorQuota(flavor_of_type(kind).name, (model.Limits(quota[kind] * model.MILLI),)) for kind in types
+        ]
+        groups.append(model.ResourceGroup((GPU,), (*limits, model.FlavorQuota(OTHER_TYPES.name, no_limit))))
+    if ALL_TYPES in quota or not types:
+        flavors.append(ANY)
+        total = (model.Limits(quota[ALL_TYPES] * model.MILLI),) if ALL_TYPES in quota else no_limit
+        groups.append(model.ResourceGroup((model.ALL_GPUS,), (model.FlavorQuota(ANY.name, total),)))
+    stop = model.StopPolicy.HOLD if held else model.StopPolicy.NONE
+    queue = model.ClusterQueue(
+        name, cohort, tuple(groups), preemption=_RULES, weight=weight, stop=stop, max_priority=max_priority
+    )
+    values: tuple[QuotaObject, ...] = (*flavors, queue, model.LocalQueue(name, name))
+    return QuotaChange(tuple(Manifest(key_of(_KIND_OF[type(value)], value), value, place) for value in values))
 
 
-def flavor_of_type(gpu_type: str) -> Flavor:
+def flavor_of_type(gpu_type: str) -> model.Flavor:
     """The nodes with GPUs of one type. Kubernetes wants lower-case names; the label keeps the type's own."""
-    return Flavor(re.sub(r"[^a-z0-9]+", "-", gpu_type.lower()).strip("-"), ((TYPE_LABEL, gpu_type),))
+    return model.Flavor(re.sub(r"[^a-z0-9]+", "-", gpu_type.lower()).strip("-"), ((TYPE_LABEL, gpu_type),))
 
 
 def is_short_form(root: YamlNode) -> bool:
@@ -131,14 +104,14 @@ def is_short_form(root: YamlNode) -> bool:
 def read_short_form(reader: ObjectReader, root: YamlNode) -> Iterator[Manifest]:
     """The objects of all queues of a document; what is wrong is noted."""
     top = reader.mapping(root, "the file", ("queues",)) or {}
-    for node in reader.sequence(top["queues"], "queues") if "queues" in top else ():
-        before, place = len(reader.problems), position_of(reader, node)
-        values = _read_queue(reader, node)
+    for node in reader.sequence(top.get("queues"), "queues"):
+        before = len(reader.problems)
+        written = _read_queue(reader, node)
         if len(reader.problems) == before:
-            yield from (_written(value, place) for value in values)
+            yield from written
 
 
-def _read_queue(reader: ObjectReader, node: YamlNode) -> tuple[QuotaObject, ...]:
+def _read_queue(reader: ObjectReader, node: YamlNode) -> tuple[Manifest, ...]:
     values = reader.mapping(node, "a queue", _KEYS)
     if values is None:
         return ()
@@ -148,20 +121,17 @@ def _read_queue(reader: ObjectReader, node: YamlNode) -> tuple[QuotaObject, ...]
     name = reader.text(values["name"], "name") or ""
     if name and not _NAME.fullmatch(name):
         reader.fault(values["name"], f"a queue cannot have the name {name!r}", _NAME_FIX)
-    cohort = (reader.text(values["cohort"], "cohort") or "") if "cohort" in values else ""
-    weight = reader.number(values["weight"], "weight", 0, 1e6) if "weight" in values else 1.0
+    cohort = reader.text(values.get("cohort"), "cohort") or ""
+    weight = reader.number(values.get("weight"), "weight", 0, 1e6)
     if weight == 0:
         reader.fault(values["weight"], "weight must be larger than 0")
     quota = _read_quota(reader, values.get("quota"))
-    most = None
-    if "max_priority" in values:
-        most = reader.whole(values["max_priority"], "max_priority", -MOST_PRIORITY, MOST_PRIORITY)
-    return queue_values(name, quota, cohort, weight or 1.0, held=_held(reader, values), max_priority=most)
+    most = reader.whole(values.get("max_priority"), "max_priority", -MOST_PRIORITY, MOST_PRIORITY)
+    held, place = _held(reader, values), position_of(reader, node)
+    return queue_change(name, quota, cohort, weight or 1.0, held=held, max_priority=most, place=place).objects
 
 
 def _read_quota(reader: ObjectReader, node: YamlNode | None) -> dict[str, int]:
-    if node is None:
-        return {}
     found: dict[str, int] = {}
     names: dict[str, str] = {}
     for kind, value in (reader.mapping(node, "quota") or {}).items():
@@ -177,20 +147,10 @@ def _read_quota(reader: ObjectReader, node: YamlNode | None) -> dict[str, int]:
 
 
 def _held(reader: ObjectReader, values: dict[str, YamlNode]) -> bool:
-    if "held" not in values:
-        return False
-    text = (reader.text(values["held"], "held") or "").lower()
+    text = (reader.text(values.get("held"), "held") or "").lower()
     if text and text not in _TRUTH:
         reader.fault(values["held"], f"held must be true or false, found {text!r}")
     return _TRUTH.get(text, False)
-
-
-def _written(value: QuotaObject, place: Problem) -> Manifest:
-    return Manifest(key_of(_KIND_OF[type(value)], value), value, place)
-
-
-def _gpus(count: int) -> tuple[Limits]:
-    return (Limits(count * MILLI),)
 
 
 def read_quota_files(paths: Sequence[Path]) -> QuotaChange:
@@ -216,10 +176,7 @@ def read_quota_texts(texts: Iterable[tuple[str, str]]) -> QuotaChange:
     for file, text in texts:
         reader = ObjectReader(file)
         for root in reader.compose_sound(text):
-            if is_short_form(root):
-                collected.add_short(read_short_form(reader, root))
-            else:
-                collected.add_items(reader, each_object(reader, root))
+            collected.add(reader, root)
         collected.close(reader)
     return collected.change()
 
@@ -229,11 +186,9 @@ def read_quota_objects(objects: Iterable[Any]) -> QuotaChange:
     collected, reader = Collected(), ObjectReader("")
     for value in objects:
         try:
-            root = object_node(value)
+            collected.add(reader, object_node(value))
         except InputError as error:
             reader.problems += error.problems
-            continue
-        collected.add_items(reader, each_object(reader, root))
     collected.close(reader)
     return collected.change()
 
@@ -247,35 +202,30 @@ class Collected:
         self._problems: list[Problem] = []
         self._notes: list[str] = []
 
-    def add_items(self, reader: ObjectReader, items: Iterable[Item]) -> None:
-        for item in items:
-            found = read_object(reader, item)
+    def add(self, reader: ObjectReader, root: YamlNode) -> None:
+        """Read a document: objects of Kueue, or queues in short form."""
+        short = is_short_form(root)
+        items = (read_object(reader, item) for item in each_object(reader, root))
+        for found in read_short_form(reader, root) if short else items:
             if isinstance(found, bool):
                 self._fair_sharing = found
             elif found is not None:
-                self._add(found)
+                self._add(found, short)
 
-    def add_short(self, objects: Iterable[Manifest]) -> None:
-        """Flavors of the short form follow from the names of types: each queue may bring them along again."""
-        for one in objects:
-            known = self._objects.get(one.key)
-            if known is None or one.key.kind != "ResourceFlavor" or known.value != one.value:
-                self._add(one)
-
-    def _add(self, one: Manifest) -> None:
+    def _add(self, one: Manifest, short: bool) -> None:
         earlier = self._objects.setdefault(one.key, one)
-        if earlier is not one:
-            first = str(earlier.place).removesuffix(": ")
-            fix = f"the first is at {first}" if first else ""
-            self._problems.append(replace(one.place, message=f"{one.key} appears twice", fix=fix))
+        # Flavors of the short form follow from the names of types: each queue may bring them along again.
+        if earlier is one or (short and one.key.kind == "ResourceFlavor" and earlier.value == one.value):
+            return
+        first = str(earlier.place).removesuffix(": ")
+        fix = f"the first is at {first}" if first else ""
+        self._problems.append(replace(one.place, message=f"{one.key} appears twice", fix=fix))
 
     def close(self, reader: ObjectReader) -> None:
-        """Takes over what a reader has to say when its last object was read."""
         self._problems += reader.problems
         self._notes += reader.notes
 
     def change(self) -> QuotaChange:
-        """All of it, or all that is wrong."""
         if self._problems:
             raise InputError(sorted_problems(self._problems))
         return QuotaChange(tuple(self._objects.values()), self._fair_sharing, tuple(dict.fromkeys(self._notes)))

@@ -4,28 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from batuta.core.quota import (
-    ClusterQueue,
-    Cohort,
-    Expression,
-    Flavor,
-    FlavorQuota,
-    Fungibility,
-    Limits,
-    LocalQueue,
-    Preemption,
-    Preference,
-    PriorityClass,
-    Reclaim,
-    ResourceGroup,
-    Search,
-    Selector,
-    StopPolicy,
-    Strategy,
-    Taint,
-    Toleration,
-    Within,
-)
+from batuta.core import quota as model
 from batuta.spec.kueue.object_reader import Item, Section, check_label, check_resource, read_text_value
 from batuta.spec.quantity import shown
 
@@ -66,34 +45,28 @@ _TAINT = ("key", "value", "effect", "timeAdded")
 _TOLERATION = ("key", "operator", "value", "effect", "tolerationSeconds")
 
 
-class _Seen:
-    """Names that may stand once in all groups together."""
-
-    def __init__(self) -> None:
-        self.resources: set[str] = set()
-        self.flavors: set[str] = set()
-
-
-def read_groups(spec: Section, parent: str, *, lends_at_most_nominal: bool) -> tuple[ResourceGroup, ...]:
+def read_groups(spec: Section, parent: str, *, lends_at_most_nominal: bool) -> tuple[model.ResourceGroup, ...]:
     """The groups of a queue or cohort that is below `parent`; empty when it has no parent."""
-    seen, found = _Seen(), list[ResourceGroup]()
+    # Names that may stand once in all groups together.
+    resources_seen, flavors_seen = set[str](), set[str]()
+    found: list[model.ResourceGroup] = []
     for group in spec.sections("resourceGroups", MOST_GROUPS, _GROUP):
-        resources = _resources(group, seen)
+        resources = _resources(group, resources_seen)
         parts = list(group.sections("flavors", MOST_IN_GROUP, _FLAVOR))
         if not parts:
             group.fault("flavors", f"{group.path} needs flavors", "at least one")
-        read = [_flavor(part, resources, parent, seen, lends_at_most_nominal) for part in parts]
+        read = [_flavor(part, resources, parent, flavors_seen, lends_at_most_nominal) for part in parts]
         flavors = [flavor for flavor in read if flavor is not None]
         if len(flavors) * len(resources) > MOST_CELLS:
             group.fault("flavors", f"{group.path} has too many quotas", f"at most {MOST_CELLS} in a group")
-        found.append(ResourceGroup(resources, tuple(flavors)))
-    for what, count in (("flavors", len(seen.flavors)), ("resources", len(seen.resources))):
+        found.append(model.ResourceGroup(resources, tuple(flavors)))
+    for what, count in (("flavors", len(flavors_seen)), ("resources", len(resources_seen))):
         if count > MOST_TOGETHER:
             spec.fault("resourceGroups", f"all groups together have {count} {what}", f"at most {MOST_TOGETHER}")
     return tuple(found)
 
 
-def _resources(group: Section, seen: _Seen) -> tuple[str, ...]:
+def _resources(group: Section, seen: set[str]) -> tuple[str, ...]:
     names: list[str] = []
     items = group.items("coveredResources", MOST_IN_GROUP)
     if not items:
@@ -101,44 +74,35 @@ def _resources(group: Section, seen: _Seen) -> tuple[str, ...]:
     for item in items:
         name = read_text_value(group.reader, item)
         check_resource(group.reader, item, name)
-        if name and name in seen.resources:
-            group.reader.fault(
-                item.node,
-                f"{item.path}: {shown(name)} is covered twice",
-                "name each resource once in all groups",
-            )
+        if name and name in seen:
+            message = f"{item.path}: {shown(name)} is covered twice"
+            group.reader.fault(item.node, message, "name each resource once in all groups")
         elif name:
-            seen.resources.add(name)
+            seen.add(name)
             names.append(name)
     return tuple(names)
 
 
 def _flavor(
-    part: Section, resources: tuple[str, ...], parent: str, seen: _Seen, lends_at_most_nominal: bool
-) -> FlavorQuota | None:
+    part: Section, resources: tuple[str, ...], parent: str, seen: set[str], lends_at_most_nominal: bool
+) -> model.FlavorQuota | None:
     before = len(part.reader.problems)
     name = part.name("name")
-    if "name" not in part:
-        part.fault("name", f"{part.path} needs the name of a ResourceFlavor")
-    elif name and name in seen.flavors:
+    if part.require("name", "the name of a ResourceFlavor") and name and name in seen:
         part.fault("name", f"{part.path}: flavor {name} is named twice", "name each flavor once in all groups")
-    seen.flavors.add(name)
+    seen.add(name)
     quotas = list(part.sections("resources", MOST_IN_GROUP, _QUOTA))
     names = tuple(quota.text("name") for quota in quotas)
     if names != resources and len(part.reader.problems) == before:
-        wanted = ", ".join(resources) or "nothing"
-        part.fault(
-            "resources",
-            f"{part.at('resources')} has {', '.join(names) or 'nothing'} where the group covers {wanted}",
-            "the same resources in the same order as coveredResources",
-        )
+        has, wanted = (", ".join(some) or "nothing" for some in (names, resources))
+        message = f"{part.at('resources')} has {has} where the group covers {wanted}"
+        part.fault("resources", message, "the same resources in the same order as coveredResources")
     limits = tuple(_limits(quota, parent, lends_at_most_nominal) for quota in quotas)
-    return FlavorQuota(name, limits) if len(part.reader.problems) == before else None
+    return model.FlavorQuota(name, limits) if len(part.reader.problems) == before else None
 
 
-def _limits(quota: Section, parent: str, lends_at_most_nominal: bool) -> Limits:
-    if "nominalQuota" not in quota:
-        quota.fault("nominalQuota", f"{quota.path} needs nominalQuota", "0 for none of its own")
+def _limits(quota: Section, parent: str, lends_at_most_nominal: bool) -> model.Limits:
+    quota.require("nominalQuota", fix="0 for none of its own")
     nominal = quota.milli("nominalQuota")
     for key in ("borrowingLimit", "lendingLimit"):
         if key in quota and not parent:
@@ -147,28 +111,25 @@ def _limits(quota: Section, parent: str, lends_at_most_nominal: bool) -> Limits:
     lending = quota.milli("lendingLimit")
     too_much = lending is not None and nominal is not None and lending > nominal
     if too_much and parent and lends_at_most_nominal:
-        quota.fault(
-            "lendingLimit",
-            f"{quota.at('lendingLimit')} is more than nominalQuota",
-            "lend at most what there is",
-        )
-    return Limits(nominal or 0, quota.milli("borrowingLimit"), lending)
+        message = f"{quota.at('lendingLimit')} is more than nominalQuota"
+        quota.fault("lendingLimit", message, "lend at most what there is")
+    return model.Limits(nominal or 0, quota.milli("borrowingLimit"), lending)
 
 
-def read_cluster_queue(top: Section, name: str, version: str) -> ClusterQueue:
+def read_cluster_queue(top: Section, name: str, version: str) -> model.ClusterQueue:
     spec = top.section("spec", (*_KNOWN, *_COHORT), _UNUSED | _UNUSED_BY_VERSION[version])
     top.unused += spec.unused
     cohort = read_by_version(spec, version, _COHORT)
-    return ClusterQueue(
+    return model.ClusterQueue(
         name,
         cohort,
         read_groups(spec, cohort, lends_at_most_nominal=True),
-        spec.choice("queueingStrategy", Strategy, Strategy.BEST_EFFORT_FIFO),
+        spec.choice("queueingStrategy", model.Strategy, model.Strategy.BEST_EFFORT_FIFO),
         _preemption(spec),
         _fungibility(spec, version),
         _namespaces(spec),
         read_weight(spec),
-        spec.choice("stopPolicy", StopPolicy, StopPolicy.NONE),
+        spec.choice("stopPolicy", model.StopPolicy, model.StopPolicy.NONE),
     )
 
 
@@ -195,45 +156,36 @@ def read_weight(spec: Section) -> float:
     return float(weight)
 
 
-def _preemption(spec: Section) -> Preemption:
+def _preemption(spec: Section) -> model.Preemption:
     rules = spec.section("preemption", ("withinClusterQueue", "reclaimWithinCohort", "borrowWithinCohort"))
     borrow = rules.section("borrowWithinCohort", ("policy", "maxPriorityThreshold"))
-    reclaim = rules.choice("reclaimWithinCohort", Reclaim, Reclaim.NEVER)
+    reclaim = rules.choice("reclaimWithinCohort", model.Reclaim, model.Reclaim.NEVER)
     while_borrowing = borrow.word("policy", ("Never", "LowerPriority"), "Never") == "LowerPriority"
-    if while_borrowing and reclaim is Reclaim.NEVER:
-        borrow.fault(
-            "policy",
-            f"{borrow.at('policy')} is LowerPriority while reclaimWithinCohort is Never",
-            "set reclaimWithinCohort to LowerPriority or Any",
-        )
-    return Preemption(
-        rules.choice("withinClusterQueue", Within, Within.NEVER),
-        reclaim,
-        while_borrowing,
-        borrow.whole("maxPriorityThreshold", -MAX_INT32 - 1, MAX_INT32),
-    )
+    if while_borrowing and reclaim is model.Reclaim.NEVER:
+        message = f"{borrow.at('policy')} is LowerPriority while reclaimWithinCohort is Never"
+        borrow.fault("policy", message, "set reclaimWithinCohort to LowerPriority or Any")
+    within = rules.choice("withinClusterQueue", model.Within, model.Within.NEVER)
+    threshold = borrow.whole("maxPriorityThreshold", -MAX_INT32 - 1, MAX_INT32)
+    return model.Preemption(within, reclaim, while_borrowing, threshold)
 
 
-def _fungibility(spec: Section, version: str) -> Fungibility:
+def _fungibility(spec: Section, version: str) -> model.Fungibility:
     newer = version != "v1beta1"
     known = ("whenCanBorrow", "whenCanPreempt", *(("preference",) if newer else ()))
     rules = spec.section("flavorFungibility", known)
-    stop = Search.MAY_STOP_SEARCH
-    found = Fungibility(
-        rules.choice("whenCanBorrow", Search, stop, {} if newer else {"Borrow": stop}),
-        rules.choice("whenCanPreempt", Search, Search.TRY_NEXT_FLAVOR, {} if newer else {"Preempt": stop}),
-        rules.choice("preference", Preference, Preference.BORROWING_OVER_PREEMPTION),
+    stop = model.Search.MAY_STOP_SEARCH
+    found = model.Fungibility(
+        rules.choice("whenCanBorrow", model.Search, stop, {} if newer else {"Borrow": stop}),
+        rules.choice("whenCanPreempt", model.Search, model.Search.TRY_NEXT_FLAVOR, {} if newer else {"Preempt": stop}),
+        rules.choice("preference", model.Preference, model.Preference.BORROWING_OVER_PREEMPTION),
     )
     if "preference" in rules and stop in (found.when_can_borrow, found.when_can_preempt):
-        rules.fault(
-            "preference",
-            f"{rules.at('preference')} has a meaning only when all flavors are tried",
-            "set whenCanBorrow and whenCanPreempt to TryNextFlavor",
-        )
+        message = f"{rules.at('preference')} has a meaning only when all flavors are tried"
+        rules.fault("preference", message, "set whenCanBorrow and whenCanPreempt to TryNextFlavor")
     return found
 
 
-def _namespaces(spec: Section) -> Selector | None:
+def _namespaces(spec: Section) -> model.Selector | None:
     """Absent is a selector of nothing, empty one of everything."""
     if "namespaceSelector" not in spec:
         return None
@@ -250,31 +202,31 @@ def _namespaces(spec: Section) -> Selector | None:
         elif operator and bool(values) != (operator in ("In", "NotIn")):
             fix = "In and NotIn have values, Exists and DoesNotExist have none"
             part.fault("values", f"{part.at('values')} does not go with {operator}", fix)
-        terms.append(Expression(key, operator, values))
-    return Selector(selector.labels("matchLabels"), tuple(terms))
+        terms.append(model.Expression(key, operator, values))
+    return model.Selector(selector.labels("matchLabels"), tuple(terms))
 
 
-def read_local_queue(top: Section, name: str, namespace: str) -> LocalQueue:
+def read_local_queue(top: Section, name: str, namespace: str) -> model.LocalQueue:
     spec = top.section("spec", ("clusterQueue", "stopPolicy"), _LOCAL_UNUSED)
     top.unused += spec.unused
     queue = spec.name("clusterQueue")
     if "clusterQueue" not in spec:
         (spec if spec.node is not None else top).fault("spec", "a LocalQueue needs spec.clusterQueue")
-    return LocalQueue(name, queue, namespace, spec.choice("stopPolicy", StopPolicy, StopPolicy.NONE))
+    return model.LocalQueue(name, queue, namespace, spec.choice("stopPolicy", model.StopPolicy, model.StopPolicy.NONE))
 
 
-def read_cohort(top: Section, name: str, version: str) -> Cohort:
+def read_cohort(top: Section, name: str, version: str) -> model.Cohort:
     spec = top.section("spec", (*_PARENT, "resourceGroups", "fairSharing"))
     parent = read_by_version(spec, version, _PARENT)
     groups = read_groups(spec, parent, lends_at_most_nominal=False)
-    return Cohort(name, parent, groups, read_weight(spec))
+    return model.Cohort(name, parent, groups, read_weight(spec))
 
 
-def read_priority_class(top: Section, name: str) -> PriorityClass:
+def read_priority_class(top: Section, name: str) -> model.PriorityClass:
     value = top.whole("value", -MAX_INT32 - 1, MAX_INT32)
     if "value" not in top:
         top.fault("value", "a WorkloadPriorityClass needs a value", "a whole number; higher goes first")
-    return PriorityClass(name, value or 0, top.text("description"))
+    return model.PriorityClass(name, value or 0, top.text("description"))
 
 
 def read_fair_sharing(top: Section) -> bool:
@@ -282,52 +234,48 @@ def read_fair_sharing(top: Section) -> bool:
     if "fairSharing" not in top:
         return False
     fair = top.section("fairSharing", ("enable", "preemptionStrategies"))
-    items = fair.items("preemptionStrategies", 8)
-    found = tuple(read_text_value(top.reader, item) for item in items)
+    key = "preemptionStrategies"
+    found = tuple(read_text_value(top.reader, item) for item in fair.items(key, 8))
     if found and found != STRATEGIES:
-        fair.fault(
-            "preemptionStrategies",
-            f"{fair.at('preemptionStrategies')} is {', '.join(found)}",
-            f"Batuta uses {' and then '.join(STRATEGIES)}: drop the key",
-        )
+        fix = f"Batuta uses {' and then '.join(STRATEGIES)}: drop the key"
+        fair.fault(key, f"{fair.at(key)} is {', '.join(found)}", fix)
     return fair.flag("enable", default=top.text("apiVersion").endswith("/v1beta2"))
 
 
-def read_flavor(top: Section, name: str) -> Flavor:
+def read_flavor(top: Section, name: str) -> model.Flavor:
     spec = top.section("spec", ("nodeLabels", "nodeTaints", "tolerations"), _UNUSED_FLAVOR_KEYS)
     top.unused += spec.unused
-    return Flavor(
+    return model.Flavor(
         name,
         spec.labels("nodeLabels", MOST_PER_FLAVOR),
         tuple(_taints(spec)),
-        tuple(read_toleration(part) for part in spec.sections("tolerations", MOST_PER_FLAVOR, _TOLERATION)),
+        read_tolerations(spec, "tolerations", MOST_PER_FLAVOR),
     )
 
 
-def _taints(spec: Section) -> Iterable[Taint]:
+def _taints(spec: Section) -> Iterable[model.Taint]:
     seen: set[tuple[str, str]] = set()
     for part in spec.sections("nodeTaints", MOST_PER_FLAVOR, _TAINT):
-        taint = Taint(part.text("key"), part.text("value"), _effect(part))
+        taint = model.Taint(part.text("key"), part.text("value"), part.word("effect", _EFFECTS, "NoSchedule"))
         if not taint.key:
             part.fault("key", f"{part.path} needs a key")
         elif part.node is not None:
             check_label(part.reader, Item(part.node, part.path), taint.key, taint.value)
-        if "effect" not in part:
-            part.fault("effect", f"{part.path} needs an effect", f"one of {', '.join(_EFFECTS)}")
+        part.require("effect", "an effect", f"one of {', '.join(_EFFECTS)}")
         if (taint.key, taint.effect) in seen:
             part.fault("key", f"{part.path}: {taint.key} with {taint.effect} appears twice")
         seen.add((taint.key, taint.effect))
         yield taint
 
 
-def read_toleration(part: Section) -> Toleration:
-    """One toleration, by the rules of pods."""
-    found = Toleration(
-        part.text("key"),
-        part.word("operator", ("Equal", "Exists"), "Equal"),
-        part.text("value"),
-        _effect(part, ""),
-    )
+def read_tolerations(spec: Section, key: str, most: int = 64) -> tuple[model.Toleration, ...]:
+    """The tolerations of a list, by the rules of pods."""
+    return tuple(_toleration(part) for part in spec.sections(key, most, _TOLERATION))
+
+
+def _toleration(part: Section) -> model.Toleration:
+    operator, effect = part.word("operator", ("Equal", "Exists"), "Equal"), part.word("effect", _EFFECTS, "")
+    found = model.Toleration(part.text("key"), operator, part.text("value"), effect)
     if not found.key and found.operator != "Exists":
         part.fault("key", f"{part.path} has no key", "with operator Exists it tolerates everything")
     if found.operator == "Exists" and found.value:
@@ -335,11 +283,3 @@ def read_toleration(part: Section) -> Toleration:
     if "tolerationSeconds" in part and found.effect != "NoExecute":
         part.fault("tolerationSeconds", f"{part.path}: tolerationSeconds goes with the effect NoExecute only")
     return found
-
-
-def read_tolerations(part: Section, key: str) -> tuple[Toleration, ...]:
-    return tuple(read_toleration(one) for one in part.sections(key, 64, _TOLERATION))
-
-
-def _effect(part: Section, default: str = "NoSchedule") -> str:
-    return part.word("effect", _EFFECTS, default)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from fractions import Fraction
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import yaml
@@ -42,15 +43,11 @@ class Item(NamedTuple):
     path: str
 
 
-def section_of(
-    reader: ObjectReader, item: Item, known: Sequence[str], unused: Mapping[str, str] | None = None
-) -> Section:
-    """Return a mapping; unknown keys are problems. `unused`: ignored keys, with the consequence."""
-    return Section(reader, item.node, item.path, known, unused or {})
-
-
 class Section:
-    """Values by key. A key with null or an empty text is as if it were absent, as to Kubernetes."""
+    """Values by key; unknown keys are problems. A key with null or an empty text is absent, as to Kubernetes.
+
+    `unused` are keys that are ignored, with the consequence.
+    """
 
     def __init__(
         self,
@@ -58,13 +55,11 @@ class Section:
         node: YamlNode | None,
         path: str,
         known: Sequence[str],
-        unused: Mapping[str, str],
+        unused: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.reader, self.node, self.path = reader, node, path
-        found: dict[str, YamlNode] = {}
-        if node is not None and not is_null(node):
-            found = reader.mapping(node, path or "an object", (*known, *unused)) or {}
-        said = {key: value for key, value in found.items() if not _is_nothing(value)}
+        found = {} if is_null(node) else reader.mapping(node, path or "an object", (*known, *unused)) or {}
+        said = {key: value for key, value in found.items() if not (is_null(value) or value.value == "")}
         self._values = {key: value for key, value in said.items() if key in known}
         self.unused = [
             f"{path}.{key} is not used by Batuta{consequence and ': '}{consequence}"
@@ -83,38 +78,35 @@ class Section:
         else:
             self.reader.fault(node, message, fix)
 
+    def require(self, key: str, what: str = "", fix: str = "") -> bool:
+        """Whether a key is there; it is a problem when it is not."""
+        if key not in self._values:
+            self.fault(key, f"{self.path} needs {what or key}", fix)
+        return key in self._values
+
     def value(self, key: str) -> YamlNode | None:
-        """The node of a key as it is."""
         return self._values.get(key)
 
     def at(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
-    def section(self, key: str, known: Sequence[str], unused: Mapping[str, str] | None = None) -> Section:
+    def section(self, key: str, known: Sequence[str], unused: Mapping[str, str] = MappingProxyType({})) -> Section:
         """A mapping below; an empty one where it is absent."""
-        return Section(self.reader, self._values.get(key), self.at(key), known, unused or {})
+        return Section(self.reader, self._values.get(key), self.at(key), known, unused)
 
     def items(self, key: str, most: int) -> list[Item]:
         """The values of a list; a list that is too long is a problem, and read up to there."""
-        node = self._values.get(key)
-        if node is None:
-            return []
-        nodes = self.reader.sequence(node, self.at(key))
+        nodes = self.reader.sequence(self._values.get(key), self.at(key))
         if len(nodes) > most:
             self.fault(key, f"{self.at(key)} has {len(nodes)} entries", f"at most {most}")
         return [Item(one, f"{self.at(key)}[{index}]") for index, one in enumerate(nodes[:most])]
 
     def sections(self, key: str, most: int, known: Sequence[str]) -> Iterator[Section]:
-        """The mappings of a list."""
-        for item in self.items(key, most):
-            yield section_of(self.reader, item, known)
+        return (Section(self.reader, *item, known) for item in self.items(key, most))
 
     def entries(self, key: str, most: int) -> Iterator[tuple[str, Item]]:
         """The keys and values of a mapping with free keys."""
-        node = self._values.get(key)
-        if node is None:
-            return
-        found = self.reader.mapping(node, self.at(key)) or {}
+        found = self.reader.mapping(self._values.get(key), self.at(key)) or {}
         if len(found) > most:
             self.fault(key, f"{self.at(key)} has {len(found)} entries", f"at most {most}")
         for name, value in list(found.items())[:most]:
@@ -134,16 +126,12 @@ class Section:
 
     def choice(self, key: str, accepted: type[_E], default: _E, also: Mapping[str, _E] | None = None) -> _E:
         """One of the words of an enum; `also` are older words for the same."""
-        if key not in self._values:
-            return default
         words = {str(one.value): one for one in accepted} | dict(also or {})
-        found = self.reader.word(self._values[key], self.at(key), tuple(words))
+        found = self.reader.word(self._values.get(key), self.at(key), tuple(words))
         return default if found is None else words[found]
 
     def word(self, key: str, accepted: Sequence[str], default: str) -> str:
-        if key not in self._values:
-            return default
-        return self.reader.word(self._values[key], self.at(key), accepted) or default
+        return self.reader.word(self._values.get(key), self.at(key), accepted) or default
 
     def flag(self, key: str, default: bool) -> bool:
         node = self._values.get(key)
@@ -155,12 +143,10 @@ class Section:
         return default if found is None else found
 
     def whole(self, key: str, low: int, high: int) -> int | None:
-        node = self._values.get(key)
-        return None if node is None else self.reader.whole(node, self.at(key), low, high)
+        return self.reader.whole(self._values.get(key), self.at(key), low, high)
 
     def quantity(self, key: str) -> Fraction | None:
-        node = self._values.get(key)
-        return None if node is None else self.reader.parsed(node, self.at(key), parse_quantity)
+        return self.reader.parsed(self._values.get(key), self.at(key), parse_quantity)
 
     def milli(self, key: str) -> int | None:
         """A quantity that is not negative, in thousandths; None where it is absent or wrong."""
@@ -168,17 +154,12 @@ class Section:
         return None if node is None else read_milli(self.reader, Item(node, self.at(key)))
 
     def labels(self, key: str, most: int = 64) -> tuple[tuple[str, str], ...]:
-        """Labels by key, in the order of their keys."""
         found = []
         for name, item in self.entries(key, most):
             value = read_text_value(self.reader, item, may_be_empty=True)
             check_label(self.reader, item, name, value)
             found.append((name, value))
         return tuple(sorted(found))
-
-
-def _is_nothing(node: YamlNode) -> bool:
-    return is_null(node) or (isinstance(node, yaml.ScalarNode) and not node.value)
 
 
 def read_text_value(reader: ObjectReader, item: Item, *, may_be_empty: bool = False) -> str:
@@ -203,13 +184,11 @@ def read_milli(reader: ObjectReader, item: Item) -> int | None:
 
 
 def check_resource(reader: ObjectReader, item: Item, name: str) -> None:
-    """Notes a name that no resource can have."""
     if name and not _is_qualified(name):
         reader.fault(item.node, f"{item.path}: {shown(name)} is not the name of a resource", QUALIFIED_FIX)
 
 
 def check_label(reader: ObjectReader, item: Item, key: str, value: str) -> None:
-    """Notes a label that no node or namespace can have."""
     if not _is_qualified(key):
         reader.fault(item.node, f"{item.path}: {shown(key)} is not the key of a label", QUALIFIED_FIX)
     # A type of GPU is called as people call it, with blanks and all.

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
-
-import yaml
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from batuta.core.quota import ClusterQueue, Cohort, Flavor, IdleAction, IdleWish, LocalQueue, PriorityClass
-from batuta.spec.kueue.kinds import (
-    read_cluster_queue,
-    read_cohort,
-    read_fair_sharing,
-    read_flavor,
-    read_local_queue,
-    read_priority_class,
-)
-from batuta.spec.kueue.object_reader import Item, ObjectReader, Section, read_text_value, section_of
+from batuta.spec.kueue import kinds
+from batuta.spec.kueue.object_reader import Item, ObjectReader, Section, read_text_value
 from batuta.spec.problem import InputError, Problem, did_you_mean
 from batuta.spec.quantity import parse_duration_s
-from batuta.spec.yaml_reader import ObjectMark, YamlNode
+from batuta.spec.yaml_reader import ObjectMark, YamlNode, scalar_at
 
 IDLE_ACTION_ANNOTATION = "batuta.dev/idle-action"
 IDLE_AFTER_ANNOTATION = "batuta.dev/idle-after"
@@ -48,34 +39,55 @@ _TOP = ("apiVersion", "kind", "metadata", "spec", "status")
 _CLASS_TOP = ("apiVersion", "kind", "metadata", "value", "description")
 _METADATA = (
     *("name", "namespace", "labels", "annotations", "generateName", "uid", "resourceVersion", "generation"),
-    *(
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "finalizers",
-        "ownerReferences",
-    ),
+    *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers", "ownerReferences"),
     *("managedFields", "selfLink"),
 )
+_T = TypeVar("_T")
 QuotaObject: TypeAlias = Flavor | ClusterQueue | LocalQueue | Cohort | PriorityClass
 
 
-def read_idle_policy(metadata: Section) -> IdleWish:
-    """Return the policy for idle jobs from a queue's annotations."""
-    action, after_s = None, None
-    for name, item in metadata.entries("annotations", _MOST_ANNOTATIONS):
-        if name == IDLE_ACTION_ANNOTATION:
+def read_annotations(metadata: Section) -> dict[str, Any]:
+    """Return the fields of a queue that Batuta's annotations set; None in each where one is absent or wrong."""
+    actions = {one.value: one for one in IdleAction}
+    action = _annotation(metadata, IDLE_ACTION_ANNOTATION, actions.get, f"one of {', '.join(actions)}")
+    return {
+        "idle": IdleWish(action, _idle_after_s(metadata)),
+        "trial": _annotation(metadata, TRIAL_ANNOTATION, _WORDS.get, '"true" or "false"'),
+        "max_priority": _annotation(metadata, MAX_PRIORITY_ANNOTATION, _parse_priority, 'a whole number, as in "100"'),
+    }
+
+
+def queue_annotations(queue: ClusterQueue | LocalQueue) -> dict[str, str]:
+    """Return the annotations that `read_annotations` reads as the same fields."""
+    values = {
+        IDLE_ACTION_ANNOTATION: queue.idle.action and queue.idle.action.value,
+        IDLE_AFTER_ANNOTATION: None if queue.idle.after_s is None else f"{queue.idle.after_s:g}s",
+        TRIAL_ANNOTATION: None if queue.trial is None else str(queue.trial).lower(),
+        MAX_PRIORITY_ANNOTATION: None if queue.max_priority is None else str(queue.max_priority),
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _annotation(metadata: Section, name: str, parse: Callable[[str], _T | None], fix: str) -> _T | None:
+    for key, item in metadata.entries("annotations", _MOST_ANNOTATIONS):
+        if key == name:
             word = read_text_value(metadata.reader, item)
-            action = next((one for one in IdleAction if one.value == word), None)
-            if action is None:
-                words = ", ".join(one.value for one in IdleAction)
-                metadata.reader.fault(item.node, f"{IDLE_ACTION_ANNOTATION} cannot be {word[:60]!r}", f"one of {words}")
-        elif name == IDLE_AFTER_ANNOTATION:
-            after_s = _seconds(metadata, read_text_value(metadata.reader, item))
-    return IdleWish(action, after_s)
+            found = parse(word)
+            if found is None:
+                metadata.reader.fault(item.node, f"{name} cannot be {word[:60]!r}", fix)
+            return found
+    return None
 
 
-def _seconds(metadata: Section, text: str) -> float | None:
+def _parse_priority(text: str) -> int | None:
+    is_sound = re.fullmatch(r"[-+]?[0-9]{1,10}", text) and abs(int(text)) <= MOST_PRIORITY
+    return int(text) if is_sound else None
+
+
+def _idle_after_s(metadata: Section) -> float | None:
+    text = _annotation(metadata, IDLE_AFTER_ANNOTATION, str, "")
+    if text is None:
+        return None
     try:
         found = parse_duration_s(text, IDLE_AFTER_ANNOTATION)
     except InputError as error:
@@ -85,47 +97,6 @@ def _seconds(metadata: Section, text: str) -> float | None:
         metadata.fault("annotations", f"{IDLE_AFTER_ANNOTATION} must be more than 0", "as in 15m")
         return None
     return found
-
-
-def idle_annotations(wish: IdleWish) -> dict[str, str]:
-    """The annotations that say so."""
-    said = {IDLE_ACTION_ANNOTATION: wish.action.value} if wish.action is not None else {}
-    return said | ({IDLE_AFTER_ANNOTATION: f"{wish.after_s:g}s"} if wish.after_s is not None else {})
-
-
-def read_trial(metadata: Section) -> bool | None:
-    """Whether jobs are tried out before they wait; None where it is not said, or not understood."""
-    item = _annotation(metadata, TRIAL_ANNOTATION)
-    if item is None:
-        return None
-    word = read_text_value(metadata.reader, item)
-    if word not in _WORDS:
-        metadata.reader.fault(item.node, f"{TRIAL_ANNOTATION} cannot be {word[:60]!r}", '"true" or "false"')
-    return _WORDS.get(word)
-
-
-def read_max_priority(metadata: Section) -> int | None:
-    """The highest priority that users may give jobs of the queue; None where it is not said."""
-    item = _annotation(metadata, MAX_PRIORITY_ANNOTATION)
-    if item is None:
-        return None
-    word = read_text_value(metadata.reader, item)
-    if not re.fullmatch(r"[-+]?[0-9]{1,10}", word) or abs(int(word)) > MOST_PRIORITY:
-        metadata.reader.fault(
-            item.node, f"{MAX_PRIORITY_ANNOTATION} cannot be {word[:60]!r}", 'a whole number, as in "100"'
-        )
-        return None
-    return int(word)
-
-
-def queue_annotations(trial: bool | None, max_priority: int | None) -> dict[str, str]:
-    """The annotations that say so."""
-    said = {} if trial is None else {TRIAL_ANNOTATION: "true" if trial else "false"}
-    return said if max_priority is None else said | {MAX_PRIORITY_ANNOTATION: str(max_priority)}
-
-
-def _annotation(metadata: Section, name: str) -> Item | None:
-    return next((item for key, item in metadata.entries("annotations", _MOST_ANNOTATIONS) if key == name), None)
 
 
 class ObjectKey(NamedTuple):
@@ -150,11 +121,11 @@ class Manifest(NamedTuple):
 
 def each_object(reader: ObjectReader, root: YamlNode, path: str = "") -> Iterator[Item]:
     """The objects of a document: itself, or the items of a `kind: List`."""
-    kind = _scalar(root, "kind")
+    kind = scalar_at(root, "kind")
     if kind is None or kind not in _LISTS:
         yield Item(root, path)
         return
-    top = Section(reader, root, path or kind, ("apiVersion", "kind", "metadata", "items"), {})
+    top = Section(reader, root, path or kind, ("apiVersion", "kind", "metadata", "items"))
     for item in top.items("items", 100_000):
         yield from each_object(reader, item.node, item.path if path else "")
 
@@ -167,7 +138,7 @@ def read_object(reader: ObjectReader, item: Item) -> Manifest | bool | None:
         return _read_configuration(reader, item)
     if not kind:
         return None
-    top = section_of(reader, item, _CLASS_TOP if kind == "WorkloadPriorityClass" else _TOP)
+    top = Section(reader, *item, _CLASS_TOP if kind == "WorkloadPriorityClass" else _TOP)
     metadata = top.section("metadata", _METADATA)
     name = metadata.name("name")
     if "name" not in metadata:
@@ -176,12 +147,7 @@ def read_object(reader: ObjectReader, item: Item) -> Manifest | bool | None:
     key = ObjectKey(kind, name, namespace)
     value = _read_value(top, key, version)
     if isinstance(value, ClusterQueue | LocalQueue):
-        value = replace(
-            value,
-            idle=read_idle_policy(metadata),
-            trial=read_trial(metadata),
-            max_priority=read_max_priority(metadata),
-        )
+        value = replace(value, **read_annotations(metadata))
     reader.notes += [f"{key}: {note}" for note in top.unused]
     return Manifest(key, value, position_of(reader, item.node)) if len(reader.problems) == before else None
 
@@ -197,14 +163,14 @@ def position_of(reader: ObjectReader, node: YamlNode) -> Problem:
 def _read_value(top: Section, key: ObjectKey, version: str) -> QuotaObject:
     match key.kind:
         case "ResourceFlavor":
-            return read_flavor(top, key.name)
+            return kinds.read_flavor(top, key.name)
         case "ClusterQueue":
-            return read_cluster_queue(top, key.name, version)
+            return kinds.read_cluster_queue(top, key.name, version)
         case "LocalQueue":
-            return read_local_queue(top, key.name, key.namespace)
+            return kinds.read_local_queue(top, key.name, key.namespace)
         case "Cohort":
-            return read_cohort(top, key.name, version)
-    return read_priority_class(top, key.name)
+            return kinds.read_cohort(top, key.name, version)
+    return kinds.read_priority_class(top, key.name)
 
 
 def _read_configuration(reader: ObjectReader, item: Item) -> bool:
@@ -212,7 +178,7 @@ def _read_configuration(reader: ObjectReader, item: Item) -> bool:
     others = [key for key in known if key not in ("apiVersion", "kind", "metadata", "fairSharing")]
     if others:
         reader.notes.append(f"{CONFIGURATION}: only fairSharing is read, not {', '.join(others)}")
-    return read_fair_sharing(Section(reader, item.node, item.path, tuple(known), {}))
+    return kinds.read_fair_sharing(Section(reader, *item, tuple(known)))
 
 
 def _kind(reader: ObjectReader, item: Item) -> tuple[str, str]:
@@ -236,7 +202,7 @@ def _kind(reader: ObjectReader, item: Item) -> tuple[str, str]:
     if group != GROUP:
         reader.fault(values["apiVersion"], f"apiVersion of a {kind} cannot be that", f"{GROUP}/v1beta2")
     elif kind in _UNUSED_KINDS:
-        name = _scalar(values.get("metadata"), "name") or ""
+        name = scalar_at(values.get("metadata"), "name") or ""
         reader.notes.append(f"{kind} {name} is not used by Batuta: {_UNUSED_KINDS[kind]}")
     elif kind not in KINDS:
         reader.fault(values["kind"], f"unknown kind {kind[:60]}", did_you_mean(kind, KINDS))
@@ -246,12 +212,3 @@ def _kind(reader: ObjectReader, item: Item) -> tuple[str, str]:
         known = " or ".join(f"{GROUP}/{one}" for one in _VERSIONS)
         reader.fault(values["apiVersion"], f"version {version[:60]} of {kind} is not known", known)
     return "", ""
-
-
-def _scalar(node: YamlNode | None, key: str) -> str | None:
-    """A value of a mapping, without any check."""
-    if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            if name.value == key and isinstance(value, yaml.ScalarNode):
-                return str(value.value)
-    return None

@@ -13,7 +13,7 @@ from batuta.spec.kueue.export import quota_objects
 from batuta.spec.kueue.files import read_quota_objects, read_quota_texts
 from batuta.spec.kueue.objects import KINDS
 from batuta.spec.problem import InputError
-from batuta.spec.quota_case_reader import parse_cases
+from tests.support.quotas import parse_cases
 
 KEYS = (
     *(
