@@ -20,14 +20,7 @@ from batuta.gpu.owners import PROC, LocalOwners, Owners, ProgressFiles, read_wor
 from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, PodOwners
 from batuta.gpu.profiler.export import MetricsServer, render_metrics
 from batuta.gpu.profiler.profiler import Profiler, ProfilerThread, Timing
-from batuta.gpu.profiler.sources import (
-    DcgmReading,
-    DcgmUnavailable,
-    NodeSample,
-    NvmlSource,
-    add_dcgm,
-    fetch_dcgm,
-)
+from batuta.gpu.profiler.sources import DcgmReading, DcgmUnavailable, NodeSample, NvmlSource, add_dcgm, fetch_dcgm
 from batuta.gpu.profiler.usage import NodeUsage, StepReport
 from batuta.spec.problem import InputError, Problem
 
@@ -195,11 +188,7 @@ class Agent:
         owners: Owners = self._local if client is None else client.owners
         timing = Timing(options.interval_s, recent_s=max(options.report_every_s, 2 * options.interval_s))
         return Profiler(
-            self._look,
-            owners,
-            node=options.name,
-            timing=timing,
-            read_work=lambda pid: read_work(pid, options.proc),
+            self._look, owners, node=options.name, timing=timing, read_work=lambda pid: read_work(pid, options.proc)
         )
 
     def _look(self) -> NodeSample:
@@ -218,8 +207,7 @@ class Agent:
             return MetricsServer(self.options.listen, port, metrics, self._trouble)
         except OSError as error:
             raise InputError.of(
-                f"cannot listen at {self.options.listen}:{port}: {error.strerror}",
-                fix="choose another --metrics-port",
+                f"cannot listen at {self.options.listen}:{port}: {error.strerror}", fix="choose another --metrics-port"
             ) from None
 
     def _trouble(self) -> str:

@@ -295,11 +295,7 @@ def open_kernel_log(path: Path) -> KernelLog:
 
 
 def report_health(
-    stack: AsyncExitStack,
-    log: Path,
-    state: Path,
-    client: NodeClient,
-    usage: Callable[[], NodeUsage],
+    stack: AsyncExitStack, log: Path, state: Path, client: NodeClient, usage: Callable[[], NodeUsage]
 ) -> None:
     """Begins to read a kernel log and figures of GPUs, and to tell the operator, until the stack is left."""
     try:

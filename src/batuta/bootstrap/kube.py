@@ -29,8 +29,7 @@ def check_extra() -> None:
     if missing:
         are = "is" if len(missing) == 1 else "are"
         raise InputError.of(
-            f"Kubernetes needs {' and '.join(missing)}, which {are} not installed",
-            fix="pip install 'batuta[kube]'",
+            f"Kubernetes needs {' and '.join(missing)}, which {are} not installed", fix="pip install 'batuta[kube]'"
         )
 
 
@@ -76,13 +75,7 @@ def operate(words: OperatorFlags) -> int:
     try:
         return run_operator(
             OperatorOptions(
-                found,
-                words.kubeconfig,
-                words.context,
-                words.namespace,
-                words.identity,
-                words.elect,
-                words.state_dir,
+                found, words.kubeconfig, words.context, words.namespace, words.identity, words.elect, words.state_dir
             )
         )
     except AccessError as error:

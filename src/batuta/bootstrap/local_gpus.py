@@ -400,10 +400,7 @@ def _known_at_once(virtual: VirtualGpus | None) -> list[str]:
 
 
 def usage_watch(
-    virtual: VirtualGpus | None,
-    local: LocalNodes,
-    ask: Callable[[RequestFn], object],
-    fence: Fence | None = None,
+    virtual: VirtualGpus | None, local: LocalNodes, ask: Callable[[RequestFn], object], fence: Fence | None = None
 ) -> UsageWatch | None:
     """Reports the utilisation of these GPUs to the engine; None where it cannot be measured."""
     if virtual is not None:

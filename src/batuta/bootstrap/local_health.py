@@ -110,11 +110,7 @@ def make_watch(
 
 
 def _make_sources(
-    home: Path,
-    log: Path | None,
-    local: LocalNodes,
-    virtual: VirtualGpus | None,
-    log_path: Callable[[JobId, int], Path],
+    home: Path, log: Path | None, local: LocalNodes, virtual: VirtualGpus | None, log_path: Callable[[JobId, int], Path]
 ) -> tuple[FindingSources, RepairBackend]:
     """What is looked at, and how GPUs are treated."""
     own = [str(uuid) for uuids in local.devices.values() for uuid in uuids]

@@ -214,8 +214,7 @@ def account(
     from_s = to_s - WEEK_S if from_s is None else from_s
     if not from_s < to_s:
         raise InputError.of(
-            f"the time from {_shown(from_s)} to {_shown(to_s)} is empty",
-            fix="an earlier --from, a later --to",
+            f"the time from {_shown(from_s)} to {_shown(to_s)} is empty", fix="an earlier --from, a later --to"
         )
     world, seq = _world_before(journal, snapshots, from_s)
     begin_s = world.now_s if seq else _first_time_s(journal)

@@ -76,11 +76,7 @@ def health_options(config: OperatorConfig, namespace: str) -> HealthOptions | No
         config.health_memory,
         chosen.pool_label,
         BurnInOptions(
-            burn_in.image,
-            tuple(burn_in.command),
-            burn_in.runtime_class_name,
-            burn_in.timeout_seconds,
-            namespace,
+            burn_in.image, tuple(burn_in.command), burn_in.runtime_class_name, burn_in.timeout_seconds, namespace
         ),
     )
 
@@ -274,10 +270,7 @@ def kube_backend(
     jobs = world.jobs
     known = {
         job.id: KnownJob(
-            job,
-            jobs.placements[row],
-            jobs.phase_of(row) is Phase.STOPPING,
-            jobs.wish_of(row) is DesiredState.PARK,
+            job, jobs.placements[row], jobs.phase_of(row) is Phase.STOPPING, jobs.wish_of(row) is DesiredState.PARK
         )
         for row, job in enumerate(jobs.jobs)
     }

@@ -137,11 +137,7 @@ def _formatter(form: LogFormat) -> logging.Formatter:
     if form is LogFormat.TEXT:
         renderers = [structlog.dev.ConsoleRenderer(colors=False)]
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[
-            structlog.stdlib.add_log_level,
-            structlog.stdlib.add_logger_name,
-            _add_extra,
-        ],
+        foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, _add_extra],
         processors=[_when_and_where, structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
     )
 

@@ -114,11 +114,7 @@ def _compile_share(made: Path, native: Path, command: Sequence[str], files: Sequ
 
 
 def _compile(
-    made: Path,
-    command: Sequence[str],
-    includes: Iterable[Path],
-    files: Iterable[Path],
-    last: Sequence[str] = (),
+    made: Path, command: Sequence[str], includes: Iterable[Path], files: Iterable[Path], last: Sequence[str] = ()
 ) -> None:
     """Compile one file. It appears whole, so that two processes that compile at once do no harm."""
     try:

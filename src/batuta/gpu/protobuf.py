@@ -64,12 +64,7 @@ def message(number: int, kind: type[M]) -> Any:
     """Make a field for another message; None by default."""
     return _field(
         None,
-        _Slot(
-            number,
-            _BYTES,
-            lambda value: [] if value is None else [encode(value)],
-            lambda raw: decode(kind, raw),
-        ),
+        _Slot(number, _BYTES, lambda value: [] if value is None else [encode(value)], lambda raw: decode(kind, raw)),
     )
 
 

@@ -157,9 +157,7 @@ def _outcome(
     if isinstance(event, ev.JobInterrupted):
         is_preempted = order.kind is Preempt
         return order.ended(
-            at_ns,
-            "left" if is_preempted else "interrupted",
-            "" if is_preempted else event.detail or event.cause,
+            at_ns, "left" if is_preempted else "interrupted", "" if is_preempted else event.detail or event.cause
         )
     is_failure = order.kind is not Stop and event.state.value.startswith("FAILED")
     return order.ended(at_ns, event.state.value.lower(), event.detail or "failed" if is_failure else "")
@@ -174,11 +172,7 @@ def _command_attributes(command: Command, cycle: int, kind: str) -> Attributes:
     )
     if isinstance(command, Preempt | Stop):
         return common
-    return (
-        *common,
-        ("batuta.gpus", command.placement.size),
-        ("batuta.nodes", len(command.placement.nodes)),
-    )
+    return (*common, ("batuta.gpus", command.placement.size), ("batuta.nodes", len(command.placement.nodes)))
 
 
 CARRY_OUT = "carry out"
@@ -188,11 +182,7 @@ class CycleTrace(Observer):
     """An observer of the engine that makes spans. For the engine's thread."""
 
     def __init__(
-        self,
-        world: World,
-        offer: Callable[[Sequence[Span]], None],
-        *,
-        tells_of_preempted: bool = True,
+        self, world: World, offer: Callable[[Sequence[Span]], None], *, tells_of_preempted: bool = True
     ) -> None:
         """`tells_of_preempted`: whether the backend reports when a preempted job has left its GPUs."""
         self._offer = offer

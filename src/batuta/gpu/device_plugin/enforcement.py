@@ -12,14 +12,7 @@ from batuta.gpu.device_plugin.allocation import Grant
 from batuta.gpu.device_plugin.inventory import UNIT_MIB, Card
 from batuta.gpu.device_plugin.messages import ContainerAllocateResponse, DeviceSpec, Mount
 from batuta.gpu.share.limits import DeviceLimit, ShareLimits, container_mounts, preload_text, write_limits
-from batuta.gpu.share.mps import (
-    CGROUPS,
-    CgroupUnavailable,
-    MpsDaemon,
-    client_environment,
-    limit_memory,
-    pod_cgroup,
-)
+from batuta.gpu.share.mps import CGROUPS, CgroupUnavailable, MpsDaemon, client_environment, limit_memory, pod_cgroup
 
 STATE_FOLDER: Final = Path("/var/lib/batuta/share")
 """On the node, and at the same path in the plugin's container: the kubelet mounts what is below it."""

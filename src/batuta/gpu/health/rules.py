@@ -12,17 +12,7 @@ from typing import Final
 import yaml
 
 from batuta.core.health import HealthStateMachine
-from batuta.core.health_record import (
-    WHOLE_NODE,
-    BurnIn,
-    Mend,
-    Order,
-    RestartJob,
-    TakeOut,
-    Target,
-    Verdict,
-    classify,
-)
+from batuta.core.health_record import WHOLE_NODE, BurnIn, Mend, Order, RestartJob, TakeOut, Target, Verdict, classify
 from batuta.core.health_rules import Action, Finding, HealthLimits, HealthRules, Rule, Scope, Source
 from batuta.core.health_signals import Figure
 from batuta.gpu.health.kernel_log import MAX_LINE_CHARS, parse_line, timestamp_s

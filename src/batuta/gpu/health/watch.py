@@ -81,10 +81,7 @@ class HealthWatch:
 
     def start(self) -> None:
         self._match_cordons()
-        self._threads = (
-            self._fence.start(FINDINGS, self._collect_loop),
-            self._fence.start(REPAIRS, self._repair_loop),
-        )
+        self._threads = (self._fence.start(FINDINGS, self._collect_loop), self._fence.start(REPAIRS, self._repair_loop))
 
     def close(self) -> None:
         self._stop.set()

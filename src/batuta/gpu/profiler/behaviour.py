@@ -19,15 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from batuta.gpu.profiler.signals import (
-    BUSY,
-    Floats,
-    SampleStats,
-    Signals,
-    mean_of,
-    memory_plateau_mib,
-    sample_stats,
-)
+from batuta.gpu.profiler.signals import BUSY, Floats, SampleStats, Signals, mean_of, memory_plateau_mib, sample_stats
 
 IDLE_DUTY: Final = 0.02
 """A job that works in fewer of its samples than this is idle."""

@@ -217,10 +217,7 @@ def _of_job(usage: NodeUsage, job: JobUsage) -> dict[str, str]:
 
 
 def _metric(
-    name: str,
-    text: str,
-    values: Iterable[tuple[Mapping[str, str], float | None]],
-    kind: str = "gauge",
+    name: str, text: str, values: Iterable[tuple[Mapping[str, str], float | None]], kind: str = "gauge"
 ) -> list[str]:
     own = f"batuta_gpu_{name}"
     lines = [

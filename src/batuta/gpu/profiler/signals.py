@@ -17,15 +17,7 @@ BUSY: Final = 0.05
 _PLATEAU_TOLERANCE: Final = 0.02
 _MIN_SAMPLES: Final = 10
 """The fewest samples of a plateau."""
-_SUM_COLUMNS: Final = (
-    "memory_mib",
-    "power_w",
-    "pcie_mib_s",
-    "nvlink_mib_s",
-    "read_mib_s",
-    "written_mib_s",
-    "gpus",
-)
+_SUM_COLUMNS: Final = ("memory_mib", "power_w", "pcie_mib_s", "nvlink_mib_s", "read_mib_s", "written_mib_s", "gpus")
 _MAX_COLUMNS: Final = ("time_s", "temperature_c", "busiest_cores", "neighbours")
 FINE_S: Final = 0.2
 FINE_KEPT_S: Final = 60.0

@@ -211,10 +211,7 @@ def share_environment(limits_path: Path, library: Path, base: Mapping[str, str] 
     """
     before = (base or {}).get(PRELOAD_VARIABLE, "")
     words = [word for word in before.replace(":", " ").split() if word != str(library)]
-    return {
-        PRELOAD_VARIABLE: ":".join((str(library), *words)),
-        LIMITS_VARIABLE: str(limits_path.absolute()),
-    }
+    return {PRELOAD_VARIABLE: ":".join((str(library), *words)), LIMITS_VARIABLE: str(limits_path.absolute())}
 
 
 @dataclass(frozen=True, slots=True)

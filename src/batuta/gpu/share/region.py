@@ -63,12 +63,7 @@ class Use(ctypes.Structure):
 class Process(ctypes.Structure):
     """A process: a pid and the time it started, in clock ticks since boot."""
 
-    _fields_ = (
-        ("taken", c_uint32),
-        ("pid", c_int32),
-        ("start_ticks", c_uint64),
-        ("use", Use * DEVICES),
-    )
+    _fields_ = (("taken", c_uint32), ("pid", c_int32), ("start_ticks", c_uint64), ("use", Use * DEVICES))
 
 
 class Region(ctypes.Structure):

@@ -43,23 +43,13 @@ _UUID_NAMESPACE = uuid.UUID("6f0c2f4e-43a5-4d6e-9a53-2c1be1f0a9d7")
 class Run(ctypes.Structure):
     """Kernels of one process, one after the other without a gap."""
 
-    _fields_ = (
-        ("start_ns", c_uint64),
-        ("end_ns", c_uint64),
-        ("process", c_uint32),
-        ("launches", c_uint32),
-    )
+    _fields_ = (("start_ns", c_uint64), ("end_ns", c_uint64), ("process", c_uint32), ("launches", c_uint32))
 
 
 class Bucket(ctypes.Structure):
     """What a device did in one interval."""
 
-    _fields_ = (
-        ("number", c_uint64),
-        ("busy_ns", c_uint64),
-        ("received_bytes", c_uint64),
-        ("sent_bytes", c_uint64),
-    )
+    _fields_ = (("number", c_uint64), ("busy_ns", c_uint64), ("received_bytes", c_uint64), ("sent_bytes", c_uint64))
 
 
 class Event(ctypes.Structure):
@@ -152,12 +142,7 @@ class Use(ctypes.Structure):
 class Process(ctypes.Structure):
     """A process: a pid and the time it started, in clock ticks since boot."""
 
-    _fields_ = (
-        ("taken", c_uint32),
-        ("pid", c_int32),
-        ("start_ticks", c_uint64),
-        ("use", Use * DEVICES),
-    )
+    _fields_ = (("taken", c_uint32), ("pid", c_int32), ("start_ticks", c_uint64), ("use", Use * DEVICES))
 
 
 class DeviceFile(ctypes.Structure):
@@ -324,8 +309,7 @@ def _checked_size(path: Path, head: bytes) -> int:
     layout = int.from_bytes(head[8:12], "little")
     if layout != LAYOUT:
         raise InputError.of(
-            f"{path} has layout {layout}, this version reads {LAYOUT}",
-            fix="make it again: batuta vgpu create --force",
+            f"{path} has layout {layout}, this version reads {LAYOUT}", fix="make it again: batuta vgpu create --force"
         )
     size = path.stat().st_size
     if size != _SIZE_BYTES or int.from_bytes(head[16:24], "little") != _SIZE_BYTES:
