@@ -16,10 +16,10 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from batuta.gpu.owners import PROC, Owner, ProcessCache, read_control_groups
-from batuta.gpu.protobuf import Malformed, decode, messages, text, texts
+from batuta.gpu.protobuf import Malformed, decode
 
 _UID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}"
 _CONTAINER_ID: Final = r"[0-9a-f]{64}"
@@ -172,36 +172,32 @@ class KubeletUnavailable(Exception):
     """The kubelet does not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerDevices:
+class ContainerDevices(NamedTuple):
     """Devices of one resource."""
 
-    resource: str = text(1)
-    ids: tuple[str, ...] = texts(2)
+    resource: str = ""
+    ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerResources:
+class ContainerResources(NamedTuple):
     """What a container has."""
 
-    name: str = text(1)
-    devices: tuple[ContainerDevices, ...] = messages(2, ContainerDevices)
+    name: str = ""
+    devices: tuple[ContainerDevices, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PodResources:
+class PodResources(NamedTuple):
     """What a pod has."""
 
-    name: str = text(1)
-    namespace: str = text(2)
-    containers: tuple[ContainerResources, ...] = messages(3, ContainerResources)
+    name: str = ""
+    namespace: str = ""
+    containers: tuple[ContainerResources, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PodResourcesList:
+class PodResourcesList(NamedTuple):
     """What all pods of the node have."""
 
-    pods: tuple[PodResources, ...] = messages(1, PodResources)
+    pods: tuple[PodResources, ...] = ()
 
 
 def assigned_gpus(listed: PodResourcesList) -> AssignedGpus:

@@ -13,9 +13,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import c_char, c_int32, c_uint32, c_uint64
+from ctypes import c_char, c_int32, c_int64, c_uint32, c_uint64
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from batuta.gpu.vgpu.models import Model
 from batuta.spec.problem import InputError, Problem
@@ -38,81 +39,55 @@ _ATTRIBUTE_BYTES = 64
 """More than any C library's pthread_mutexattr_t."""
 DRIVER_VERSION = "580.0.0"
 _UUID_NAMESPACE = uuid.UUID("6f0c2f4e-43a5-4d6e-9a53-2c1be1f0a9d7")
+_C_TYPES: dict[str, Any] = {"char": c_char, "i32": c_int32, "i64": c_int64, "u32": c_uint32, "u64": c_uint64}
+
+
+def c_fields(declarations: str) -> list[tuple[str, Any]]:
+    """Return the fields of a structure, from declarations like those in C: `u64 start_ns, end_ns; char[64] name`."""
+    found: list[tuple[str, Any]] = []
+    for declaration in declarations.split(";"):
+        kind, names = declaration.split(maxsplit=1)
+        word, _, length = kind.rstrip("]").partition("[")
+        found += [
+            (name.strip(), _C_TYPES[word] * int(length) if length else _C_TYPES[word]) for name in names.split(",")
+        ]
+    return found
 
 
 class Run(ctypes.Structure):
     """Kernels of one process, one after the other without a gap."""
 
-    _fields_ = (("start_ns", c_uint64), ("end_ns", c_uint64), ("process", c_uint32), ("launches", c_uint32))
+    _fields_ = c_fields("u64 start_ns, end_ns; u32 process, launches")
 
 
 class Bucket(ctypes.Structure):
     """What a device did in one interval."""
 
-    _fields_ = (("number", c_uint64), ("busy_ns", c_uint64), ("received_bytes", c_uint64), ("sent_bytes", c_uint64))
+    _fields_ = c_fields("u64 number, busy_ns, received_bytes, sent_bytes")
 
 
 class Event(ctypes.Structure):
     """What `nvmlEventSetWait` reports."""
 
-    _fields_ = (("type", c_uint64), ("data", c_uint64))
+    _fields_ = c_fields("u64 type, data")
 
 
 class Device(ctypes.Structure):
     """One GPU: its properties, its injected faults, its activity."""
 
     _fields_ = (
-        ("name", c_char * 64),
-        ("uuid", c_char * 48),
-        ("serial", c_char * 32),
-        ("pci_bus_id", c_char * 32),
-        ("compute_major", c_uint32),
-        ("compute_minor", c_uint32),
-        ("multiprocessors", c_uint32),
-        ("threads_per_multiprocessor", c_uint32),
-        ("pci_domain", c_uint32),
-        ("pci_bus", c_uint32),
-        ("pci_device", c_uint32),
-        ("pci_id", c_uint32),
-        ("numa_node", c_int32),
-        ("memory_bus_bits", c_uint32),
-        ("pcie_generation", c_uint32),
-        ("pcie_width", c_uint32),
-        ("memory_bytes", c_uint64),
-        ("context_bytes", c_uint64),
-        ("kernel_ns", c_uint64),
-        ("idle_mw", c_uint32),
-        ("limit_mw", c_uint32),
-        ("idle_sm_mhz", c_uint32),
-        ("max_sm_mhz", c_uint32),
-        ("memory_mhz", c_uint32),
-        ("idle_celsius", c_int32),
-        ("busy_celsius", c_int32),
-        ("slowdown_celsius", c_int32),
-        ("shutdown_celsius", c_int32),
-        ("ecc", c_uint32),
-        ("row_remap", c_uint32),
-        ("links", c_uint32),
-        ("link_mbps", c_uint32),
+        *c_fields("char[64] name; char[48] uuid; char[32] serial; char[32] pci_bus_id"),
+        *c_fields("u32 compute_major, compute_minor, multiprocessors, threads_per_multiprocessor"),
+        *c_fields("u32 pci_domain, pci_bus, pci_device, pci_id; i32 numa_node"),
+        *c_fields("u32 memory_bus_bits, pcie_generation, pcie_width; u64 memory_bytes, context_bytes, kernel_ns"),
+        *c_fields("u32 idle_mw, limit_mw, idle_sm_mhz, max_sm_mhz, memory_mhz"),
+        *c_fields("i32 idle_celsius, busy_celsius, slowdown_celsius, shutdown_celsius"),
+        *c_fields("u32 ecc, row_remap, links, link_mbps"),
         ("link_peer", c_int32 * LINKS),
-        ("lost", c_uint32),
-        ("uncorrectable", c_uint32),
-        ("fixed_celsius", c_int32),
-        ("links_down", c_uint32),
-        ("ecc_volatile", c_uint64 * 2),
-        ("ecc_aggregate", c_uint64 * 2),
-        ("remapped_correctable", c_uint32),
-        ("remapped_uncorrectable", c_uint32),
-        ("remap_pending", c_uint32),
-        ("remap_failed", c_uint32),
-        ("used_bytes", c_uint64),
-        ("busy_ns", c_uint64),
-        ("launches", c_uint64),
-        ("settled_ns", c_uint64),
-        ("busy_until_ns", c_uint64),
-        ("first_run", c_uint64),
-        ("next_run", c_uint64),
-        ("next_event", c_uint64),
+        *c_fields("u32 lost, uncorrectable; i32 fixed_celsius; u32 links_down"),
+        *c_fields("u64[2] ecc_volatile, ecc_aggregate"),
+        *c_fields("u32 remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed"),
+        *c_fields("u64 used_bytes, busy_ns, launches, settled_ns, busy_until_ns, first_run, next_run, next_event"),
         ("events", Event * EVENTS),
         ("buckets", Bucket * BUCKETS),
         ("runs", Run * RUNS),
@@ -122,19 +97,14 @@ class Device(ctypes.Structure):
 class Share(ctypes.Structure):
     """What a process had of a device in one interval."""
 
-    _fields_ = (("number", c_uint64), ("busy_ns", c_uint64))
+    _fields_ = c_fields("u64 number, busy_ns")
 
 
 class Use(ctypes.Structure):
     """What a process has of one device."""
 
     _fields_ = (
-        ("used_bytes", c_uint64),
-        ("peak_bytes", c_uint64),
-        ("busy_ns", c_uint64),
-        ("launches", c_uint64),
-        ("contexts", c_uint32),
-        ("reserved", c_uint32),
+        *c_fields("u64 used_bytes, peak_bytes, busy_ns, launches; u32 contexts, reserved"),
         ("shares", Share * BUCKETS),
     )
 
@@ -142,23 +112,15 @@ class Use(ctypes.Structure):
 class Process(ctypes.Structure):
     """A process: a pid and the time it started, in clock ticks since boot."""
 
-    _fields_ = (("taken", c_uint32), ("pid", c_int32), ("start_ticks", c_uint64), ("use", Use * DEVICES))
+    _fields_ = (*c_fields("u32 taken; i32 pid; u64 start_ticks"), ("use", Use * DEVICES))
 
 
 class DeviceFile(ctypes.Structure):
     """The whole file."""
 
     _fields_ = (
-        ("magic", c_uint64),
-        ("layout", c_uint32),
-        ("devices_count", c_uint32),
-        ("size_bytes", c_uint64),
-        ("created_s", c_uint64),
-        ("damaged", c_uint32),
-        ("repairs", c_uint32),
-        ("reaped_ns", c_uint64),
-        ("driver_version", c_char * 32),
-        ("lock", c_uint64 * 8),
+        *c_fields("u64 magic; u32 layout, devices_count; u64 size_bytes, created_s; u32 damaged, repairs"),
+        *c_fields("u64 reaped_ns; char[32] driver_version; u64[8] lock"),
         ("devices", Device * DEVICES),
         ("processes", Process * PROCESSES),
     )
