@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batuta.gpu.devices import NvmlUnavailable
-from batuta.gpu.owners import PROC, LocalOwners, Owners, ProgressFiles, read_work
+from batuta.gpu.owners import PROC, LocalOwners, Owners, read_work
 from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, PodOwners
 from batuta.gpu.profiler.export import MetricsServer, render_metrics
 from batuta.gpu.profiler.profiler import Profiler, ProfilerThread, Timing
 from batuta.gpu.profiler.sources import DcgmReading, DcgmUnavailable, NodeSample, NvmlSource, add_dcgm, fetch_dcgm
-from batuta.gpu.profiler.usage import NodeUsage, StepReport
+from batuta.gpu.profiler.usage import NodeUsage, ProgressFiles
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
@@ -228,8 +228,8 @@ class Agent:
     def _hear_jobs(self, sampling: ProfilerThread, running: Collection[str]) -> None:
         """What jobs of this machine say of their progress; in a cluster the operator listens to them."""
         known = dict(self._local.progress_files)
-        for said in self._progress.read_new({job: path for job, path in known.items() if job in running}):
-            sampling.report_step(said.job, StepReport(said.time_s, said.step, said.total_steps))
+        for job, report in self._progress.read_new({job: path for job, path in known.items() if job in running}):
+            sampling.report_step(job, report)
 
     async def _ask_dcgm(self) -> None:
         if not self.options.dcgm_url:

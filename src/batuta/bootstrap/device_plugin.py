@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,7 +110,7 @@ async def _run(options: DevicePluginOptions) -> int:
         stock = DeviceInventory(cards.look(), Overcommit(options.memory_percent, options.compute_percent))
         outfit = _outfit(options, stock.cards)
         api = await stack.enter_async_context(Api(access, manager="batuta-device-plugin"))
-        clerk = Allocator(options.kubelet_folder, stock, NodePods(api, options.node), outfit)
+        clerk = Allocator(options.kubelet_folder, stock, partial(list_pods, api, options.node), outfit)
         plugin = DevicePlugin(stock, clerk, options.kubelet_folder)
         ended = _end_by_signal()
         # First, so that the operator need not guess the cards from the kubelet's sums. But a kubelet
@@ -223,19 +224,14 @@ def _out_of_service(nodes: Any) -> dict[int, str]:
 _SIDECAR = "Always"
 
 
-class NodePods:
+async def list_pods(api: Api, node: str) -> Sequence[SharePod]:
     """Asks the API server each time: an answer from memory may be older than what the kubelet knows."""
-
-    def __init__(self, api: Api, node: str) -> None:
-        self._api, self._node = api, node
-
-    async def on_this_node(self) -> Sequence[SharePod]:
-        fields = f"spec.nodeName={self._node},status.phase!=Succeeded,status.phase!=Failed"
-        try:
-            found = await self._api.list(POD, fields=fields)
-        except ApiError as error:
-            raise PodsUnavailable(f"the API server does not tell which pods there are: {error}") from error
-        return [share_pod(pod) for pod in found.items]
+    fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+    try:
+        found = await api.list(POD, fields=fields)
+    except ApiError as error:
+        raise PodsUnavailable(f"the API server does not tell which pods there are: {error}") from error
+    return [share_pod(pod) for pod in found.items]
 
 
 def share_pod(pod: objects.Pod) -> SharePod:

@@ -44,7 +44,7 @@ class _Field(NamedTuple):
 def encode(value: Any) -> bytes:
     """Return a message as bytes: fields in the order of the class, empty ones left out."""
     out = bytearray()
-    for number, field in _fields(type(value)).items():
+    for number, field in _fields(value.__class__).items():
         for one in map(field.write, field.split(getattr(value, field.name))):
             out += _varint(number << 3 | field.wire_type)
             out += _varint(one) if isinstance(one, int) else _varint(len(one)) + one
@@ -53,7 +53,7 @@ def encode(value: Any) -> bytes:
 
 def decode(kind: type[M], raw: bytes) -> M:
     """Return the message that these bytes encode, or raise Malformed."""
-    fields = _fields(kind)
+    fields = _fields(kind)  # type: ignore[arg-type]  # a class can be hashed
     received: dict[int, list[Any]] = {}
     for number, wire_type, value in _pairs(raw):
         if (field := fields.get(number)) is None:

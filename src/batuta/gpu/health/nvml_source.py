@@ -8,13 +8,12 @@ from __future__ import annotations
 import threading
 import uuid as unique
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from batuta.core.cluster import NodeName
 from batuta.core.health_signals import Figure, Values
-from batuta.gpu.devices import NvmlUnavailable, nvml_text, open_nvml, same_device
+from batuta.gpu.devices import EVENT_WAIT_MS, NvmlUnavailable, XidEvents, ask_nvml, nvml_text, open_nvml
 from batuta.gpu.health.kernel_log import Batch, Cursor
 from batuta.gpu.vgpu.device_file import Device, open_device_file
 from batuta.spec.problem import InputError
@@ -24,8 +23,6 @@ _LINK_ERRORS: Final = range(3)
 """Replays, recoveries, checksum errors of data: a fourth counts what was repaired by those."""
 _GONE: Final = frozenset({2, 6, 15, 16})
 """Invalid argument, not found, lost, needs a reset: of a GPU that was there before, all mean the same."""
-T = TypeVar("T")
-_WAIT_MS: Final = 1_000
 MAX_EVENT_LINES: Final = 10_000
 """Kept for readers that have not seen them; the oldest are dropped."""
 
@@ -64,24 +61,27 @@ class NvmlHealthSource:
         except nvml.NVMLError as error:
             # Any other error, as while a driver is replaced, says nothing about the GPU.
             return {Figure.LOST: 1} if error.value in _GONE else {}
-        found = {Figure.LOST: 0}
-        remapped = self._ask(nvml.nvmlDeviceGetRemappedRows, handle)
-        if remapped is not None:
-            found[Figure.REMAP_PENDING], found[Figure.REMAP_FAILED] = int(remapped[2]), int(remapped[3])
-        for figure, kind in (
-            (Figure.ECC_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            (Figure.ECC_UNCORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-        ):
-            self._add(found, figure, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC)
-        self._add(found, Figure.TEMPERATURE, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        _, _, pending, failed = self._ask(nvml.nvmlDeviceGetRemappedRows, handle) or (None,) * 4
+        corrected, uncorrected = (
+            self._ask(nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC)
+            for kind in (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+        )
+        slowed = (
+            nvml.nvmlClocksThrottleReasonHwSlowdown
+            | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+            | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+        )
         reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-        if reasons is not None:
-            by_hardware = (
-                nvml.nvmlClocksThrottleReasonHwSlowdown
-                | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
-                | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
-            )
-            found[Figure.SLOWED_DOWN] = int(bool(reasons & by_hardware))
+        answers = {
+            Figure.LOST: 0,
+            Figure.REMAP_PENDING: pending,
+            Figure.REMAP_FAILED: failed,
+            Figure.ECC_CORRECTED: corrected,
+            Figure.ECC_UNCORRECTED: uncorrected,
+            Figure.TEMPERATURE: self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            Figure.SLOWED_DOWN: None if reasons is None else bool(reasons & slowed),
+        }
+        found = {figure: int(value) for figure, value in answers.items() if value is not None}
         self._read_links(handle, found)
         return found
 
@@ -101,15 +101,8 @@ class NvmlHealthSource:
         if known:
             found[Figure.NVLINK_ERRORS] = sum(known)
 
-    def _add(self, found: dict[Figure, int], figure: Figure, call: Callable[..., Any], *arguments: Any) -> None:
-        value = self._ask(call, *arguments)
-        if value is not None:
-            found[figure] = int(value)
-
-    def _ask(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        with suppress(self._nvml.NVMLError):
-            return call(*arguments)
-        return None
+    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        return ask_nvml(self._nvml, call, *arguments)
 
 
 class NvmlEventLog:
@@ -127,40 +120,33 @@ class NvmlEventLog:
         self._count = 0
         """Lines so far, of which the last are kept."""
         self._lock, self._stop = threading.Lock(), threading.Event()
-        self._handles: list[tuple[Any, str]] = []
         try:
-            self._events = nvml.nvmlEventSetCreate()
+            self._events = XidEvents(nvml)
         except nvml.NVMLError as error:
             raise NvmlUnavailable(str(error)) from None
-        for uuid in uuids:
-            with suppress(nvml.NVMLError):
-                self._register(uuid)
-        if not self._handles:
+        registered = [ask_nvml(nvml, self._register, uuid) for uuid in uuids]
+        if not any(registered):
             raise NvmlUnavailable("no GPU reports events")
         self._thread = threading.Thread(target=self._listen, name="batuta-xids", daemon=True)
         self._thread.start()
 
-    def _register(self, uuid: str) -> None:
-        nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        bus = nvml.nvmlDeviceGetPciInfo(handle).busId
-        nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
-        self._handles.append((handle, nvml_text(bus)))
+    def _register(self, uuid: str) -> bool:
+        handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        self._events.register(handle, nvml_text(self._nvml.nvmlDeviceGetPciInfo(handle).busId))
+        return True
 
     def _listen(self) -> None:
         nvml = self._nvml
         while not self._stop.is_set():
             try:
-                event = nvml.nvmlEventSetWait_v2(self._events, _WAIT_MS)
+                found = self._events.wait()
             except nvml.NVMLError_Timeout:
                 continue
             except nvml.NVMLError:  # the driver is being replaced, say
-                self._stop.wait(_WAIT_MS / 1000)
+                self._stop.wait(EVENT_WAIT_MS / 1000)
                 continue
-            # By its handle: a GPU that is lost does not answer with its address any more.
-            pci = next((bus for one, bus in self._handles if same_device(one, event.device)), "")
-            if pci and event.eventType & nvml.nvmlEventTypeXidCriticalError:
-                self._add_line(pci, int(event.eventData))
+            if found is not None:
+                self._add_line(*found)
 
     def _add_line(self, pci: str, code: int) -> None:
         address = pci.lower()[-12:].rpartition(".")[0]
@@ -180,10 +166,9 @@ class NvmlEventLog:
     def close(self) -> None:
         """Stop listening, within about a second."""
         self._stop.set()
-        self._thread.join(2 * _WAIT_MS / 1000)
+        self._thread.join(2 * EVENT_WAIT_MS / 1000)
         if not self._thread.is_alive():
-            with suppress(self._nvml.NVMLError):
-                self._nvml.nvmlEventSetFree(self._events)
+            self._events.close()
 
 
 class VirtualHealthSource:

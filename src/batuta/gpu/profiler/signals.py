@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -74,31 +74,29 @@ def memory_plateau_mib(memory_mib: Floats) -> float | None:
     return level if near.mean() >= 0.8 and drift <= _PLATEAU_TOLERANCE * level / 2 else None
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRow:
-    """One sample of a pod, or of a whole GPU. NaN: not measured."""
+class SampleRow(NamedTuple):
+    """One sample of a pod, or of a whole GPU. None: not measured."""
 
-    time_s: float = np.nan
-    utilisation: float = np.nan
+    time_s: float | None = None
+    utilisation: float | None = None
     """Share of the time of its GPUs, from 0 to 1."""
-    memory_mib: float = np.nan
+    memory_mib: float | None = None
     """Of all its GPUs together."""
-    sm_activity: float = np.nan
-    pcie_mib_s: float = np.nan
-    nvlink_mib_s: float = np.nan
-    power_w: float = np.nan
-    temperature_c: float = np.nan
-    busiest_cores: float = np.nan
+    sm_activity: float | None = None
+    pcie_mib_s: float | None = None
+    nvlink_mib_s: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    busiest_cores: float | None = None
     """CPU time per second of the process that used most of it."""
-    read_mib_s: float = np.nan
-    written_mib_s: float = np.nan
-    gpus: float = np.nan
-    neighbours: float = np.nan
+    read_mib_s: float | None = None
+    written_mib_s: float | None = None
+    gpus: float | None = None
+    neighbours: float | None = None
     """How many others had work on the same GPUs."""
 
 
-_COLUMNS: Final = tuple(field.name for field in fields(SampleRow))
-_AT: Final = {name: place for place, name in enumerate(_COLUMNS)}
+_AT: Final = {name: place for place, name in enumerate(SampleRow._fields)}
 
 
 class Window:
@@ -107,13 +105,13 @@ class Window:
     __slots__ = ("_next", "_ring", "count")
 
     def __init__(self, capacity: int) -> None:
-        self._ring = np.full((capacity, len(_COLUMNS)), np.nan)
+        self._ring = np.full((capacity, len(_AT)), np.nan)
         self._next = 0
         self.count = 0
         """How many samples there ever were."""
 
     def add(self, moment: SampleRow) -> None:
-        self._ring[self._next] = [getattr(moment, name) for name in _COLUMNS]
+        self._ring[self._next] = np.array(moment, dtype=float)  # None becomes NaN
         self._next = (self._next + 1) % len(self._ring)
         self.count += 1
 
@@ -161,9 +159,7 @@ class Signals:
     @property
     def gpus(self) -> int:
         """The largest number of GPUs used at once."""
-        known = self.table[:, _AT["gpus"]]
-        known = known[~np.isnan(known)]
-        return int(known.max()) if len(known) else 0
+        return int(np.nan_to_num(self.table[:, _AT["gpus"]]).max(initial=0.0))
 
 
 def merge_signals(parts: Sequence[Signals]) -> Signals:
@@ -174,11 +170,11 @@ def merge_signals(parts: Sequence[Signals]) -> Signals:
     """
     length = max((len(part) for part in parts), default=0)
     if len(parts) == 1 or not length:
-        return parts[0] if parts else Signals(np.zeros((0, len(_COLUMNS))))
-    stack = np.full((len(parts), length, len(_COLUMNS)), np.nan)
+        return parts[0] if parts else Signals(np.zeros((0, len(_AT))))
+    stack = np.full((len(parts), length, len(_AT)), np.nan)
     for place, part in enumerate(parts):
         stack[place, length - len(part) :] = part.table
-    whole = np.full((length, len(_COLUMNS)), np.nan)
+    whole = np.full((length, len(_AT)), np.nan)
     weights = np.nan_to_num(stack[:, :, _AT["gpus"]], nan=0.0)
     for name, place in _AT.items():
         column = stack[:, :, place]

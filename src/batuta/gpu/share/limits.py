@@ -33,9 +33,6 @@ _LONGEST_NAME, _LONGEST_PATH, _LONGEST_UUID = 63, 1023, 47
 """What the library has room for."""
 _NUMBERS = ("memory_mib", "compute_percent", "soft_compute_percent", "weight")
 PRELOAD_VARIABLE = "LD_PRELOAD"
-PRELOAD_PATH = Path("/etc/ld.so.preload")
-LIBRARY_PATH = Path("/usr/local/lib/batuta/libbatuta-share.so")
-"""Where the library is inside a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,34 +209,3 @@ def share_environment(limits_path: Path, library: Path, base: Mapping[str, str] 
     before = (base or {}).get(PRELOAD_VARIABLE, "")
     words = [word for word in before.replace(":", " ").split() if word != str(library)]
     return {PRELOAD_VARIABLE: ":".join((str(library), *words)), LIMITS_VARIABLE: str(limits_path.absolute())}
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A file or folder of the node inside a container."""
-
-    host_path: Path
-    container_path: Path
-    read_only: bool = True
-
-
-def preload_text() -> str:
-    """Return a container's /etc/ld.so.preload: every program in it loads the library."""
-    return f"{LIBRARY_PATH}\n"
-
-
-def container_mounts(library: Path, preload: Path, limits_path: Path, limits: ShareLimits) -> tuple[Mount, ...]:
-    """Return the mounts that enforce the limits of a container; no variable of its environment can undo them.
-
-    The folder of the limits is mounted, not the file: one that is replaced would keep its old contents.
-    Region and cards have the same path inside and outside, as the limits name them.
-    """
-    mounts = [
-        Mount(library, LIBRARY_PATH),
-        Mount(preload, PRELOAD_PATH),
-        Mount(limits_path.parent, LIMITS_PATH.parent),
-        Mount(limits.region.parent, limits.region.parent, read_only=False),
-    ]
-    if limits.cards is not None:
-        mounts.append(Mount(limits.cards, limits.cards, read_only=False))
-    return tuple(mounts)

@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from batuta.gpu.owners import is_alive
 from batuta.gpu.vgpu.device_file import c_fields
-from batuta.gpu.vgpu.snapshot import is_alive
 from batuta.spec.problem import InputError
 
 REGION_MAGIC = int.from_bytes(b"BUTSHARE", "little")

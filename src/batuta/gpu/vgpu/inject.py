@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from batuta.gpu.owners import is_alive
 from batuta.gpu.vgpu.device_file import Device, DeviceFile, open_device_file
-from batuta.gpu.vgpu.snapshot import is_alive
 from batuta.spec.problem import InputError, Problem
 
 _XID_TEXTS: Final = {
