@@ -30,20 +30,7 @@ from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.job_environment import inherited_env, with_job_python
 from batuta.backends.local.job_manager import expected_jobs
 from batuta.bootstrap.forecast_process import ForecastProcess
-from batuta.bootstrap.local_gpus import (
-    LocalGpus,
-    LocalNodes,
-    TrialMonitor,
-    VirtualGpus,
-    check_counts,
-    node_events,
-    physical_nodes,
-    promising,
-    usage_watch,
-    virtual_nodes,
-    with_cpus,
-)
-from batuta.bootstrap.local_health import make_watch, read_health
+from batuta.bootstrap.local_gpus import LocalGpus
 from batuta.bootstrap.offline import account
 from batuta.bootstrap.telemetry import Telemetry, open_log, telemetry
 from batuta.core import event as ev
@@ -63,7 +50,20 @@ from batuta.engine.stragglers.controller import StragglerController
 from batuta.engine.stragglers.rank_watch import RankRules
 from batuta.engine.trials.controller import TrialController
 from batuta.engine.usage_watch import UsageWatch
+from batuta.gpu.health.findings import make_sources
+from batuta.gpu.health.repair import RepairWorker
+from batuta.gpu.health.rules import read_health
 from batuta.gpu.health.watch import EngineAccess, HealthWatch
+from batuta.gpu.local_nodes import (
+    LocalNodes,
+    VirtualGpus,
+    check_counts,
+    node_events,
+    physical_nodes,
+    virtual_nodes,
+    with_capacity,
+)
+from batuta.gpu.utilisation import TrialMonitor, usage_watch
 from batuta.placement import PlacerOptions
 from batuta.policies.registry import DEFAULT_POLICY, policy_summaries
 from batuta.report.gpu_usage_page import render_usage
@@ -209,8 +209,7 @@ def built(options: UpOptions) -> Iterator[Server]:
         if options.virtual
         else physical_nodes(options.nodes, options.gpus)
     )
-    local = promising(local, options.over_allocate)
-    local = with_cpus(local, virtual=options.virtual, cpus=options.cpus, memory_gib=options.memory_gib)
+    local = with_capacity(local, options.over_allocate, options.cpus, options.memory_gib, virtual=options.virtual)
     state = StateDir(options.home)
     state.prepare()
     with state.lock:
@@ -261,7 +260,8 @@ def _build(
     backend.resume(expected_jobs(world))
     gpus.prepare(lambda: _tell_of(gpus, backend, log), fence)
     requests = assembly.attach(backend)
-    trials = TrialController(requests.ask, store.tasks.get, TrialMonitor(backend, local, virtual))
+    monitor = TrialMonitor(local, virtual, backend.ranks, backend.log_path)
+    trials = TrialController(requests.ask, store.tasks.get, monitor)
     cycles = SchedulerCounters()
     told = telemetry(fence, world, options.otlp, place="local")
     service = assembly.build(
@@ -274,8 +274,8 @@ def _build(
     usage = usage_watch(gpus.virtual, local, requests.ask, fence)
     foresight = ForecastProcess()
     doors = EngineAccess(requests.ask, service.reading, fence)
-    about = (state.path, options.health_log, health_rules, local, virtual)
-    health = make_watch(*about, store.settings, doors, backend.log_path)
+    sources, repair = make_sources(state.path, options.health_log, local, virtual, backend.log_path)
+    health = HealthWatch(health_rules, local.nodes, store.settings, doors, sources, RepairWorker(repair))
     backend.excuse = health.excuse
     held_up = StragglerController(requests.ask, health.suspect)
     backend.on_held_up = held_up.found

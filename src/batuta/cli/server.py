@@ -274,7 +274,7 @@ def up(
     ]
     idle_after_s = _parse_idle_after(idle_after, problems)
     if health_log is not None or health_rules is not None:
-        from batuta.bootstrap.local_health import read_health
+        from batuta.gpu.health.rules import read_health
 
         with collect_problems(problems):
             read_health(health_log, health_rules)
@@ -283,9 +283,9 @@ def up(
     if problems:
         raise InputError(problems)
     if not virtual:
-        from batuta.bootstrap.local_facts import count_gpus
+        from batuta.gpu.devices import find_devices
 
-        if count_gpus() == 0:
+        if not find_devices():
             raise InputError.of("this machine has no GPU that NVML knows of", fix="batuta up --virtual")
     if detach:
         start_detached(folder, sys.argv[1:])

@@ -6,13 +6,16 @@ import errno
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol, TypeAlias
 
 from batuta.core.health_rules import Source
+from batuta.spec.problem import Problem
 
 Cursor: TypeAlias = Mapping[str, str | int]
 """How far a log was read: plain values that only the kind of log that made them interprets."""
@@ -30,7 +33,7 @@ _UPTIME: Final = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
 _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?(?![\d:])")
 _SYSLOG: Final = re.compile(r"([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)\b")
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_KMSG_DEVICE: Final = Path("/dev/kmsg")
+KMSG: Final = Path("/dev/kmsg")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _RECORD_BYTES: Final = 16_384
 _KMSG_HEAD: Final = re.compile(rb"\d{1,5},(\d{1,20}),\d{1,20},[^;]*;")
@@ -136,8 +139,31 @@ def _syslog_s(found: re.Match[str]) -> float | None:
     return moment.timestamp()
 
 
-def _open_device() -> int:
-    return os.open(_KMSG_DEVICE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def log_problems(option: str, log: Path | None, rights: str) -> list[Problem]:
+    """Return what is wrong with a log that an option names. It need not be there yet. `rights`: how to get them."""
+    if log is None:
+        return []
+    if log.is_dir():
+        return [Problem(f"{option}: {log} is a folder", fix="name the file that the kernel log goes to, or /dev/kmsg")]
+    if not log.exists() and not log.parent.is_dir():
+        return [Problem(f"{option}: there is no folder {log.parent}")]
+    if log.exists() and not os.access(log, os.R_OK):
+        return [Problem(f"{option}: {log} may not be read by you", fix=rights)]
+    return []
+
+
+def is_device(path: Path) -> bool:
+    """Return whether a log is the kernel's own device, and no file that a daemon writes."""
+    return path.exists() and stat.S_ISCHR(path.stat().st_mode)
+
+
+def open_kernel_log(path: Path) -> KernelLog:
+    """Return the kernel's own device, or a file that a daemon writes."""
+    return KmsgLog(partial(open_device, path)) if is_device(path) else LogFile(path)
+
+
+def open_device(path: Path = KMSG) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 class KmsgLog:
@@ -148,7 +174,7 @@ class KmsgLog:
 
     def __init__(
         self,
-        open_device: Callable[[], int] = _open_device,
+        open_device: Callable[[], int] = open_device,
         boot_id: Callable[[], str] = lambda: _BOOT_ID.read_text().strip(),
     ) -> None:
         self._open, self._boot_id = open_device, boot_id

@@ -14,14 +14,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
-from batuta.core.health_record import BurnIn, Mend, Order, Target
+from batuta.core.health_record import WHOLE_NODE, BurnIn, Mend, Order, Target
 from batuta.core.health_rules import Action
+from batuta.gpu.health.nvml_source import NvmlHealthSource
+from batuta.gpu.local_nodes import VirtualGpus
+from batuta.gpu.vgpu.inject import reset
+from batuta.spec.problem import InputError
 
 WITHIN_S: Final = 900
 _KILL_AFTER_S: Final = 30.0
 """After its own limit it is killed: a driver that hangs lets no signal through to its program."""
 _MAX_DETAIL_CHARS: Final = 500
+_BURN_S, _VIRTUAL_BURN_S = 60.0, 0.2
+"""Of computing in a burn-in: heat takes a while, and a virtual GPU has none."""
 _log = logging.getLogger(__name__)
 
 
@@ -86,6 +93,56 @@ class RepairBackend(Protocol):
     def burn_in(self, target: Target) -> BurnInRun | None:
         """Start a burn-in of a GPU or of all GPUs of a node; None: not possible now."""
         ...
+
+
+class VirtualGpuRepair:
+    """Virtual GPUs: a reset is done at once, whatever else has to be done is for people."""
+
+    def __init__(self, virtual: VirtualGpus) -> None:
+        self._virtual = virtual
+
+    def _gpus(self, target: Target) -> Sequence[int]:
+        count = len(self._virtual.uuids(target.node))
+        return range(count) if target.gpu == WHOLE_NODE else (target.gpu,)
+
+    def in_use(self, target: Target) -> bool:
+        return any(gpu.processes for gpu in self._virtual.read(target.node) if gpu.index in self._gpus(target))
+
+    def reset(self, target: Target) -> bool:
+        path = self._virtual.path(target.node)
+        with suppress(InputError):  # the file was removed
+            if path is not None:
+                for gpu in self._gpus(target):
+                    reset(path, gpu)
+                return True
+        return False
+
+    def burn_in(self, target: Target) -> BurnInRun | None:
+        if not self._virtual.has_libraries:
+            return None  # they are being compiled, or cannot be: then no program sees the GPUs
+        env = self._virtual.environment(target.node, os.environ)
+        return BurnInRun([str(gpu) for gpu in self._gpus(target)], env, _VIRTUAL_BURN_S)
+
+
+class PhysicalGpuRepair:
+    """The GPUs of this machine. A reset needs rights that a server should not have: people do it."""
+
+    def __init__(self, figures: NvmlHealthSource | None, uuids: Mapping[NodeName, Sequence[str]]) -> None:
+        self._figures, self._uuids = figures, uuids
+
+    def _gpus(self, target: Target) -> Sequence[str]:
+        own = self._uuids[target.node]
+        return own if target.gpu == WHOLE_NODE else own[target.gpu : target.gpu + 1]
+
+    def in_use(self, target: Target) -> bool:
+        figures = self._figures
+        return figures is not None and any(figures.in_use(uuid) for uuid in self._gpus(target))
+
+    def reset(self, target: Target) -> bool:
+        return False
+
+    def burn_in(self, target: Target) -> BurnInRun | None:
+        return BurnInRun(self._gpus(target), os.environ, _BURN_S)
 
 
 class ResetDone(NamedTuple):

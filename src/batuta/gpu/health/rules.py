@@ -15,7 +15,7 @@ from batuta.core.health import HealthStateMachine
 from batuta.core.health_record import WHOLE_NODE, BurnIn, Mend, Order, RestartJob, TakeOut, Target, Verdict, classify
 from batuta.core.health_rules import Action, Finding, HealthLimits, HealthRules, Rule, Scope, Source
 from batuta.core.health_signals import Figure
-from batuta.gpu.health.kernel_log import MAX_LINE_CHARS, parse_line, timestamp_s
+from batuta.gpu.health.kernel_log import MAX_LINE_CHARS, log_problems, parse_line, timestamp_s
 from batuta.spec.problem import InputError, read_text, sorted_problems
 from batuta.spec.quantity import parse_duration_s
 from batuta.spec.yaml_reader import StrictYamlReader, YamlNode
@@ -48,6 +48,18 @@ def read_rules(path: Path | None = None) -> HealthRules:
     if path is None:
         return parse_rules(default_rules_text(), "health-rules.yaml")
     return parse_rules(read_text(path), str(path))
+
+
+def read_health(log: Path | str | None, rules: Path | str | None) -> HealthRules:
+    """Return the rules of a file, or Batuta's own; raise InputError with all problems of the file and the log."""
+    problems = log_problems("--health-log", None if log is None else Path(log), f"sudo setfacl -m u:$USER:r {log}")
+    try:
+        found = read_rules(None if rules is None else Path(rules))
+    except InputError as error:
+        raise InputError([*problems, *error.problems]) from None
+    if problems:
+        raise InputError(problems)
+    return found
 
 
 def parse_rules(text: str, file: str) -> HealthRules:

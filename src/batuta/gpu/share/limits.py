@@ -29,7 +29,7 @@ LIMITS_FORMAT = "batuta-share 1"
 MAX_DEVICES = 16
 _MAX_MIB = 1 << 30
 _MAX_WEIGHT = 10_000
-_LONGEST_NAME, _LONGEST_PATH, _LONGEST_UUID = 63, 1023, 47
+LONGEST_NAME, _LONGEST_PATH, _LONGEST_UUID = 63, 1023, 47
 """What the library has room for."""
 _NUMBERS = ("memory_mib", "compute_percent", "soft_compute_percent", "weight")
 PRELOAD_VARIABLE = "LD_PRELOAD"
@@ -90,8 +90,8 @@ class ShareLimits:
     def problems(self) -> list[Problem]:
         """Return all that is wrong with them."""
         found = [problem for device in self.devices for problem in device.problems()]
-        if not 0 < len(self.container) <= _LONGEST_NAME or set(self.container) & set(" \t\r\n"):
-            found.append(Problem(f"container: a word of 1 to {_LONGEST_NAME} letters, not {self.container!r}"))
+        if not 0 < len(self.container) <= LONGEST_NAME or set(self.container) & set(" \t\r\n"):
+            found.append(Problem(f"container: a word of 1 to {LONGEST_NAME} letters, not {self.container!r}"))
         for word, path in (("region", self.region), ("cards", self.cards)):
             if path is not None and not _is_usable(path):
                 found.append(Problem(f"{word}: an absolute path in one line, not {str(path)!r}"))
