@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
-import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -15,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batuta.bootstrap.serving import call_at_signals, log_plainly
 from batuta.gpu.devices import NvmlUnavailable
 from batuta.gpu.owners import PROC, LocalOwners, Owners, read_work
 from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, PodOwners
@@ -78,9 +77,9 @@ class AgentOptions:
                     fix="--kubeconfig FILE; on one machine: batuta up --health-log FILE",
                 )
             ]
-        from batuta.bootstrap.agent_health import log_problems
+        from batuta.bootstrap.agent_health import health_problems
 
-        return log_problems(log, self.state)
+        return health_problems(log, self.state)
 
     @property
     def name(self) -> str:
@@ -113,7 +112,7 @@ def look_once(options: AgentOptions) -> NodeUsage:
 def run_agent(options: AgentOptions) -> int:
     """Runs until it is told to end; returns the exit code."""
     _check(options)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_plainly()
     with opened_nvml() as source:
         return asyncio.run(Agent(options, source).run())
 
@@ -154,9 +153,7 @@ class Agent:
         self._local = LocalOwners(self.options.proc)
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._ended.set)
+        call_at_signals(self._ended.set)
         async with AsyncExitStack() as stack:
             client = await self._client(stack)
             sampling = stack.enter_context(ProfilerThread(self._profiler(client), self._looked))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -25,20 +23,18 @@ from batuta.backends.kube.client.errors import ApiError
 from batuta.backends.kube.client.informer import Informer
 from batuta.backends.kube.client.kinds import NODE, POD
 from batuta.bootstrap.kube import check_extra
+from batuta.bootstrap.serving import call_at_signals, log_plainly
 from batuta.gpu.device_plugin.allocation import ContainerRequest, PodsUnavailable, SharePod
 from batuta.gpu.device_plugin.inventory import Card, Overcommit, Resource
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.backends.kube.client.api import Api
-    from batuta.gpu.device_plugin.enforcement import ContainerSpec, ShareEnforcer
     from batuta.gpu.device_plugin.inventory import DeviceInventory
-    from batuta.gpu.share.mps import EnforcementMode
-
 
 _log = logging.getLogger("batuta.device_plugin")
 _MOST_PERCENT: Final = 1000
 _TRY_AGAIN_S: Final = 5.0
+_SIDECAR: Final = "Always"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ def serve_devices(options: DevicePluginOptions) -> int:
         raise InputError.of("the device plugin needs grpcio", fix="pip install 'batuta[kube,node]'")
     if problems := options.problems():
         raise InputError(problems)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_plainly()
     from batuta.backends.kube.client.errors import AccessError
     from batuta.gpu.device_plugin.inventory import NoGpus
 
@@ -101,18 +97,22 @@ def serve_devices(options: DevicePluginOptions) -> int:
 
 async def _run(options: DevicePluginOptions) -> int:
     from batuta.backends.kube.client.access import find_access
+    from batuta.gpu.device_plugin.enforcement import container_spec, make_enforcer
     from batuta.gpu.device_plugin.inventory import DeviceInventory, NvmlCards, watch_health
     from batuta.gpu.device_plugin.server import Allocator, DevicePlugin
+    from batuta.gpu.share.mps import EnforcementMode
 
     access = await find_access(options.kubeconfig, options.context)
     async with AsyncExitStack() as stack:
         cards = stack.enter_context(NvmlCards())
         stock = DeviceInventory(cards.look(), Overcommit(options.memory_percent, options.compute_percent))
-        outfit = _outfit(options, stock.cards)
+        spec = container_spec(options.vgpu, pass_device_files=options.pass_device_files)
+        enforcer = make_enforcer(EnforcementMode(options.mode), options.state, options.library, spec, stock.cards)
         api = await stack.enter_async_context(Api(access, manager="batuta-device-plugin"))
-        clerk = Allocator(options.kubelet_folder, stock, partial(list_pods, api, options.node), outfit)
-        plugin = DevicePlugin(stock, clerk, options.kubelet_folder)
-        ended = _end_by_signal()
+        allocator = Allocator(options.kubelet_folder, stock, partial(list_pods, api, options.node), enforcer)
+        plugin = DevicePlugin(stock, allocator, options.kubelet_folder)
+        ended = asyncio.Event()
+        call_at_signals(ended.set)
         # First, so that the operator need not guess the cards from the kubelet's sums. But a kubelet
         # does not have to wait for an API server that is not there.
         with suppress(TimeoutError):
@@ -128,13 +128,6 @@ async def _run(options: DevicePluginOptions) -> int:
             for task in running:
                 task.cancel()
     return 0
-
-
-def _end_by_signal() -> asyncio.Event:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    return ended
 
 
 async def _keep_told(api: Api, node: str, stock: DeviceInventory) -> None:
@@ -153,75 +146,20 @@ async def _tell(api: Api, node: str, stock: DeviceInventory) -> bool:
     return True
 
 
-def _outfit(options: DevicePluginOptions, cards: Sequence[Card]) -> ShareEnforcer:
-    """How shares are held on this node."""
-    from batuta.gpu.device_plugin.enforcement import MpsEnforcer, PreloadEnforcer
-    from batuta.gpu.native_libraries import share_library
-    from batuta.gpu.share.mps import EnforcementMode, MpsDaemon, detect_capability
-
-    can = detect_capability()
-    mode = can.choose(EnforcementMode(options.mode))
-    _log.info("%d GPUs, shares are held by %s", len(cards), _words(mode))
-    basics = _basics(options)
-    if mode is EnforcementMode.PRELOAD:
-        return PreloadEnforcer(options.state, options.library or share_library(), basics)
-    daemons = {
-        card.uuid: MpsDaemon(card.uuid, card.memory_mib, options.state / "mps" / card.uuid, can.mps_protocol)
-        for card in cards
-    }
-    return MpsEnforcer(daemons, basics, can.regions if mode is EnforcementMode.DMEM else None)
-
-
-def _words(mode: EnforcementMode) -> str:
-    return {
-        "dmem": "the kernel (memory) and MPS (compute)",
-        "mps": "MPS",
-        "preload": "Batuta's library in each container",
-    }[mode]
-
-
-def _basics(options: DevicePluginOptions) -> ContainerSpec:
-    """What containers get besides their limits: device files, or the libraries of virtual GPUs."""
-    from batuta.gpu.device_plugin.enforcement import ContainerSpec
-    from batuta.gpu.device_plugin.messages import Mount
-    from batuta.gpu.native_libraries import VGPU_VARIABLE, vgpu_libraries
-
-    dev = Path("/dev") if options.pass_device_files else None
-    if options.vgpu is None:
-        return ContainerSpec(dev)
-    file = str(options.vgpu.resolve())
-    libraries = (
-        Mount(f"{folder}/{library.name}", str(library), True)
-        for folder in _LOADER_FOLDERS
-        for library in sorted(vgpu_libraries().glob("*.so.1"))
-    )
-    return ContainerSpec(dev, {VGPU_VARIABLE: file}, (*libraries, Mount(file, file)))
-
-
-_LOADER_FOLDERS: Final = ("/usr/lib", "/usr/lib64")
-"""Where the loader of a container looks without being told: Debian's and Red Hat's."""
-
-
 async def follow_operator(api: Api, node: str, withhold: Callable[[Mapping[int, str]], None]) -> None:
     """Tells which GPUs of the node are out of service, whenever that changes, until it is cancelled."""
     known: dict[int, str] = {}
 
     def told(_: Any) -> None:
         nonlocal known
-        found = _out_of_service(informer.objects.values())
+        annotations = [node.metadata.annotations for node in informer.objects.values()]
+        found = {gpu: why for own in annotations for gpu, why in unhealthy_gpus(own).items()}
         if found != known:
             known = found
             withhold(found)
 
     informer: Informer[objects.Node] = Informer(api, NODE, told, fields=f"metadata.name={node}")
     await informer.run()
-
-
-def _out_of_service(nodes: Any) -> dict[int, str]:
-    return {gpu: why for node in nodes for gpu, why in unhealthy_gpus(node.metadata.annotations).items()}
-
-
-_SIDECAR = "Always"
 
 
 async def list_pods(api: Api, node: str) -> Sequence[SharePod]:

@@ -34,52 +34,54 @@ def check_extra() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorFlags:
-    """What the command line says of an operator; None leaves it to the configuration."""
+class OperatorOptions:
+    """Where an operator runs."""
 
-    config: Path | None
-    kubeconfig: Path | None
-    context: str | None
-    namespace: str
-    identity: str
-    state_dir: Path | None
-    port: int | None
-    elect: bool
-    otlp: str | None = None
-    log_format: LogFormat | None = None
-
-    @property
-    def telemetry(self) -> dict[str, Any]:
-        said = {"otlp_url": self.otlp, "log_format": self.log_format}
-        return {key: value for key, value in said.items() if value is not None}
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str = "batuta-system"
+    """Where the Lease is."""
+    identity: str = ""
+    elect: bool = True
+    state_dir: Path | None = None
 
 
-def operate(words: OperatorFlags) -> int:
-    """Runs an operator; returns its exit code."""
+def operate(
+    options: OperatorOptions,
+    config: Path | None,
+    port: int | None = None,
+    otlp: str | None = None,
+    log_format: LogFormat | None = None,
+) -> int:
+    """Runs an operator; returns its exit code. None leaves a setting to the file, and that to its defaults."""
     check_extra()
     # Thousands of objects come at once, and stay: there is no garbage to be looked for among them.
     gc.set_threshold(*_COLLECT_AFTER)
     from batuta.backends.kube.client.errors import AccessError
     from batuta.backends.kube.operator_config import OperatorConfig, read_operator_config
-    from batuta.bootstrap.operator import OperatorOptions, run_operator
+    from batuta.bootstrap.operator import run_operator
     from batuta.bootstrap.operator_leader import binder_profile
-    from batuta.bootstrap.telemetry import check_otlp, log_to_stderr
+    from batuta.telemetry.exporter import check_otlp
+    from batuta.telemetry.logs import log_to_stderr
 
-    found = OperatorConfig() if words.config is None else read_operator_config(words.config)
+    found = OperatorConfig() if config is None else read_operator_config(config)
     binder_profile(found)
-    if words.port is not None:
-        found = found.model_copy(update={"api": found.api.model_copy(update={"port": words.port})})
-    found = found.model_copy(update={"telemetry": found.telemetry.model_copy(update=words.telemetry)})
-    check_otlp(found.telemetry.otlp_url, "telemetry.otlpUrl" if words.otlp is None else "--otlp")
+    found = found.model_copy(
+        update={
+            "api": found.api.model_copy(update=_given(port=port)),
+            "telemetry": found.telemetry.model_copy(update=_given(otlp_url=otlp, log_format=log_format)),
+        }
+    )
+    check_otlp(found.telemetry.otlp_url, "telemetry.otlpUrl" if otlp is None else "--otlp")
     log_to_stderr(found.telemetry.log_format)
     try:
-        return run_operator(
-            OperatorOptions(
-                found, words.kubeconfig, words.context, words.namespace, words.identity, words.elect, words.state_dir
-            )
-        )
+        return run_operator(options, found)
     except AccessError as error:
         raise InputError.of(str(error)) from None
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def connect_to_cluster(

@@ -10,7 +10,6 @@ import secrets
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -32,7 +31,7 @@ from batuta.backends.local.job_manager import expected_jobs
 from batuta.bootstrap.forecast_process import ForecastProcess
 from batuta.bootstrap.local_gpus import LocalGpus
 from batuta.bootstrap.offline import account
-from batuta.bootstrap.telemetry import Telemetry, open_log, telemetry
+from batuta.bootstrap.serving import call_at_signals, listen
 from batuta.core import event as ev
 from batuta.core.cluster import NodeName
 from batuta.core.decide import SchedulerProfile
@@ -76,6 +75,8 @@ from batuta.store.records import Role
 from batuta.store.state_dir import StateDir
 from batuta.store.store import SqliteStore
 from batuta.telemetry import LogFormat
+from batuta.telemetry.exporter import Telemetry, telemetry
+from batuta.telemetry.logs import open_log
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
@@ -435,16 +436,9 @@ class _HttpServer(ApiServer):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        # The second signal ends it without waiting for requests.
+        call_at_signals(lambda: self.handle_exit(signal.SIGINT, None))
+        yield
 
 
 def _now_ready(server: Server, ready: Callable[[Server], None] | None) -> None:
@@ -474,23 +468,10 @@ def _engine_died(server: Server, error: BaseException) -> None:
 
 def _listen(host: str, port: int | None) -> socket.socket:
     """A socket at the port that was asked for; without one, the usual or any other."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for wanted in (DEFAULT_PORT, 0) if port is None else (port,):
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, wanted))
-        except OSError as error:
-            listener.close()
-            if port is None and wanted:
-                continue
-            raise InputError.of(
-                f"cannot listen at {host}:{wanted}: {error.strerror}", fix="choose another --port or --listen"
-            ) from error
-        listener.listen(1024)
-        listener.set_inheritable(False)
-        return listener
-    raise AssertionError("port 0 is always there")
+    if port is None:
+        with suppress(InputError):
+            return listen(host, DEFAULT_PORT, "")
+    return listen(host, port or 0, "choose another --port or --listen")
 
 
 def _host_in_url(host: str) -> str:

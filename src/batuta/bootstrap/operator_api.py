@@ -10,12 +10,10 @@ leader's pod, with the number of its process behind it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +25,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from batuta import __version__
@@ -159,53 +158,24 @@ class OperatorApp:
             match scope["path"]:
                 case "/healthz":
                     trouble = self._healthy()
-                    await _answer(send, 503 if trouble else 200, trouble or "ok")
+                    app: ASGIApp = PlainTextResponse(f"{trouble or 'ok'}\n", 503 if trouble else 200)
                 case "/readyz":
-                    await _answer(send, 200, "ok")
+                    app = PlainTextResponse("ok\n")
                 case "/metrics":
-                    await _answer(send, 200, await self._metrics(scope), _METRICS)
+                    app = Response(await self._metrics(scope), media_type=_METRICS)
                 case _:
                     app = await self._find_app()
-                    await app(scope, receive, send)
+            await app(scope, receive, send)
         except HttpProblem as refusal:
             await problem_response(refusal)(scope, receive, send)
 
 
-async def _answer(send: Send, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
-    headers = [(b"content-type", kind.encode())]
-    start: MutableMapping[str, Any] = {"type": "http.response.start", "status": status, "headers": headers}
-    await send(start)
-    await send({"type": "http.response.body", "body": f"{text}\n".encode()})
-
-
-class OperatorHttpServer(uvicorn.Server):
-    """Leaves signals to the operator."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        yield
-
-
-def operator_http_server(front: OperatorApp, host: str, port: int) -> tuple[OperatorHttpServer, socket.socket]:
-    """A server and its socket, bound at once: a port that is taken is found out before anything else."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError:
-        listener.close()
-        raise
-    listener.listen(128)
-    config = uvicorn.Config(
-        front,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=_GRACE_S,
-    )
-    return OperatorHttpServer(config), listener
+def operator_http_server(front: OperatorApp) -> uvicorn.Server:
+    """Serves HTTP, and leaves signals to the operator."""
+    settings: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
+    server = uvicorn.Server(uvicorn.Config(front, timeout_graceful_shutdown=_GRACE_S, **settings))
+    server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
+    return server
 
 
 PROXIED = b"batuta-relayed"

@@ -168,24 +168,10 @@ def operator(
 
       batuta operator --config /etc/batuta/config.yaml
     """
-    from batuta.bootstrap.kube import OperatorFlags, operate
+    from batuta.bootstrap.kube import OperatorOptions, operate
 
-    raise typer.Exit(
-        operate(
-            OperatorFlags(
-                config,
-                kubeconfig,
-                context,
-                namespace,
-                identity,
-                state_dir,
-                port,
-                leader_election,
-                otlp,
-                log_format,
-            )
-        )
-    )
+    options = OperatorOptions(kubeconfig, context, namespace, identity, leader_election, state_dir)
+    raise typer.Exit(operate(options, config, port, otlp, log_format))
 
 
 class ModeChoice(StrEnum):

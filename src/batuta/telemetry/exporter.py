@@ -1,22 +1,31 @@
-"""Exports spans from a background thread: the caller never waits."""
+"""Exports spans from a background thread, for which the caller never waits; and what is told of an engine's cycles."""
 
 from __future__ import annotations
 
+import logging
+import os
 import random
+import socket
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from batuta import __version__
+from batuta.core.world import World
 from batuta.engine.fence import Fence
-from batuta.telemetry.otlp import ExportResponse, encode_spans, rejected_spans
-from batuta.telemetry.traces import Attributes, Span
+from batuta.engine.observers import Observer
+from batuta.telemetry.logs import CycleLog
+from batuta.telemetry.otlp import Endpoint, ExportResponse, encode_spans, parse_endpoint, rejected_spans
+from batuta.telemetry.traces import Attributes, CycleTrace, Span
 
 SENT, QUEUE_FULL, GIVEN_UP, REFUSED = "sent", "queue_full", "given_up", "refused"
 OUTCOMES = (SENT, QUEUE_FULL, GIVEN_UP, REFUSED)
 """Outcomes of a span: accepted; dropped because the queue was full, after all attempts, or as rejected."""
+
+
+_log = logging.getLogger("batuta.telemetry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +48,12 @@ class ExportLimits:
     """For all that is queued at `close`."""
 
 
-class Receiver(Protocol):
-    """What spans are posted to."""
-
-    def post(self, body: bytes, within_s: float) -> ExportResponse: ...
-
-    def abort(self) -> None: ...
-
-
 class SpanExporter:
     """Accepts spans from any thread, and posts them in batches."""
 
     def __init__(
         self,
-        receiver: Receiver,
+        receiver: Endpoint,
         resource: Attributes,
         version: str,
         limits: ExportLimits = ExportLimits(),  # noqa: B008  (frozen)
@@ -159,3 +160,56 @@ class SpanExporter:
         if not self.is_failing:
             self.is_failing = True
             self._tell(f"traces cannot be sent to {self._receiver}: {response.error}")
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """What is told of the engine, and who sends its spans."""
+
+    log: CycleLog
+    exporter: SpanExporter | None = None
+    trace: CycleTrace | None = None
+
+    def measuring(self, counters: Observer) -> list[tuple[str, Observer]]:
+        """The observers that time decisions."""
+        traces: list[tuple[str, Observer]] = [] if self.trace is None else [("traces of cycles", self.trace)]
+        return [*traces, ("metrics", counters)]
+
+    def logging(self) -> list[tuple[str, Observer]]:
+        """The last observer: log lines of all others belong to the cycle in which they are written."""
+        return [("cycle log", self.log)]
+
+    def close(self) -> None:
+        """Sends what is left, within a few seconds. The engine must have ended."""
+        if self.exporter is not None and self.trace is not None:
+            self.trace.finish()
+            self.exporter.close()
+
+
+def check_otlp(url: str, what: str = "--otlp") -> Endpoint | None:
+    """Where traces go; None when no URL is given. Raises InputError for a URL that is not valid."""
+    return parse_endpoint(url, what, os.environ) if url else None
+
+
+def telemetry(fence: Fence, world: World, otlp: str, *, place: str, tells_of_preempted: bool = True) -> Telemetry:
+    """What is told of cycles. `place` is local or kubernetes."""
+    logged = CycleLog(world)
+    endpoint = check_otlp(otlp)
+    if endpoint is None:
+        return Telemetry(logged)
+    exporter = SpanExporter(endpoint, _resource(place), __version__, tell=_log.warning, fence=fence)
+    trace = CycleTrace(world, exporter.offer, tells_of_preempted=tells_of_preempted)
+    _log.info("traces go to %s", endpoint)
+    return Telemetry(logged, exporter, trace)
+
+
+def _resource(place: str) -> Attributes:
+    """Who sends, by the names that OpenTelemetry has for it."""
+    host = socket.gethostname()
+    return (
+        ("service.name", "batuta"),
+        ("service.version", __version__),
+        ("service.instance.id", f"{host}-{os.getpid()}"),
+        ("host.name", host),
+        ("batuta.place", place),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +12,18 @@ from typing import Final
 from batuta.gpu.device_plugin.allocation import Grant
 from batuta.gpu.device_plugin.inventory import UNIT_MIB, Card
 from batuta.gpu.device_plugin.messages import ContainerAllocateResponse, DeviceSpec, Mount
+from batuta.gpu.native_libraries import VGPU_VARIABLE, share_library, vgpu_libraries
 from batuta.gpu.share.limits import LIMITS_PATH, DeviceLimit, ShareLimits, write_limits
-from batuta.gpu.share.mps import CGROUPS, CgroupUnavailable, MpsDaemon, client_environment, limit_memory, pod_cgroup
+from batuta.gpu.share.mps import (
+    CGROUPS,
+    CgroupUnavailable,
+    EnforcementMode,
+    MpsDaemon,
+    client_environment,
+    detect_capability,
+    limit_memory,
+    pod_cgroup,
+)
 
 PRELOAD_PATH: Final = Path("/etc/ld.so.preload")
 LIBRARY_PATH: Final = Path("/usr/local/lib/batuta/libbatuta-share.so")
@@ -22,6 +33,14 @@ _CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-
 _MIB: Final = 1 << 20
 _SHARED_MEMORY: Final = "/dev/shm"
 """A server and its clients connect there."""
+_LOADER_FOLDERS: Final = ("/usr/lib", "/usr/lib64")
+"""Where the loader of a container looks without being told: Debian's and Red Hat's."""
+_MODE_TEXTS: Final = {
+    EnforcementMode.DMEM: "the kernel (memory) and MPS (compute)",
+    EnforcementMode.MPS: "MPS",
+    EnforcementMode.PRELOAD: "Batuta's library in each container",
+}
+log = logging.getLogger("batuta.device_plugin")
 
 
 class ShareEnforcer:
@@ -62,6 +81,35 @@ class ContainerSpec:
         return tuple(
             DeviceSpec(f"/dev/{name}", str(self.dev / name), "rw") for name in names if (self.dev / name).exists()
         )
+
+
+def container_spec(vgpu: Path | None, *, pass_device_files: bool) -> ContainerSpec:
+    """Return what containers get besides their limits: device files, or the libraries of virtual GPUs."""
+    dev = Path("/dev") if pass_device_files else None
+    if vgpu is None:
+        return ContainerSpec(dev)
+    file = str(vgpu.resolve())
+    libraries = (
+        Mount(f"{folder}/{library.name}", str(library), True)
+        for folder in _LOADER_FOLDERS
+        for library in sorted(vgpu_libraries().glob("*.so.1"))
+    )
+    return ContainerSpec(dev, {VGPU_VARIABLE: file}, (*libraries, Mount(file, file)))
+
+
+def make_enforcer(
+    wanted: EnforcementMode, state: Path, library: Path | None, spec: ContainerSpec, cards: Sequence[Card]
+) -> ShareEnforcer:
+    """Return how shares are held on this node. `library`: the compiled share library; None: compile it."""
+    can = detect_capability()
+    mode = can.choose(wanted)
+    log.info("%d GPUs, shares are held by %s", len(cards), _MODE_TEXTS[mode])
+    if mode is EnforcementMode.PRELOAD:
+        return PreloadEnforcer(state, library or share_library(), spec)
+    daemons = {
+        card.uuid: MpsDaemon(card.uuid, card.memory_mib, state / "mps" / card.uuid, can.mps_protocol) for card in cards
+    }
+    return MpsEnforcer(daemons, spec, can.regions if mode is EnforcementMode.DMEM else None)
 
 
 def device_limit(grant: Grant) -> DeviceLimit:

@@ -5,20 +5,28 @@ A metric that a GPU or its driver does not answer is left out.
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import threading
 import uuid as unique
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from batuta.core.cluster import NodeName
 from batuta.core.health_signals import Figure, Values
 from batuta.gpu.devices import EVENT_WAIT_MS, NvmlUnavailable, XidEvents, ask_nvml, nvml_text, open_nvml
-from batuta.gpu.health.kernel_log import Batch, Cursor
+from batuta.gpu.health.kernel_log import Batch, Cursor, normalize_pci_address
+from batuta.gpu.profiler.usage import NodeUsage
 from batuta.gpu.vgpu.device_file import Device, open_device_file
 from batuta.spec.problem import InputError
 
 MAX_LINKS: Final = 18
+_LOOKS: Final = 300
+"""Between two questions where GPUs are."""
+_log = logging.getLogger("batuta.agent")
 _LINK_ERRORS: Final = range(3)
 """Replays, recoveries, checksum errors of data: a fourth counts what was repaired by those."""
 _GONE: Final = frozenset({2, 6, 15, 16})
@@ -210,3 +218,80 @@ def _values(device: Device) -> Values:
     if links & ~device.links_down:
         found[Figure.NVLINKS_DOWN] = (device.links_down & links).bit_count()
     return found
+
+
+class NvmlReader:
+    """Reads the metrics of the GPUs of an agent's first sample: one that NVML no longer knows counts as lost."""
+
+    def __init__(self, usage: Callable[[], NodeUsage]) -> None:
+        self._usage = usage
+        self._figures: NvmlHealthSource | None = None
+        self._numbers: tuple[int, ...] = ()
+
+    def __call__(self) -> Mapping[int, Values]:
+        gpus = self._usage().gpus
+        if self._figures is None and gpus:
+            try:
+                self._figures = NvmlHealthSource({"": [gpu.uuid for gpu in gpus]})
+            except NvmlUnavailable as error:
+                _log.warning("NVML does not tell how GPUs are: %s", error)
+                return {}
+            self._numbers = tuple(gpu.index for gpu in gpus)
+        if self._figures is None:
+            return {}
+        return {self._numbers[place]: values for (_, place), values in self._figures.read().items()}
+
+
+class PciAddresses:
+    """The addresses of GPUs, kept in a file: a GPU that has fallen off the bus cannot be asked for its own any more.
+
+    NVML is asked now and then, and whenever an address is not known.
+    """
+
+    def __init__(self, path: Path, ask: Callable[[], Mapping[str, int]]) -> None:
+        """`ask`: the addresses of the GPUs that can tell now, and their numbers."""
+        self._path, self._ask = path, ask
+        self._known = _read_addresses(path)
+        self._looks = 0
+
+    def look(self) -> None:
+        """Learn addresses. To be called all the time: it can be done while a GPU is on the bus."""
+        if self._looks % _LOOKS == 0 or not self._known:
+            self._learn()
+        self._looks += 1
+
+    def index(self, pci: str) -> int | None:
+        """Return the number of the GPU at an address; None where there never was one."""
+        address = normalize_pci_address(pci)
+        if address not in self._known:
+            self._learn()
+        return self._known.get(address)
+
+    def _learn(self) -> None:
+        told = {normalize_pci_address(address): gpu for address, gpu in self._ask().items()}
+        taken = set(told.values())
+        # After a boot without one of them, others may have its number.
+        kept = {address: gpu for address, gpu in self._known.items() if gpu not in taken}
+        found = kept | told
+        if found != self._known:
+            self._known = found
+            fresh = self._path.with_suffix(".new")
+            fresh.write_text(json.dumps(found), encoding="utf-8")
+            os.replace(fresh, self._path)
+
+
+def _read_addresses(path: Path) -> dict[str, int]:
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        return {str(address): int(gpu) for address, gpu in json.loads(path.read_text("utf-8")).items()}
+    return {}
+
+
+def nvml_addresses(usage: Callable[[], NodeUsage]) -> Mapping[str, int]:
+    """Return where the GPUs that were sampled are now, and their numbers; nothing where NVML does not answer."""
+    gpus = usage().gpus
+    try:
+        found = NvmlHealthSource({"": [gpu.uuid for gpu in gpus]}).addresses().get("", [])
+    except NvmlUnavailable as error:
+        _log.warning("NVML does not tell where GPUs are: %s", error)
+        return {}
+    return {address: gpu.index for address, gpu in zip(found, gpus, strict=True) if address}
