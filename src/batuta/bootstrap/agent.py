@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batuta.bootstrap.serving import call_at_signals, log_plainly
+from batuta.bootstrap.serving import ProbesApp, call_at_signals, http_server, listen, log_plainly
 from batuta.gpu.devices import NvmlUnavailable
 from batuta.gpu.owners import PROC, LocalOwners, Owners, read_work
 from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, PodOwners
-from batuta.gpu.profiler.export import MetricsServer, render_metrics
+from batuta.gpu.profiler.export import render_metrics
 from batuta.gpu.profiler.profiler import Profiler, ProfilerThread, Timing
 from batuta.gpu.profiler.sources import DcgmReading, DcgmUnavailable, NodeSample, NvmlSource, add_dcgm, fetch_dcgm
 from batuta.gpu.profiler.usage import NodeUsage, ProgressFiles
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from batuta.bootstrap.agent_health import NodeClient
 
 _log = logging.getLogger("batuta.agent")
@@ -158,7 +160,7 @@ class Agent:
             client = await self._client(stack)
             sampling = stack.enter_context(ProfilerThread(self._profiler(client), self._looked))
             if self.options.metrics_port is not None:
-                stack.enter_context(self._server(sampling, self.options.metrics_port))
+                await self._serve(stack, sampling, self.options.metrics_port)
             _log.info("looking at the GPUs of %s every %g s", self.options.name, self.options.interval_s)
             if client is not None and self.options.kernel_log is not None:
                 from batuta.bootstrap.agent_health import report_health
@@ -194,18 +196,27 @@ class Agent:
     def _looked(self) -> None:
         self._looked_s = time.monotonic()
 
-    def _server(self, sampling: ProfilerThread, port: int) -> MetricsServer:
-        """Metrics and probes."""
+    async def _serve(self, stack: AsyncExitStack, sampling: ProfilerThread, port: int) -> None:
+        """Serves metrics and probes until the stack is left."""
 
-        def metrics() -> str:
-            return render_metrics(sampling.usage(), sampling.samples, sampling.failures)
+        async def metrics(_: object) -> str:
+            usage = await asyncio.to_thread(sampling.usage)
+            return render_metrics(usage, sampling.samples, sampling.failures)
 
-        try:
-            return MetricsServer(self.options.listen, port, metrics, self._trouble)
-        except OSError as error:
-            raise InputError.of(
-                f"cannot listen at {self.options.listen}:{port}: {error.strerror}", fix="choose another --metrics-port"
-            ) from None
+        async def nothing() -> ASGIApp:
+            from starlette.responses import PlainTextResponse
+
+            return PlainTextResponse("not found\n", 404)
+
+        listener = listen(self.options.listen, port, "choose another --metrics-port")
+        server = http_server(ProbesApp(self._trouble, metrics, nothing, self._trouble))
+        serving = asyncio.create_task(server.serve([listener]))
+
+        async def end() -> None:
+            server.should_exit = True
+            await serving
+
+        stack.push_async_callback(end)
 
     def _trouble(self) -> str:
         late_s = time.monotonic() - self._looked_s - self.options.interval_s

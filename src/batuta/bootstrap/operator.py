@@ -28,11 +28,10 @@ from batuta.bootstrap.operator_api import (
     OperatorApi,
     OperatorApp,
     TokenReviewAuthenticator,
-    operator_http_server,
     operator_metrics,
 )
 from batuta.bootstrap.operator_leader import Leader, build_leader, health_options, recall_health
-from batuta.bootstrap.serving import call_at_signals, listen
+from batuta.bootstrap.serving import call_at_signals, http_server, listen
 
 _log = logging.getLogger("batuta.operator")
 
@@ -87,7 +86,7 @@ class Operator:
 
     def _front(self) -> tuple[uvicorn.Server, socket.socket]:
         where = self.config.api
-        front = operator_http_server(OperatorApp(self._trouble, self._metrics, self._app))
+        front = http_server(OperatorApp(self._trouble, self._metrics, self._app))
         return front, listen(where.listen, where.port, "choose another --port")
 
     def _trouble(self) -> str:

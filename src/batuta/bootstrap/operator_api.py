@@ -12,21 +12,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx2
-import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
-from starlette.responses import PlainTextResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from batuta import __version__
 from batuta.api.app import create_app
@@ -51,6 +49,7 @@ from batuta.backends.kube.operator.access_review import ReviewedUser, review
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.bootstrap.offline import account
 from batuta.bootstrap.operator_leader import Leader, OperatorHealthView, operator_profile
+from batuta.bootstrap.serving import ProbesApp
 from batuta.core.job import JobId
 from batuta.engine.profile import find_policy
 from batuta.policies.registry import policy_summaries
@@ -133,49 +132,14 @@ def parts_of(leader: Leader, config: OperatorConfig, namespace: str, bearers: To
     )
 
 
-_GRACE_S = 3
-_METRICS = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class OperatorApp:
-    """Answers probes itself, metrics by a function; everything else is for the API."""
-
-    def __init__(
-        self,
-        healthy: Callable[[], str],
-        metrics: Callable[[Scope], Awaitable[str]],
-        find_app: Callable[[], Awaitable[ASGIApp]],
-    ) -> None:
-        """`healthy` says what is wrong; empty when nothing is. The others may refuse."""
-        self._healthy = healthy
-        self._metrics = metrics
-        self._find_app = find_app
+class OperatorApp(ProbesApp):
+    """Answers probes and metrics; everything else is for the API. Both may refuse."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
         try:
-            match scope["path"]:
-                case "/healthz":
-                    trouble = self._healthy()
-                    app: ASGIApp = PlainTextResponse(f"{trouble or 'ok'}\n", 503 if trouble else 200)
-                case "/readyz":
-                    app = PlainTextResponse("ok\n")
-                case "/metrics":
-                    app = Response(await self._metrics(scope), media_type=_METRICS)
-                case _:
-                    app = await self._find_app()
-            await app(scope, receive, send)
+            await super().__call__(scope, receive, send)
         except HttpProblem as refusal:
             await problem_response(refusal)(scope, receive, send)
-
-
-def operator_http_server(front: OperatorApp) -> uvicorn.Server:
-    """Serves HTTP, and leaves signals to the operator."""
-    settings: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
-    server = uvicorn.Server(uvicorn.Config(front, timeout_graceful_shutdown=_GRACE_S, **settings))
-    server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
-    return server
 
 
 PROXIED = b"batuta-relayed"

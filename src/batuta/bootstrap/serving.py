@@ -1,4 +1,7 @@
-"""What all processes of Batuta that serve have in common: their signals, their sockets, their plain logs."""
+"""What all processes of Batuta that serve have in common: signals, sockets, HTTP with probes and metrics, plain logs.
+
+Light to import: an agent that serves no metrics needs no HTTP server.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
 
 from batuta.spec.problem import InputError
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_GRACE_S: Final = 3
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def call_at_signals(end: Callable[[], None]) -> None:
@@ -31,6 +43,46 @@ def listen(host: str, port: int, fix: str) -> socket.socket:
         raise InputError.of(f"cannot listen at {host}:{port}: {error.strerror}", fix=fix) from error
     listener.listen(1024)
     return listener
+
+
+class ProbesApp:
+    """An ASGI application that answers probes, and metrics by a function; everything else is for another."""
+
+    def __init__(
+        self,
+        trouble: Callable[[], str],
+        metrics: Callable[[Scope], Awaitable[str]],
+        find_app: Callable[[], Awaitable[ASGIApp]],
+        unready: Callable[[], str] = str,
+    ) -> None:
+        """`trouble` says what is wrong, `unready` why it cannot be asked; empty when nothing is."""
+        self._probes = {"/healthz": trouble, "/readyz": unready}
+        self._metrics, self._find_app = metrics, find_app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.responses import PlainTextResponse, Response
+
+        if scope["type"] != "http":
+            return
+        match scope["path"]:
+            case "/healthz" | "/readyz" as probe:
+                trouble = self._probes[probe]()
+                app: ASGIApp = PlainTextResponse(f"{trouble or 'ok'}\n", 503 if trouble else 200)
+            case "/metrics":
+                app = Response(await self._metrics(scope), media_type=_METRICS)
+            case _:
+                app = await self._find_app()
+        await app(scope, receive, send)
+
+
+def http_server(app: ASGIApp) -> uvicorn.Server:
+    """A server that leaves signals to its caller."""
+    import uvicorn
+
+    settings: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
+    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=_GRACE_S, **settings))
+    server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
+    return server
 
 
 def log_plainly() -> None:

@@ -39,16 +39,6 @@ class Owners(Protocol):
         """Return the owners of whole GPUs, by UUID: for GPUs whose processes cannot be seen."""
 
 
-class NoOwners:
-    """Finds no owners."""
-
-    def of(self, pid: int) -> Owner | None:
-        return None
-
-    def by_gpu(self) -> Mapping[str, Owner]:
-        return {}
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessWork:
     """What a process has used since it began. Its pid and start time identify it for good."""

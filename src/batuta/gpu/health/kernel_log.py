@@ -31,8 +31,7 @@ _PID: Final = re.compile(r"\bpid='?(\d{1,10})'?")
 _KMSG_TIME: Final = re.compile(r"\d{1,5},\d{1,20},(\d{1,20}),[^;]*;")
 _UPTIME: Final = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
 _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?(?![\d:])")
-_SYSLOG: Final = re.compile(r"([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)\b")
-_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_SYSLOG: Final = re.compile(r"[A-Z][a-z]{2}\s{1,2}\d{1,2} \d\d:\d\d:\d\d\b")
 KMSG: Final = Path("/dev/kmsg")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _RECORD_BYTES: Final = 16_384
@@ -128,15 +127,10 @@ def _iso_s(found: re.Match[str]) -> float | None:
 
 def _syslog_s(found: re.Match[str]) -> float | None:
     """Return seconds since the year began; the line names no year, so every year has a February 29."""
-    if found[1] not in _MONTHS:
-        return None
     try:
-        moment = datetime.fromisoformat(
-            f"2000-{_MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}T{found[3]}:{found[4]}:{found[5]}+00:00"
-        )
+        return datetime.strptime(f"2000 {found[0]} +0000", "%Y %b %d %H:%M:%S %z").timestamp()
     except ValueError:
         return None
-    return moment.timestamp()
 
 
 def log_problems(option: str, log: Path | None, rights: str) -> list[Problem]:

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from functools import partial
+from typing import Final, Protocol, TypeAlias
 
 from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
@@ -145,27 +146,8 @@ class PhysicalGpuRepair:
         return BurnInRun(self._gpus(target), os.environ, _BURN_S)
 
 
-class ResetDone(NamedTuple):
-    """A GPU was reset."""
-
-    target: Target
-
-    def apply(self, machine: HealthStateMachine, now_s: float) -> None:
-        machine.mended(self.target, now_s)
-
-
-class BurnInDone(NamedTuple):
-    """A burn-in is over."""
-
-    target: Target
-    passed: bool
-    detail: str
-
-    def apply(self, machine: HealthStateMachine, now_s: float) -> None:
-        machine.burnt_in(self.target, self.passed, self.detail, now_s)
-
-
-RepairResult: TypeAlias = ResetDone | BurnInDone
+RepairResult: TypeAlias = Callable[[HealthStateMachine, float], object]
+"""Puts what was done into the state machine, at a time."""
 
 
 class RepairWorker:
@@ -184,7 +166,7 @@ class RepairWorker:
         for order in orders:
             if isinstance(order, Mend) and order.remedy is Action.RESET_GPU:
                 if not self._backend.in_use(order.target) and self._backend.reset(order.target):
-                    done.append(ResetDone(order.target))
+                    done.append(partial(_mended, order.target))
             elif isinstance(order, BurnIn) and self._run is None and not self._backend.in_use(order.target):
                 run = self._backend.burn_in(order.target)
                 self._run = (order.target, run) if run is not None else None
@@ -204,10 +186,14 @@ class RepairWorker:
         self._run = None
         passed, detail = outcome
         _log.info("burn-in of %s %s: %s", target, "passed" if passed else "failed", detail)
-        return [BurnInDone(target, passed, detail)]
+        return [lambda machine, now_s: machine.burnt_in(target, passed, detail, now_s)]
 
     def close(self) -> None:
         """End the burn-in that is under way: it starts anew at the next start."""
         if self._run is not None:
             self._run[1].close()
             self._run = None
+
+
+def _mended(target: Target, machine: HealthStateMachine, now_s: float) -> None:
+    machine.mended(target, now_s)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -32,7 +32,6 @@ _KEYS: Final = {
 }
 _NEEDED: Final = {Source.XID: "code", Source.SXID: "code", Source.NVML: "figure"}
 """What a rule is found by; `if` in the other tables."""
-_LIMITS: Final = ("jobs", "within", "restarts", "incident", "probation", "longest-probation", "calm", "share")
 _HIGHEST: Final = 999_999
 _RANGE: Final = re.compile(r"([0-9]{1,6})(?:\s*-\s*([0-9]{1,6}))?")
 _NODE = "node"
@@ -192,29 +191,29 @@ class _RulesReader(StrictYamlReader):
         return default if word is None else word == "true"
 
     def _limits(self, node: YamlNode | None) -> HealthLimits:
-        values, usual = self.section(node, "limits", _LIMITS), HealthLimits()
-
-        def seconds(key: str, default_s: float) -> float:
-            found_s = self.parsed(values[key], key, parse_duration_s) if key in values else None
-            return default_s if found_s is None else found_s
-
-        jobs = self.whole(values["jobs"], "jobs", 2, 1000) if "jobs" in values else None
-        restarts = self.whole(values["restarts"], "restarts", 0, 1000) if "restarts" in values else None
-        share = self.number(values["share"], "share", 0.0, 1.0) if "share" in values else None
-        limits = HealthLimits(
-            jobs=usual.jobs if jobs is None else jobs,
-            within_s=seconds("within", usual.within_s),
-            restarts=usual.restarts if restarts is None else restarts,
-            incident_s=seconds("incident", usual.incident_s),
-            probation_s=seconds("probation", usual.probation_s),
-            longest_probation_s=seconds("longest-probation", usual.longest_probation_s),
-            calm_s=seconds("calm", usual.calm_s),
-            share=usual.share if share is None else share,
-        )
+        values = self.section(node, "limits", tuple(_LIMITS))
+        found = {field: read(self, values[key], key) for key, (field, read) in _LIMITS.items() if key in values}
+        limits = replace(HealthLimits(), **{field: value for field, value in found.items() if value is not None})
         if limits.longest_probation_s < limits.probation_s:
             at = values.get("longest-probation", values.get("probation"))
             self.blame(at, "longest-probation is shorter than probation", "make it at least as long")
         return limits
+
+    def _seconds(self, node: YamlNode, key: str) -> float | None:
+        return self.parsed(node, key, parse_duration_s)
+
+
+_LIMITS: Final[dict[str, tuple[str, Callable[[_RulesReader, YamlNode, str], Any]]]] = {
+    "jobs": ("jobs", lambda reader, node, key: reader.whole(node, key, 2, 1000)),
+    "within": ("within_s", _RulesReader._seconds),
+    "restarts": ("restarts", lambda reader, node, key: reader.whole(node, key, 0, 1000)),
+    "incident": ("incident_s", _RulesReader._seconds),
+    "probation": ("probation_s", _RulesReader._seconds),
+    "longest-probation": ("longest_probation_s", _RulesReader._seconds),
+    "calm": ("calm_s", _RulesReader._seconds),
+    "share": ("share", lambda reader, node, key: reader.number(node, key, 0.0, 1.0)),
+}
+"""By key in the file: the field of `HealthLimits`, and how its value is read; None when it is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

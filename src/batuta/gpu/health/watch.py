@@ -190,7 +190,7 @@ class HealthWatch:
         with self._lock:
             now_s = self._clock()
             for result in results:
-                result.apply(state.machine, now_s)
+                result(state.machine, now_s)
             self._add(self._sources.figures(state, figures, now_s))
             self._save_changes()
         self._act()

@@ -1,12 +1,9 @@
-"""Publish the usage of a node: annotations `batuta.dev/gpu.*`, metrics `batuta_gpu_*`, the agent's port."""
+"""Publish the usage of a node: annotations `batuta.dev/gpu.*`, metrics `batuta_gpu_*`."""
 
 from __future__ import annotations
 
 import json
-import socket
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from batuta.gpu.owners import Owner
@@ -25,9 +22,6 @@ POD_JOB: Final = f"{PREFIX}job"
 _POD_TIME_STEP_S: Final = 300
 """A pod's time is rounded: a pod whose usage does not change is not written every 30 s."""
 _MIB: Final = 1 << 20
-_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_PLAIN_TYPE: Final = "text/plain; charset=utf-8"
-_SLOW_CLIENT_S: Final = 10.0
 
 
 def node_annotations(usage: NodeUsage) -> dict[str, str]:
@@ -145,7 +139,7 @@ def render_metrics(usage: NodeUsage, samples: int, failures: int) -> str:
     lines += _metric("job_behaviour", "What a job does; always 1.", [(_of_behaviour(usage, job), 1) for _, job in jobs])
     lines += _metric("samples_total", "Looks at the GPUs.", [(node, samples)], "counter")
     lines += _metric("sample_failures_total", "Looks that failed.", [(node, failures)], "counter")
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def _metrics(
@@ -197,67 +191,3 @@ def _metric(name: str, text: str, values: Sequence[tuple[dict[str, str], float]]
 def _quoted(word: str) -> str:
     escaped = word.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     return f'"{escaped}"'
-
-
-class MetricsServer:
-    """Serves metrics and probes. It listens once constructed, and answers for as long as the `with` lasts."""
-
-    def __init__(self, host: str, port: int, metrics: Callable[[], str], trouble: Callable[[], str] = str) -> None:
-        """`trouble` returns what is wrong, or an empty text. Raises OSError if the port is taken."""
-
-        class Handler(_Handler):
-            metrics_page = staticmethod(metrics)
-            health = staticmethod(trouble)
-
-        self._server = (_Server6 if ":" in host else _Server)((host, port), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="batuta-metrics", daemon=True)
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    def __enter__(self) -> MetricsServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    # A client that still reads does not delay the end of the agent.
-    block_on_close = False
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _Handler(BaseHTTPRequestHandler):
-    metrics_page: Callable[[], str]
-    health: Callable[[], str]
-    timeout = _SLOW_CLIENT_S
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._answer(200, self.metrics_page(), _METRICS_TYPE)
-        elif path in ("/healthz", "/readyz"):
-            trouble = self.health()
-            self._answer(503 if trouble else 200, trouble or "ok")
-        else:
-            self._answer(404, "not found")
-
-    def _answer(self, status: int, text: str, kind: str = _PLAIN_TYPE) -> None:
-        body = f"{text}\n".encode()
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: there is a probe every few seconds."""

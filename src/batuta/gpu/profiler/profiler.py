@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from batuta.gpu.owners import NoOwners, Owner, Owners, ProcessWork, read_work
+from batuta.gpu.owners import Owner, Owners, ProcessWork, read_work
 from batuta.gpu.profiler.behaviour import behaviour, iteration_period_s
 from batuta.gpu.profiler.signals import (
     BUSY,
@@ -201,7 +201,7 @@ class Profiler:
     def __init__(
         self,
         source: SampleSource,
-        owners: Owners | None = None,
+        owners: Owners,
         *,
         node: str = "",
         timing: Timing | None = None,
@@ -210,7 +210,7 @@ class Profiler:
         self.node = node
         self.timing = timing or Timing()
         self._source = source
-        self._attribution = ProcessAttribution(owners or NoOwners(), read_work)
+        self._attribution = ProcessAttribution(owners, read_work)
         self._last: NodeSample | None = None
         self._gpus: dict[int, Window] = {}
         self._fine: dict[int, FineSignal] = {}

@@ -123,20 +123,9 @@ class Window:
         return Signals(ordered, since_start=self.count <= len(self._ring))
 
 
-class _Column:
-    """One column of the table of `Signals`, by the name of the attribute."""
-
-    def __set_name__(self, owner: type[object], name: str) -> None:
-        self._place = _AT[name]
-
-    def __get__(self, signals: Signals, owner: type[Signals]) -> Floats:
-        column: Floats = signals.table[:, self._place]
-        return column
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Signals:
-    """Samples as columns, the oldest first."""
+    """Samples as columns, the oldest first: each field of `SampleRow` is an array."""
 
     table: Floats
     since_start: bool = True
@@ -145,16 +134,11 @@ class Signals:
     def __len__(self) -> int:
         return len(self.table)
 
-    time_s = _Column()
-    utilisation = _Column()
-    memory_mib = _Column()
-    sm_activity = _Column()
-    pcie_mib_s = _Column()
-    nvlink_mib_s = _Column()
-    busiest_cores = _Column()
-    read_mib_s = _Column()
-    written_mib_s = _Column()
-    neighbours = _Column()
+    def __getattr__(self, name: str) -> Floats:
+        if name not in _AT:
+            raise AttributeError(name)
+        column: Floats = self.table[:, _AT[name]]
+        return column
 
     @property
     def gpus(self) -> int:
