@@ -8,8 +8,9 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,15 @@ from batuta.gpu.owners import PROC, LocalOwners, Owners, read_work
 from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, PodOwners
 from batuta.gpu.profiler.export import render_metrics
 from batuta.gpu.profiler.profiler import Profiler, ProfilerThread, Timing
-from batuta.gpu.profiler.sources import DcgmReading, DcgmUnavailable, NodeSample, NvmlSource, add_dcgm, fetch_dcgm
+from batuta.gpu.profiler.sources import (
+    DcgmReading,
+    DcgmUnavailable,
+    NodeSample,
+    NvmlSource,
+    SampleSource,
+    add_dcgm,
+    fetch_dcgm,
+)
 from batuta.gpu.profiler.usage import NodeUsage, ProgressFiles
 from batuta.spec.problem import InputError, Problem
 
@@ -54,17 +63,12 @@ class AgentOptions:
     """Keeps how far the kernel log was read."""
 
     def problems(self) -> list[Problem]:
-        """All that is wrong with them."""
         found = []
         if not 0.1 <= self.interval_s <= 60:
             found.append(Problem(f"--interval {self.interval_s:g} is out of range", fix="0.1 to 60 seconds"))
         if not self.interval_s <= self.report_every_s <= 3600:
-            found.append(
-                Problem(
-                    f"--report-every {self.report_every_s:g} is out of range",
-                    fix="from the interval to 3600 seconds; the scheduler forgets reports after 90",
-                )
-            )
+            fix = "from the interval to 3600 seconds; the scheduler forgets reports after 90"
+            found.append(Problem(f"--report-every {self.report_every_s:g} is out of range", fix=fix))
         if self.metrics_port is not None and not 0 < self.metrics_port < 65536:
             found.append(Problem(f"--metrics-port {self.metrics_port} is no port", fix="1 to 65535"))
         if self.kernel_log is not None:
@@ -73,12 +77,8 @@ class AgentOptions:
 
     def _log_problems(self, log: Path) -> list[Problem]:
         if not self.is_in_cluster:
-            return [
-                Problem(
-                    "--kernel-log is read for an operator, and no cluster is named",
-                    fix="--kubeconfig FILE; on one machine: batuta up --health-log FILE",
-                )
-            ]
+            fix = "--kubeconfig FILE; on one machine: batuta up --health-log FILE"
+            return [Problem("--kernel-log is read for an operator, and no cluster is named", fix=fix)]
         from batuta.bootstrap.agent_health import health_problems
 
         return health_problems(log, self.state)
@@ -98,13 +98,7 @@ def look_once(options: AgentOptions) -> NodeUsage:
     """Two looks, an interval apart: how much of a GPU a process uses is a difference."""
     _check(options)
     with opened_nvml() as source:
-        profiler = Profiler(
-            source,
-            LocalOwners(options.proc),
-            node=options.name,
-            timing=Timing(options.interval_s),
-            read_work=lambda pid: read_work(pid, options.proc),
-        )
+        profiler = _profiler(options, source, LocalOwners(options.proc), Timing(options.interval_s))
         profiler.sample()
         time.sleep(options.interval_s)
         profiler.sample()
@@ -133,6 +127,11 @@ def opened_nvml() -> Iterator[NvmlSource]:
         ) from None
 
 
+def _profiler(options: AgentOptions, source: SampleSource, owners: Owners, timing: Timing) -> Profiler:
+    work = partial(read_work, proc=options.proc)
+    return Profiler(source, owners, node=options.name, timing=timing, read_work=work)
+
+
 def _check(options: AgentOptions) -> None:
     if problems := options.problems():
         raise InputError(problems)
@@ -155,18 +154,21 @@ class Agent:
         self._local = LocalOwners(self.options.proc)
 
     async def run(self) -> int:
+        options = self.options
         call_at_signals(self._ended.set)
         async with AsyncExitStack() as stack:
             client = await self._client(stack)
-            sampling = stack.enter_context(ProfilerThread(self._profiler(client), self._looked))
-            if self.options.metrics_port is not None:
-                await self._serve(stack, sampling, self.options.metrics_port)
-            _log.info("looking at the GPUs of %s every %g s", self.options.name, self.options.interval_s)
-            if client is not None and self.options.kernel_log is not None:
+            owners: Owners = self._local if client is None else client.owners
+            timing = Timing(options.interval_s, recent_s=max(options.report_every_s, 2 * options.interval_s))
+            profiler = _profiler(options, self._look, owners, timing)
+            sampling = stack.enter_context(ProfilerThread(profiler, self._looked))
+            if options.metrics_port is not None:
+                await self._serve(stack, sampling, options.metrics_port)
+            _log.info("looking at the GPUs of %s every %g s", options.name, options.interval_s)
+            if client is not None and options.kernel_log is not None:
                 from batuta.bootstrap.agent_health import report_health
 
-                log, state = self.options.kernel_log, self.options.state
-                report_health(stack, log, state, client, sampling.usage)
+                report_health(stack, options.kernel_log, options.state, client, sampling.usage)
             await self._report(sampling, client)
         _log.info("ended after %d reports", self.reports)
         return 0
@@ -176,18 +178,9 @@ class Agent:
             return None
         from batuta.bootstrap.agent_health import open_node_client
 
-        options = self.options
-        owners = PodOwners(options.proc)
+        options, owners = self.options, PodOwners(self.options.proc)
         return await open_node_client(
             stack, options.kubeconfig, options.context, options.name, owners, options.kubelet_socket
-        )
-
-    def _profiler(self, client: NodeClient | None) -> Profiler:
-        options = self.options
-        owners: Owners = self._local if client is None else client.owners
-        timing = Timing(options.interval_s, recent_s=max(options.report_every_s, 2 * options.interval_s))
-        return Profiler(
-            self._look, owners, node=options.name, timing=timing, read_work=lambda pid: read_work(pid, options.proc)
         )
 
     def _look(self) -> NodeSample:
@@ -248,8 +241,6 @@ class Agent:
             _log.warning("%s", error)
 
     async def _ends_within(self, time_s: float) -> bool:
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), time_s)
-        except TimeoutError:
-            return False
-        return True
+        return self._ended.is_set()

@@ -56,7 +56,6 @@ class DevicePluginOptions:
     compute_percent: int = 100
 
     def problems(self) -> list[Problem]:
-        """All that is wrong with it."""
         found = [
             Problem(f"--{name}: from 100 to {_MOST_PERCENT} percent, not {value}")
             for name, value in (("memory", self.memory_percent), ("compute", self.compute_percent))

@@ -6,7 +6,6 @@ import getpass
 import json
 import math
 import os
-import secrets
 import signal
 import socket
 import sys
@@ -82,22 +81,22 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 
+DEFAULT_PORT = 7077
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
 class LocalNodeInfo:
     """The nodes of local mode have addresses on this machine, and GPUs that are looked at."""
 
-    def __init__(self, world: World, usage: UsageWatch | None) -> None:
-        self._world = world
-        self._usage = usage
+    world: World
+    usage: UsageWatch | None
 
     def address(self, node: NodeName) -> str:
-        return node_address(self._world.nodes.index[node])
+        return node_address(self.world.nodes.index[node])
 
     def utilisation(self, node: NodeName) -> Mapping[int, float]:
-        return {} if self._usage is None else self._usage.latest(node)
-
-
-DEFAULT_PORT = 7077
-LOOPBACK = "127.0.0.1"
+        return {} if self.usage is None else self.usage.latest(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +124,6 @@ class UpOptions:
     """The highest priority that users may give their jobs, where the queue says nothing."""
     open_metrics: bool = False
     metrics_per_job: int = MAX_JOB_SERIES
-    """How many jobs have metrics of their own."""
     pass_env: tuple[str, ...] = ()
     """Variables of the server's environment that jobs inherit beside the harmless ones."""
     idle: IdleRules = field(default_factory=IdleRules)
@@ -147,7 +145,6 @@ class UpOptions:
     otlp: str = ""
     """Where traces of cycles are sent; empty: nowhere."""
     log_format: LogFormat = LogFormat.JSON
-    """Of server.log."""
 
 
 @dataclass(slots=True)
@@ -259,7 +256,13 @@ def _build(
         fence=fence,
     )
     backend.resume(expected_jobs(world))
-    gpus.prepare(lambda: _tell_of(gpus, backend, log), fence)
+
+    def replicas_can_start() -> None:
+        for note in gpus.notes:  # what is missing
+            log.warning("GPUs", why=note)
+        backend.wake()
+
+    gpus.prepare(replicas_can_start, fence)
     requests = assembly.attach(backend)
     monitor = TrialMonitor(local, virtual, backend.ranks, backend.log_path)
     trials = TrialController(requests.ask, store.tasks.get, monitor)
@@ -339,13 +342,6 @@ def _inherited(home: Path, also: tuple[str, ...], log: FilteringBoundLogger) -> 
         return passed
 
 
-def _tell_of(gpus: LocalGpus, backend: LocalBackend, log: FilteringBoundLogger) -> None:
-    """Replicas can start; some things may be missing."""
-    for note in gpus.notes:
-        log.warning("GPUs", why=note)
-    backend.wake()
-
-
 def _task_reader(store: SqliteStore, world: World) -> Callable[[str], tuple[Task, Job]]:
     """What a living job runs, and what it asks for now. Only the engine's thread may ask."""
 
@@ -370,12 +366,8 @@ class _BackendNotifier(Observer):
         if isinstance(event, ev.JobChanged) and event.job.id in world.jobs:
             self._backend.changed(world.jobs.jobs[world.jobs.row(event.job.id)])
         elif isinstance(event, ev.GpuFailed):
-            placed = {
-                job
-                for job, placement in zip(world.jobs.ids, world.jobs.placements, strict=True)
-                if placement is not None
-            }
-            self._backend.lost(event.node, event.gpu, placed)
+            pairs = zip(world.jobs.ids, world.jobs.placements, strict=True)
+            self._backend.lost(event.node, event.gpu, {job for job, placement in pairs if placement is not None})
 
 
 def _admin_token(state: StateDir, store: SqliteStore) -> str:
@@ -442,7 +434,9 @@ class _HttpServer(ApiServer):
 
 
 def _now_ready(server: Server, ready: Callable[[Server], None] | None) -> None:
-    _write_server_file(server)
+    # Where the server is to be found, for commands on this machine.
+    facts = {"url": server.url, "pid": os.getpid(), "started_s": server.parts.started_s}
+    server.state.write_secret(json.dumps(facts), "server.json")
     server.state.lock.tell(server.url)
     server.log.info("serving", url=server.url, pid=os.getpid())
     if ready is not None:
@@ -478,13 +472,3 @@ def _host_in_url(host: str) -> str:
     if host in ("0.0.0.0", "::"):
         return LOOPBACK if host == "0.0.0.0" else "[::1]"
     return f"[{host}]" if ":" in host else host
-
-
-def _write_server_file(server: Server) -> None:
-    """Says where the server is to be found, for commands on this machine."""
-    facts = {"url": server.url, "pid": os.getpid(), "started_s": server.parts.started_s}
-    path = server.state.path / "server.json"
-    draft = path.with_name(f".server.json.{secrets.token_hex(4)}")
-    draft.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    draft.chmod(0o600)
-    draft.replace(path)

@@ -35,7 +35,6 @@ class Device:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """Return all GPUs, in NVML's order."""
     try:
         nvml = open_nvml()
     except NvmlUnavailable:

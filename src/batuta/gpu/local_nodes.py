@@ -29,7 +29,6 @@ MOST_NODES, MOST_GPUS = 1000, 64
 VIRTUAL_CPUS, VIRTUAL_MEMORY_GIB = 16, 128
 """Of a virtual node, for each of its GPUs."""
 _FOLDER = "vgpu"
-"""Within the state directory."""
 _MIB, _MIB_PER_GIB = 1 << 20, 1024
 _MADE_AHEAD = 32
 """So many nodes have their device files before a job needs them: to make one takes some milliseconds."""
@@ -182,7 +181,6 @@ class VirtualGpus:
         return self._libraries is not None
 
     def make_ahead(self) -> None:
-        """Make the files of the first nodes."""
         for node in list(self._nodes.values())[:_MADE_AHEAD]:
             with suppress(InputError, OSError):  # a command that needs it reports the error
                 self._make(node)

@@ -82,7 +82,6 @@ def _share_file(name: str) -> Path:
 
 
 def compile_vgpu_libraries(folder: Path, native: Path, compiler: str, extra: Sequence[str] = ()) -> None:
-    """Compile both libraries of the virtual GPUs into a folder."""
     vgpu = native / "vgpu"
     for name, pattern in VGPU_LIBRARIES.items():
         flags = (*COMPILE_FLAGS, *LINK_FLAGS, f"-Wl,-soname,{name}", *extra)
@@ -91,7 +90,6 @@ def compile_vgpu_libraries(folder: Path, native: Path, compiler: str, extra: Seq
 
 
 def compile_share(made: Path, native: Path, compiler: str, extra: Sequence[str] = ()) -> None:
-    """Compile the share library."""
     files = sorted((native / "share").glob("*.c"))
     if not files:
         raise InputError.of("this installation has no sources of the library for sharing")
@@ -154,7 +152,6 @@ def find_compiler() -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which compiled libraries are kept."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(named) if named else Path.home() / ".cache") / "batuta"
 

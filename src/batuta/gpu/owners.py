@@ -74,7 +74,6 @@ def read_work(pid: int, proc: Path = PROC) -> ProcessWork | None:
 
 
 def read_control_groups(pid: int, proc: Path = PROC) -> str:
-    """Return its /proc/PID/cgroup, or an empty text."""
     return _text(f"{proc}/{pid}/cgroup")
 
 

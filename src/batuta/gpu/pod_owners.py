@@ -142,7 +142,6 @@ class PodOwners:
         self._memo = ProcessCache(self._uids, proc)
 
     def update_pods(self, pods: Iterable[KnownPod]) -> None:
-        """Set the pods of the node."""
         known = list(pods)
         with self._lock:
             self._pods = {uid: pod.owner for pod in known for uid in pod.uids}

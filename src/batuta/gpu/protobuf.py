@@ -69,7 +69,6 @@ def decode(kind: type[M], raw: bytes) -> M:
 
 @cache
 def _fields(kind: type[Any]) -> dict[int, _Field]:
-    """Return the fields of a message by number."""
     return {number: _field(name, hint) for number, (name, hint) in enumerate(get_type_hints(kind).items(), start=1)}
 
 
@@ -107,7 +106,6 @@ def _signed(value: int) -> int:
 
 
 def _pairs(raw: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Yield number, wire type and value of each field."""
     at = 0
     while at < len(raw):
         key, at = _read_varint(raw, at)

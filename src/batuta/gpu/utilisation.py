@@ -124,7 +124,6 @@ class TrialMonitor:
         return Look(round(max(memory)) if memory else None, fmean(busy) if busy else None)
 
     def output(self, run: JobId) -> str:
-        """Return the end of each rank's log."""
         return "\n".join(self._tails(run))
 
     def _tails(self, run: JobId) -> Iterator[str]:

@@ -62,7 +62,6 @@ class SpanExporter:
     ) -> None:
         """`tell` is called when the export begins to fail, and when it works again."""
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
-        """Spans by outcome."""
         self._receiver = receiver
         self._resource = resource
         self._version = version
@@ -75,7 +74,6 @@ class SpanExporter:
         self._give_up_s = float("inf")
         """From then on, by the monotonic clock, nothing is sent."""
         self.is_failing = False
-        """The last attempt failed."""
         self._thread = (fence or Fence()).start("traces", self._run)
 
     @property
@@ -115,7 +113,6 @@ class SpanExporter:
             self._count(batch, outcome)
 
     def _next_batch(self) -> list[Span]:
-        """Return the next batch; an empty one when the exporter is closed."""
         limits = self._limits
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing.is_set())
@@ -125,7 +122,6 @@ class SpanExporter:
             return [self._queue.popleft() for _ in range(min(limits.batch, len(self._queue)))]
 
     def _deliver(self, batch: Sequence[Span]) -> ExportResponse:
-        """Post with retries; return the last response."""
         limits, body = self._limits, encode_spans(self._resource, self._version, batch)
         pause_s = limits.first_pause_s
         for attempt in range(limits.attempts):

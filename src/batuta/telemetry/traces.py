@@ -81,7 +81,6 @@ class CommandTraces:
         """Jobs of this cycle's commands whose outcome the backend does not report."""
 
     def ordered(self, plan: Plan, trace_id: int, cycle_id: int, now_ns: int) -> None:
-        """Open a span for each command of a plan."""
         for command in plan.commands:
             self._timed.pop(command.job, None)
             if before := self._open.pop(command.job, None):
@@ -99,7 +98,6 @@ class CommandTraces:
         return done + [self._open.pop(job).ended(now_ns, "given") for job in unreported if job in self._open]
 
     def saw(self, event: ev.Event) -> list[Span]:
-        """Return the spans that an event ends."""
         if not isinstance(event, _JOB_EVENTS):
             return []
         at_ns = int(event.time_s * 1e9)
@@ -116,7 +114,6 @@ class CommandTraces:
         return [span]
 
     def finish(self, now_ns: int) -> list[Span]:
-        """End all open spans with an unknown outcome."""
         left, self._open = self._open, {}
         return [order.ended(now_ns, "unknown") for order in left.values()]
 
@@ -189,7 +186,6 @@ class CycleTrace(Observer):
         self._ids = IdGenerator()
         self._commands = CommandTraces(self._ids, tells_of_preempted)
         self._spans: list[Span] = []
-        """Of the current cycle."""
         self._version = world.version
         self._trace_id = self._cycle_id = 0
         self._begun_ns = self._lap_ns = 0
@@ -228,7 +224,6 @@ class CycleTrace(Observer):
         self._offer([cycle, *self._spans, *given])
 
     def finish(self) -> None:
-        """End all open spans when the engine stops."""
         self._offer(self._commands.finish(time.time_ns()))
 
     def _step(self, step: str) -> None:

@@ -30,7 +30,6 @@ class DeviceAssignment:
     """The units of one resource that a container has."""
 
     uid: str
-    """Of the pod."""
     container: str
     resource: Resource
     units: frozenset[str]

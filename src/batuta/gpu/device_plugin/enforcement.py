@@ -27,7 +27,6 @@ from batuta.gpu.share.mps import (
 
 PRELOAD_PATH: Final = Path("/etc/ld.so.preload")
 LIBRARY_PATH: Final = Path("/usr/local/lib/batuta/libbatuta-share.so")
-"""Where the library is inside a container."""
 _SHARED_BY_ALL: Final = 0o1777
 _CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _MIB: Final = 1 << 20

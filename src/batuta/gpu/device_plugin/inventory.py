@@ -64,7 +64,6 @@ class Overcommit:
     compute_percent: int = WHOLE_PERCENT
 
     def units(self, card: Card, resource: Resource) -> int:
-        """Return how many units of a GPU can be allocated."""
         if resource is Resource.COMPUTE:
             return self.compute_percent
         return card.memory_mib * self.memory_percent // WHOLE_PERCENT // UNIT_MIB
@@ -91,7 +90,6 @@ class DeviceInventory:
         return self._cards
 
     def update(self, cards: tuple[Card, ...]) -> bool:
-        """Set the GPUs; return whether they changed."""
         if cards == self._cards:
             return False
         self._cards = cards
@@ -110,7 +108,6 @@ class DeviceInventory:
         return card if known else None
 
     def units(self, resource: Resource) -> ListAndWatchResponse:
-        """Return all units of a resource with their health."""
         return ListAndWatchResponse(
             tuple(
                 Device(unit_id(card, resource, number), UNHEALTHY if card.illness else HEALTHY)
@@ -200,7 +197,6 @@ class NvmlCards:
 
     @property
     def listens(self) -> bool:
-        """Return whether this driver reports events."""
         return self._events is not None
 
     def _card(self, index: int) -> Card:

@@ -48,7 +48,6 @@ class Allocator:
         return self._enforcer.needs_pre_start
 
     async def prefer(self, resource: Resource, wanted: m.ContainerPreferredAllocationRequest) -> list[str]:
-        """Return the preferred units, or raise AllocationRefused."""
         async with self._one_at_a_time:
             state = await self._read_state(resource)
             return state.prefer(resource, wanted.available, wanted.included, wanted.size)
@@ -114,7 +113,6 @@ class ResourceService:
         return self._server is not None and self._socket.is_socket()
 
     async def start(self) -> None:
-        """Listen on a new socket."""
         await self.stop()
         self._socket.unlink(missing_ok=True)
         server = grpc.aio.server()

@@ -28,7 +28,7 @@ from itertools import pairwise
 from types import FrameType
 from typing import Any, Final
 
-from batuta.gpu.devices import NvmlUnavailable, nvml_text, open_nvml
+from batuta.gpu.devices import NvmlUnavailable, ask_nvml, nvml_text, open_nvml
 from batuta.gpu.health.nvml_source import MAX_LINKS
 
 _MIB: Final = 1 << 20
@@ -122,7 +122,6 @@ class Context:
         self._cuda.call(name, *arguments)
 
     def memory(self) -> tuple[int, int]:
-        """Return free and total bytes."""
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value, total.value
@@ -155,7 +154,6 @@ class Context:
         return kernel
 
     def launch(self, kernel: c_void_p, blocks: int, threads: int, *arguments: ctypes._SimpleCData[Any]) -> None:
-        """Run a kernel to its end."""
         places = (c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
         self.call("cuLaunchKernel", kernel, blocks, 1, 1, threads, 1, 1, 0, None, places, None)
         self.call("cuCtxSynchronize")
@@ -170,7 +168,6 @@ class BurnInPlan:
     """How much is tested."""
 
     seconds: float
-    """Of computing, for each GPU."""
     most_mib: int | None
     """Of memory that is written; None: all."""
     is_virtual: bool
@@ -262,24 +259,18 @@ class DriverState:
             raise CheckFailed(f"NVML cannot be used: {error}") from None
 
     def find(self, gpu: str) -> tuple[Any, str]:
-        """Return handle and UUID of a GPU."""
         api = self.api
         try:
-            is_number = gpu.isdecimal()
-            handle = (
-                api.nvmlDeviceGetHandleByIndex(int(gpu)) if is_number else api.nvmlDeviceGetHandleByUUID(gpu.encode())
-            )
-            uuid = api.nvmlDeviceGetUUID(handle)
+            by_index, by_uuid = api.nvmlDeviceGetHandleByIndex, api.nvmlDeviceGetHandleByUUID
+            handle = by_index(int(gpu)) if gpu.isdecimal() else by_uuid(gpu.encode())
+            return handle, nvml_text(api.nvmlDeviceGetUUID(handle))
         except api.NVMLError as error:
             raise CheckFailed(f"GPU {gpu} does not answer: {error}") from None
-        return handle, nvml_text(uuid)
 
     def uncorrected(self, handle: Any) -> int:
         api = self.api
-        with suppress(api.NVMLError):
-            kind = api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-            return int(api.nvmlDeviceGetTotalEccErrors(handle, kind, api.NVML_VOLATILE_ECC))
-        return 0
+        kind = (api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, api.NVML_VOLATILE_ECC)
+        return int(ask_nvml(api, api.nvmlDeviceGetTotalEccErrors, handle, *kind) or 0)
 
     def check_state(self, handle: Any) -> str:
         """Check rows, links and temperature; what the GPU does not support is skipped."""
@@ -291,9 +282,9 @@ class DriverState:
             if pending:
                 raise CheckFailed("a row of its memory waits for a reset to be remapped")
             details.append("no rows wait")
-        up = [self._link(handle, link) for link in range(MAX_LINKS)]
-        down = [str(link) for link, active in enumerate(up) if active is False]
-        if True in up:  # else it has none, or none that leads anywhere
+        up = [ask_nvml(api, api.nvmlDeviceGetNvLinkState, handle, link) for link in range(MAX_LINKS)]
+        down = [str(link) for link, active in enumerate(up) if active == 0]
+        if any(up):  # else it has none, or none that leads anywhere
             if down:
                 raise CheckFailed(f"NVLink is down: link {', '.join(down)}")
             details.append(f"{len(up) - up.count(None)} links up")
@@ -304,11 +295,6 @@ class DriverState:
                 raise CheckFailed(f"it is {heat_c} °C hot, and slows down at {most_c} °C")
             details.append(f"{heat_c} °C")
         return ", ".join(details) or "nothing to ask"
-
-    def _link(self, handle: Any, link: int) -> bool | None:
-        with suppress(self.api.NVMLError):
-            return bool(self.api.nvmlDeviceGetNvLinkState(handle, link))
-        return None
 
 
 @dataclass(frozen=True, slots=True)

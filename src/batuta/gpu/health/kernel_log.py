@@ -345,7 +345,6 @@ def _cursor(file: BinaryIO, offset: int) -> Cursor:
 
 
 def _is_of(file: BinaryIO, cursor: Cursor, must_be_itself: bool) -> bool:
-    """Return whether a file holds what was read."""
     offset, stat = int(cursor["offset"]), os.fstat(file.fileno())
     is_itself = stat.st_ino == cursor["inode"]
     if stat.st_size < offset or not (is_itself or (offset and not must_be_itself)):
@@ -354,7 +353,6 @@ def _is_of(file: BinaryIO, cursor: Cursor, must_be_itself: bool) -> bool:
 
 
 def _fingerprint(file: BinaryIO, offset: int) -> str:
-    """Return a hash of the first and the last bytes before an offset."""
     file.seek(0)
     head = file.read(min(offset, _FINGERPRINT_BYTES))
     file.seek(max(0, offset - _FINGERPRINT_BYTES))

@@ -52,8 +52,7 @@ class NvmlHealthSource:
         for (node, _), uuid in self._devices.items():
             handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid.encode())
             pci = None if handle is None else self._ask(self._nvml.nvmlDeviceGetPciInfo, handle)
-            bus = "" if pci is None else pci.busId
-            found.setdefault(node, []).append(nvml_text(bus))
+            found.setdefault(node, []).append("" if pci is None else nvml_text(pci.busId))
         return found
 
     def in_use(self, uuid: str) -> bool:
@@ -190,13 +189,10 @@ class VirtualHealthSource:
         found: dict[tuple[NodeName, int], Values] = {}
         for node in self._nodes:
             path = self._path_of(node)
-            if path is None:
-                continue
-            try:
-                with open_device_file(path) as file:
-                    found |= {(node, gpu): _values(file.devices[gpu]) for gpu in range(file.devices_count)}
-            except InputError:
-                continue  # the file was removed: nothing is known of this node
+            with suppress(InputError):  # the file was removed: nothing is known of this node
+                if path is not None:
+                    with open_device_file(path) as file:
+                        found |= {(node, gpu): _values(file.devices[gpu]) for gpu in range(file.devices_count)}
         return found
 
 

@@ -71,7 +71,6 @@ class BurnInRun:
             return False, f"it ended with code {code}: {last}"
 
     def close(self) -> None:
-        """End it, if it runs."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -38,7 +38,6 @@ _NODE = "node"
 
 
 def default_rules_text() -> str:
-    """Return the file that comes with Batuta."""
     return resources.files("batuta").joinpath("data", "health-rules.yaml").read_text(encoding="utf-8")
 
 
@@ -62,7 +61,6 @@ def read_health(log: Path | str | None, rules: Path | str | None) -> HealthRules
 
 
 def parse_rules(text: str, file: str) -> HealthRules:
-    """Return the rules of a text; raise InputError with all its problems."""
     reader = _RulesReader(file)
     roots = reader.compose_sound(text)
     rules = reader.rules(roots[0]) if len(roots) == 1 else None
@@ -228,7 +226,6 @@ class DryRunResult:
     means: str
     action: Action
     done: str
-    """What would be done, as a text."""
 
 
 def dry_run_rules(rules: HealthRules, lines: Iterable[str]) -> Iterator[DryRunResult]:

@@ -97,7 +97,6 @@ class HealthWatch:
     # ------------------------------------------------------------------------------------- for other threads
 
     def seen(self) -> HealthSeen:
-        """Return the health of all GPUs and nodes now."""
         with self._lock:
             machine = self._state.machine
             alerts = tuple(order for order in machine.standing() if isinstance(order, Alert))
@@ -127,7 +126,6 @@ class HealthWatch:
             self._save()
 
     def cordoned(self, node: NodeName, who: str) -> None:
-        """Note that a user has cordoned a node."""
         with self._lock:
             self._state.machine.cordoned(node, who, self._clock())
             self._save()

@@ -25,7 +25,6 @@ _MIB: Final = 1 << 20
 
 
 def node_annotations(usage: NodeUsage) -> dict[str, str]:
-    """Return all annotations of a node."""
     devices = [
         {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model, "memoryMib": round(gpu.memory_mib)}
         for gpu in usage.gpus
@@ -35,7 +34,6 @@ def node_annotations(usage: NodeUsage) -> dict[str, str]:
 
 
 def pod_annotations(usage: NodeUsage) -> dict[Owner, dict[str, str]]:
-    """Return the annotations of each pod that has processes on a GPU."""
     time_s = int(usage.time_s) // _POD_TIME_STEP_S * _POD_TIME_STEP_S
     return {
         pod.owner: {POD_USAGE: _json({"time": time_s, **_pod(pod)}), POD_JOB: _json(_job(job))}

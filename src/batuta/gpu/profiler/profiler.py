@@ -144,7 +144,6 @@ def _divide(gpu: GpuSample, owned: list[tuple[Owner, ProcessSample]], shares: di
 def _row(
     time_s: float, share: OwnerShare, gpus: Sequence[GpuSample], neighbours: int, work: Sequence[_Rates]
 ) -> SampleRow:
-    """Return one sample of an owner."""
     return SampleRow(
         time_s=time_s,
         utilisation=_of_known(fmean, (None if math.isnan(value) else value for value in share.gpus.values())),
@@ -218,7 +217,6 @@ class Profiler:
         self._reports: dict[tuple[str, str], deque[StepReport]] = {}
 
     def sample(self) -> NodeSample:
-        """Sample all GPUs once."""
         found = self._source()
         since_s = 0.0 if self._last is None else found.time_s - self._last.time_s
         self._last = found
@@ -231,7 +229,6 @@ class Profiler:
         return found
 
     def report_step(self, job: str, report: StepReport, namespace: str = "") -> None:
-        """Add a job's own report of its progress."""
         self._reports.setdefault((namespace, job), deque(maxlen=_MAX_REPORTS)).append(report)
 
     def usage(self) -> NodeUsage:
@@ -319,7 +316,6 @@ class Profiler:
 
 
 def _whole(gpu: GpuSample, time_s: float) -> SampleRow:
-    """Return one sample of a whole GPU."""
     return SampleRow(
         time_s=time_s,
         utilisation=gpu.utilisation,
@@ -394,12 +390,10 @@ class ProfilerThread:
         self._thread.join()
 
     def usage(self) -> NodeUsage:
-        """Return the usage of the node now."""
         with self._lock:
             return self._profiler.usage()
 
     def report_step(self, job: str, report: StepReport, namespace: str = "") -> None:
-        """Add a job's own report of its progress."""
         with self._lock:
             self._profiler.report_step(job, report, namespace)
 

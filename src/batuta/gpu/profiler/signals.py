@@ -16,7 +16,6 @@ BUSY: Final = 0.05
 """A GPU that is used less than this is idle: a monitor or a watchdog read it."""
 _PLATEAU_TOLERANCE: Final = 0.02
 _MIN_SAMPLES: Final = 10
-"""The fewest samples of a plateau."""
 _SUM_COLUMNS: Final = ("memory_mib", "power_w", "pcie_mib_s", "nvlink_mib_s", "read_mib_s", "written_mib_s", "gpus")
 _MAX_COLUMNS: Final = ("time_s", "temperature_c", "busiest_cores", "neighbours")
 FINE_S: Final = 0.2
@@ -116,7 +115,6 @@ class Window:
         self.count += 1
 
     def signals(self) -> Signals:
-        """Return all samples, the oldest first."""
         kept = min(self.count, len(self._ring))
         begin = (self._next - kept) % len(self._ring)
         ordered = np.roll(self._ring, -begin, axis=0)[:kept]

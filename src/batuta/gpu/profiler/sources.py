@@ -89,7 +89,6 @@ class NodeSample:
 
 
 SampleSource: TypeAlias = Callable[[], NodeSample]
-"""Takes one sample of all GPUs of the node."""
 
 
 def _sum(one: float | None, other: float | None) -> float | None:

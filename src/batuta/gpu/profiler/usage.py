@@ -95,7 +95,7 @@ def slowdown(step_times_s: Floats, shared: Floats) -> float | None:
     alone, crowded = step_times_s[shared == 0], step_times_s[shared > 0]
     if min(len(alone), len(crowded)) < _FEWEST_STEPS:
         return None
-    return max(1.0, float(np.median(crowded)) / max(float(np.median(alone)), 1e-9))
+    return max(1.0, float(np.median(crowded) / max(np.median(alone), 1e-9)))
 
 
 def lost_share(alone: Floats, crowded: Floats) -> float | None:
@@ -141,7 +141,6 @@ class GpuUsage:
     power_w: float | None
     temperature_c: float | None
     owners: tuple[Owner, ...] = ()
-    """Owners with processes on it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +170,6 @@ class JobUsage:
     """Between two iterations, as seen in the use of its GPUs."""
     behaviour: Behaviour
     progress: Progress | None = None
-    """By its own reports."""
     slowdown: float | None = None
     """How many times slower neighbours on its GPUs make it; 1: not at all."""
 

@@ -53,7 +53,6 @@ class DeviceLimit:
     """How the rest of a card is divided among containers that want it."""
 
     def problems(self) -> Iterator[Problem]:
-        """Yield all that is wrong with it."""
         soft, hard = self.soft_compute_percent, self.compute_percent
         checks = (
             (
@@ -88,7 +87,6 @@ class ShareLimits:
     """A folder that all containers of the node share: soft limits and weights need it."""
 
     def problems(self) -> list[Problem]:
-        """Return all that is wrong with them."""
         found = [problem for device in self.devices for problem in device.problems()]
         if not 0 < len(self.container) <= LONGEST_NAME or set(self.container) & set(" \t\r\n"):
             found.append(Problem(f"container: a word of 1 to {LONGEST_NAME} letters, not {self.container!r}"))
@@ -129,7 +127,6 @@ def write_limits(path: Path, limits: ShareLimits) -> None:
 
 
 def to_text(limits: ShareLimits) -> str:
-    """Return the file's contents."""
     lines = [LIMITS_FORMAT, f"container {limits.container}", f"region {limits.region}"]
     if limits.cards is not None:
         lines.append(f"cards {limits.cards}")

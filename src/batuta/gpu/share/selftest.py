@@ -28,7 +28,6 @@ class Check:
 
     subject: str
     verdict: str
-    """The outcome in words."""
     holds: bool
 
 

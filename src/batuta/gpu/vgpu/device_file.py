@@ -127,7 +127,6 @@ class DeviceFile(ctypes.Structure):
 
 
 def make_lock(file: DeviceFile) -> None:
-    """Write a lock that is free."""
     threads = ctypes.CDLL(None)
     attributes = (ctypes.c_char * _ATTRIBUTE_BYTES)()
     for result in (
@@ -158,6 +157,11 @@ def locked(file: DeviceFile) -> Iterator[None]:
 
 
 _SIZE_BYTES = ctypes.sizeof(DeviceFile)
+_OF_THE_MODEL = (
+    *("multiprocessors", "threads_per_multiprocessor", "memory_bus_bits", "pcie_generation"),
+    *("max_sm_mhz", "memory_mhz", "row_remap", "link_mbps"),
+)
+"""Fields of a device that are its model's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +176,10 @@ class Machine:
     kernel_ns: int = 20_000
     """How long a launch takes for each wave of threads that the device can hold at once."""
     context_bytes: int = 0
-    """What each context takes of the memory."""
     label: str = ""
     """The same label, the same UUIDs; empty: new ones each time."""
 
     def problems(self) -> list[Problem]:
-        """Return all that is wrong with it."""
         checks = (
             (1 <= self.gpus <= DEVICES, f"--gpus: from 1 to {DEVICES}, not {self.gpus}"),
             (1 <= self.numa_nodes <= 64, f"--numa: from 1 to 64 nodes, not {self.numa_nodes}"),
@@ -230,22 +232,19 @@ def _describe(device: Device, machine: Machine, index: int, unique: uuid.UUID) -
     device.pci_bus_id = f"00000000:{device.pci_bus:02X}:00.0".encode()
     device.pci_id = 0x10DE
     device.compute_major, device.compute_minor = model.compute
-    device.multiprocessors = model.multiprocessors
-    device.threads_per_multiprocessor = model.threads_per_multiprocessor
+    for name in _OF_THE_MODEL:
+        setattr(device, name, getattr(model, name))
     device.numa_node = index * machine.numa_nodes // machine.gpus
-    device.memory_bus_bits = model.memory_bus_bits
-    device.pcie_generation, device.pcie_width = model.pcie_generation, 16
+    device.pcie_width = 16
     device.memory_bytes = machine.memory_bytes or model.memory_bytes
     device.context_bytes = machine.context_bytes
     device.kernel_ns = machine.kernel_ns
     device.idle_mw, device.limit_mw = model.idle_w * 1000, model.limit_w * 1000
-    device.idle_sm_mhz, device.max_sm_mhz = 300, model.max_sm_mhz
-    device.memory_mhz = model.memory_mhz
+    device.idle_sm_mhz = 300
     device.idle_celsius, device.busy_celsius = 32, 72
     device.slowdown_celsius, device.shutdown_celsius = 90, 96
-    device.ecc, device.row_remap = 1, model.row_remap
+    device.ecc = 1
     device.links = model.links if machine.gpus > 1 else 0
-    device.link_mbps = model.link_mbps
     others = [other for other in range(machine.gpus) if other != index]
     for link in range(LINKS):
         device.link_peer[link] = -1 if model.switched or not others else others[link % len(others)]

@@ -65,7 +65,6 @@ class FaultSpec:
     """Clear all faults first; counters that outlive a restart stay."""
 
     def problems(self) -> list[Problem]:
-        """Return all that is wrong with it."""
         temperature_c = self.temperature_c or 0
         counts = {"ecc-corrected": self.corrected, "ecc-uncorrected": self.uncorrected}
         counts["remapped-rows"] = self.remapped_rows
