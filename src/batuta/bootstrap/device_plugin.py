@@ -25,7 +25,7 @@ from batuta.backends.kube.client.kinds import NODE, POD
 from batuta.bootstrap.kube import check_extra
 from batuta.bootstrap.serving import call_at_signals, log_plainly
 from batuta.gpu.device_plugin.allocation import ContainerRequest, PodsUnavailable, SharePod
-from batuta.gpu.device_plugin.inventory import Card, Overcommit, Resource
+from batuta.gpu.device_plugin.inventory import Overcommit, Resource
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
@@ -137,8 +137,20 @@ async def _keep_told(api: Api, node: str, stock: DeviceInventory) -> None:
 
 
 async def _tell(api: Api, node: str, stock: DeviceInventory) -> bool:
+    """Writes on the node what each card has to give, and which are ill; returns whether it was written."""
+    told = [
+        {
+            "index": card.index,
+            "uuid": card.uuid,
+            "memory": stock.overcommit.units(card, Resource.MEMORY),
+            "compute": stock.overcommit.units(card, Resource.COMPUTE),
+            "illness": card.illness,
+        }
+        for card in stock.cards
+    ]
     try:
-        await publish_cards(api, node, stock.cards, stock.overcommit)
+        text = msgspec.json.encode(told).decode()
+        await api.patch(NODE, node, {"metadata": {"annotations": {names.CARDS: text}}})
     except ApiError as error:
         _log.warning("cannot write on node %s how its GPUs are: %s", node, error)
         return False
@@ -192,22 +204,6 @@ def share_pod(pod: objects.Pod) -> SharePod:
         is_waiting=pod.status.phase in ("", "Pending"),
         is_soft=meta.annotations.get(names.SHARE_LIMITS, "") == "soft",
     )
-
-
-async def publish_cards(api: Api, node: str, cards: Sequence[Card], overcommit: Overcommit) -> None:
-    """Writes on the node what each card has to give, and which are ill; raises `ApiError`."""
-    told = [
-        {
-            "index": card.index,
-            "uuid": card.uuid,
-            "memory": overcommit.units(card, Resource.MEMORY),
-            "compute": overcommit.units(card, Resource.COMPUTE),
-            "illness": card.illness,
-        }
-        for card in cards
-    ]
-    text = msgspec.json.encode(told).decode()
-    await api.patch(NODE, node, {"metadata": {"annotations": {names.CARDS: text}}})
 
 
 def _units(container: objects.Container, resource: Resource) -> int:

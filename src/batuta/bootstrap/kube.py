@@ -155,17 +155,6 @@ _LONGEST_RELEASE = 53  # as Helm has it
 
 
 @dataclass(frozen=True, slots=True)
-class InstallOptions:
-    """Where and how Batuta shall run."""
-
-    namespace: str = "batuta-system"
-    release: str = "batuta"
-    create_namespace: bool = True
-    files: tuple[Path, ...] = ()
-    settings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Installation:
     """Everything that a cluster needs, in the order in which it is applied."""
 
@@ -175,20 +164,23 @@ class Installation:
     notes: tuple[str, ...]
 
 
-def plan_install(options: InstallOptions) -> Installation:
+def plan_install(
+    namespace: str, release_name: str, files: Sequence[Path], settings: Sequence[str], *, create_namespace: bool
+) -> Installation:
     """Builds all objects, or raises InputError with every problem of the options."""
-    from batuta.backends.kube.install.chart import manifests, namespace, read_definitions
+    from batuta.backends.kube.install.chart import manifests, read_definitions
+    from batuta.backends.kube.install.chart import namespace as namespace_of
 
-    release = _release(options)
+    release = _release(namespace, release_name, files, settings)
     return Installation(
         definitions=tuple(read_definitions()),
-        namespace=(namespace(release),) if options.create_namespace else (),
+        namespace=(namespace_of(release),) if create_namespace else (),
         objects=tuple(manifests(release)),
         notes=tuple(_notes(release)),
     )
 
 
-def _release(options: InstallOptions) -> Release:
+def _release(namespace: str, release_name: str, files: Sequence[Path], settings: Sequence[str]) -> Release:
     import re
 
     from batuta import __version__
@@ -198,18 +190,18 @@ def _release(options: InstallOptions) -> Release:
     problems = [
         Problem(f"{flag} {name!r} is not a name", fix=f"a-z, 0-9 and dashes, {most} at most, a letter first")
         for flag, name, most in (
-            ("--namespace", options.namespace, _LONGEST_NAMESPACE),
-            ("--release", options.release, _LONGEST_RELEASE),
+            ("--namespace", namespace, _LONGEST_NAMESPACE),
+            ("--release", release_name, _LONGEST_RELEASE),
         )
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > most
     ]
     try:
-        values = read_values(options.files, options.settings)
+        values = read_values(files, settings)
     except InputError as error:
         problems.extend(error.problems)
     if problems:
         raise InputError(problems)
-    return Release(values, options.namespace, __version__, options.release)
+    return Release(values, namespace, __version__, release_name)
 
 
 def _notes(release: Release) -> Sequence[str]:

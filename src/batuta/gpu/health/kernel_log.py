@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, Protocol, TypeAlias
+from typing import BinaryIO, Final, NamedTuple, TypeAlias
 
 from batuta.core.health_rules import Source
 from batuta.spec.problem import Problem
@@ -56,16 +56,15 @@ class Batch(NamedTuple):
     """A sentence about lines that could not be read because the log does not go back far enough, or empty."""
 
 
-class KernelLog(Protocol):
+class KernelLog:
     """A log that can be read repeatedly. Reading changes nothing: the caller keeps the cursor."""
 
     def read(self, cursor: Cursor | None) -> Batch:
         """Return the lines behind a cursor; without one, from where this log begins for new readers."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release what the log keeps open between reads."""
-        ...
 
 
 class KernelError(NamedTuple):
@@ -160,7 +159,7 @@ def open_device(path: Path = KMSG) -> int:
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-class KmsgLog:
+class KmsgLog(KernelLog):
     """The records of this boot; a cursor is the boot's id and the number of the last record.
 
     A reader without a cursor gets all records that the kernel has: a GPU lost an hour ago still is.
@@ -196,9 +195,6 @@ class KmsgLog:
         text = f"{missed} records of the kernel log were overwritten before they were read" if missed else ""
         return Batch(tuple(lines), {"boot": boot, "seq": last}, text)
 
-    def close(self) -> None:
-        """Nothing is open between reads."""
-
 
 def _records(device: int) -> Iterator[tuple[int, bytes]]:
     """Yield all records that can be read without waiting; each read of the device is one record."""
@@ -224,7 +220,7 @@ def _text(record: bytes) -> str:
     return record.split(b"\n", 1)[0].decode(errors="replace")
 
 
-class LogFile:
+class LogFile(KernelLog):
     """Whole lines of a file; a cursor is its inode, an offset and a fingerprint of what lies before that.
 
     The fingerprint tells the file that was read from one that was emptied and written anew, and from one that
@@ -253,9 +249,6 @@ class LogFile:
             text = f"{self._path} was replaced; what was not read of the file before is gone or packed"
             # Inode 0 says that there was no file: then nothing can be missing.
             return _take(current, 0, missed=text if cursor["inode"] else "")
-
-    def close(self) -> None:
-        """Nothing is open between reads."""
 
     def _begin(self) -> Batch:
         with ExitStack() as files:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from batuta.core.cluster import NodeName
 from batuta.core.health_signals import Figure, Values
 from batuta.gpu.devices import EVENT_WAIT_MS, NvmlUnavailable, XidEvents, ask_nvml, nvml_text, open_nvml
-from batuta.gpu.health.kernel_log import Batch, Cursor, normalize_pci_address
+from batuta.gpu.health.kernel_log import Batch, Cursor, KernelLog, normalize_pci_address
 from batuta.gpu.profiler.usage import NodeUsage
 from batuta.gpu.vgpu.device_file import Device, open_device_file
 from batuta.spec.problem import InputError
@@ -112,7 +112,7 @@ class NvmlHealthSource:
         return ask_nvml(self._nvml, call, *arguments)
 
 
-class NvmlEventLog:
+class NvmlEventLog(KernelLog):
     """Xid events as lines of a kernel log, for a server that may not read the kernel's own.
 
     It listens from its construction until it is closed. An event has a code and a GPU: no process, and none
