@@ -30,7 +30,7 @@ from batuta.bootstrap.operator_api import (
     TokenReviewAuthenticator,
     operator_metrics,
 )
-from batuta.bootstrap.operator_leader import Leader, build_leader, health_options, recall_health
+from batuta.bootstrap.operator_leader import Leader, health_options, recall_health
 from batuta.bootstrap.serving import call_at_signals, http_server, listen
 
 _log = logging.getLogger("batuta.operator")
@@ -151,7 +151,7 @@ class Operator:
             config = self.config
             state = self.options.state_dir or Path(config.state_dir)
             health = None if self._health is None else await recall_health(api, self._health)
-            leader = await asyncio.to_thread(build_leader, config, state, inbox, clerks, listeners, health)
+            leader = await asyncio.to_thread(Leader, config, state, inbox, clerks, listeners, health)
             self.leader = leader
             loop = asyncio.get_running_loop()
 

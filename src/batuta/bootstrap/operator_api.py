@@ -47,13 +47,9 @@ from batuta.backends.kube.client.errors import ApiError, Forbidden
 from batuta.backends.kube.client.kinds import POD
 from batuta.backends.kube.operator.access_review import review
 from batuta.backends.kube.operator_config import OperatorConfig
-from batuta.bootstrap.offline import account
 from batuta.bootstrap.operator_leader import Leader, OperatorHealthView, operator_profile
 from batuta.bootstrap.serving import ProbesApp
 from batuta.core.job import JobId
-from batuta.engine.profile import find_policy
-from batuta.policies.registry import policy_summaries
-from batuta.report.gpu_usage_page import render_usage
 from batuta.store.records import Role, hash_of
 
 READ_ONLY = (
@@ -116,27 +112,14 @@ class OperatorApi:
 
 
 def parts_of(leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator) -> ServerDependencies:
-    store = leader.store
-    return ServerDependencies(
-        leader.service,
-        store,
+    return leader.dependencies(
         PodFiles(),
         config.policy,
-        policy_summaries(),
-        find_policy,
         partial(operator_profile, config=config),
         shutdown=lambda keep_jobs: None,
-        cycles=leader.cycles,
-        version=__version__,
         open_metrics=config.api.open_metrics,
         metrics_per_job=config.api.metrics_per_job,
-        experience=leader.assembly.history,
-        account=lambda from_s, to_s: account(store.journal, store.snapshots, from_s, to_s, time.time()).plain(),
-        account_page=render_usage,
         node_health=OperatorHealthView(leader.backend.reconciler),
-        shadow=leader.assembly.shadow,
-        foresight=leader.foresight,
-        spans=leader.telemetry.exporter,
         hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES),
         read_only=READ_ONLY,
         bearers=bearers,

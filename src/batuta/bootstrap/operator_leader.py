@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from batuta.api.operations import largest_fitting_size
-from batuta.api.scheduler_counters import SchedulerCounters
 from batuta.api.snapshot import SnapshotCache
 from batuta.backends.kube import names
 from batuta.backends.kube.binder import BadProfile, Binder, Cluster, Profile, profile_of
@@ -36,7 +35,7 @@ from batuta.backends.kube.operator.workqueue import Inbox, WriteQueue, WriteWork
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders, LogSubscriptions
 from batuta.backends.kube.trial.controller import set_up_trials
-from batuta.bootstrap.forecast_process import ForecastProcess
+from batuta.bootstrap.engine_host import EngineHost
 from batuta.core.arrays import bits
 from batuta.core.cluster import NodeName
 from batuta.core.decide import SchedulerProfile
@@ -44,7 +43,7 @@ from batuta.core.job import DesiredState, Job, JobId
 from batuta.core.job_table import Phase
 from batuta.core.utilisation import known_load
 from batuta.core.world import World
-from batuta.engine.assembly import Assembly, AssemblyOptions
+from batuta.engine.assembly import AssemblyOptions
 from batuta.engine.event_buffer import EventBuffer, SteadyClock
 from batuta.engine.fence import Fence, NoFence
 from batuta.engine.health import HealthSeen
@@ -52,13 +51,11 @@ from batuta.engine.history import History
 from batuta.engine.observers import Observer
 from batuta.engine.profile import profile_for
 from batuta.engine.retention import Keep
-from batuta.engine.service import Service
-from batuta.engine.stragglers.controller import StragglerController
 from batuta.gpu.health.rules import parse_rules, read_rules
 from batuta.placement import PlacerOptions
 from batuta.spec.problem import InputError
 from batuta.store.store import Store, open_store
-from batuta.telemetry.exporter import Telemetry, telemetry
+from batuta.telemetry.exporter import telemetry
 
 _log = logging.getLogger("batuta.operator")
 _TRY_AGAIN_S = 2.0
@@ -116,70 +113,43 @@ async def recall_health(api: Api, options: HealthOptions) -> MakeHealth:
             await asyncio.sleep(_TRY_AGAIN_S)
 
 
-@dataclass(slots=True)
-class Leader:
-    """Everything that decides, once this operator leads."""
+class Leader(EngineHost):
+    """Everything that decides, once this operator leads. At its end jobs go on: what matters is in the cluster."""
 
-    assembly: Assembly
-    backend: KubeBackend
-    usher: GangBinder
-    foresight: ForecastProcess
-    store: Store
-    cycles: SchedulerCounters
-    listening: LogSubscriptions
-    telemetry: Telemetry
-    pictures: SnapshotCache = field(init=False)
-    """For scrapes, which look again and again."""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        config: OperatorConfig,
+        state: Path,
+        inbox: Inbox,
+        clerks: WriteWorkers,
+        listeners: LogReaders,
+        health: MakeHealth | None = None,
+    ) -> None:
+        """The World from the journal, brought up to date with what the cluster shows."""
+        journal = os.environ.get(JOURNAL_URL_VARIABLE)
+        if not journal:
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store = open_store(journal or state / "journal.db")
+        keep = Keep(config.retention.jobs, config.retention.days * 86_400.0)
+        # The configuration says the policy; it is written down because a replay has only the journal.
+        options = AssemblyOptions(partial(operator_profile, config=config), config.policy, config.policy, keep=keep)
+        super().__init__(store, options)
+        assembly, world = self.assembly, self.world
+        clock = SteadyClock(time.time, world.now_s)
+        assembly.start(clock())
+        self.listening = LogSubscriptions(listeners.post)
+        company = Dependencies(self.listening, assembly.history, store.results.stage, health, assembly.fence)
+        self.backend, self.usher, desks = kube_backend(world, inbox, clerks, config, clock, company)
+        assembly.attach(self.backend)
+        observers: list[tuple[str, Observer]] = [("status of jobs", OutlookObserver(self.backend.reconciler))]
+        if (shown := desks.watch()) is not None:
+            observers.append(("status of queues", shown))
+        url = config.telemetry.otlp_url
+        told = telemetry(assembly.fence, world, url, place="kubernetes", tells_of_preempted=False)
+        self.build_service(told, observers, partial(_forget, self.backend, store))
+        self.listening.on_held_up = self.watch_stragglers(_suspecting(self.backend.reconciler.controllers)).found
         self.pictures = SnapshotCache(self.service, self.cycles)
-
-    @property
-    def service(self) -> Service:
-        return self.assembly.service
-
-    @property
-    def world(self) -> World:
-        return self.assembly.world
-
-    def end(self) -> None:
-        """Ends the engine. Jobs go on: what matters is in the cluster."""
-        self.assembly.end([("traces", self.telemetry.close), ("looking ahead", self.foresight.close)])
-
-
-def build_leader(
-    config: OperatorConfig,
-    state: Path,
-    inbox: Inbox,
-    clerks: WriteWorkers,
-    listeners: LogReaders,
-    health: MakeHealth | None = None,
-) -> Leader:
-    """The World from the journal, brought up to date with what the cluster shows."""
-    url = os.environ.get(JOURNAL_URL_VARIABLE)
-    if not url:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = open_store(url or state / "journal.db")
-    keep = Keep(config.retention.jobs, config.retention.days * 86_400.0)
-    profile_of = partial(operator_profile, config=config)
-    # The configuration says the policy; it is written down because a replay has only the journal.
-    assembly = Assembly(store, AssemblyOptions(profile_of, config.policy, config.policy, keep=keep))
-    world, fence = assembly.world, assembly.fence
-    clock = SteadyClock(time.time, world.now_s)
-    assembly.start(clock())
-    listening = LogSubscriptions(listeners.post)
-    company = Dependencies(listening, assembly.history, store.results.stage, health, fence)
-    backend, usher, desks = kube_backend(world, inbox, clerks, config, clock, company)
-    requests, cycles = assembly.attach(backend), SchedulerCounters()
-    told = telemetry(fence, world, config.telemetry.otlp_url, place="kubernetes", tells_of_preempted=False)
-    observers: list[tuple[str, Observer]] = [("status of jobs", OutlookObserver(backend.reconciler))]
-    if (shown := desks.watch()) is not None:
-        observers.append(("status of queues", shown))
-    service = assembly.build(told.measuring(cycles), [*observers, *told.logging()], partial(_forget, backend, store))
-    held_up = StragglerController(requests.ask, _suspecting(backend.reconciler.controllers))
-    service.after_step("stragglers", held_up.after_step)
-    listening.on_held_up = held_up.found
-    return Leader(assembly, backend, usher, ForecastProcess(), store, cycles, listening, told)
+        """For scrapes, which look again and again."""
 
 
 def _forget(backend: KubeBackend, store: Store, job: JobId) -> None:

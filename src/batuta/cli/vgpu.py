@@ -58,9 +58,8 @@ def create(
 
     Example: batuta vgpu create --gpus 4 --memory 16GiB --model T4 node.vgpu
     """
-    from batuta.gpu.vgpu.device_file import Machine
+    from batuta.gpu.vgpu.device_file import Machine, find_model
     from batuta.gpu.vgpu.device_file import create_device_file as make
-    from batuta.gpu.vgpu.models import find_model
 
     problems: list[Problem] = []
     memory_bytes = _parse_bytes(memory, "--memory", problems)

@@ -13,8 +13,7 @@ import pytest
 
 from batuta.bootstrap.local_gpus import LocalGpus
 from batuta.core.cluster import Node
-from batuta.gpu.local_nodes import VirtualGpus, device_path, virtual_nodes
-from batuta.gpu.utilisation import VirtualGpuUtilisation
+from batuta.gpu.local_nodes import VirtualGpus, VirtualGpuUtilisation, device_path, virtual_nodes
 from batuta.gpu.vgpu.snapshot import VirtualGpu
 from tests.support.cli_server import Cli
 from tests.support.local_backends import Bench
