@@ -35,7 +35,6 @@ from batuta.core.cluster import NodeName
 from batuta.core.decide import SchedulerProfile
 from batuta.core.health_rules import HealthRules
 from batuta.core.job import Job
-from batuta.core.quota import IdleAction
 from batuta.core.utilisation import IdleRules
 from batuta.core.world import World
 from batuta.engine.assembly import AssemblyOptions
@@ -320,11 +319,6 @@ def _admin_token(state: StateDir, store: SqliteStore) -> str:
         token = store.tokens.create(getpass.getuser(), Role.ADMIN, time.time())
         state.write_secret(token)
     return token
-
-
-def idle_rules(after_s: float, action: str) -> IdleRules:
-    """What is done about idle jobs, from the words of the command line."""
-    return IdleRules(after_s, IdleAction(action))
 
 
 def serve(options: UpOptions, ready: Callable[[Server], None] | None = None) -> int:

@@ -291,7 +291,9 @@ def up(
         start_detached(folder, sys.argv[1:])
         return
     from batuta.bootstrap.local_facts import run_server
-    from batuta.bootstrap.local_server import UpOptions, idle_rules
+    from batuta.bootstrap.local_server import UpOptions
+    from batuta.core.quota import IdleAction
+    from batuta.core.utilisation import IdleRules
     from batuta.engine.retention import Keep
 
     options = UpOptions(
@@ -312,7 +314,7 @@ def up(
         shares=shares.value,
         busiest=busiest,
         over_allocate=over_allocate,
-        idle=idle_rules(idle_after_s, idle_action.value),
+        idle=IdleRules(idle_after_s, IdleAction(idle_action.value)),
         keep=Keep(retain_jobs, retain_days * 86_400.0),
         health_log=None if health_log is None else health_log.absolute(),
         health_rules=None if health_rules is None else health_rules.absolute(),

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -29,14 +29,16 @@ class Owner:
     """Of both, on Kubernetes."""
 
 
-class Owners(Protocol):
+class Owners:
     """Finds the owners of processes and GPUs."""
 
     def of(self, pid: int) -> Owner | None:
         """Return the owner of a process; None for one of the host, or one that has ended."""
+        raise NotImplementedError
 
     def by_gpu(self) -> Mapping[str, Owner]:
         """Return the owners of whole GPUs, by UUID: for GPUs whose processes cannot be seen."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,7 @@ class ProcessCache(Generic[V]):
         return known[1]
 
 
-class LocalOwners:
+class LocalOwners(Owners):
     """Owners on a machine without Kubernetes: replicas carry their names in their environment.
 
     A process may claim any name, so no permission may depend on it.
@@ -139,9 +141,6 @@ class LocalOwners:
 
     def of(self, pid: int) -> Owner | None:
         return self._memo.of(pid)
-
-    def by_gpu(self) -> Mapping[str, Owner]:
-        return {}
 
     def _ask(self, pid: int) -> Owner | None:
         env = read_environment(pid, self._proc)

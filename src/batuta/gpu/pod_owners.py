@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from batuta.gpu.owners import PROC, Owner, ProcessCache, read_control_groups
+from batuta.gpu.owners import PROC, Owner, Owners, ProcessCache, read_control_groups
 from batuta.gpu.protobuf import Malformed, decode
 
 _UID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}"
@@ -31,8 +31,6 @@ _SYSTEMD_ROOT: Final = re.compile(r"(?:[a-z0-9_]+-)*kubepods\.slice")
 # A kubelet and a runtime that disagree about systemd: both put their part into one name.
 _MIXED: Final = re.compile(r"(?P<pod>[^:]+\.slice):(?:cri-containerd|crio|docker):[0-9a-f]{64}")
 _FULL_UID: Final = re.compile(_UID)
-# Of cgroup v1, the most reliable controllers first: others may be left at the root.
-_CONTROLLERS: Final = ("memory", "devices", "cpu", "pids", "name=systemd")
 POD_RESOURCES_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_METHOD: Final = "/v1.PodResourcesLister/List"
 _GPU_PREFIX: Final = "GPU-"
@@ -55,18 +53,12 @@ def pods_of(text: str) -> tuple[str, ...]:
     return max(found, key=len)
 
 
-def _paths(text: str) -> list[str]:
-    """Return the paths of all hierarchies, those of the most reliable controllers first."""
-    ranked = []
+def _paths(text: str) -> Iterator[str]:
     for line in text.splitlines():
         number, _, rest = line.partition(":")
-        controllers, colon, path = rest.partition(":")
-        if not colon or not number.isdecimal() or not path.startswith("/"):
-            continue
-        names = controllers.split(",")
-        rank = min((_CONTROLLERS.index(name) for name in names if name in _CONTROLLERS), default=len(_CONTROLLERS))
-        ranked.append((rank, path.removesuffix(" (deleted)")))
-    return [path for _, path in sorted(ranked, key=lambda one: one[0])]
+        _, colon, path = rest.partition(":")
+        if colon and number.isdecimal() and path.startswith("/"):
+            yield path.removesuffix(" (deleted)")
 
 
 def _uids(path: str) -> Iterator[str]:
@@ -112,7 +104,7 @@ class KnownPod:
     owner: Owner
 
 
-class PodOwners:
+class PodOwners(Owners):
     """Owners on a Kubernetes node. Updates and queries may come from different threads."""
 
     def __init__(self, proc: Path = PROC) -> None:

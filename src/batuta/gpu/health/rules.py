@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -35,6 +35,7 @@ _NEEDED: Final = {Source.XID: "code", Source.SXID: "code", Source.NVML: "figure"
 _HIGHEST: Final = 999_999
 _RANGE: Final = re.compile(r"([0-9]{1,6})(?:\s*-\s*([0-9]{1,6}))?")
 _NODE = "node"
+_FLAG: Final = ("true", "false")
 
 
 def default_rules_text() -> str:
@@ -114,19 +115,19 @@ class _RulesReader(StrictYamlReader):
             if key not in values:
                 self.fault(item, f"a rule of {source} needs {key}", f"known: {', '.join(keys)}")
         means = self.text(values["means"], "means") if "means" in values else ""
-        word = self.word(values["action"], "action", [*Action]) if "action" in values else None
-        action = Action(word) if word else Action.IGNORE
+        action = Action(self._word(values, "action", [*Action]) or Action.IGNORE)
         codes = self._codes(values["code"]) if "code" in values else self._values(values, source)
-        pattern = self._figure(values.get("figure")) if source is Source.NVML else None
+        figure = self._word(values, "figure", [*Figure])
+        pattern = re.compile(f"^{re.escape(figure)}$") if figure is not None else None
         rule = Rule(
             source,
             means or "",
             action,
-            self._scope(values.get("scope"), source, action),
+            self._scope(values, source, action),
             pattern=pattern or self._pattern(values.get("if")),
-            at_idle=self._at_idle(values.get("at"), action),
-            follows=self._flag(values.get("follows"), "follows", default=False),
-            counts=self._flag(values.get("counts"), "counts", default=True),
+            at_idle=self._at_idle(values, action),
+            follows=self._word(values, "follows", _FLAG) == "true",
+            counts=self._word(values, "counts", _FLAG) != "false",
         )
         if len(self.problems) > count:
             return []
@@ -157,9 +158,8 @@ class _RulesReader(StrictYamlReader):
         least = self.whole(values["from"], "from", 1, _HIGHEST) if "from" in values else 1
         return [(least or 1, _HIGHEST)]
 
-    def _figure(self, node: YamlNode | None) -> re.Pattern[str] | None:
-        word = self.word(node, "figure", [*Figure]) if node is not None else None
-        return re.compile(f"^{re.escape(word)}$") if word is not None else None
+    def _word(self, values: dict[str, YamlNode], key: str, words: Sequence[str]) -> str | None:
+        return self.word(values[key], key, words) if key in values else None
 
     def _pattern(self, node: YamlNode | None) -> re.Pattern[str] | None:
         text = self.text(node, "if") if node is not None else None
@@ -171,22 +171,15 @@ class _RulesReader(StrictYamlReader):
             self.fault(node, f"if is not a regular expression: {error}", "put it between single quotes")
             return None
 
-    def _scope(self, node: YamlNode | None, source: Source, action: Action) -> Scope:
-        word = self.word(node, "scope", [*Scope]) if node is not None else None
-        if word is not None:
-            return Scope(word)
+    def _scope(self, values: dict[str, YamlNode], source: Source, action: Action) -> Scope:
         of_gpu = source in {Source.XID, Source.NVML} and action is not Action.REBOOT
-        return Scope.GPU if of_gpu else Scope.NODE
+        return Scope(self._word(values, "scope", [*Scope]) or (Scope.GPU if of_gpu else Scope.NODE))
 
-    def _at_idle(self, node: YamlNode | None, action: Action) -> bool:
-        word = self.word(node, "at", ["now", "idle"]) if node is not None else None
-        if node is not None and word == "idle" and not action.takes_out:
-            self.fault(node, f"{action} cannot wait", "at: idle is for reset GPU, reboot and replace")
-        return word == "idle"
-
-    def _flag(self, node: YamlNode | None, what: str, *, default: bool) -> bool:
-        word = self.word(node, what, ["true", "false"]) if node is not None else None
-        return default if word is None else word == "true"
+    def _at_idle(self, values: dict[str, YamlNode], action: Action) -> bool:
+        is_idle = self._word(values, "at", ["now", "idle"]) == "idle"
+        if is_idle and not action.takes_out:
+            self.fault(values["at"], f"{action} cannot wait", "at: idle is for reset GPU, reboot and replace")
+        return is_idle
 
     def _limits(self, node: YamlNode | None) -> HealthLimits:
         values = self.section(node, "limits", tuple(_LIMITS))

@@ -94,8 +94,6 @@ class HealthWatch:
         self._repair.close()
         self._sources.close()
 
-    # ------------------------------------------------------------------------------------- for other threads
-
     def seen(self) -> HealthSeen:
         with self._lock:
             machine = self._state.machine
@@ -148,8 +146,6 @@ class HealthWatch:
                 self._add([*sources.kernel_log(state), *sources.job_log(state, job, workers, self._clock())])
             return self._attribution.excuse(job, since_s)
 
-    # -------------------------------------------------------------------------------------------- its threads
-
     def _collect_loop(self) -> None:
         while not self._stop.is_set():
             with self._fence.around(FINDINGS):
@@ -173,7 +169,8 @@ class HealthWatch:
             self._save_changes()
             # The queued lines up to here are in the state, and that is stored.
             sources.done(state.last_note)
-        self._act()
+        with self._acting:
+            self._act()
 
     def tend(self) -> None:
         """Read the metrics of the GPUs, and repair those that are out of service.
@@ -191,7 +188,8 @@ class HealthWatch:
                 result(state.machine, now_s)
             self._add(self._sources.figures(state, figures, now_s))
             self._save_changes()
-        self._act()
+        with self._acting:
+            self._act()
 
     def _match_cordons(self) -> None:
         """Take over the World's cordons: the server may have died before they were noted."""
@@ -237,11 +235,7 @@ class HealthWatch:
         self._wake.set()
 
     def _act(self) -> None:
-        """Ask the engine to bring the World to the health state, and report what has changed."""
-        with self._acting:
-            self._ask()
-
-    def _ask(self) -> None:
+        """Ask the engine to bring the World to the health state, and report what has changed. With `_acting`."""
         with self._lock:
             now_s, machine = self._clock(), self._state.machine
             out, current = health_events.gpus_out(machine), health_events.told_of(machine)

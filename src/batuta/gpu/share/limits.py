@@ -13,8 +13,8 @@ another version refuses the file.
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -110,19 +110,16 @@ def write_limits(path: Path, limits: ShareLimits) -> None:
     """Write the file whole or not at all. Running processes follow it within a second."""
     if problems := limits.problems():
         raise InputError(problems)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(to_text(limits))
-            # The library refuses a file that others than its owner may write.
-            os.chmod(unfinished, 0o644)
-            os.replace(unfinished, path)
-        except BaseException:
-            Path(unfinished).unlink(missing_ok=True)
-            raise
+        unfinished.write_text(to_text(limits), encoding="utf-8")
+        # The library refuses a file that others than its owner may write.
+        unfinished.chmod(0o644)
+        unfinished.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
         raise InputError.of(f"cannot write {path}: {error.strerror}") from error
 
 
@@ -160,8 +157,11 @@ def from_text(text: str, file: str = "") -> ShareLimits:
             devices.append(_device(value, file, number, problems))
         elif word in ("container", "region", "cards") and word not in values:
             values[word] = value
+        elif word in values:
+            problems.append(Problem(f"{word!r} a second time", file, number))
         elif word:
-            problems.append(_unknown(word, file, number))
+            known = ("container", "region", "cards", "device")
+            problems.append(Problem(f"unknown: {word!r}", file, number, fix=did_you_mean(word, known)))
     problems += [Problem(f"no line {word!r}", file=file) for word in ("container", "region") if word not in values]
     if problems:
         raise InputError(problems)
@@ -184,13 +184,6 @@ def _device(text: str, file: str, line: int, problems: list[Problem]) -> DeviceL
         else:
             numbers[name] = int(value)
     return DeviceLimit(uuid, **numbers)
-
-
-def _unknown(word: str, file: str, line: int) -> Problem:
-    known: Sequence[str] = ("container", "region", "cards", "device")
-    if word in known:
-        return Problem(f"{word!r} a second time", file, line)
-    return Problem(f"unknown: {word!r}", file, line, fix=did_you_mean(word, known))
 
 
 def _is_usable(path: Path) -> bool:
