@@ -41,7 +41,7 @@ from batuta.gpu.health.kernel_log import log_problems, open_kernel_log, parse_li
 from batuta.gpu.health.log_queue import KernelLogQueue, QueueBusy, QueuedLine
 from batuta.gpu.health.nvml_source import NvmlReader, PciAddresses, nvml_addresses
 from batuta.gpu.owners import Owner
-from batuta.gpu.pod_owners import KnownPod, KubeletUnavailable, PodOwners, query_kubelet
+from batuta.gpu.pod_owners import KubeletUnavailable, PodOwners, query_kubelet
 from batuta.gpu.profiler.export import node_annotations, pod_annotations
 from batuta.gpu.profiler.usage import NodeUsage
 from batuta.spec.problem import InputError, Problem
@@ -91,7 +91,7 @@ async def open_node_client(
 def _informer(api: Api, node: str, owners: PodOwners) -> Informer[objects.Pod]:
     def told(_: object) -> None:
         found = [identity_of(pod) for pod in informer.objects.values() if not has_ended(pod)]
-        owners.update_pods(KnownPod(one.uids, Owner(one.job, one.name, one.namespace)) for one in found)
+        owners.update_pods((one.uids, Owner(one.job, one.name, one.namespace)) for one in found)
 
     informer = Informer(api, POD, told, fields=f"spec.nodeName={node}")
     return informer

@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -95,15 +94,6 @@ def _systemd_uid(part: str) -> str:
     return uid if _FULL_UID.fullmatch(uid) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownPod:
-    """A pod of this node, as the API server has it."""
-
-    uids: frozenset[str]
-    """Its uid, and for a static pod the hash by which its kubelet calls it."""
-    owner: Owner
-
-
 class PodOwners(Owners):
     """Owners on a Kubernetes node. Updates and queries may come from different threads."""
 
@@ -114,11 +104,12 @@ class PodOwners(Owners):
         self._assigned: dict[str, tuple[str, str]] = {}
         self._memo = ProcessCache(lambda pid: pods_of(read_control_groups(pid, proc)), proc)
 
-    def update_pods(self, pods: Iterable[KnownPod]) -> None:
+    def update_pods(self, pods: Iterable[tuple[Iterable[str], Owner]]) -> None:
+        """Set the pods of the node: each with its uid, and for a static pod the hash by which its kubelet calls it."""
         known = list(pods)
         with self._lock:
-            self._pods = {uid: pod.owner for pod in known for uid in pod.uids}
-            self._named = {(pod.owner.namespace, pod.owner.pod): pod.owner for pod in known}
+            self._pods = {uid: owner for uids, owner in known for uid in uids}
+            self._named = {(owner.namespace, owner.pod): owner for _, owner in known}
 
     def update_assigned(self, assigned: AssignedGpus) -> None:
         """Set the pods that have whole GPUs, as the kubelet lists them."""
