@@ -148,7 +148,6 @@ class Agent:
     _dcgm: DcgmReading | None = None
     _progress: ProgressFiles = field(default_factory=ProgressFiles)
     _local: LocalOwners = field(init=False)
-    _looked_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self._local = LocalOwners(self.options.proc)
@@ -161,7 +160,7 @@ class Agent:
             owners: Owners = self._local if client is None else client.owners
             timing = Timing(options.interval_s, recent_s=max(options.report_every_s, 2 * options.interval_s))
             profiler = _profiler(options, self._look, owners, timing)
-            sampling = stack.enter_context(ProfilerThread(profiler, self._looked))
+            sampling = stack.enter_context(ProfilerThread(profiler))
             if options.metrics_port is not None:
                 await self._serve(stack, sampling, options.metrics_port)
             _log.info("looking at the GPUs of %s every %g s", options.name, options.interval_s)
@@ -186,9 +185,6 @@ class Agent:
     def _look(self) -> NodeSample:
         return add_dcgm(self.source(), self._dcgm)
 
-    def _looked(self) -> None:
-        self._looked_s = time.monotonic()
-
     async def _serve(self, stack: AsyncExitStack, sampling: ProfilerThread, port: int) -> None:
         """Serves metrics and probes until the stack is left."""
 
@@ -196,13 +192,17 @@ class Agent:
             usage = await asyncio.to_thread(sampling.usage)
             return render_metrics(usage, sampling.samples, sampling.failures)
 
+        def trouble() -> str:
+            late_s = time.monotonic() - sampling.sampled_s - self.options.interval_s
+            return "NVML does not answer" if late_s > _STUCK_S else ""
+
         async def nothing() -> ASGIApp:
             from starlette.responses import PlainTextResponse
 
             return PlainTextResponse("not found\n", 404)
 
         listener = listen(self.options.listen, port, "choose another --metrics-port")
-        server = http_server(ProbesApp(self._trouble, metrics, nothing, self._trouble))
+        server = http_server(ProbesApp(trouble, metrics, nothing, trouble))
         serving = asyncio.create_task(server.serve([listener]))
 
         async def end() -> None:
@@ -210,10 +210,6 @@ class Agent:
             await serving
 
         stack.push_async_callback(end)
-
-    def _trouble(self) -> str:
-        late_s = time.monotonic() - self._looked_s - self.options.interval_s
-        return "NVML does not answer" if late_s > _STUCK_S else ""
 
     async def _report(self, sampling: ProfilerThread, client: NodeClient | None) -> None:
         pause_s = min(_FIRST_REPORT_S, self.options.report_every_s)

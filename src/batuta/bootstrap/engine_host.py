@@ -55,7 +55,11 @@ class EngineHost:
     ) -> Service:
         """Puts the engine together, measured and logged: see `Assembly.build`."""
         self.telemetry = told
-        return self.assembly.build(told.measuring(self.cycles), [*observers, *told.logging()], forget, next_due_s)
+        measuring: list[tuple[str, Observer]] = [("metrics", self.cycles)]
+        if told.trace is not None:
+            measuring.insert(0, ("traces of cycles", told.trace))
+        # The log is last: lines of all others belong to the cycle in which they are written.
+        return self.assembly.build(measuring, [*observers, ("cycle log", told.log)], forget, next_due_s)
 
     def watch_stragglers(self, suspect: Callable[[NodeName, JobId, str], None]) -> StragglerController:
         """Judges the reports that the backend gives to its `found`; `suspect` hears of nodes that hold jobs up."""

@@ -30,7 +30,7 @@ from batuta import __version__
 from batuta.api.app import create_app
 from batuta.api.auth import Caller, TokenAuthenticator
 from batuta.api.cluster_metrics import counter, gauge
-from batuta.api.dependencies import NoNodeFacts, ServerDependencies
+from batuta.api.dependencies import NoNodeFacts
 from batuta.api.middleware import MOST_BODY_BYTES
 from batuta.api.responses import HttpProblem, problem_response
 from batuta.api.routes.metrics import (
@@ -89,7 +89,18 @@ class OperatorApi:
     """The routes over a leader. For one event loop."""
 
     def __init__(self, leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator) -> None:
-        self._parts = parts_of(leader, config, namespace, bearers)
+        self._parts = leader.dependencies(
+            PodFiles(),
+            config.policy,
+            partial(operator_profile, config=config),
+            shutdown=lambda keep_jobs: None,
+            open_metrics=config.api.open_metrics,
+            metrics_per_job=config.api.metrics_per_job,
+            node_health=OperatorHealthView(leader.backend.reconciler),
+            hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES),
+            read_only=READ_ONLY,
+            bearers=bearers,
+        )
         self._making = asyncio.Lock()
         self._app: FastAPI | None = None
         self._open = AsyncExitStack()
@@ -109,21 +120,6 @@ class OperatorApi:
             if self._app is not None:
                 end_streams(self._app)
             await self._open.aclose()
-
-
-def parts_of(leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator) -> ServerDependencies:
-    return leader.dependencies(
-        PodFiles(),
-        config.policy,
-        partial(operator_profile, config=config),
-        shutdown=lambda keep_jobs: None,
-        open_metrics=config.api.open_metrics,
-        metrics_per_job=config.api.metrics_per_job,
-        node_health=OperatorHealthView(leader.backend.reconciler),
-        hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES),
-        read_only=READ_ONLY,
-        bearers=bearers,
-    )
 
 
 class OperatorApp(ProbesApp):

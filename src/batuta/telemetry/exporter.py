@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from batuta import __version__
 from batuta.core.world import World
 from batuta.engine.fence import Fence
-from batuta.engine.observers import Observer
 from batuta.telemetry.logs import CycleLog
 from batuta.telemetry.otlp import Endpoint, ExportResponse, encode_spans, parse_endpoint, rejected_spans
 from batuta.telemetry.traces import Attributes, CycleTrace, Span
@@ -165,15 +164,6 @@ class Telemetry:
     log: CycleLog
     exporter: SpanExporter | None = None
     trace: CycleTrace | None = None
-
-    def measuring(self, counters: Observer) -> list[tuple[str, Observer]]:
-        """The observers that time decisions."""
-        traces: list[tuple[str, Observer]] = [] if self.trace is None else [("traces of cycles", self.trace)]
-        return [*traces, ("metrics", counters)]
-
-    def logging(self) -> list[tuple[str, Observer]]:
-        """The last observer: log lines of all others belong to the cycle in which they are written."""
-        return [("cycle log", self.log)]
 
     def close(self) -> None:
         """Sends what is left, within a few seconds. The engine must have ended."""

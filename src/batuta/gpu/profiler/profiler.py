@@ -248,8 +248,6 @@ class Profiler:
             tuple(self._job(*job, pods) for job, pods in sorted(jobs.items())),
         )
 
-    # ------------------------------------------------------------------------------------------------ owners
-
     def _follow(self, found: NodeSample, since_s: float) -> None:
         for owner, share, row in self._attribution.rows(found, since_s):
             track = self._tracks.get(owner)
@@ -371,10 +369,10 @@ def _last(values: Floats) -> float | None:
 class ProfilerThread:
     """Runs a profiler in a thread for as long as the `with` lasts. Thread-safe."""
 
-    def __init__(self, profiler: Profiler, after_sample: Callable[[], None] | None = None) -> None:
-        """`after_sample` is called after every successful sample, in the thread."""
+    def __init__(self, profiler: Profiler) -> None:
         self._profiler = profiler
-        self._after_sample = after_sample
+        self.sampled_s = time.monotonic()
+        """When the last sample succeeded, by the monotonic clock."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="batuta-profiler", daemon=True)
@@ -412,8 +410,7 @@ class ProfilerThread:
             with self._lock:
                 self._profiler.sample()
             self.samples += 1
-            if self._after_sample is not None:
-                self._after_sample()
+            self.sampled_s = time.monotonic()
         except Exception:
             # A driver that is being replaced fails for a while: the agent has to outlive that.
             self.failures += 1
