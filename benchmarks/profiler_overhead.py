@@ -14,8 +14,7 @@ from pathlib import Path
 
 from batuta.gpu.native_libraries import vgpu_environment
 from batuta.gpu.owners import read_work
-from batuta.gpu.vgpu.device_file import Machine, create_device_file
-from batuta.gpu.vgpu.models import find_model
+from batuta.gpu.vgpu.device_file import Machine, create_device_file, find_model
 from benchmarks.measure import show
 
 GPUS = 8

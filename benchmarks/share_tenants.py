@@ -13,8 +13,7 @@ from pathlib import Path
 
 from batuta.gpu.native_libraries import share_library, share_probe, vgpu_environment
 from batuta.gpu.share.limits import DeviceLimit, ShareLimits, share_environment, write_limits
-from batuta.gpu.vgpu.device_file import Machine, create_device_file
-from batuta.gpu.vgpu.models import find_model
+from batuta.gpu.vgpu.device_file import Machine, create_device_file, find_model
 from batuta.gpu.vgpu.snapshot import read_gpus
 from benchmarks.measure import DataMissing
 

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from batuta.api.scheduler_counters import SchedulerCounters
 from batuta.backends.sim.backend import SimBackend
-from batuta.bootstrap.telemetry import open_log
 from batuta.core.apply import apply
 from batuta.core.world import World
 from batuta.engine.fence import Fence
@@ -23,7 +22,7 @@ from batuta.engine.loop import Engine
 from batuta.engine.observers import Observer, Observers
 from batuta.engine.profile import profile_for
 from batuta.telemetry.exporter import ExportLimits, SpanExporter
-from batuta.telemetry.logs import CycleLog
+from batuta.telemetry.logs import CycleLog, open_log
 from batuta.telemetry.otlp import parse_endpoint
 from batuta.telemetry.traces import CycleTrace
 from benchmarks.measure import no_collection, show

@@ -14,7 +14,6 @@ import pytest
 
 from batuta.backends.kube.binder.plugins.gpus import GpuShare
 from batuta.backends.kube.operator_config import OperatorConfig, Placement
-from batuta.bootstrap.local_gpus import promising, virtual_nodes, with_cpus
 from batuta.bootstrap.local_server import UpOptions, local_profile
 from batuta.bootstrap.operator_leader import binder_profile, operator_profile
 from batuta.core import event as ev
@@ -27,6 +26,7 @@ from batuta.core.quota import IdleAction
 from batuta.core.reason import Reason
 from batuta.core.utilisation import IdleRules
 from batuta.core.world import World
+from batuta.gpu.local_nodes import virtual_nodes, with_capacity
 from batuta.policies.registry import policy_names
 from tests.support.worlds import NOW_S, make_job, make_nodes, make_world, shown
 
@@ -127,8 +127,8 @@ def test_an_idle_job_is_treated_as_the_option_says(policy: str, action: IdleActi
 
 def _nodes_of(options: UpOptions) -> tuple[Node, ...]:
     """The virtual nodes of a server, as `batuta up` makes them of its options."""
-    local = promising(virtual_nodes(options.nodes, options.gpus, options.gpu_type), options.over_allocate)
-    return with_cpus(local, virtual=True, cpus=options.cpus, memory_gib=options.memory_gib).nodes
+    local = virtual_nodes(options.nodes, options.gpus, options.gpu_type)
+    return with_capacity(local, options.over_allocate, options.cpus, options.memory_gib, virtual=True).nodes
 
 
 def _started(policy: str, options: UpOptions, share: Share | None = None, **needs: int) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gpu.vgpu.models import MODELS
+from batuta.gpu.vgpu.device_file import MODELS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "how-to" / "virtual-gpu.md").read_text()

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from batuta.gpu.vgpu import device_file
-from batuta.gpu.vgpu.device_file import Machine, create_device_file
-from batuta.gpu.vgpu.models import find_model
+from batuta.gpu.vgpu.device_file import Machine, create_device_file, find_model
 from batuta.gpu.vgpu.snapshot import read_gpus
 from batuta.spec.problem import InputError
 from tests.support.vgpu import VirtualNode, compile_program

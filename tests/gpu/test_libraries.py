@@ -15,7 +15,7 @@ from batuta.gpu.native_libraries import (
     native_sources,
     vgpu_libraries,
 )
-from batuta.gpu.vgpu.models import MODELS
+from batuta.gpu.vgpu.device_file import MODELS
 from batuta.spec.problem import InputError
 from tests.support.vgpu import STRICT, VirtualNode, compile_program, compiler, libraries
 

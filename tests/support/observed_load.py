@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta.bootstrap.local_health import virtual_log
 from batuta.client.client import Client
+from batuta.gpu.local_nodes import virtual_log
 from batuta.gpu.vgpu.inject import write_xid
 from tests.support.server_process import PlainServers
 

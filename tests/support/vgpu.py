@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from batuta.gpu.native_libraries import native_sources, vgpu_environment, vgpu_libraries
-from batuta.gpu.vgpu.device_file import Machine, create_device_file
-from batuta.gpu.vgpu.models import find_model
+from batuta.gpu.vgpu.device_file import Machine, create_device_file, find_model
 from batuta.gpu.vgpu.snapshot import VirtualGpu, read_gpus
 from tests.support.cached_env import cached_python
 

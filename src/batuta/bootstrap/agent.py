@@ -5,33 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
-import sys
 import time
 from collections.abc import Collection, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batuta.bootstrap.serving import ProbesApp, call_at_signals, http_server, listen, log_plainly
 from batuta.gpu.devices import NvmlUnavailable
-from batuta.gpu.owners import PROC, LocalOwners, Owners, ProgressFiles, read_work
+from batuta.gpu.owners import PROC, LocalOwners, Owners, read_work
 from batuta.gpu.pod_owners import POD_RESOURCES_SOCKET, PodOwners
-from batuta.gpu.profiler.export import MetricsServer, render_metrics
+from batuta.gpu.profiler.export import render_metrics
 from batuta.gpu.profiler.profiler import Profiler, ProfilerThread, Timing
 from batuta.gpu.profiler.sources import (
     DcgmReading,
     DcgmUnavailable,
     NodeSample,
     NvmlSource,
+    SampleSource,
     add_dcgm,
     fetch_dcgm,
 )
-from batuta.gpu.profiler.usage import NodeUsage, StepReport
+from batuta.gpu.profiler.usage import NodeUsage, ProgressFiles
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from batuta.bootstrap.agent_health import NodeClient
 
 _log = logging.getLogger("batuta.agent")
@@ -60,17 +63,12 @@ class AgentOptions:
     """Keeps how far the kernel log was read."""
 
     def problems(self) -> list[Problem]:
-        """All that is wrong with them."""
         found = []
         if not 0.1 <= self.interval_s <= 60:
             found.append(Problem(f"--interval {self.interval_s:g} is out of range", fix="0.1 to 60 seconds"))
         if not self.interval_s <= self.report_every_s <= 3600:
-            found.append(
-                Problem(
-                    f"--report-every {self.report_every_s:g} is out of range",
-                    fix="from the interval to 3600 seconds; the scheduler forgets reports after 90",
-                )
-            )
+            fix = "from the interval to 3600 seconds; the scheduler forgets reports after 90"
+            found.append(Problem(f"--report-every {self.report_every_s:g} is out of range", fix=fix))
         if self.metrics_port is not None and not 0 < self.metrics_port < 65536:
             found.append(Problem(f"--metrics-port {self.metrics_port} is no port", fix="1 to 65535"))
         if self.kernel_log is not None:
@@ -79,15 +77,11 @@ class AgentOptions:
 
     def _log_problems(self, log: Path) -> list[Problem]:
         if not self.is_in_cluster:
-            return [
-                Problem(
-                    "--kernel-log is read for an operator, and no cluster is named",
-                    fix="--kubeconfig FILE; on one machine: batuta up --health-log FILE",
-                )
-            ]
-        from batuta.bootstrap.agent_health import log_problems
+            fix = "--kubeconfig FILE; on one machine: batuta up --health-log FILE"
+            return [Problem("--kernel-log is read for an operator, and no cluster is named", fix=fix)]
+        from batuta.bootstrap.agent_health import health_problems
 
-        return log_problems(log, self.state)
+        return health_problems(log, self.state)
 
     @property
     def name(self) -> str:
@@ -104,13 +98,7 @@ def look_once(options: AgentOptions) -> NodeUsage:
     """Two looks, an interval apart: how much of a GPU a process uses is a difference."""
     _check(options)
     with opened_nvml() as source:
-        profiler = Profiler(
-            source,
-            LocalOwners(options.proc),
-            node=options.name,
-            timing=Timing(options.interval_s),
-            read_work=lambda pid: read_work(pid, options.proc),
-        )
+        profiler = _profiler(options, source, LocalOwners(options.proc), Timing(options.interval_s))
         profiler.sample()
         time.sleep(options.interval_s)
         profiler.sample()
@@ -120,7 +108,7 @@ def look_once(options: AgentOptions) -> NodeUsage:
 def run_agent(options: AgentOptions) -> int:
     """Runs until it is told to end; returns the exit code."""
     _check(options)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_plainly()
     with opened_nvml() as source:
         return asyncio.run(Agent(options, source).run())
 
@@ -139,6 +127,11 @@ def opened_nvml() -> Iterator[NvmlSource]:
         ) from None
 
 
+def _profiler(options: AgentOptions, source: SampleSource, owners: Owners, timing: Timing) -> Profiler:
+    work = partial(read_work, proc=options.proc)
+    return Profiler(source, owners, node=options.name, timing=timing, read_work=work)
+
+
 def _check(options: AgentOptions) -> None:
     if problems := options.problems():
         raise InputError(problems)
@@ -155,26 +148,26 @@ class Agent:
     _dcgm: DcgmReading | None = None
     _progress: ProgressFiles = field(default_factory=ProgressFiles)
     _local: LocalOwners = field(init=False)
-    _looked_s: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self._local = LocalOwners(self.options.proc)
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._ended.set)
+        options = self.options
+        call_at_signals(self._ended.set)
         async with AsyncExitStack() as stack:
             client = await self._client(stack)
-            sampling = stack.enter_context(ProfilerThread(self._profiler(client), self._looked))
-            if self.options.metrics_port is not None:
-                stack.enter_context(self._server(sampling, self.options.metrics_port))
-            _log.info("looking at the GPUs of %s every %g s", self.options.name, self.options.interval_s)
-            if client is not None and self.options.kernel_log is not None:
+            owners: Owners = self._local if client is None else client.owners
+            timing = Timing(options.interval_s, recent_s=max(options.report_every_s, 2 * options.interval_s))
+            profiler = _profiler(options, self._look, owners, timing)
+            sampling = stack.enter_context(ProfilerThread(profiler))
+            if options.metrics_port is not None:
+                await self._serve(stack, sampling, options.metrics_port)
+            _log.info("looking at the GPUs of %s every %g s", options.name, options.interval_s)
+            if client is not None and options.kernel_log is not None:
                 from batuta.bootstrap.agent_health import report_health
 
-                log, state = self.options.kernel_log, self.options.state
-                report_health(stack, log, state, client, sampling.usage)
+                report_health(stack, options.kernel_log, options.state, client, sampling.usage)
             await self._report(sampling, client)
         _log.info("ended after %d reports", self.reports)
         return 0
@@ -184,47 +177,39 @@ class Agent:
             return None
         from batuta.bootstrap.agent_health import open_node_client
 
-        options = self.options
-        owners = PodOwners(options.proc)
+        options, owners = self.options, PodOwners(self.options.proc)
         return await open_node_client(
             stack, options.kubeconfig, options.context, options.name, owners, options.kubelet_socket
-        )
-
-    def _profiler(self, client: NodeClient | None) -> Profiler:
-        options = self.options
-        owners: Owners = self._local if client is None else client.owners
-        timing = Timing(options.interval_s, recent_s=max(options.report_every_s, 2 * options.interval_s))
-        return Profiler(
-            self._look,
-            owners,
-            node=options.name,
-            timing=timing,
-            read_work=lambda pid: read_work(pid, options.proc),
         )
 
     def _look(self) -> NodeSample:
         return add_dcgm(self.source(), self._dcgm)
 
-    def _looked(self) -> None:
-        self._looked_s = time.monotonic()
+    async def _serve(self, stack: AsyncExitStack, sampling: ProfilerThread, port: int) -> None:
+        """Serves metrics and probes until the stack is left."""
 
-    def _server(self, sampling: ProfilerThread, port: int) -> MetricsServer:
-        """Metrics and probes."""
+        async def metrics(_: object) -> str:
+            usage = await asyncio.to_thread(sampling.usage)
+            return render_metrics(usage, sampling.samples, sampling.failures)
 
-        def metrics() -> str:
-            return render_metrics(sampling.usage(), sampling.samples, sampling.failures)
+        def trouble() -> str:
+            late_s = time.monotonic() - sampling.sampled_s - self.options.interval_s
+            return "NVML does not answer" if late_s > _STUCK_S else ""
 
-        try:
-            return MetricsServer(self.options.listen, port, metrics, self._trouble)
-        except OSError as error:
-            raise InputError.of(
-                f"cannot listen at {self.options.listen}:{port}: {error.strerror}",
-                fix="choose another --metrics-port",
-            ) from None
+        async def nothing() -> ASGIApp:
+            from starlette.responses import PlainTextResponse
 
-    def _trouble(self) -> str:
-        late_s = time.monotonic() - self._looked_s - self.options.interval_s
-        return "NVML does not answer" if late_s > _STUCK_S else ""
+            return PlainTextResponse("not found\n", 404)
+
+        listener = listen(self.options.listen, port, "choose another --metrics-port")
+        server = http_server(ProbesApp(trouble, metrics, nothing, trouble))
+        serving = asyncio.create_task(server.serve([listener]))
+
+        async def end() -> None:
+            server.should_exit = True
+            await serving
+
+        stack.push_async_callback(end)
 
     async def _report(self, sampling: ProfilerThread, client: NodeClient | None) -> None:
         pause_s = min(_FIRST_REPORT_S, self.options.report_every_s)
@@ -240,8 +225,8 @@ class Agent:
     def _hear_jobs(self, sampling: ProfilerThread, running: Collection[str]) -> None:
         """What jobs of this machine say of their progress; in a cluster the operator listens to them."""
         known = dict(self._local.progress_files)
-        for said in self._progress.read_new({job: path for job, path in known.items() if job in running}):
-            sampling.report_step(said.job, StepReport(said.time_s, said.step, said.total_steps))
+        for job, report in self._progress.read_new({job: path for job, path in known.items() if job in running}):
+            sampling.report_step(job, report)
 
     async def _ask_dcgm(self) -> None:
         if not self.options.dcgm_url:
@@ -252,8 +237,6 @@ class Agent:
             _log.warning("%s", error)
 
     async def _ends_within(self, time_s: float) -> bool:
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), time_s)
-        except TimeoutError:
-            return False
-        return True
+        return self._ended.is_set()

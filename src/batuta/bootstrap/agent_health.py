@@ -1,25 +1,22 @@
 """An agent's connection to its cluster, and the health of its GPUs as node annotations.
 
 What the kernel log says of a GPU stays in the annotation until the operator has acknowledged it. What NVML
-says is written when it has changed. The PCI addresses of GPUs are kept in a file: a GPU that has fallen off
-the bus cannot be asked for its address any more.
+says is written when it has changed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
 import logging
 import os
-import stat
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from batuta.backends.kube import names, objects
 from batuta.backends.kube.agent import MANAGER, NodeAnnotator, has_ended, identity_of
@@ -40,74 +37,31 @@ from batuta.backends.kube.health.annotations import (
 from batuta.bootstrap.kube import check_extra
 from batuta.core.health_rules import Source
 from batuta.core.health_signals import Figure, Values
-from batuta.gpu.devices import NvmlUnavailable
-from batuta.gpu.health.kernel_log import KernelLog, KmsgLog, LogFile, normalize_pci_address, parse_line
+from batuta.gpu.health.kernel_log import log_problems, open_kernel_log, parse_line
 from batuta.gpu.health.log_queue import KernelLogQueue, QueueBusy, QueuedLine
-from batuta.gpu.health.nvml_source import NvmlHealthSource
+from batuta.gpu.health.nvml_source import NvmlReader, PciAddresses, nvml_addresses
 from batuta.gpu.owners import Owner
-from batuta.gpu.pod_owners import KnownPod, KubeletUnavailable, PodOwners, query_kubelet
+from batuta.gpu.pod_owners import KubeletUnavailable, PodOwners, query_kubelet
 from batuta.gpu.profiler.export import node_annotations, pod_annotations
 from batuta.gpu.profiler.usage import NodeUsage
 from batuta.spec.problem import InputError, Problem
 
 ADDRESSES_FILE: Final = "gpu-addresses.json"
-_LOOKS: Final = 300
+LOG_QUEUE_FILE: Final = "health-ledger.json"
+KERNEL_LOG_INTERVAL_S: Final = 1.0
+NVML_INTERVAL_S: Final = 10.0
+"""Figures change slowly, and what cannot wait the driver writes into the kernel log."""
+_SYNC_WITHIN_S: Final = 5.0
+_STEADY_C: Final = 3
+"""A temperature that differs by less from what was told is not told again: each time is a write."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+"""Before the operator is asked again whether it has heard; it doubles."""
 _log = logging.getLogger("batuta.agent")
 
-
-class PciAddresses:
-    """Asks NVML now and then, and whenever an address is not known; keeps what it once said in a file."""
-
-    def __init__(self, path: Path, ask: Callable[[], Mapping[str, int]]) -> None:
-        """`ask`: the addresses of the GPUs that can tell now, and their numbers."""
-        self._path, self._ask = path, ask
-        self._known = _read(path)
-        self._looks = 0
-
-    def look(self) -> None:
-        """To be called all the time: while a GPU is on the bus, its address can be learned."""
-        if self._looks % _LOOKS == 0 or not self._known:
-            self._learn()
-        self._looks += 1
-
-    def index(self, pci: str) -> int | None:
-        """The number of the GPU at an address; None where there never was one."""
-        address = normalize_pci_address(pci)
-        if address not in self._known:
-            self._learn()
-        return self._known.get(address)
-
-    def _learn(self) -> None:
-        told = {normalize_pci_address(address): gpu for address, gpu in self._ask().items()}
-        taken = set(told.values())
-        # After a boot without one of them, others may have its number.
-        kept = {address: gpu for address, gpu in self._known.items() if gpu not in taken}
-        found = kept | told
-        if found != self._known:
-            self._known = found
-            fresh = self._path.with_suffix(".new")
-            fresh.write_text(json.dumps(found), encoding="utf-8")
-            os.replace(fresh, self._path)
-
-
-def _read(path: Path) -> dict[str, int]:
-    with suppress(OSError, ValueError, AttributeError, TypeError):
-        return {str(address): int(gpu) for address, gpu in json.loads(path.read_text("utf-8")).items()}
-    return {}
-
-
-def nvml_addresses(usage: Callable[[], NodeUsage]) -> Mapping[str, int]:
-    """What NVML says now of the GPUs that were looked at; nothing where it does not answer."""
-    gpus = usage().gpus
-    try:
-        found = NvmlHealthSource({"": [gpu.uuid for gpu in gpus]}).addresses().get("", [])
-    except NvmlUnavailable as error:
-        _log.warning("NVML does not tell where GPUs are: %s", error)
-        return {}
-    return {address: gpu.index for address, gpu in zip(found, gpus, strict=True) if address}
-
-
-_SYNC_WITHIN_S = 5.0
+Publish: TypeAlias = Callable[[str], Awaitable[int]]
+"""Makes a text the node's annotation; the number of the last note that is dealt with. Raises ApiError."""
+FindOwners: TypeAlias = Callable[[int | None, int | None], tuple[Owner, ...]]
+"""Which owners were hit, by the pid of a process, or else by the GPU."""
 
 
 async def open_node_client(
@@ -126,8 +80,7 @@ async def open_node_client(
         raise InputError.of(str(error)) from None
     api = await stack.enter_async_context(Api(access, manager=MANAGER))
     client = NodeClient(owners, NodeAnnotator(api, node), _informer(api, node, owners), kubelet_socket, api, node)
-    watching = asyncio.create_task(client.pods.run())
-    stack.push_async_callback(cancelled, watching)
+    _run_until_left(stack, client.pods.run())
     try:
         await asyncio.wait_for(client.pods.synced.wait(), _SYNC_WITHIN_S)
     except TimeoutError:
@@ -137,22 +90,22 @@ async def open_node_client(
 
 def _informer(api: Api, node: str, owners: PodOwners) -> Informer[objects.Pod]:
     def told(_: object) -> None:
-        pods = [pod for pod in informer.objects.values() if not has_ended(pod)]
-        owners.update_pods(_known(pod) for pod in pods)
+        found = [identity_of(pod) for pod in informer.objects.values() if not has_ended(pod)]
+        owners.update_pods((one.uids, Owner(one.job, one.name, one.namespace)) for one in found)
 
     informer = Informer(api, POD, told, fields=f"spec.nodeName={node}")
     return informer
 
 
-def _known(pod: objects.Pod) -> KnownPod:
-    found = identity_of(pod)
-    return KnownPod(found.uids, Owner(found.job, found.name, found.namespace))
+def _run_until_left(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+    """Runs a task that is ended, and waited for, when the stack is left."""
+    task = asyncio.create_task(work)
 
+    async def cancelled() -> None:
+        task.cancel()
+        await asyncio.wait([task])
 
-async def cancelled(task: asyncio.Task[None]) -> None:
-    """Ends a task, and waits until it has."""
-    task.cancel()
-    await asyncio.wait([task])
+    stack.push_async_callback(cancelled)
 
 
 @dataclass(slots=True)
@@ -160,7 +113,7 @@ class NodeClient:
     """What an agent and its cluster tell each other."""
 
     owners: PodOwners
-    scribe: NodeAnnotator
+    annotator: NodeAnnotator
     pods: Informer[objects.Pod]
     kubelet_socket: Path
     api: Api
@@ -171,7 +124,7 @@ class NodeClient:
         """Writes the annotations of the node and of its pods."""
         await self._ask_kubelet()
         found = {(owner.namespace, owner.pod): texts for owner, texts in pod_annotations(usage).items()}
-        await self.scribe.write(node_annotations(usage), found, list(self.pods.objects.values()))
+        await self.annotator.write(node_annotations(usage), found, list(self.pods.objects.values()))
 
     async def _ask_kubelet(self) -> None:
         """The second source: for GPUs whose processes cannot be seen."""
@@ -186,41 +139,59 @@ class NodeClient:
             self._silent = True
 
 
-NVML_INTERVAL_S: Final = 10.0
-"""Figures change slowly, and what cannot wait the driver writes into the kernel log."""
-_STEADY_C: Final = 3
-"""A temperature that differs by less from what was told is not told again: each time is a write."""
+def health_problems(log: Path, state: Path) -> list[Problem]:
+    """What is wrong with a kernel log that an agent is to read, and with where it remembers how far."""
+    found = log_problems("--kernel-log", log, "as root, or for /dev/kmsg with CAP_SYSLOG")
+    folder = next(one for one in (state, *state.parents) if one.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        found.append(Problem(f"--state: {state} cannot be written", fix="name a folder that lasts"))
+    return found
 
-ReadFigures: TypeAlias = Callable[[], Mapping[int, Values]]
-"""The figures of all GPUs by their numbers; it waits for the driver."""
+
+def report_health(
+    stack: AsyncExitStack, log: Path, state: Path, client: NodeClient, usage: Callable[[], NodeUsage]
+) -> None:
+    """Begins to read a kernel log and figures of GPUs, and to tell the operator, until the stack is left."""
+    try:
+        queue = stack.enter_context(KernelLogQueue(state / LOG_QUEUE_FILE, open_kernel_log(log), time.time))
+    except (QueueBusy, OSError) as error:
+        raise InputError.of(f"--state: {error}", fix="one agent per node; name a folder that lasts") from None
+
+    def whose(pid: int | None, gpu: int | None) -> tuple[Owner, ...]:
+        owner = client.owners.of(pid) if pid is not None else None
+        if owner is not None:
+            return (owner,)
+        return tuple(one for used in usage().gpus if used.index == gpu for one in used.owners)
+
+    addresses = PciAddresses(state / ADDRESSES_FILE, partial(nvml_addresses, usage))
+    publish = partial(_annotate, client.api, client.node)
+    notes = HealthNotesPublisher(KernelNotes(queue, addresses, whose), partial(publish, names.HEALTH_NOTES))
+    figures = HealthFiguresPublisher(NvmlReader(usage), partial(publish, names.HEALTH_FIGURES))
+    _run_until_left(stack, _repeat(notes.turn, KERNEL_LOG_INTERVAL_S, "the kernel log"))
+    _run_until_left(stack, _repeat(figures.turn, NVML_INTERVAL_S, "the health of GPUs"))
 
 
-class NvmlReader:
-    """Asks NVML about the GPUs of the first look: one that it does not know any more counts as lost."""
+async def _annotate(api: Api, node: str, name: str, text: str) -> int:
+    """Writes an annotation of a node; its answer has what the operator wrote beside it."""
+    changed = await api.patch(NODE, node, {"metadata": {"annotations": {name: text or None}}})
+    return read_seen(changed.metadata.annotations.get(names.HEALTH_SEEN, ""))
 
-    def __init__(self, usage: Callable[[], NodeUsage]) -> None:
-        self._usage = usage
-        self._figures: NvmlHealthSource | None = None
-        self._numbers: tuple[int, ...] = ()
 
-    def __call__(self) -> Mapping[int, Values]:
-        gpus = self._usage().gpus
-        if self._figures is None and gpus:
-            try:
-                self._figures = NvmlHealthSource({"": [gpu.uuid for gpu in gpus]})
-            except NvmlUnavailable as error:
-                _log.warning("NVML does not tell how GPUs are: %s", error)
-                return {}
-            self._numbers = tuple(gpu.index for gpu in gpus)
-        if self._figures is None:
-            return {}
-        return {self._numbers[place]: values for (_, place), values in self._figures.read().items()}
+async def _repeat(turn: Callable[[], Awaitable[None]], every_s: float, what: str) -> None:
+    """Until it is cancelled. What fails is tried again: an agent outlives its log and its API server."""
+    while True:
+        try:
+            await turn()
+        except (ApiError, OSError) as error:
+            _log.warning("cannot tell of %s: %s", what, error)
+        await asyncio.sleep(every_s)
 
 
 class HealthFiguresPublisher:
     """Keeps the node's annotation as the GPUs are. A level: nothing is lost when a text is skipped."""
 
-    def __init__(self, read: ReadFigures, publish: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, read: Callable[[], Mapping[int, Values]], publish: Publish) -> None:
+        """`read` returns the figures of all GPUs by their numbers; it waits for the driver."""
         self._read, self._publish = read, publish
         self._published = ""
         self._temperatures: dict[int, int] = {}
@@ -241,86 +212,6 @@ class HealthFiguresPublisher:
         if told_c is None or abs(now_c - told_c) >= _STEADY_C:
             told_c = self._temperatures[gpu] = now_c
         return {**values, Figure.TEMPERATURE: told_c}
-
-    async def run(self) -> None:
-        """Until it is cancelled; what fails is tried again."""
-        while True:
-            try:
-                await self.turn()
-            except (ApiError, OSError) as error:
-                _log.warning("cannot tell of the health of GPUs: %s", error)
-            await asyncio.sleep(NVML_INTERVAL_S)
-
-
-def figures_publisher(api: Api, node: str) -> Callable[[str], Awaitable[None]]:
-    """Writes the annotation of a node."""
-
-    async def publish(text: str) -> None:
-        await api.patch(NODE, node, {"metadata": {"annotations": {names.HEALTH_FIGURES: text}}})
-
-    return publish
-
-
-LOG_QUEUE_FILE: Final = "health-ledger.json"
-KERNEL_LOG_INTERVAL_S: Final = 1.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
-"""Before the operator is asked again whether it has heard; it doubles."""
-
-Publish: TypeAlias = Callable[[str], Awaitable[int]]
-"""Makes a text the node's annotation; the number of the last note that is dealt with. Raises ApiError."""
-FindOwners: TypeAlias = Callable[[int | None, int | None], tuple[Owner, ...]]
-"""Who was hit, by the pid of a process, or else by the GPU."""
-
-
-def log_problems(log: Path | None, state: Path) -> list[Problem]:
-    """What is wrong with a kernel log that an agent is to read, and with where it remembers how far."""
-    if log is None:
-        return []
-    found: list[Problem] = []
-    if log.is_dir() or not (log.exists() or log.parent.is_dir()):
-        found.append(Problem(f"--kernel-log: {log} is no file", fix="/dev/kmsg, or where the log is written"))
-    elif log.exists() and not os.access(log, os.R_OK):
-        found.append(Problem(f"--kernel-log: {log} may not be read", fix="as root, or for /dev/kmsg with CAP_SYSLOG"))
-    folder = next(one for one in (state, *state.parents) if one.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        found.append(Problem(f"--state: {state} cannot be written", fix="name a folder that lasts"))
-    return found
-
-
-def open_kernel_log(path: Path) -> KernelLog:
-    """The kernel's own device, or a file that a daemon writes."""
-    if path.exists() and stat.S_ISCHR(path.stat().st_mode):
-        return KmsgLog(lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    return LogFile(path)
-
-
-def report_health(
-    stack: AsyncExitStack,
-    log: Path,
-    state: Path,
-    client: NodeClient,
-    usage: Callable[[], NodeUsage],
-) -> None:
-    """Begins to read a kernel log and figures of GPUs, and to tell the operator, until the stack is left."""
-    try:
-        queue = stack.enter_context(KernelLogQueue(state / LOG_QUEUE_FILE, open_kernel_log(log), time.time))
-    except (QueueBusy, OSError) as error:
-        raise InputError.of(f"--state: {error}", fix="one agent per node; name a folder that lasts") from None
-
-    def whose(pid: int | None, gpu: int | None) -> tuple[Owner, ...]:
-        owner = client.owners.of(pid) if pid is not None else None
-        if owner is not None:
-            return (owner,)
-        return tuple(one for used in usage().gpus if used.index == gpu for one in used.owners)
-
-    addresses = PciAddresses(state / ADDRESSES_FILE, partial(nvml_addresses, usage))
-    notes = KernelNotes(queue, addresses, whose)
-    publishers = (
-        HealthNotesPublisher(notes, notes_publisher(client.api, client.node)),
-        HealthFiguresPublisher(NvmlReader(usage), figures_publisher(client.api, client.node)),
-    )
-    for publisher in publishers:
-        stack.push_async_callback(cancelled, asyncio.create_task(publisher.run()))
 
 
 class KernelNotes:
@@ -387,23 +278,3 @@ class HealthNotesPublisher:
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         if seen:
             await asyncio.to_thread(self._notes.done, seen)
-
-    async def run(self) -> None:
-        """Until it is cancelled. What fails is tried again: an agent outlives its log and its API server."""
-        while True:
-            try:
-                await self.turn()
-            except (ApiError, OSError) as error:
-                _log.warning("cannot tell of the kernel log: %s", error)
-            await asyncio.sleep(KERNEL_LOG_INTERVAL_S)
-
-
-def notes_publisher(api: Api, node: str) -> Publish:
-    """Writes the annotation of a node; its answer has what the operator wrote beside it."""
-
-    async def publish(text: str) -> int:
-        body = {"metadata": {"annotations": {names.HEALTH_NOTES: text or None}}}
-        changed = await api.patch(NODE, node, body)
-        return read_seen(changed.metadata.annotations.get(names.HEALTH_SEEN, ""))
-
-    return publish

@@ -10,9 +10,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -25,7 +25,7 @@ from batuta.demo.scenario import DEMO, demo_workload
 from batuta.store.state_dir import default_home
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Event, Job
+    from batuta.apitypes.resources import Event
 
 NODES, GPUS = 2, 4
 _GIVE_UP_S = 900.0
@@ -167,49 +167,36 @@ class _ProgressPrinter:
         return self._letters.get(str(getattr(jobs[0], "id", "")), "?")
 
 
-# ------------------------------------------------------------------------------------------------ summing up
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One way to run the jobs of the demo."""
-
-    what: str
-    mean_s: float
-    makespan_s: float
+_Span = tuple[float, float]
+"""From the submission of a job to its end, in seconds."""
 
 
 def _sum_up(client: Client, mine: Collection[str], console: Console, policy: str) -> bool:
     """Prints what was measured beside what the simulator says of the same jobs; whether all succeeded."""
-    jobs = [job for job in client.jobs() if job.id in mine]
-    ended = [job for job in jobs if job.ended_s is not None and job.submitted_s is not None]
-    lines = [
-        _simulated("fifo, rigid", "fifo", rigid=True),
-        _simulated(f"{policy}", policy, rigid=False),
-        _measured(f"{policy}", ended),
+    ended = [job for job in client.jobs() if job.id in mine and job.ended_s is not None]
+    runs = [
+        ("fifo, rigid", _simulated("fifo", rigid=True), "simulated"),
+        (policy, _simulated(policy, rigid=False), "simulated"),
+        (policy, [(job.submitted_s or 0.0, job.ended_s or 0.0) for job in ended], "measured"),
     ]
     table = Table(title="\nWhat elasticity gained", title_justify="left", box=None, pad_edge=False)
     for name in ("", "mean completion", "makespan", "against fifo", ""):
         table.add_column(name, justify="left" if not name else "right")
-    for number, line in enumerate(lines):
-        ratio = line.mean_s / lines[0].mean_s
-        how = "measured" if number == len(lines) - 1 else "simulated"
-        table.add_row(line.what, f"{line.mean_s:.0f} s", f"{line.makespan_s:.0f} s", f"{ratio:.2f} ×", how)
+    fifo_s = _mean_s(runs[0][1])
+    for what, spans, how in runs:
+        mean_s, makespan_s = _mean_s(spans), max(end for _, end in spans) - min(begin for begin, _ in spans)
+        table.add_row(what, f"{mean_s:.0f} s", f"{makespan_s:.0f} s", f"{mean_s / fifo_s:.2f} ×", how)
     console.print(table)
     return len(ended) == len(DEMO) and all(job.succeeded for job in ended)
 
 
-def _measured(what: str, jobs: Sequence[Job]) -> _Line:
-    spans = [(job.submitted_s or 0.0, job.ended_s or 0.0) for job in jobs]
-    first_s = min(begin for begin, _ in spans)
-    return _Line(what, sum(end - begin for begin, end in spans) / len(spans), max(e for _, e in spans) - first_s)
+def _mean_s(spans: Sequence[_Span]) -> float:
+    return fmean(end - begin for begin, end in spans)
 
 
-def _simulated(what: str, policy: str, rigid: bool) -> _Line:
+def _simulated(policy: str, *, rigid: bool) -> list[_Span]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "demo.jsonl"
         file.write_text(demo_workload(rigid=rigid), encoding="utf-8")
         result = run_experiment(Experiment(policy, str(file), f"{NODES}x{GPUS}"))
-    times = [job.jct_s for job in result.jobs]
-    first_s = min(job.submit_s for job in result.jobs)
-    return _Line(what, sum(times) / len(times), max(job.submit_s + job.jct_s for job in result.jobs) - first_s)
+    return [(job.submit_s, job.submit_s + job.jct_s) for job in result.jobs]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,20 +23,18 @@ from batuta.backends.kube.client.errors import ApiError
 from batuta.backends.kube.client.informer import Informer
 from batuta.backends.kube.client.kinds import NODE, POD
 from batuta.bootstrap.kube import check_extra
+from batuta.bootstrap.serving import call_at_signals, log_plainly
 from batuta.gpu.device_plugin.allocation import ContainerRequest, PodsUnavailable, SharePod
-from batuta.gpu.device_plugin.inventory import Card, Overcommit, Resource
+from batuta.gpu.device_plugin.inventory import Overcommit, Resource
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.backends.kube.client.api import Api
-    from batuta.gpu.device_plugin.enforcement import ContainerSpec, ShareEnforcer
     from batuta.gpu.device_plugin.inventory import DeviceInventory
-    from batuta.gpu.share.mps import EnforcementMode
-
 
 _log = logging.getLogger("batuta.device_plugin")
 _MOST_PERCENT: Final = 1000
 _TRY_AGAIN_S: Final = 5.0
+_SIDECAR: Final = "Always"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,6 @@ class DevicePluginOptions:
     compute_percent: int = 100
 
     def problems(self) -> list[Problem]:
-        """All that is wrong with it."""
         found = [
             Problem(f"--{name}: from 100 to {_MOST_PERCENT} percent, not {value}")
             for name, value in (("memory", self.memory_percent), ("compute", self.compute_percent))
@@ -84,7 +80,7 @@ def serve_devices(options: DevicePluginOptions) -> int:
         raise InputError.of("the device plugin needs grpcio", fix="pip install 'batuta[kube,node]'")
     if problems := options.problems():
         raise InputError(problems)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_plainly()
     from batuta.backends.kube.client.errors import AccessError
     from batuta.gpu.device_plugin.inventory import NoGpus
 
@@ -100,18 +96,22 @@ def serve_devices(options: DevicePluginOptions) -> int:
 
 async def _run(options: DevicePluginOptions) -> int:
     from batuta.backends.kube.client.access import find_access
+    from batuta.gpu.device_plugin.enforcement import container_spec, make_enforcer
     from batuta.gpu.device_plugin.inventory import DeviceInventory, NvmlCards, watch_health
     from batuta.gpu.device_plugin.server import Allocator, DevicePlugin
+    from batuta.gpu.share.mps import EnforcementMode
 
     access = await find_access(options.kubeconfig, options.context)
     async with AsyncExitStack() as stack:
         cards = stack.enter_context(NvmlCards())
         stock = DeviceInventory(cards.look(), Overcommit(options.memory_percent, options.compute_percent))
-        outfit = _outfit(options, stock.cards)
+        spec = container_spec(options.vgpu, pass_device_files=options.pass_device_files)
+        enforcer = make_enforcer(EnforcementMode(options.mode), options.state, options.library, spec, stock.cards)
         api = await stack.enter_async_context(Api(access, manager="batuta-device-plugin"))
-        clerk = Allocator(options.kubelet_folder, stock, NodePods(api, options.node), outfit)
-        plugin = DevicePlugin(stock, clerk, options.kubelet_folder)
-        ended = _end_by_signal()
+        allocator = Allocator(options.kubelet_folder, stock, partial(list_pods, api, options.node), enforcer)
+        plugin = DevicePlugin(stock, allocator, options.kubelet_folder)
+        ended = asyncio.Event()
+        call_at_signals(ended.set)
         # First, so that the operator need not guess the cards from the kubelet's sums. But a kubelet
         # does not have to wait for an API server that is not there.
         with suppress(TimeoutError):
@@ -129,13 +129,6 @@ async def _run(options: DevicePluginOptions) -> int:
     return 0
 
 
-def _end_by_signal() -> asyncio.Event:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    return ended
-
-
 async def _keep_told(api: Api, node: str, stock: DeviceInventory) -> None:
     """Writes on the node how its cards are, at the start and after each change."""
     async for _ in stock.watch():
@@ -144,61 +137,24 @@ async def _keep_told(api: Api, node: str, stock: DeviceInventory) -> None:
 
 
 async def _tell(api: Api, node: str, stock: DeviceInventory) -> bool:
+    """Writes on the node what each card has to give, and which are ill; returns whether it was written."""
+    told = [
+        {
+            "index": card.index,
+            "uuid": card.uuid,
+            "memory": stock.overcommit.units(card, Resource.MEMORY),
+            "compute": stock.overcommit.units(card, Resource.COMPUTE),
+            "illness": card.illness,
+        }
+        for card in stock.cards
+    ]
     try:
-        await publish_cards(api, node, stock.cards, stock.overcommit)
+        text = msgspec.json.encode(told).decode()
+        await api.patch(NODE, node, {"metadata": {"annotations": {names.CARDS: text}}})
     except ApiError as error:
         _log.warning("cannot write on node %s how its GPUs are: %s", node, error)
         return False
     return True
-
-
-def _outfit(options: DevicePluginOptions, cards: Sequence[Card]) -> ShareEnforcer:
-    """How shares are held on this node."""
-    from batuta.gpu.device_plugin.enforcement import MpsEnforcer, PreloadEnforcer
-    from batuta.gpu.native_libraries import share_library
-    from batuta.gpu.share.mps import EnforcementMode, MpsDaemon, detect_capability
-
-    can = detect_capability()
-    mode = can.choose(EnforcementMode(options.mode))
-    _log.info("%d GPUs, shares are held by %s", len(cards), _words(mode))
-    basics = _basics(options)
-    if mode is EnforcementMode.PRELOAD:
-        return PreloadEnforcer(options.state, options.library or share_library(), basics)
-    daemons = {
-        card.uuid: MpsDaemon(card.uuid, card.memory_mib, options.state / "mps" / card.uuid, can.mps_protocol)
-        for card in cards
-    }
-    return MpsEnforcer(daemons, basics, can.regions if mode is EnforcementMode.DMEM else None)
-
-
-def _words(mode: EnforcementMode) -> str:
-    return {
-        "dmem": "the kernel (memory) and MPS (compute)",
-        "mps": "MPS",
-        "preload": "Batuta's library in each container",
-    }[mode]
-
-
-def _basics(options: DevicePluginOptions) -> ContainerSpec:
-    """What containers get besides their limits: device files, or the libraries of virtual GPUs."""
-    from batuta.gpu.device_plugin.enforcement import ContainerSpec
-    from batuta.gpu.device_plugin.messages import Mount
-    from batuta.gpu.native_libraries import VGPU_VARIABLE, vgpu_libraries
-
-    dev = Path("/dev") if options.pass_device_files else None
-    if options.vgpu is None:
-        return ContainerSpec(dev)
-    file = str(options.vgpu.resolve())
-    libraries = (
-        Mount(f"{folder}/{library.name}", str(library), True)
-        for folder in _LOADER_FOLDERS
-        for library in sorted(vgpu_libraries().glob("*.so.1"))
-    )
-    return ContainerSpec(dev, {VGPU_VARIABLE: file}, (*libraries, Mount(file, file)))
-
-
-_LOADER_FOLDERS: Final = ("/usr/lib", "/usr/lib64")
-"""Where the loader of a container looks without being told: Debian's and Red Hat's."""
 
 
 async def follow_operator(api: Api, node: str, withhold: Callable[[Mapping[int, str]], None]) -> None:
@@ -207,7 +163,8 @@ async def follow_operator(api: Api, node: str, withhold: Callable[[Mapping[int, 
 
     def told(_: Any) -> None:
         nonlocal known
-        found = _out_of_service(informer.objects.values())
+        annotations = [node.metadata.annotations for node in informer.objects.values()]
+        found = {gpu: why for own in annotations for gpu, why in unhealthy_gpus(own).items()}
         if found != known:
             known = found
             withhold(found)
@@ -216,26 +173,14 @@ async def follow_operator(api: Api, node: str, withhold: Callable[[Mapping[int, 
     await informer.run()
 
 
-def _out_of_service(nodes: Any) -> dict[int, str]:
-    return {gpu: why for node in nodes for gpu, why in unhealthy_gpus(node.metadata.annotations).items()}
-
-
-_SIDECAR = "Always"
-
-
-class NodePods:
+async def list_pods(api: Api, node: str) -> Sequence[SharePod]:
     """Asks the API server each time: an answer from memory may be older than what the kubelet knows."""
-
-    def __init__(self, api: Api, node: str) -> None:
-        self._api, self._node = api, node
-
-    async def on_this_node(self) -> Sequence[SharePod]:
-        fields = f"spec.nodeName={self._node},status.phase!=Succeeded,status.phase!=Failed"
-        try:
-            found = await self._api.list(POD, fields=fields)
-        except ApiError as error:
-            raise PodsUnavailable(f"the API server does not tell which pods there are: {error}") from error
-        return [share_pod(pod) for pod in found.items]
+    fields = f"spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed"
+    try:
+        found = await api.list(POD, fields=fields)
+    except ApiError as error:
+        raise PodsUnavailable(f"the API server does not tell which pods there are: {error}") from error
+    return [share_pod(pod) for pod in found.items]
 
 
 def share_pod(pod: objects.Pod) -> SharePod:
@@ -259,22 +204,6 @@ def share_pod(pod: objects.Pod) -> SharePod:
         is_waiting=pod.status.phase in ("", "Pending"),
         is_soft=meta.annotations.get(names.SHARE_LIMITS, "") == "soft",
     )
-
-
-async def publish_cards(api: Api, node: str, cards: Sequence[Card], overcommit: Overcommit) -> None:
-    """Writes on the node what each card has to give, and which are ill; raises `ApiError`."""
-    told = [
-        {
-            "index": card.index,
-            "uuid": card.uuid,
-            "memory": overcommit.units(card, Resource.MEMORY),
-            "compute": overcommit.units(card, Resource.COMPUTE),
-            "illness": card.illness,
-        }
-        for card in cards
-    ]
-    text = msgspec.json.encode(told).decode()
-    await api.patch(NODE, node, {"metadata": {"annotations": {names.CARDS: text}}})
 
 
 def _units(container: objects.Container, resource: Resource) -> int:

@@ -27,7 +27,6 @@ from batuta.spec.problem import InputError
 
 ANSWER_WITHIN_S = 180.0
 _PIECE = 250
-"""Jobs that are sent at once."""
 _NICE = 5
 
 

@@ -29,64 +29,59 @@ def check_extra() -> None:
     if missing:
         are = "is" if len(missing) == 1 else "are"
         raise InputError.of(
-            f"Kubernetes needs {' and '.join(missing)}, which {are} not installed",
-            fix="pip install 'batuta[kube]'",
+            f"Kubernetes needs {' and '.join(missing)}, which {are} not installed", fix="pip install 'batuta[kube]'"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorFlags:
-    """What the command line says of an operator; None leaves it to the configuration."""
+class OperatorOptions:
+    """Where an operator runs."""
 
-    config: Path | None
-    kubeconfig: Path | None
-    context: str | None
-    namespace: str
-    identity: str
-    state_dir: Path | None
-    port: int | None
-    elect: bool
-    otlp: str | None = None
-    log_format: LogFormat | None = None
-
-    @property
-    def telemetry(self) -> dict[str, Any]:
-        said = {"otlp_url": self.otlp, "log_format": self.log_format}
-        return {key: value for key, value in said.items() if value is not None}
+    kubeconfig: Path | None = None
+    context: str | None = None
+    namespace: str = "batuta-system"
+    """Where the Lease is."""
+    identity: str = ""
+    elect: bool = True
+    state_dir: Path | None = None
 
 
-def operate(words: OperatorFlags) -> int:
-    """Runs an operator; returns its exit code."""
+def operate(
+    options: OperatorOptions,
+    config: Path | None,
+    port: int | None = None,
+    otlp: str | None = None,
+    log_format: LogFormat | None = None,
+) -> int:
+    """Runs an operator; returns its exit code. None leaves a setting to the file, and that to its defaults."""
     check_extra()
     # Thousands of objects come at once, and stay: there is no garbage to be looked for among them.
     gc.set_threshold(*_COLLECT_AFTER)
     from batuta.backends.kube.client.errors import AccessError
     from batuta.backends.kube.operator_config import OperatorConfig, read_operator_config
-    from batuta.bootstrap.operator import OperatorOptions, run_operator
+    from batuta.bootstrap.operator import run_operator
     from batuta.bootstrap.operator_leader import binder_profile
-    from batuta.bootstrap.telemetry import check_otlp, log_to_stderr
+    from batuta.telemetry.exporter import check_otlp
+    from batuta.telemetry.logs import log_to_stderr
 
-    found = OperatorConfig() if words.config is None else read_operator_config(words.config)
+    found = OperatorConfig() if config is None else read_operator_config(config)
     binder_profile(found)
-    if words.port is not None:
-        found = found.model_copy(update={"api": found.api.model_copy(update={"port": words.port})})
-    found = found.model_copy(update={"telemetry": found.telemetry.model_copy(update=words.telemetry)})
-    check_otlp(found.telemetry.otlp_url, "telemetry.otlpUrl" if words.otlp is None else "--otlp")
+    found = found.model_copy(
+        update={
+            "api": found.api.model_copy(update=_given(port=port)),
+            "telemetry": found.telemetry.model_copy(update=_given(otlp_url=otlp, log_format=log_format)),
+        }
+    )
+    check_otlp(found.telemetry.otlp_url, "telemetry.otlpUrl" if otlp is None else "--otlp")
     log_to_stderr(found.telemetry.log_format)
     try:
-        return run_operator(
-            OperatorOptions(
-                found,
-                words.kubeconfig,
-                words.context,
-                words.namespace,
-                words.identity,
-                words.elect,
-                words.state_dir,
-            )
-        )
+        return run_operator(options, found)
     except AccessError as error:
         raise InputError.of(str(error)) from None
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def connect_to_cluster(
@@ -160,17 +155,6 @@ _LONGEST_RELEASE = 53  # as Helm has it
 
 
 @dataclass(frozen=True, slots=True)
-class InstallOptions:
-    """Where and how Batuta shall run."""
-
-    namespace: str = "batuta-system"
-    release: str = "batuta"
-    create_namespace: bool = True
-    files: tuple[Path, ...] = ()
-    settings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Installation:
     """Everything that a cluster needs, in the order in which it is applied."""
 
@@ -180,20 +164,23 @@ class Installation:
     notes: tuple[str, ...]
 
 
-def plan_install(options: InstallOptions) -> Installation:
+def plan_install(
+    namespace: str, release_name: str, files: Sequence[Path], settings: Sequence[str], *, create_namespace: bool
+) -> Installation:
     """Builds all objects, or raises InputError with every problem of the options."""
-    from batuta.backends.kube.install.chart import manifests, namespace, read_definitions
+    from batuta.backends.kube.install.chart import manifests, read_definitions
+    from batuta.backends.kube.install.chart import namespace as namespace_of
 
-    release = _release(options)
+    release = _release(namespace, release_name, files, settings)
     return Installation(
         definitions=tuple(read_definitions()),
-        namespace=(namespace(release),) if options.create_namespace else (),
+        namespace=(namespace_of(release),) if create_namespace else (),
         objects=tuple(manifests(release)),
         notes=tuple(_notes(release)),
     )
 
 
-def _release(options: InstallOptions) -> Release:
+def _release(namespace: str, release_name: str, files: Sequence[Path], settings: Sequence[str]) -> Release:
     import re
 
     from batuta import __version__
@@ -203,18 +190,18 @@ def _release(options: InstallOptions) -> Release:
     problems = [
         Problem(f"{flag} {name!r} is not a name", fix=f"a-z, 0-9 and dashes, {most} at most, a letter first")
         for flag, name, most in (
-            ("--namespace", options.namespace, _LONGEST_NAMESPACE),
-            ("--release", options.release, _LONGEST_RELEASE),
+            ("--namespace", namespace, _LONGEST_NAMESPACE),
+            ("--release", release_name, _LONGEST_RELEASE),
         )
         if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) or len(name) > most
     ]
     try:
-        values = read_values(options.files, options.settings)
+        values = read_values(files, settings)
     except InputError as error:
         problems.extend(error.problems)
     if problems:
         raise InputError(problems)
-    return Release(values, options.namespace, __version__, options.release)
+    return Release(values, namespace, __version__, release_name)
 
 
 def _notes(release: Release) -> Sequence[str]:

@@ -58,27 +58,6 @@ def server_pid(home: Path) -> int | None:
     return None if holder is None else holder.pid
 
 
-def count_gpus() -> int:
-    """GPUs of this machine that NVML knows of."""
-    from batuta.gpu.devices import find_devices
-
-    return len(find_devices())
-
-
-def node_devices(home: Path, node: str) -> Path:
-    """The file with the GPUs of a virtual node, whether it is there or not."""
-    from batuta.bootstrap.local_gpus import device_path
-
-    return device_path(home, node)
-
-
-def virtual_kernel_log(home: Path) -> Path:
-    """Where the drivers of virtual GPUs write what real ones write into the kernel's log."""
-    from batuta.bootstrap.local_health import virtual_log
-
-    return virtual_log(home)
-
-
 def find_leftovers(home: Path) -> list[Leftover]:
     """Processes of this state directory's jobs whose runner is gone. They should not be there."""
     jobs = os.fsencode(home / "jobs") + b"/"

@@ -10,63 +10,57 @@ import secrets
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fastapi import FastAPI
 
-from batuta import __version__
 from batuta.api.app import ApiServer, create_app
-from batuta.api.dependencies import MAX_JOB_SERIES, USER_PRIORITY, ServerDependencies
-from batuta.api.scheduler_counters import SchedulerCounters
+from batuta.api.dependencies import MAX_JOB_SERIES, USER_PRIORITY
 from batuta.backends.local.addresses import node_address
 from batuta.backends.local.backend import LocalBackend
 from batuta.backends.local.containers import ContainerRuntimes
 from batuta.backends.local.job_environment import inherited_env, with_job_python
 from batuta.backends.local.job_manager import expected_jobs
-from batuta.bootstrap.forecast_process import ForecastProcess
-from batuta.bootstrap.local_gpus import (
-    LocalGpus,
+from batuta.bootstrap.engine_host import EngineHost
+from batuta.bootstrap.local_gpus import LocalGpus
+from batuta.bootstrap.serving import call_at_signals, listen
+from batuta.core import event as ev
+from batuta.core.cluster import NodeName
+from batuta.core.decide import SchedulerProfile
+from batuta.core.health_rules import HealthRules
+from batuta.core.job import Job
+from batuta.core.utilisation import IdleRules
+from batuta.core.world import World
+from batuta.engine.assembly import AssemblyOptions
+from batuta.engine.observers import Observer
+from batuta.engine.profile import find_policy, profile_for
+from batuta.engine.retention import Keep
+from batuta.engine.stragglers.rank_watch import RankRules
+from batuta.engine.trials.controller import TrialController
+from batuta.engine.usage_watch import UsageWatch
+from batuta.gpu.health.findings import make_sources
+from batuta.gpu.health.repair import RepairWorker
+from batuta.gpu.health.rules import read_health
+from batuta.gpu.health.watch import EngineAccess, HealthWatch
+from batuta.gpu.local_nodes import (
     LocalNodes,
     TrialMonitor,
     VirtualGpus,
     check_counts,
     node_events,
     physical_nodes,
-    promising,
     usage_watch,
     virtual_nodes,
-    with_cpus,
+    with_capacity,
 )
-from batuta.bootstrap.local_health import make_watch, read_health
-from batuta.bootstrap.offline import account
-from batuta.bootstrap.telemetry import Telemetry, open_log, telemetry
-from batuta.core import event as ev
-from batuta.core.cluster import NodeName
-from batuta.core.decide import SchedulerProfile
-from batuta.core.health_rules import HealthRules
-from batuta.core.job import Job
-from batuta.core.quota import IdleAction
-from batuta.core.utilisation import IdleRules
-from batuta.core.world import World
-from batuta.engine.assembly import Assembly, AssemblyOptions
-from batuta.engine.observers import Observer
-from batuta.engine.profile import find_policy, profile_for
-from batuta.engine.retention import Keep
-from batuta.engine.service import Service
-from batuta.engine.stragglers.controller import StragglerController
-from batuta.engine.stragglers.rank_watch import RankRules
-from batuta.engine.trials.controller import TrialController
-from batuta.engine.usage_watch import UsageWatch
-from batuta.gpu.health.watch import EngineAccess, HealthWatch
 from batuta.placement import PlacerOptions
-from batuta.policies.registry import DEFAULT_POLICY, policy_summaries
-from batuta.report.gpu_usage_page import render_usage
+from batuta.policies.registry import DEFAULT_POLICY
 from batuta.spec.problem import InputError
 from batuta.spec.task import Task
 from batuta.spec.task_paths import PathRules
@@ -76,27 +70,29 @@ from batuta.store.records import Role
 from batuta.store.state_dir import StateDir
 from batuta.store.store import SqliteStore
 from batuta.telemetry import LogFormat
+from batuta.telemetry.exporter import telemetry
+from batuta.telemetry.logs import open_log
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
 
+DEFAULT_PORT = 7077
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
 class LocalNodeInfo:
     """The nodes of local mode have addresses on this machine, and GPUs that are looked at."""
 
-    def __init__(self, world: World, usage: UsageWatch | None) -> None:
-        self._world = world
-        self._usage = usage
+    world: World
+    usage: UsageWatch | None
 
     def address(self, node: NodeName) -> str:
-        return node_address(self._world.nodes.index[node])
+        return node_address(self.world.nodes.index[node])
 
     def utilisation(self, node: NodeName) -> Mapping[int, float]:
-        return {} if self._usage is None else self._usage.latest(node)
-
-
-DEFAULT_PORT = 7077
-LOOPBACK = "127.0.0.1"
+        return {} if self.usage is None else self.usage.latest(node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +120,6 @@ class UpOptions:
     """The highest priority that users may give their jobs, where the queue says nothing."""
     open_metrics: bool = False
     metrics_per_job: int = MAX_JOB_SERIES
-    """How many jobs have metrics of their own."""
     pass_env: tuple[str, ...] = ()
     """Variables of the server's environment that jobs inherit beside the harmless ones."""
     idle: IdleRules = field(default_factory=IdleRules)
@@ -146,55 +141,104 @@ class UpOptions:
     otlp: str = ""
     """Where traces of cycles are sent; empty: nowhere."""
     log_format: LogFormat = LogFormat.JSON
-    """Of server.log."""
 
 
-@dataclass(slots=True)
-class Server:
-    """Everything that `batuta up` is made of, wired together and not started yet."""
+class Server(EngineHost):
+    """Everything that `batuta up` is made of, wired together. It runs from `serve` on."""
 
-    options: UpOptions
-    state: StateDir
-    store: SqliteStore
-    assembly: Assembly
-    backend: LocalBackend
-    foresight: ForecastProcess
-    usage: UsageWatch | None
-    telemetry: Telemetry
-    parts: ServerDependencies
-    token: str
-    log: FilteringBoundLogger
-    gpus: LocalGpus
-    health: HealthWatch
-    keep_jobs: bool = True
-    """Whether jobs go on when the server ends. Only `batuta down` says no."""
-    ask_to_end: Callable[[], None] | None = None
-    """Tells the HTTP server to end; returns at once."""
-    url: str = ""
+    def __init__(
+        self, options: UpOptions, state: StateDir, store: SqliteStore, local: LocalNodes, health_rules: HealthRules
+    ) -> None:
+        self.options, self.state = options, state
+        self.log = log = open_log(state.path / "server.log", options.log_format)
+        self.keep_jobs = True
+        """Whether jobs go on when the server ends. Only `batuta down` says no."""
+        self.ask_to_end: Callable[[], None] | None = None
+        """Tells the HTTP server to end; returns at once."""
+        self.url = ""
+        profile_of = partial(local_profile, options=options)
+        chosen = AssemblyOptions(profile_of, DEFAULT_POLICY, options.policy, options.shadow, options.keep)
+        super().__init__(store, chosen)
+        assembly, world, fence = self.assembly, self.world, self.assembly.fence
+        recovered = assembly.recovered
+        log.info("recovered", events=recovered.seq, snapshot=recovered.snapshot_seq, jobs=world.jobs.n)
+        for sentence in recovered.unusable:
+            log.warning("snapshot unusable", why=sentence)
+        now_s = max(time.time(), world.now_s)
+        assembly.start(now_s, node_events(world, local.nodes, now_s))
+        virtual = VirtualGpus(state.path, local.nodes) if options.virtual else None
+        self.gpus = LocalGpus(state.path, local.devices, virtual)
+        containers = ContainerRuntimes(virtual=options.virtual)
+        self.backend = backend = LocalBackend(
+            state.path,
+            local.nodes,
+            _task_reader(store, world),
+            devices=local.devices,
+            gpu_injector=self.gpus,
+            containers=containers,
+            on_result=store.results.stage,
+            inherited=_inherited(state.path, options.pass_env, log),
+            since_s=world.now_s,
+            ranks=options.ranks,
+            fence=fence,
+        )
+        backend.resume(expected_jobs(world))
+        self.gpus.prepare(self._replicas_can_start, fence)
+        ask = assembly.attach(backend).ask
+        trials = TrialController(ask, store.tasks.get, TrialMonitor(local, virtual, backend.ranks, backend.log_path))
+        next_due_s = fence.asking("trial runs", trials.next_due_s, math.inf)
+        told = telemetry(fence, world, options.otlp, place="local")
+        service = self.build_service(told, [("jobs", _BackendNotifier(backend))], backend.forget, next_due_s)
+        service.after_step("trial runs", trials.after_step)
+        self.usage = usage_watch(virtual, local, ask, fence)
+        engine = EngineAccess(ask, service.reading, fence)
+        sources, repair = make_sources(state.path, options.health_log, local, virtual, backend.log_path)
+        self.health = HealthWatch(health_rules, local.nodes, store.settings, engine, sources, RepairWorker(repair))
+        backend.excuse = self.health.excuse
+        backend.on_held_up = self.watch_stragglers(self.health.suspect).found
+        self.parts = self.dependencies(
+            backend,
+            assembly.policy,
+            profile_of,
+            shutdown=self._shut_down,
+            nodes=LocalNodeInfo(world, self.usage),
+            node_health=self.health,
+            virtual=options.virtual,
+            images=containers.rules,
+            # People reach the ports of jobs at this machine, under the name that the server has.
+            ports_at=socket.gethostname() if options.listen in ("0.0.0.0", "::") else options.listen,
+            paths=PathRules(None, Path.home(), no_mounts=backend.private_mounts.why_not),
+            user_priority=options.user_priority,
+            open_metrics=options.open_metrics,
+            metrics_per_job=options.metrics_per_job,
+            hosts=() if options.listen == LOOPBACK else (options.listen,),
+        )
+        self.token = _admin_token(state, store)
+        self.health.start()
+        if self.usage is not None:
+            self.usage.start()
 
-    @property
-    def service(self) -> Service:
-        return self.assembly.service
+    def _replicas_can_start(self) -> None:
+        for note in self.gpus.notes:  # what is missing
+            self.log.warning("GPUs", why=note)
+        self.backend.wake()
 
-    @property
-    def world(self) -> World:
-        return self.assembly.world
+    def _shut_down(self, keep_jobs: bool) -> None:
+        self.keep_jobs = keep_jobs
+        if self.ask_to_end is not None:
+            self.ask_to_end()
 
     def end(self) -> None:
-        """Ends what `build` and `start` began, in an order that loses nothing."""
         around = self.assembly.fence.around
         if self.usage is not None:
             with around("GPU use"):
                 self.usage.close()
         with around("GPU health"):
             self.health.close()
-        self.assembly.end(
-            [
-                ("traces", self.telemetry.close),
-                ("jobs", lambda: self.backend.shutdown(keep_jobs=self.keep_jobs)),
-                ("looking ahead", self.foresight.close),
-            ]
-        )
+        super().end()
+
+    def own_parts(self) -> Iterable[tuple[str, Callable[[], None]]]:
+        return [("jobs", lambda: self.backend.shutdown(keep_jobs=self.keep_jobs))]
 
 
 @contextmanager
@@ -209,117 +253,19 @@ def built(options: UpOptions) -> Iterator[Server]:
         if options.virtual
         else physical_nodes(options.nodes, options.gpus)
     )
-    local = promising(local, options.over_allocate)
-    local = with_cpus(local, virtual=options.virtual, cpus=options.cpus, memory_gib=options.memory_gib)
+    local = with_capacity(local, options.over_allocate, options.cpus, options.memory_gib, virtual=options.virtual)
     state = StateDir(options.home)
     state.prepare()
     with state.lock:
         # It is removed at a clean end: a server that finds it checks the whole journal first.
         unclean = (state.path / "server.json").exists()
-        server = _build(options, state, SqliteStore(state.journal, check=unclean), local, rules)
+        server = Server(options, state, SqliteStore(state.journal, check=unclean), local, rules)
         try:
             yield server
         finally:
             server.end()
             with suppress(OSError):
                 (state.path / "server.json").unlink()
-
-
-def _build(
-    options: UpOptions, state: StateDir, store: SqliteStore, local: LocalNodes, health_rules: HealthRules
-) -> Server:
-    log = open_log(state.path / "server.log", options.log_format)
-
-    def profile_of(name: str) -> SchedulerProfile:
-        return local_profile(name, options)
-
-    assembly = Assembly(
-        store, AssemblyOptions(profile_of, DEFAULT_POLICY, options.policy, options.shadow, options.keep)
-    )
-    world, fence, recovered = assembly.world, assembly.fence, assembly.recovered
-    log.info("recovered", events=recovered.seq, snapshot=recovered.snapshot_seq, jobs=world.jobs.n)
-    for sentence in recovered.unusable:
-        log.warning("snapshot unusable", why=sentence)
-    now_s = max(time.time(), world.now_s)
-    assembly.start(now_s, node_events(world, local.nodes, now_s))
-    virtual = VirtualGpus(state.path, local.nodes) if options.virtual else None
-    gpus = LocalGpus(state.path, local.devices, virtual)
-    containers = ContainerRuntimes(virtual=options.virtual)
-    backend = LocalBackend(
-        state.path,
-        local.nodes,
-        _task_reader(store, world),
-        devices=local.devices,
-        gpu_injector=gpus,
-        containers=containers,
-        on_result=store.results.stage,
-        inherited=_inherited(state.path, options.pass_env, log),
-        since_s=world.now_s,
-        ranks=options.ranks,
-        fence=fence,
-    )
-    backend.resume(expected_jobs(world))
-    gpus.prepare(lambda: _tell_of(gpus, backend, log), fence)
-    requests = assembly.attach(backend)
-    trials = TrialController(requests.ask, store.tasks.get, TrialMonitor(backend, local, virtual))
-    cycles = SchedulerCounters()
-    told = telemetry(fence, world, options.otlp, place="local")
-    service = assembly.build(
-        told.measuring(cycles),
-        [("jobs", _BackendNotifier(backend)), *told.logging()],
-        backend.forget,
-        fence.asking("trial runs", trials.next_due_s, math.inf),
-    )
-    service.after_step("trial runs", trials.after_step)
-    usage = usage_watch(gpus.virtual, local, requests.ask, fence)
-    foresight = ForecastProcess()
-    doors = EngineAccess(requests.ask, service.reading, fence)
-    about = (state.path, options.health_log, health_rules, local, virtual)
-    health = make_watch(*about, store.settings, doors, backend.log_path)
-    backend.excuse = health.excuse
-    held_up = StragglerController(requests.ask, health.suspect)
-    backend.on_held_up = held_up.found
-    service.after_step("stragglers", held_up.after_step)
-    server: Server
-    parts = ServerDependencies(
-        service,
-        store,
-        backend,
-        assembly.policy,
-        policy_summaries(),
-        find_policy,
-        profile_of,
-        shutdown=lambda keep_jobs: _ask_to_end(server, keep_jobs),
-        nodes=LocalNodeInfo(world, usage),
-        node_health=health,
-        cycles=cycles,
-        virtual=options.virtual,
-        images=containers.rules,
-        ports_at=_ports_at(options.listen),
-        paths=PathRules(None, Path.home(), no_mounts=backend.private_mounts.why_not),
-        version=__version__,
-        user_priority=options.user_priority,
-        open_metrics=options.open_metrics,
-        metrics_per_job=options.metrics_per_job,
-        experience=assembly.history,
-        account=lambda from_s, to_s: account(store.journal, store.snapshots, from_s, to_s, time.time()).plain(),
-        account_page=render_usage,
-        shadow=assembly.shadow,
-        foresight=foresight,
-        spans=told.exporter,
-        hosts=() if options.listen == LOOPBACK else (options.listen,),
-    )
-    token = _admin_token(state, store)
-    server = Server(options, state, store, assembly, backend, foresight, usage, told, parts, token, log, gpus, health)
-    health.start()
-    if usage is not None:
-        usage.start()
-    return server
-
-
-def _ports_at(listen: str) -> str:
-    """The host at which people reach the ports of jobs: this machine, under the name that the server has."""
-    return socket.gethostname() if listen in ("0.0.0.0", "::") else listen
 
 
 def local_profile(policy: str, options: UpOptions) -> SchedulerProfile:
@@ -336,13 +282,6 @@ def _inherited(home: Path, also: tuple[str, ...], log: FilteringBoundLogger) -> 
     except OSError as error:
         log.warning("jobs install into the environment of Batuta", why=str(error))
         return passed
-
-
-def _tell_of(gpus: LocalGpus, backend: LocalBackend, log: FilteringBoundLogger) -> None:
-    """Replicas can start; some things may be missing."""
-    for note in gpus.notes:
-        log.warning("GPUs", why=note)
-    backend.wake()
 
 
 def _task_reader(store: SqliteStore, world: World) -> Callable[[str], tuple[Task, Job]]:
@@ -369,12 +308,8 @@ class _BackendNotifier(Observer):
         if isinstance(event, ev.JobChanged) and event.job.id in world.jobs:
             self._backend.changed(world.jobs.jobs[world.jobs.row(event.job.id)])
         elif isinstance(event, ev.GpuFailed):
-            placed = {
-                job
-                for job, placement in zip(world.jobs.ids, world.jobs.placements, strict=True)
-                if placement is not None
-            }
-            self._backend.lost(event.node, event.gpu, placed)
+            pairs = zip(world.jobs.ids, world.jobs.placements, strict=True)
+            self._backend.lost(event.node, event.gpu, {job for job, placement in pairs if placement is not None})
 
 
 def _admin_token(state: StateDir, store: SqliteStore) -> str:
@@ -384,17 +319,6 @@ def _admin_token(state: StateDir, store: SqliteStore) -> str:
         token = store.tokens.create(getpass.getuser(), Role.ADMIN, time.time())
         state.write_secret(token)
     return token
-
-
-def _ask_to_end(server: Server, keep_jobs: bool) -> None:
-    server.keep_jobs = keep_jobs
-    if server.ask_to_end is not None:
-        server.ask_to_end()
-
-
-def idle_rules(after_s: float, action: str) -> IdleRules:
-    """What is done about idle jobs, from the words of the command line."""
-    return IdleRules(after_s, IdleAction(action))
 
 
 def serve(options: UpOptions, ready: Callable[[Server], None] | None = None) -> int:
@@ -435,20 +359,19 @@ class _HttpServer(ApiServer):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        # The second signal ends it without waiting for requests.
+        call_at_signals(lambda: self.handle_exit(signal.SIGINT, None))
+        yield
 
 
 def _now_ready(server: Server, ready: Callable[[Server], None] | None) -> None:
-    _write_server_file(server)
+    # Where the server is to be found, for commands on this machine.
+    facts = {"url": server.url, "pid": os.getpid(), "started_s": server.parts.started_s}
+    path = server.state.path / "server.json"
+    draft = path.with_name(f".server.json.{secrets.token_hex(4)}")
+    draft.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+    draft.chmod(0o600)
+    draft.replace(path)
     server.state.lock.tell(server.url)
     server.log.info("serving", url=server.url, pid=os.getpid())
     if ready is not None:
@@ -474,36 +397,13 @@ def _engine_died(server: Server, error: BaseException) -> None:
 
 def _listen(host: str, port: int | None) -> socket.socket:
     """A socket at the port that was asked for; without one, the usual or any other."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    for wanted in (DEFAULT_PORT, 0) if port is None else (port,):
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, wanted))
-        except OSError as error:
-            listener.close()
-            if port is None and wanted:
-                continue
-            raise InputError.of(
-                f"cannot listen at {host}:{wanted}: {error.strerror}", fix="choose another --port or --listen"
-            ) from error
-        listener.listen(1024)
-        listener.set_inheritable(False)
-        return listener
-    raise AssertionError("port 0 is always there")
+    if port is None:
+        with suppress(InputError):
+            return listen(host, DEFAULT_PORT, "")
+    return listen(host, port or 0, "choose another --port or --listen")
 
 
 def _host_in_url(host: str) -> str:
     if host in ("0.0.0.0", "::"):
         return LOOPBACK if host == "0.0.0.0" else "[::1]"
     return f"[{host}]" if ":" in host else host
-
-
-def _write_server_file(server: Server) -> None:
-    """Says where the server is to be found, for commands on this machine."""
-    facts = {"url": server.url, "pid": os.getpid(), "started_s": server.parts.started_s}
-    path = server.state.path / "server.json"
-    draft = path.with_name(f".server.json.{secrets.token_hex(4)}")
-    draft.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-    draft.chmod(0o600)
-    draft.replace(path)

@@ -93,15 +93,11 @@ def what_if(home: Path, body: dict[str, Any]) -> dict[str, Any]:
         found = error.errors(include_input=False, include_url=False)
         raise InputError([Problem(f"{'.'.join(map(str, one['loc']))}: {one['msg']}") for one in found]) from None
     wrong, hypothesis = list[Problem](), Hypothesis()
-    try:
+    with _collecting(wrong):
         hypothesis = read_hypothesis(world.fork(), post, _job_of, PathRules(None, Path.home()))
-    except InputError as error:
-        wrong += error.problems
-    if post.policy is not None:
-        try:
+    with _collecting(wrong):
+        if post.policy is not None:
             find_policy(post.policy)
-        except InputError as error:
-            wrong += error.problems
     if wrong:
         raise InputError(wrong)
     policy = world.policy or DEFAULT_POLICY
@@ -110,6 +106,14 @@ def what_if(home: Path, body: dict[str, Any]) -> dict[str, Any]:
     assert isinstance(told, Comparison)
     names = {job.id: job.name for job in (*world.jobs.jobs, *hypothesis.jobs)}
     return _plain(view_comparison(told, names, question))
+
+
+@contextmanager
+def _collecting(problems: list[Problem]) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        problems += error.problems
 
 
 def _plain(shown: dict[str, Any]) -> dict[str, Any]:
@@ -181,19 +185,9 @@ def _events_after(journal: JournalReader, seq: int) -> Iterator[ev.Event]:
 
 
 def _told(span: JournalSpan, control: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    told = {
-        "from_s": span.from_s,
-        "to_s": span.to_s,
-        "control": control,
-        "jobs": len(span.truth),
-        "assumes": [
-            *span.notes,
-            f"{control} is replayed too: how far that is from what really happened is the model's error",
-        ],
-        "rows": rows,
-    }
-    plain: dict[str, Any] = json.loads(to_json(told))
-    return plain
+    error = f"{control} is replayed too: how far that is from what really happened is the model's error"
+    told = {"from_s": span.from_s, "to_s": span.to_s, "control": control, "jobs": len(span.truth)}
+    return _plain({**told, "assumes": [*span.notes, error], "rows": rows})
 
 
 WEEK_S = 7 * 86_400.0
@@ -214,8 +208,7 @@ def account(
     from_s = to_s - WEEK_S if from_s is None else from_s
     if not from_s < to_s:
         raise InputError.of(
-            f"the time from {_shown(from_s)} to {_shown(to_s)} is empty",
-            fix="an earlier --from, a later --to",
+            f"the time from {_shown(from_s)} to {_shown(to_s)} is empty", fix="an earlier --from, a later --to"
         )
     world, seq = _world_before(journal, snapshots, from_s)
     begin_s = world.now_s if seq else _first_time_s(journal)

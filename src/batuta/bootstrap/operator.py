@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
-import threading
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
+import uvicorn
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Scope
 
@@ -25,60 +21,43 @@ from batuta.backends.kube.kueue.setup import watched_kinds
 from batuta.backends.kube.operator.informers import InformerSet
 from batuta.backends.kube.operator.workqueue import Inbox, WriteWorkers
 from batuta.backends.kube.operator_config import Admission, OperatorConfig
-from batuta.backends.kube.progress.log_lines import LogReport
 from batuta.backends.kube.progress.log_reader import LogReaders
+from batuta.bootstrap.kube import OperatorOptions
 from batuta.bootstrap.operator_api import (
     LeaderProxy,
     OperatorApi,
     OperatorApp,
-    OperatorHttpServer,
     TokenReviewAuthenticator,
-    operator_http_server,
     operator_metrics,
 )
-from batuta.bootstrap.operator_leader import Leader, build_leader, health_options, read_health_state
-from batuta.spec.problem import InputError
+from batuta.bootstrap.operator_leader import Leader, health_options, recall_health
+from batuta.bootstrap.serving import call_at_signals, http_server, listen
 
 _log = logging.getLogger("batuta.operator")
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorOptions:
-    """What `batuta operator` was told."""
-
-    config: OperatorConfig = field(default_factory=OperatorConfig)
-    kubeconfig: Path | None = None
-    context: str | None = None
-    namespace: str = "batuta-system"
-    """Where the Lease is."""
-    identity: str = ""
-    elect: bool = True
-    state_dir: Path | None = None
-
-
-def run_operator(options: OperatorOptions, ready: Callable[[Leader], None] | None = None) -> int:
+def run_operator(options: OperatorOptions, config: OperatorConfig) -> int:
     """Runs until it is told to end, or until another one leads; returns the exit code."""
-    return asyncio.run(Operator(options, ready).run())
+    return asyncio.run(Operator(options, config).run())
 
 
 class Operator:
     """One process of possibly several."""
 
-    def __init__(self, options: OperatorOptions, ready: Callable[[Leader], None] | None = None) -> None:
-        self.options = options
-        self._health = health_options(options.config, options.namespace)
+    def __init__(self, options: OperatorOptions, config: OperatorConfig) -> None:
+        self.options, self.config = options, config
+        self._health = health_options(config, options.namespace)
         self.leader: Leader | None = None
         self._answers: OperatorApi | None = None
         self._bearers: TokenReviewAuthenticator | None = None
         self._relay: LeaderProxy | None = None
-        self._ready = ready
         self._ended = asyncio.Event()
         self._leads = asyncio.Event()
         self._exit_code = 0
 
     async def run(self) -> int:
         options = self.options
-        self._catch_signals()
+        call_at_signals(self.end)
         access = await find_access(options.kubeconfig, options.context)
         front, listener = self._front()
         async with AsyncExitStack() as stack:
@@ -88,7 +67,7 @@ class Operator:
             own = [tasks.create_task(front.serve([listener]))]
             if options.elect:
                 elector = self._elector(api)
-                self._relay = LeaderProxy(api, options.namespace, options.config.api.port, lambda: elector.leader)
+                self._relay = LeaderProxy(api, options.namespace, self.config.api.port, lambda: elector.leader)
                 stack.push_async_callback(self._relay.close)
                 own.append(tasks.create_task(elector.run()))
             else:
@@ -105,14 +84,10 @@ class Operator:
                 task.cancel()
         return self._exit_code
 
-    def _front(self) -> tuple[OperatorHttpServer, socket.socket]:
-        where = self.options.config.api
-        try:
-            return operator_http_server(OperatorApp(self._trouble, self._metrics, self._app), where.listen, where.port)
-        except OSError as error:
-            raise InputError.of(
-                f"cannot listen at {where.listen}:{where.port}: {error.strerror}", fix="choose another --port"
-            ) from error
+    def _front(self) -> tuple[uvicorn.Server, socket.socket]:
+        where = self.config.api
+        front = http_server(OperatorApp(self._trouble, self._metrics, self._app))
+        return front, listen(where.listen, where.port, "choose another --port")
 
     def _trouble(self) -> str:
         """What is wrong; empty while this process does its part, leading or waiting."""
@@ -122,9 +97,9 @@ class Operator:
 
     async def _metrics(self, scope: Scope) -> str:
         """What Prometheus reads; without a token only where the configuration says so."""
-        if not self.options.config.api.open_metrics and not await self._is_known(scope):
+        if not self.config.api.open_metrics and not await self._is_known(scope):
             raise HttpProblem(401, "metrics need the token of a user who may list UnifiedJobs")
-        return await asyncio.to_thread(operator_metrics, self.leader, self.options.config.api.metrics_per_job)
+        return await asyncio.to_thread(operator_metrics, self.leader, self.config.api.metrics_per_job)
 
     async def _is_known(self, scope: Scope) -> bool:
         scheme, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -147,13 +122,11 @@ class Operator:
         self._exit_code = max(self._exit_code, exit_code)
         self._ended.set()
 
-    # -------------------------------------------------------------------------------------------- election
-
     def _elector(self, api: Api) -> LeaderElector:
-        times = self.options.config.leader_election
+        times = self.config.leader_election
         return LeaderElector(
             api,
-            self.options.config.lease_name,
+            self.config.lease_name,
             self.options.namespace,
             self.options.identity or f"{socket.gethostname()}-{os.getpid()}",
             on_started=self._leads.set,
@@ -167,20 +140,18 @@ class Operator:
             _log.error("no longer the leader; ending")
             self.end(1)
 
-    # -------------------------------------------------------------------------------------------- leading
-
     async def _lead(self, api: Api) -> None:
         inbox = Inbox()
         clerks = WriteWorkers(api, inbox)
-        listeners = LogReaders(api, partial(_put, inbox))
+        listeners = LogReaders(api, lambda heard: inbox.put(heard, urgent=heard.is_urgent))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(clerks.run())
             tasks.create_task(listeners.run())
             await self._watching(api, inbox, tasks).start()
-            config = self.options.config
+            config = self.config
             state = self.options.state_dir or Path(config.state_dir)
-            health = None if self._health is None else await read_health_state(api, self._health)
-            leader = await asyncio.to_thread(build_leader, config, state, inbox, clerks, listeners, health)
+            health = None if self._health is None else await recall_health(api, self._health)
+            leader = await asyncio.to_thread(Leader, config, state, inbox, clerks, listeners, health)
             self.leader = leader
             loop = asyncio.get_running_loop()
 
@@ -192,19 +163,15 @@ class Operator:
             assert self._bearers is not None
             self._answers = OperatorApi(leader, config, self.options.namespace, self._bearers)
             _log.info("leading with policy %s", config.policy)
-            if self._ready is not None:
-                self._ready(leader)
 
     def _watching(self, api: Api, inbox: Inbox, tasks: asyncio.TaskGroup) -> InformerSet:
-        config = self.options.config
+        config = self.config
         files = None if config.admission is Admission.KUEUE else (self.options.namespace, config.queue_files)
         return InformerSet(api, inbox, config.namespaces, tasks, watched_kinds(config), files)
 
     def _engine_died(self, error: BaseException) -> None:
         _log.error("the engine has died", exc_info=error)
         self.end(1)
-
-    # ------------------------------------------------------------------------------------------- plumbing
 
     async def _first(self, wanted: asyncio.Event, other: asyncio.Event) -> bool:
         """Waits for either; whether it was the first."""
@@ -213,14 +180,3 @@ class Operator:
         for one in waits:
             one.cancel()
         return wanted.is_set() and not other.is_set()
-
-    def _catch_signals(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.end)
-
-
-def _put(inbox: Inbox, heard: LogReport) -> None:
-    inbox.put(heard, urgent=heard.is_urgent)

@@ -10,30 +10,27 @@ leader's pod, with the number of its process behind it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import socket
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx2
-import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from batuta import __version__
 from batuta.api.app import create_app
 from batuta.api.auth import Caller, TokenAuthenticator
 from batuta.api.cluster_metrics import counter, gauge
-from batuta.api.dependencies import NoNodeFacts, ServerDependencies
+from batuta.api.dependencies import NoNodeFacts
 from batuta.api.middleware import MOST_BODY_BYTES
 from batuta.api.responses import HttpProblem, problem_response
 from batuta.api.routes.metrics import (
@@ -48,14 +45,11 @@ from batuta.api.state import end_streams
 from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError, Forbidden
 from batuta.backends.kube.client.kinds import POD
-from batuta.backends.kube.operator.access_review import ReviewedUser, review
+from batuta.backends.kube.operator.access_review import review
 from batuta.backends.kube.operator_config import OperatorConfig
-from batuta.bootstrap.offline import account
 from batuta.bootstrap.operator_leader import Leader, OperatorHealthView, operator_profile
+from batuta.bootstrap.serving import ProbesApp
 from batuta.core.job import JobId
-from batuta.engine.profile import find_policy
-from batuta.policies.registry import policy_summaries
-from batuta.report.gpu_usage_page import render_usage
 from batuta.store.records import Role, hash_of
 
 READ_ONLY = (
@@ -64,6 +58,18 @@ READ_ONLY = (
 )
 _CLUSTER_NAMES = (".svc", ".cluster.local")
 """Endings of names that only a cluster's own DNS gives out."""
+PROXIED = b"batuta-relayed"
+"""A header of requests that were passed on: once is enough."""
+TOKEN_FRESH_S, TOKEN_REFUSED_S = 60.0, 10.0
+"""The cluster is asked again about a token after the first, and about one that it did not know after the second."""
+MOST_TOKENS = 1_000
+_CONNECT_S = 5.0
+_HOP_BY_HOP = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer"),
+        *(b"transfer-encoding", b"upgrade", b"content-length"),
+    )
+)
 
 
 class PodFiles:
@@ -83,7 +89,18 @@ class OperatorApi:
     """The routes over a leader. For one event loop."""
 
     def __init__(self, leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator) -> None:
-        self._parts = parts_of(leader, config, namespace, bearers)
+        self._parts = leader.dependencies(
+            PodFiles(),
+            config.policy,
+            partial(operator_profile, config=config),
+            shutdown=lambda keep_jobs: None,
+            open_metrics=config.api.open_metrics,
+            metrics_per_job=config.api.metrics_per_job,
+            node_health=OperatorHealthView(leader.backend.reconciler),
+            hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES),
+            read_only=READ_ONLY,
+            bearers=bearers,
+        )
         self._making = asyncio.Lock()
         self._app: FastAPI | None = None
         self._open = AsyncExitStack()
@@ -105,137 +122,30 @@ class OperatorApi:
             await self._open.aclose()
 
 
-def parts_of(leader: Leader, config: OperatorConfig, namespace: str, bearers: TokenAuthenticator) -> ServerDependencies:
-    """What the API needs of a leader."""
-    store = leader.store
-    return ServerDependencies(
-        leader.service,
-        store,
-        PodFiles(),
-        config.policy,
-        policy_summaries(),
-        find_policy,
-        partial(operator_profile, config=config),
-        shutdown=lambda keep_jobs: None,
-        cycles=leader.cycles,
-        version=__version__,
-        open_metrics=config.api.open_metrics,
-        metrics_per_job=config.api.metrics_per_job,
-        experience=leader.assembly.history,
-        account=lambda from_s, to_s: account(store.journal, store.snapshots, from_s, to_s, time.time()).plain(),
-        account_page=render_usage,
-        node_health=OperatorHealthView(leader.backend.reconciler),
-        shadow=leader.assembly.shadow,
-        foresight=leader.foresight,
-        spans=leader.telemetry.exporter,
-        hosts=(config.api.listen, f".{namespace}", *_CLUSTER_NAMES),
-        read_only=READ_ONLY,
-        bearers=bearers,
-    )
-
-
-_GRACE_S = 3
-_METRICS = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class OperatorApp:
-    """Answers probes itself, metrics by a function; everything else is for the API."""
-
-    def __init__(
-        self,
-        healthy: Callable[[], str],
-        metrics: Callable[[Scope], Awaitable[str]],
-        find_app: Callable[[], Awaitable[ASGIApp]],
-    ) -> None:
-        """`healthy` says what is wrong; empty when nothing is. The others may refuse."""
-        self._healthy = healthy
-        self._metrics = metrics
-        self._find_app = find_app
+class OperatorApp(ProbesApp):
+    """Answers probes and metrics; everything else is for the API. Both may refuse."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
         try:
-            match scope["path"]:
-                case "/healthz":
-                    trouble = self._healthy()
-                    await _answer(send, 503 if trouble else 200, trouble or "ok")
-                case "/readyz":
-                    await _answer(send, 200, "ok")
-                case "/metrics":
-                    await _answer(send, 200, await self._metrics(scope), _METRICS)
-                case _:
-                    app = await self._find_app()
-                    await app(scope, receive, send)
+            await super().__call__(scope, receive, send)
         except HttpProblem as refusal:
             await problem_response(refusal)(scope, receive, send)
-
-
-async def _answer(send: Send, status: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
-    headers = [(b"content-type", kind.encode())]
-    start: MutableMapping[str, Any] = {"type": "http.response.start", "status": status, "headers": headers}
-    await send(start)
-    await send({"type": "http.response.body", "body": f"{text}\n".encode()})
-
-
-class OperatorHttpServer(uvicorn.Server):
-    """Leaves signals to the operator."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Any:
-        yield
-
-
-def operator_http_server(front: OperatorApp, host: str, port: int) -> tuple[OperatorHttpServer, socket.socket]:
-    """A server and its socket, bound at once: a port that is taken is found out before anything else."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError:
-        listener.close()
-        raise
-    listener.listen(128)
-    config = uvicorn.Config(
-        front,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=_GRACE_S,
-    )
-    return OperatorHttpServer(config), listener
-
-
-PROXIED = b"batuta-relayed"
-"""A header of requests that were passed on: once is enough."""
-_CONNECT_S = 5.0
-_HOP_BY_HOP = frozenset(
-    (
-        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te", b"trailer"),
-        *(b"transfer-encoding", b"upgrade", b"content-length"),
-    )
-)
 
 
 class LeaderProxy:
     """An ASGI application. `leader` returns the Lease's holder; empty while it is not known."""
 
     def __init__(self, api: Api, namespace: str, port: int, leader: Callable[[], str]) -> None:
-        self._api = api
-        self._namespace = namespace
-        self._port = port
-        self._leader = leader
-        self._found: tuple[str, str] = ("", "")
-        """Who led when it was looked for last, and its address."""
+        self._api, self._namespace, self._port, self._leader = api, namespace, port, leader
+        self._found = ("", "")
+        """The leader when it was looked for last, and its address."""
         # It answers as long as it likes: a stream of events has no end.
         limits = httpx2.Timeout(None, connect=_CONNECT_S)
         self._http = httpx2.AsyncClient(timeout=limits, trust_env=False, follow_redirects=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if any(name == PROXIED for name, _ in scope["headers"]):
-            raise _nobody("this operator does not lead any more")
+            raise _no_leader("this operator does not lead any more")
         url = await self._url_of(scope)
         headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP]
         body = await _body(receive)
@@ -258,77 +168,57 @@ class LeaderProxy:
             answer = await self._http.send(asked, stream=True)
         except httpx2.TransportError as error:
             self._found = ("", "")
-            raise _nobody(f"{self._leader()} leads, and does not answer") from error
-        try:
-            await _pass_back(answer, send)
-        finally:
-            await answer.aclose()
+            raise _no_leader(f"{self._leader()} leads, and does not answer") from error
+        async with aclosing(answer):
+            headers = [(name.lower(), value) for name, value in answer.headers.raw]
+            headers = [one for one in headers if one[0] not in _HOP_BY_HOP or one[0] == b"content-length"]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+            with suppress(httpx2.TransportError):  # a leader that goes leaves an answer without an end
+                async for piece in answer.aiter_raw():
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def _url_of(self, scope: Scope) -> str:
-        path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("ascii")
-        return f"http://{await self._address()}:{self._port}{path}{'?' if query else ''}{query}"
-
-    async def _address(self) -> str:
         leader = self._leader()
         if not leader:
-            raise _nobody("no operator leads yet")
+            raise _no_leader("no operator leads yet")
         if self._found[0] != leader:
             self._found = (leader, await self._look_up(leader))
-        return self._found[1]
+        path, query = scope["raw_path"].decode("ascii"), scope["query_string"].decode("ascii")
+        return f"http://{self._found[1]}:{self._port}{path}{'?' if query else ''}{query}"
 
     async def _look_up(self, leader: str) -> str:
         pod = leader.rpartition("-")[0]
         try:
             address = (await self._api.get(POD, pod, self._namespace)).status.pod_ip if pod else ""
         except ApiError as error:
-            raise _nobody(f"{leader} leads, and cannot be found: {error}") from error
+            raise _no_leader(f"{leader} leads, and cannot be found: {error}") from error
         if not address:
-            raise _nobody(f"{leader} leads, and has no address")
+            raise _no_leader(f"{leader} leads, and has no address")
         return f"[{address}]" if ":" in address else address
 
 
-def _nobody(why: str) -> HttpProblem:
+def _no_leader(why: str) -> HttpProblem:
     return HttpProblem(503, why, headers={"Retry-After": "2"})
 
 
 async def _body(receive: Receive) -> bytes:
     """All of it, if it is not larger than the leader would have it."""
-    pieces, size, has_more = list[bytes](), 0, True
-    while has_more:
-        message = await receive()
-        if message["type"] != "http.request":
-            break
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if size > MOST_BODY_BYTES:
+    body, has_more = bytearray(), True
+    while has_more and (message := await receive())["type"] == "http.request":
+        body += message.get("body", b"")
+        if len(body) > MOST_BODY_BYTES:
             raise HttpProblem(413, f"a request has at most {MOST_BODY_BYTES >> 20} MiB")
         has_more = message.get("more_body", False)
-    return b"".join(pieces)
+    return bytes(body)
 
 
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _pass_back(answer: httpx2.Response, send: Send) -> None:
-    headers = [(name.lower(), value) for name, value in answer.headers.raw]
-    headers = [(name, value) for name, value in headers if name not in _HOP_BY_HOP or name == b"content-length"]
-    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-    with suppress(httpx2.TransportError):  # a leader that goes leaves an answer without an end
-        async for piece in answer.aiter_raw():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
-TOKEN_FRESH_S = 60.0
-"""The cluster is asked again about a token after this, …"""
-TOKEN_REFUSED_S = 10.0
-"""… and after this about one that it did not know."""
-MOST_TOKENS = 1_000
 
 
 class _Known(NamedTuple):
@@ -345,8 +235,7 @@ class TokenReviewAuthenticator:
     """
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
-        self._api = api
-        self._clock = clock
+        self._api, self._clock = api, clock
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._asking = asyncio.Lock()
 
@@ -377,19 +266,17 @@ class TokenReviewAuthenticator:
             ) from error
         except ApiError as error:
             raise HttpProblem(503, f"the cluster cannot say who asks: {error}") from error
-        who = None if found is None else _who(found, hash_)
+        who = None
+        if found is not None:
+            if not found.may_see:
+                raise HttpProblem(403, f"{found.user} may not list the UnifiedJobs of all namespaces, which this takes")
+            who = Caller(found.user, Role.ADMIN if found.may_change else Role.USER, hash_)
         known = _Known(token, who, self._clock() + (TOKEN_REFUSED_S if who is None else TOKEN_FRESH_S))
         self._known[hash_] = known
         self._known.move_to_end(hash_)
         if len(self._known) > MOST_TOKENS:
             self._known.popitem(last=False)
         return known
-
-
-def _who(found: ReviewedUser, hash_: str) -> Caller:
-    if not found.may_see:
-        raise HttpProblem(403, f"{found.user} may not list the UnifiedJobs of all namespaces, which this takes")
-    return Caller(found.user, Role.ADMIN if found.may_change else Role.USER, hash_)
 
 
 def operator_metrics(leader: Leader | None, per_job: int) -> str:
@@ -401,8 +288,7 @@ def operator_metrics(leader: Leader | None, per_job: int) -> str:
 
 class _Scrape(Collector):
     def __init__(self, leader: Leader | None, per_job: int) -> None:
-        self._leader = leader
-        self._per_job = per_job
+        self._leader, self._per_job = leader, per_job
 
     def describe(self) -> list[Metric]:
         return []

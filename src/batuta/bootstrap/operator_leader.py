@@ -6,14 +6,13 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from batuta.api.operations import largest_fitting_size
-from batuta.api.scheduler_counters import SchedulerCounters
 from batuta.api.snapshot import SnapshotCache
 from batuta.backends.kube import names
 from batuta.backends.kube.binder import BadProfile, Binder, Cluster, Profile, profile_of
@@ -22,11 +21,11 @@ from batuta.backends.kube.client.api import Api
 from batuta.backends.kube.client.errors import ApiError
 from batuta.backends.kube.health.burn_in import BurnInOptions
 from batuta.backends.kube.health.controller import HealthController, HealthOptions
-from batuta.backends.kube.health.state import StoredState, load_state
+from batuta.backends.kube.health.state import load_state
 from batuta.backends.kube.kueue.setup import QuotaControllers, set_up_quota
 from batuta.backends.kube.operator.backend import KubeBackend, OutlookObserver
 from batuta.backends.kube.operator.cache import ObjectCache
-from batuta.backends.kube.operator.context import JobReconciler, KnownJob, ReconcileContext, Timing
+from batuta.backends.kube.operator.context import KnownJob, ReconcileContext, Timing
 from batuta.backends.kube.operator.gang_binder import GangBinder
 from batuta.backends.kube.operator.node_controller import NodeController, UsageController, Used, sharers_on
 from batuta.backends.kube.operator.nodes import NodeReporter
@@ -36,16 +35,15 @@ from batuta.backends.kube.operator.workqueue import Inbox, WriteQueue, WriteWork
 from batuta.backends.kube.operator_config import JOURNAL_URL_VARIABLE, OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders, LogSubscriptions
 from batuta.backends.kube.trial.controller import set_up_trials
-from batuta.bootstrap.forecast_process import ForecastProcess
-from batuta.bootstrap.telemetry import Telemetry, telemetry
+from batuta.bootstrap.engine_host import EngineHost
 from batuta.core.arrays import bits
 from batuta.core.cluster import NodeName
 from batuta.core.decide import SchedulerProfile
-from batuta.core.job import DesiredState, Job, JobId, SizeChoice
+from batuta.core.job import DesiredState, Job, JobId
 from batuta.core.job_table import Phase
 from batuta.core.utilisation import known_load
 from batuta.core.world import World
-from batuta.engine.assembly import Assembly, AssemblyOptions
+from batuta.engine.assembly import AssemblyOptions
 from batuta.engine.event_buffer import EventBuffer, SteadyClock
 from batuta.engine.fence import Fence, NoFence
 from batuta.engine.health import HealthSeen
@@ -53,15 +51,15 @@ from batuta.engine.history import History
 from batuta.engine.observers import Observer
 from batuta.engine.profile import profile_for
 from batuta.engine.retention import Keep
-from batuta.engine.service import Service
-from batuta.engine.stragglers.controller import StragglerController
 from batuta.gpu.health.rules import parse_rules, read_rules
 from batuta.placement import PlacerOptions
 from batuta.spec.problem import InputError
 from batuta.store.store import Store, open_store
+from batuta.telemetry.exporter import telemetry
 
 _log = logging.getLogger("batuta.operator")
 _TRY_AGAIN_S = 2.0
+_NO_RESULT = "null"
 
 
 def health_options(config: OperatorConfig, namespace: str) -> HealthOptions | None:
@@ -76,31 +74,9 @@ def health_options(config: OperatorConfig, namespace: str) -> HealthOptions | No
         config.health_memory,
         chosen.pool_label,
         BurnInOptions(
-            burn_in.image,
-            tuple(burn_in.command),
-            burn_in.runtime_class_name,
-            burn_in.timeout_seconds,
-            namespace,
+            burn_in.image, tuple(burn_in.command), burn_in.runtime_class_name, burn_in.timeout_seconds, namespace
         ),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class HealthState:
-    """What an operator that begins to lead knows of health."""
-
-    options: HealthOptions
-    stored: StoredState
-
-    def desk(
-        self,
-        site: ReconcileContext,
-        observed: ObjectCache,
-        runs: Mapping[JobId, JobReconciler],
-        gpu_resources: tuple[str, ...],
-    ) -> HealthController:
-        """The desk that goes on from there."""
-        return HealthController(self.options, self.stored, site, observed, runs, gpu_resources)
 
 
 class OperatorHealthView:
@@ -123,80 +99,57 @@ class OperatorHealthView:
         raise ValueError(f"say it to the cluster: kubectl uncordon {node}")
 
 
-async def read_health_state(api: Api, options: HealthOptions) -> HealthState:
+MakeHealth: TypeAlias = Callable[..., HealthController]
+"""Makes the controller of health, which goes on from what the last leader stored."""
+
+
+async def recall_health(api: Api, options: HealthOptions) -> MakeHealth:
     """Reads what the last leader stored. Nothing is decided before: what is ill would be used again."""
     while True:
         try:
-            return HealthState(options, await load_state(api, options.namespace, options.memory_name))
+            return partial(HealthController, options, await load_state(api, options.namespace, options.memory_name))
         except ApiError as error:
             _log.warning("cannot read the memory of health: %s; trying again", error)
             await asyncio.sleep(_TRY_AGAIN_S)
 
 
-_NO_RESULT = "null"
+class Leader(EngineHost):
+    """Everything that decides, once this operator leads. At its end jobs go on: what matters is in the cluster."""
 
-
-@dataclass(slots=True)
-class Leader:
-    """Everything that decides, once this operator leads."""
-
-    assembly: Assembly
-    backend: KubeBackend
-    usher: GangBinder
-    foresight: ForecastProcess
-    store: Store
-    cycles: SchedulerCounters
-    listening: LogSubscriptions
-    telemetry: Telemetry
-    pictures: SnapshotCache = field(init=False)
-    """For scrapes, which look again and again."""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        config: OperatorConfig,
+        state: Path,
+        inbox: Inbox,
+        clerks: WriteWorkers,
+        listeners: LogReaders,
+        health: MakeHealth | None = None,
+    ) -> None:
+        """The World from the journal, brought up to date with what the cluster shows."""
+        journal = os.environ.get(JOURNAL_URL_VARIABLE)
+        if not journal:
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        store = open_store(journal or state / "journal.db")
+        keep = Keep(config.retention.jobs, config.retention.days * 86_400.0)
+        # The configuration says the policy; it is written down because a replay has only the journal.
+        options = AssemblyOptions(partial(operator_profile, config=config), config.policy, config.policy, keep=keep)
+        super().__init__(store, options)
+        assembly, world = self.assembly, self.world
+        clock = SteadyClock(time.time, world.now_s)
+        assembly.start(clock())
+        self.listening = LogSubscriptions(listeners.post)
+        company = Dependencies(self.listening, assembly.history, store.results.stage, health, assembly.fence)
+        self.backend, self.usher, desks = kube_backend(world, inbox, clerks, config, clock, company)
+        assembly.attach(self.backend)
+        observers: list[tuple[str, Observer]] = [("status of jobs", OutlookObserver(self.backend.reconciler))]
+        if (shown := desks.watch()) is not None:
+            observers.append(("status of queues", shown))
+        url = config.telemetry.otlp_url
+        told = telemetry(assembly.fence, world, url, place="kubernetes", tells_of_preempted=False)
+        self.build_service(told, observers, partial(_forget, self.backend, store))
+        self.listening.on_held_up = self.watch_stragglers(_suspecting(self.backend.reconciler.controllers)).found
         self.pictures = SnapshotCache(self.service, self.cycles)
-
-    @property
-    def service(self) -> Service:
-        return self.assembly.service
-
-    @property
-    def world(self) -> World:
-        return self.assembly.world
-
-    def end(self) -> None:
-        """Ends the engine. Jobs go on: what matters is in the cluster."""
-        self.assembly.end([("traces", self.telemetry.close), ("looking ahead", self.foresight.close)])
-
-
-def build_leader(
-    config: OperatorConfig,
-    state: Path,
-    inbox: Inbox,
-    clerks: WriteWorkers,
-    listeners: LogReaders,
-    health: HealthState | None = None,
-) -> Leader:
-    """The World from the journal, brought up to date with what the cluster shows."""
-    store = open_store(os.environ.get(JOURNAL_URL_VARIABLE) or _journal_in(state))
-    keep = Keep(config.retention.jobs, config.retention.days * 86_400.0)
-    profile_of = partial(operator_profile, config=config)
-    # The configuration says the policy; it is written down because a replay has only the journal.
-    assembly = Assembly(store, AssemblyOptions(profile_of, config.policy, config.policy, keep=keep))
-    world, fence = assembly.world, assembly.fence
-    clock = SteadyClock(time.time, world.now_s)
-    assembly.start(clock())
-    listening = LogSubscriptions(listeners.post)
-    company = Dependencies(listening, assembly.history, store.results.stage, health, fence)
-    backend, usher, desks = kube_backend(world, inbox, clerks, config, clock, company)
-    requests, cycles = assembly.attach(backend), SchedulerCounters()
-    told = telemetry(fence, world, config.telemetry.otlp_url, place="kubernetes", tells_of_preempted=False)
-    observers: list[tuple[str, Observer]] = [("status of jobs", OutlookObserver(backend.reconciler))]
-    if (shown := desks.watch()) is not None:
-        observers.append(("status of queues", shown))
-    service = assembly.build(told.measuring(cycles), [*observers, *told.logging()], partial(_forget, backend, store))
-    held_up = StragglerController(requests.ask, _suspecting(backend.reconciler.controllers))
-    service.after_step("stragglers", held_up.after_step)
-    listening.on_held_up = held_up.found
-    return Leader(assembly, backend, usher, ForecastProcess(), store, cycles, listening, told)
+        """For scrapes, which look again and again."""
 
 
 def _forget(backend: KubeBackend, store: Store, job: JobId) -> None:
@@ -217,11 +170,6 @@ def _note_suspect(node: NodeName, job: JobId, why: str) -> None:
     _log.warning("node %s is suspect: %s", node, why, extra={"job": job})
 
 
-def _journal_in(state: Path) -> Path:
-    state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return state / "journal.db"
-
-
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """What a Kubernetes backend can use besides the cluster; each has a default."""
@@ -232,7 +180,7 @@ class Dependencies:
     """What is known of new jobs."""
     keep_result: Callable[[JobId, str], None] = lambda job, result: None
     """Stores what jobs give as their result."""
-    health: HealthState | None = None
+    health: MakeHealth | None = None
     """What is remembered of the health of nodes."""
     fence: Fence = field(default_factory=NoFence)
     """Around what jobs can do without, and around each job: one that cannot be handled holds up no other."""
@@ -270,14 +218,11 @@ def kube_backend(
         keep_result=company.keep_result,
     )
     if experience is not None:
-        site.choose = partial(_choose, experience, teller)
+        site.choose = lambda job: experience.choose(job, _most(teller, job))
     jobs = world.jobs
     known = {
         job.id: KnownJob(
-            job,
-            jobs.placements[row],
-            jobs.phase_of(row) is Phase.STOPPING,
-            jobs.wish_of(row) is DesiredState.PARK,
+            job, jobs.placements[row], jobs.phase_of(row) is Phase.STOPPING, jobs.wish_of(row) is DesiredState.PARK
         )
         for row, job in enumerate(jobs.jobs)
     }
@@ -290,7 +235,7 @@ def kube_backend(
     sharers = partial(sharers_on, world, observed, binder.cluster.pods_on, floor.job_of)
     floor.controllers.append(UsageController(observed, teller.__contains__, sharers, site.say))
     if health is not None:
-        desk = health.desk(site, observed, floor.runs, tuple(config.gpu_resources))
+        desk = health(site, observed, floor.runs, tuple(config.gpu_resources))
         floor.controllers.append(desk)
         site.excuse = desk.excuse
     backend = KubeBackend(floor, said, inbox, clock)
@@ -302,10 +247,6 @@ def _expected(world: World, job: JobId) -> float | None:
     """How busy a job will keep a GPU, by what its like were measured at: in trial runs, or as they ran."""
     load = known_load(world, world.jobs.jobs[world.jobs.row(job)]) if job in world.jobs else None
     return None if load is None else round(load, 2)
-
-
-def _choose(experience: History, teller: NodeReporter, job: Job) -> SizeChoice:
-    return experience.choose(job, _most(teller, job))
 
 
 def _most(teller: NodeReporter, job: Job) -> int:

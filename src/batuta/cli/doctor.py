@@ -153,10 +153,10 @@ def _check_python() -> Finding:
 
 
 def _check_gpus() -> Finding:
-    from batuta.bootstrap.local_facts import count_gpus
+    from batuta.gpu.devices import find_devices
 
     try:
-        count = count_gpus()
+        count = len(find_devices())
     except Exception as trouble:  # a driver that is half installed fails in its own ways
         return warning("GPUs", f"NVML fails: {trouble}", "look at nvidia-smi, or use batuta up --virtual")
     if count == 0:

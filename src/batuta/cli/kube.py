@@ -69,18 +69,11 @@ def install(
 
       batuta install --uninstall | sh
     """
-    from batuta.bootstrap.kube import InstallOptions, check_extra, plan_install
+    from batuta.bootstrap.kube import check_extra, plan_install
 
     check_extra()
     _check_install_options(apply=apply, uninstall=uninstall, crds_only=crds_only, cluster=kubeconfig or context)
-    options = InstallOptions(
-        namespace=namespace,
-        release=release,
-        create_namespace=create_namespace,
-        files=tuple(values or ()),
-        settings=tuple(settings or ()),
-    )
-    plan = plan_install(options)
+    plan = plan_install(namespace, release, values or (), settings or (), create_namespace=create_namespace)
     print_notes(plan.notes)
     if uninstall:
         from batuta.backends.kube.install.manifests import as_removal
@@ -168,24 +161,10 @@ def operator(
 
       batuta operator --config /etc/batuta/config.yaml
     """
-    from batuta.bootstrap.kube import OperatorFlags, operate
+    from batuta.bootstrap.kube import OperatorOptions, operate
 
-    raise typer.Exit(
-        operate(
-            OperatorFlags(
-                config,
-                kubeconfig,
-                context,
-                namespace,
-                identity,
-                state_dir,
-                port,
-                leader_election,
-                otlp,
-                log_format,
-            )
-        )
-    )
+    options = OperatorOptions(kubeconfig, context, namespace, identity, leader_election, state_dir)
+    raise typer.Exit(operate(options, config, port, otlp, log_format))
 
 
 class ModeChoice(StrEnum):

@@ -263,7 +263,7 @@ def check_otlp_option(url: str | None, problems: list[Problem]) -> None:
     """Add what is wrong with --otlp to `problems`."""
     if url is None:
         return
-    from batuta.bootstrap.telemetry import check_otlp
+    from batuta.telemetry.exporter import check_otlp
 
     with collect_problems(problems):
         check_otlp(url)

@@ -274,7 +274,7 @@ def up(
     ]
     idle_after_s = _parse_idle_after(idle_after, problems)
     if health_log is not None or health_rules is not None:
-        from batuta.bootstrap.local_health import read_health
+        from batuta.gpu.health.rules import read_health
 
         with collect_problems(problems):
             read_health(health_log, health_rules)
@@ -283,15 +283,17 @@ def up(
     if problems:
         raise InputError(problems)
     if not virtual:
-        from batuta.bootstrap.local_facts import count_gpus
+        from batuta.gpu.devices import find_devices
 
-        if count_gpus() == 0:
+        if not find_devices():
             raise InputError.of("this machine has no GPU that NVML knows of", fix="batuta up --virtual")
     if detach:
         start_detached(folder, sys.argv[1:])
         return
     from batuta.bootstrap.local_facts import run_server
-    from batuta.bootstrap.local_server import UpOptions, idle_rules
+    from batuta.bootstrap.local_server import UpOptions
+    from batuta.core.quota import IdleAction
+    from batuta.core.utilisation import IdleRules
     from batuta.engine.retention import Keep
 
     options = UpOptions(
@@ -312,7 +314,7 @@ def up(
         shares=shares.value,
         busiest=busiest,
         over_allocate=over_allocate,
-        idle=idle_rules(idle_after_s, idle_action.value),
+        idle=IdleRules(idle_after_s, IdleAction(idle_action.value)),
         keep=Keep(retain_jobs, retain_days * 86_400.0),
         health_log=None if health_log is None else health_log.absolute(),
         health_rules=None if health_rules is None else health_rules.absolute(),

@@ -58,9 +58,8 @@ def create(
 
     Example: batuta vgpu create --gpus 4 --memory 16GiB --model T4 node.vgpu
     """
-    from batuta.gpu.vgpu.device_file import Machine
+    from batuta.gpu.vgpu.device_file import Machine, find_model
     from batuta.gpu.vgpu.device_file import create_device_file as make
-    from batuta.gpu.vgpu.models import find_model
 
     problems: list[Problem] = []
     memory_bytes = _parse_bytes(memory, "--memory", problems)
@@ -143,8 +142,8 @@ def inject(
 
       batuta vgpu inject node-0 --gpu 1 --xid 79
     """
-    from batuta.bootstrap.local_facts import virtual_kernel_log
     from batuta.client.address import find_home
+    from batuta.gpu.local_nodes import virtual_log
     from batuta.gpu.vgpu.inject import FaultSpec
     from batuta.gpu.vgpu.inject import inject as harm_it
 
@@ -160,7 +159,7 @@ def inject(
     )
     found = _device_file(file, home)
     if log is None and found != file:
-        log = virtual_kernel_log(find_home(home))
+        log = virtual_log(find_home(home))
     harm_it(found, gpu, harm, log)
 
 
@@ -194,12 +193,12 @@ def run(
 
 def _device_file(named: Path, home: Path | None) -> Path:
     """Return the path itself, or the device file of the virtual node of this name in the state directory."""
-    from batuta.bootstrap.local_facts import node_devices
     from batuta.client.address import find_home
+    from batuta.gpu.local_nodes import device_path
 
     if named.exists() or named.name != str(named):
         return named
-    of_node = node_devices(find_home(home), str(named))
+    of_node = device_path(find_home(home), str(named))
     return of_node if of_node.exists() else named
 
 

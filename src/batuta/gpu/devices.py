@@ -1,15 +1,21 @@
-"""Find the GPUs of this machine by NVML. A machine without a driver has none, which is not an error."""
+"""Find the GPUs of this machine by NVML, and hear of their errors.
+
+A machine without a driver has no GPUs, which is not an error.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|Quadro)\s+", re.IGNORECASE)
 _MIB = 1 << 20
+EVENT_WAIT_MS = 1000
+T = TypeVar("T")
 
 
 class NvmlUnavailable(Exception):
@@ -29,7 +35,6 @@ class Device:
 
 
 def find_devices() -> tuple[Device, ...]:
-    """Return all GPUs, in NVML's order."""
     try:
         nvml = open_nvml()
     except NvmlUnavailable:
@@ -80,6 +85,39 @@ def nvml_text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def same_device(one: Any, other: Any) -> bool:
-    """Return whether two handles of NVML are of one GPU."""
-    return ctypes.cast(one, ctypes.c_void_p).value == ctypes.cast(other, ctypes.c_void_p).value
+def ask_nvml(nvml: Any, call: Callable[..., T], *arguments: Any) -> T | None:
+    """Return NVML's answer; None where this GPU or its driver has none."""
+    try:
+        return call(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+class XidEvents:
+    """Xid errors of GPUs, as NVML reports them. An event has a code and a GPU: no process, and no text."""
+
+    def __init__(self, nvml: Any) -> None:
+        """Raises NVMLError where the driver reports no events."""
+        self._nvml, self._set = nvml, nvml.nvmlEventSetCreate()
+        self._names: dict[int | None, str] = {}
+
+    def register(self, handle: Any, name: str) -> None:
+        """Report the errors of a GPU by this name, or raise NVMLError."""
+        self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, self._set)
+        self._names[_address(handle)] = name
+
+    def wait(self) -> tuple[str, int] | None:
+        """Wait for an event, up to a second; return the GPU's name and the code. Raises NVMLError on a time-out."""
+        event = self._nvml.nvmlEventSetWait_v2(self._set, EVENT_WAIT_MS)
+        # By its handle: a GPU that is lost does not answer with its name any more.
+        name = self._names.get(_address(event.device))
+        is_xid = event.eventType & self._nvml.nvmlEventTypeXidCriticalError
+        return (name, int(event.eventData)) if name is not None and is_xid else None
+
+    def close(self) -> None:
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlEventSetFree(self._set)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

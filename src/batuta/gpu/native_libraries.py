@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from batuta.spec.problem import InputError
@@ -37,12 +37,7 @@ _SHARE_LINK_FLAGS = (*LINK_FLAGS, f"-Wl,-soname,{SHARE_LIBRARY}")
 
 def vgpu_libraries() -> Path:
     """Return the folder with the libraries of the virtual GPUs; compile them if they are not there."""
-    compiler, native = find_compiler(), native_sources()
-    digest = _digest((compiler, *COMPILE_FLAGS, *LINK_FLAGS), native, "vgpu/*")
-    folder = cache_folder() / "vgpu" / digest
-    if not all((folder / name).is_file() for name in VGPU_LIBRARIES):
-        compile_vgpu_libraries(folder, native, compiler)
-    return folder
+    return _cached("vgpu", (*COMPILE_FLAGS, *LINK_FLAGS), "vgpu/*", VGPU_LIBRARIES, compile_vgpu_libraries)
 
 
 def vgpu_environment(
@@ -63,26 +58,42 @@ def vgpu_environment(
 
 def share_library() -> Path:
     """Return the library that limits containers; compile it if it is not there."""
-    return _share_file(SHARE_LIBRARY)
+    return _share_folder() / SHARE_LIBRARY
 
 
 def share_probe() -> Path:
     """Return the program that tests whether limits hold, by every way there is to a driver's functions."""
-    return _share_file(SHARE_PROBE)
+    return _share_folder() / SHARE_PROBE
 
 
-def _share_file(name: str) -> Path:
-    compiler, native = find_compiler(), native_sources()
-    digest = _digest((compiler, *_SHARE_FLAGS, *_SHARE_LINK_FLAGS), native, "share/**/*.*")
-    folder = cache_folder() / "share" / digest
-    if not (folder / name).is_file():
+def _share_folder() -> Path:
+    def compile_both(folder: Path, native: Path, compiler: str) -> None:
         compile_share(folder / SHARE_LIBRARY, native, compiler)
         compile_probe(folder / SHARE_PROBE, native, compiler)
-    return folder / name
+
+    flags = (*_SHARE_FLAGS, *_SHARE_LINK_FLAGS)
+    return _cached("share", flags, "share/**/*.*", (SHARE_LIBRARY, SHARE_PROBE), compile_both)
+
+
+def _cached(
+    kind: str,
+    flags: Iterable[str],
+    sources: str,
+    files: Iterable[str],
+    compile_into: Callable[[Path, Path, str], None],
+) -> Path:
+    """Return the folder of the cache with files of these sources, compiler and flags; make those that are missing."""
+    compiler, native = find_compiler(), native_sources()
+    digest = hashlib.sha256(" ".join((compiler, *flags)).encode())
+    for file in sorted((*native.glob(sources), *native.glob("include/**/*.h"))):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    folder = cache_folder() / kind / digest.hexdigest()[:16]
+    if not all((folder / name).is_file() for name in files):
+        compile_into(folder, native, compiler)
+    return folder
 
 
 def compile_vgpu_libraries(folder: Path, native: Path, compiler: str, extra: Sequence[str] = ()) -> None:
-    """Compile both libraries of the virtual GPUs into a folder."""
     vgpu = native / "vgpu"
     for name, pattern in VGPU_LIBRARIES.items():
         flags = (*COMPILE_FLAGS, *LINK_FLAGS, f"-Wl,-soname,{name}", *extra)
@@ -91,7 +102,6 @@ def compile_vgpu_libraries(folder: Path, native: Path, compiler: str, extra: Seq
 
 
 def compile_share(made: Path, native: Path, compiler: str, extra: Sequence[str] = ()) -> None:
-    """Compile the share library."""
     files = sorted((native / "share").glob("*.c"))
     if not files:
         raise InputError.of("this installation has no sources of the library for sharing")
@@ -114,11 +124,7 @@ def _compile_share(made: Path, native: Path, command: Sequence[str], files: Sequ
 
 
 def _compile(
-    made: Path,
-    command: Sequence[str],
-    includes: Iterable[Path],
-    files: Iterable[Path],
-    last: Sequence[str] = (),
+    made: Path, command: Sequence[str], includes: Iterable[Path], files: Iterable[Path], last: Sequence[str] = ()
 ) -> None:
     """Compile one file. It appears whole, so that two processes that compile at once do no harm."""
     try:
@@ -158,13 +164,5 @@ def find_compiler() -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder in which compiled libraries are kept."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(named) if named else Path.home() / ".cache") / "batuta"
-
-
-def _digest(command: Sequence[str], native: Path, pattern: str) -> str:
-    digest = hashlib.sha256(" ".join(command).encode())
-    for file in sorted((*native.glob(pattern), *native.glob("include/**/*.h"))):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]

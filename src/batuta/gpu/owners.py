@@ -1,13 +1,12 @@
-"""Find the job that owns a process on a GPU, and what it reports, from /proc and the job's files."""
+"""Find the job that owns a process on a GPU, and what the process has used, from /proc."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 PROC: Final = Path("/proc")
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -17,8 +16,6 @@ _MAX_CACHED: Final = 4096
 _JOB: Final = "BATUTA_JOB_ID"
 _REPLICA: Final = "BATUTA_REPLICA"
 _PROGRESS: Final = "BATUTA_PROGRESS"
-_PROGRESS_MAX_BYTES: Final = 1 << 16
-"""Read at a time; of a longer text only the newest lines are read."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,23 +29,15 @@ class Owner:
     """Of both, on Kubernetes."""
 
 
-class Owners(Protocol):
+class Owners:
     """Finds the owners of processes and GPUs."""
 
     def of(self, pid: int) -> Owner | None:
         """Return the owner of a process; None for one of the host, or one that has ended."""
+        raise NotImplementedError
 
     def by_gpu(self) -> Mapping[str, Owner]:
         """Return the owners of whole GPUs, by UUID: for GPUs whose processes cannot be seen."""
-
-
-class NoOwners:
-    """Finds no owners."""
-
-    def of(self, pid: int) -> Owner | None:
-        return None
-
-    def by_gpu(self) -> Mapping[str, Owner]:
         return {}
 
 
@@ -64,11 +53,16 @@ class ProcessWork:
     written_bytes: int | None = None
 
 
+def is_alive(pid: int, start_ticks: int) -> bool:
+    """Return whether this very process runs: not another with its pid, and not a zombie."""
+    fields = _read_stat(pid, PROC)
+    return bool(fields) and int(fields[18]) == start_ticks
+
+
 def read_work(pid: int, proc: Path = PROC) -> ProcessWork | None:
     """Return what a process has used; None for one that has ended, or is a zombie."""
-    stat = _text(f"{proc}/{pid}/stat")
-    state, *fields = stat.rpartition(")")[2].split() or [""]
-    if len(fields) < 19 or state in ("Z", "X"):
+    fields = _read_stat(pid, proc)
+    if not fields:
         return None
     lines = (line.partition(": ") for line in _text(f"{proc}/{pid}/io").splitlines())
     counters = {name: int(value) for name, _, value in lines if value.isdecimal()}
@@ -82,7 +76,6 @@ def read_work(pid: int, proc: Path = PROC) -> ProcessWork | None:
 
 
 def read_control_groups(pid: int, proc: Path = PROC) -> str:
-    """Return its /proc/PID/cgroup, or an empty text."""
     return _text(f"{proc}/{pid}/cgroup")
 
 
@@ -90,6 +83,12 @@ def read_environment(pid: int, proc: Path = PROC) -> dict[str, str]:
     """Return the variables that it was started with; empty without permission."""
     pairs = (part.partition("=") for part in _text(f"{proc}/{pid}/environ").split("\0"))
     return {name: value for name, equals, value in pairs if equals}
+
+
+def _read_stat(pid: int, proc: Path) -> list[str]:
+    """Return the fields of /proc/PID/stat behind the state; none for a process that has ended, or is a zombie."""
+    state, *fields = _text(f"{proc}/{pid}/stat").rpartition(")")[2].split() or [""]
+    return [] if len(fields) < 19 or state in ("Z", "X") else fields
 
 
 def _text(path: str) -> str:
@@ -128,7 +127,7 @@ class ProcessCache(Generic[V]):
         return known[1]
 
 
-class LocalOwners:
+class LocalOwners(Owners):
     """Owners on a machine without Kubernetes: replicas carry their names in their environment.
 
     A process may claim any name, so no permission may depend on it.
@@ -143,68 +142,9 @@ class LocalOwners:
     def of(self, pid: int) -> Owner | None:
         return self._memo.of(pid)
 
-    def by_gpu(self) -> Mapping[str, Owner]:
-        return {}
-
     def _ask(self, pid: int) -> Owner | None:
         env = read_environment(pid, self._proc)
         job = env.get(_JOB, "")
         if job and env.get(_PROGRESS):
             self.progress_files[job] = env[_PROGRESS]
         return Owner(job, pod=env.get(_REPLICA, "")) if job else None
-
-
-class ProgressLine(NamedTuple):
-    """One report of a job."""
-
-    job: str
-    time_s: float
-    step: float
-    total_steps: float | None
-
-
-class ProgressFiles:
-    """Reads the lines that `batuta.sdk` adds to jobs' files. Only rank 0 counts: all report the same."""
-
-    def __init__(self) -> None:
-        self._read_bytes: dict[str, int] = {}
-
-    def read_new(self, files: Mapping[str, str]) -> Iterator[ProgressLine]:
-        """Yield the reports since the last call. `files`: by job, the file to which it reports."""
-        self._read_bytes = {job: count for job, count in self._read_bytes.items() if job in files}
-        for job, path in files.items():
-            for line in self._new_lines(job, Path(path)):
-                if (report := _parsed(job, line)) is not None:
-                    yield report
-
-    def _new_lines(self, job: str, path: Path) -> list[bytes]:
-        """Return whole new lines; a line without an end is left for the next call."""
-        try:
-            # A job chooses the path: a pipe would block the agent.
-            if not path.is_file():
-                return []
-            with path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                begin = self._read_bytes.get(job, 0)
-                begin = max(begin if begin <= size else 0, size - _PROGRESS_MAX_BYTES)
-                file.seek(begin)
-                whole, _, rest = file.read(_PROGRESS_MAX_BYTES).rpartition(b"\n")
-                self._read_bytes[job] = file.tell() - len(rest)
-                return whole.split(b"\n")
-        except OSError:
-            return []
-
-
-def _parsed(job: str, line: bytes) -> ProgressLine | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(found, dict) or found.get("rank", 0) != 0:
-        return None
-    time_s, step, total = (_number(found.get(key)) for key in ("time", "step", "total_steps"))
-    return None if time_s is None or step is None else ProgressLine(job, time_s, step, total)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

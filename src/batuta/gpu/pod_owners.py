@@ -14,15 +14,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from batuta.gpu.owners import PROC, Owner, ProcessCache, read_control_groups
-from batuta.gpu.protobuf import Malformed, decode, messages, text, texts
+from batuta.gpu.owners import PROC, Owner, Owners, ProcessCache, read_control_groups
+from batuta.gpu.protobuf import Malformed, decode
 
 _UID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{32}"
-_CONTAINER_ID: Final = r"[0-9a-f]{64}"
 _QOS: Final = ("burstable", "besteffort")
 _CGROUPFS_POD: Final = re.compile(rf"pod(?P<uid>{_UID})")
 _SYSTEMD_POD: Final = re.compile(
@@ -30,13 +28,8 @@ _SYSTEMD_POD: Final = re.compile(
 )
 _SYSTEMD_ROOT: Final = re.compile(r"(?:[a-z0-9_]+-)*kubepods\.slice")
 # A kubelet and a runtime that disagree about systemd: both put their part into one name.
-_MIXED: Final = re.compile(
-    rf"(?P<pod>[^:]+\.slice):(?P<runtime>cri-containerd|crio|docker):(?P<container>{_CONTAINER_ID})"
-)
-_SCOPE: Final = re.compile(rf"(?:cri-containerd-|crio-|docker-|libpod-)?(?P<container>{_CONTAINER_ID})(?:\.scope)?")
+_MIXED: Final = re.compile(r"(?P<pod>[^:]+\.slice):(?:cri-containerd|crio|docker):[0-9a-f]{64}")
 _FULL_UID: Final = re.compile(_UID)
-# Of cgroup v1, the most reliable controllers first: others may be left at the root.
-_CONTROLLERS: Final = ("memory", "devices", "cpu", "pids", "name=systemd")
 POD_RESOURCES_SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 LIST_METHOD: Final = "/v1.PodResourcesLister/List"
 _GPU_PREFIX: Final = "GPU-"
@@ -46,50 +39,35 @@ AssignedGpus: TypeAlias = Mapping[str, tuple[str, str]]
 """By UUID of a GPU: namespace and name of the one pod that has it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerRef:
-    """A container of a pod, as the node's runtime and kubelet name them."""
+def pods_of(text: str) -> tuple[str, ...]:
+    """Return the pods that a process is in, the outermost first; empty for a process of the host.
 
-    pod_uid: str
-    """A uid, or for a static pod the hash that its kubelet made."""
-    container_id: str
-    """Empty for a process of the pod that is in none of its containers."""
-
-
-def containers_of(text: str) -> tuple[ContainerRef, ...]:
-    """Return the containers of pods that a process is in, the outermost first; empty for one of the host.
-
-    `text` is all of /proc/PID/cgroup. Where its lines (one per controller in version 1) name different pods,
-    the answer is none: better no owner than a wrong one.
+    A pod is known by its uid, or a static pod by the hash that its kubelet made. `text` is all of
+    /proc/PID/cgroup. Where its lines (one per controller in version 1) name different pods, the answer is none:
+    better no owner than a wrong one.
     """
-    found = [refs for path in _paths(text) if (refs := tuple(_refs(path)))]
-    if not found or any(refs[0].pod_uid != found[0][0].pod_uid for refs in found):
+    found = [uids for path in _paths(text) if (uids := tuple(_uids(path)))]
+    if not found or any(uids[0] != found[0][0] for uids in found):
         return ()
-    return max(found, key=lambda refs: (len(refs), bool(refs[0].container_id)))
+    return max(found, key=len)
 
 
-def _paths(text: str) -> list[str]:
-    """Return the paths of all hierarchies, those of the most reliable controllers first."""
-    ranked = []
+def _paths(text: str) -> Iterator[str]:
     for line in text.splitlines():
         number, _, rest = line.partition(":")
-        controllers, colon, path = rest.partition(":")
-        if not colon or not number.isdecimal() or not path.startswith("/"):
-            continue
-        names = controllers.split(",")
-        rank = min((_CONTROLLERS.index(name) for name in names if name in _CONTROLLERS), default=len(_CONTROLLERS))
-        ranked.append((rank, path.removesuffix(" (deleted)")))
-    return [path for _, path in sorted(ranked, key=lambda one: one[0])]
+        _, colon, path = rest.partition(":")
+        if colon and number.isdecimal() and path.startswith("/"):
+            yield path.removesuffix(" (deleted)")
 
 
-def _refs(path: str) -> Iterator[ContainerRef]:
+def _uids(path: str) -> Iterator[str]:
     parts = [part for part in path.split("/") if part]
     for index, part in enumerate(parts):
         if mixed := _MIXED.fullmatch(part):
             if uid := _systemd_uid(mixed["pod"]):
-                yield ContainerRef(uid, mixed["container"])
+                yield uid
         elif uid := _pod_at(parts, index):
-            yield ContainerRef(uid, _container_at(parts, index + 1))
+            yield uid
 
 
 def _pod_at(parts: Sequence[str], index: int) -> str:
@@ -116,37 +94,22 @@ def _systemd_uid(part: str) -> str:
     return uid if _FULL_UID.fullmatch(uid) else ""
 
 
-def _container_at(parts: Sequence[str], index: int) -> str:
-    scope = _SCOPE.fullmatch(parts[index]) if index < len(parts) else None
-    return scope["container"] if scope else ""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownPod:
-    """A pod of this node, as the API server has it."""
-
-    uids: frozenset[str]
-    """Its uid, and for a static pod the hash by which its kubelet calls it."""
-    owner: Owner
-
-
-class PodOwners:
+class PodOwners(Owners):
     """Owners on a Kubernetes node. Updates and queries may come from different threads."""
 
     def __init__(self, proc: Path = PROC) -> None:
-        self._proc = proc
         self._lock = threading.Lock()
         self._pods: dict[str, Owner] = {}
         self._named: dict[tuple[str, str], Owner] = {}
         self._assigned: dict[str, tuple[str, str]] = {}
-        self._memo = ProcessCache(self._uids, proc)
+        self._memo = ProcessCache(lambda pid: pods_of(read_control_groups(pid, proc)), proc)
 
-    def update_pods(self, pods: Iterable[KnownPod]) -> None:
-        """Set the pods of the node."""
+    def update_pods(self, pods: Iterable[tuple[Iterable[str], Owner]]) -> None:
+        """Set the pods of the node: each with its uid, and for a static pod the hash by which its kubelet calls it."""
         known = list(pods)
         with self._lock:
-            self._pods = {uid: pod.owner for pod in known for uid in pod.uids}
-            self._named = {(pod.owner.namespace, pod.owner.pod): pod.owner for pod in known}
+            self._pods = {uid: owner for uids, owner in known for uid in uids}
+            self._named = {(owner.namespace, owner.pod): owner for _, owner in known}
 
     def update_assigned(self, assigned: AssignedGpus) -> None:
         """Set the pods that have whole GPUs, as the kubelet lists them."""
@@ -163,45 +126,37 @@ class PodOwners:
         with self._lock:
             return {uuid: self._named[pod] for uuid, pod in self._assigned.items() if pod in self._named}
 
-    def _uids(self, pid: int) -> tuple[str, ...]:
-        """Return the pods that a process is in, the outermost first."""
-        return tuple(ref.pod_uid for ref in containers_of(read_control_groups(pid, self._proc)))
-
 
 class KubeletUnavailable(Exception):
     """The kubelet does not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerDevices:
+class ContainerDevices(NamedTuple):
     """Devices of one resource."""
 
-    resource: str = text(1)
-    ids: tuple[str, ...] = texts(2)
+    resource: str = ""
+    ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerResources:
+class ContainerResources(NamedTuple):
     """What a container has."""
 
-    name: str = text(1)
-    devices: tuple[ContainerDevices, ...] = messages(2, ContainerDevices)
+    name: str = ""
+    devices: tuple[ContainerDevices, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PodResources:
+class PodResources(NamedTuple):
     """What a pod has."""
 
-    name: str = text(1)
-    namespace: str = text(2)
-    containers: tuple[ContainerResources, ...] = messages(3, ContainerResources)
+    name: str = ""
+    namespace: str = ""
+    containers: tuple[ContainerResources, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PodResourcesList:
+class PodResourcesList(NamedTuple):
     """What all pods of the node have."""
 
-    pods: tuple[PodResources, ...] = messages(1, PodResources)
+    pods: tuple[PodResources, ...] = ()
 
 
 def assigned_gpus(listed: PodResourcesList) -> AssignedGpus:

@@ -1,18 +1,17 @@
-"""Encode frozen dataclasses as protocol buffers and decode them, as far as the kubelet's interfaces need.
+"""Encode named tuples as protocol buffers and decode them, as far as the kubelet's interfaces need.
 
-A message is a dataclass whose fields are made by the functions below, each with its number. No code is
-generated and no runtime library is needed. Unknown fields are skipped: a newer kubelet may send more.
+A message is a `NamedTuple`: the first field has number 1, the next one 2, and the type says how it goes over the
+wire. No code is generated and no runtime library is needed. Unknown fields are skipped: a newer kubelet may send more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 M = TypeVar("M")
 
-_SLOT: Final = "slot"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _MASK64: Final = (1 << 64) - 1
 _LONGEST_VARINT: Final = 10
@@ -22,126 +21,75 @@ class Malformed(ValueError):
     """Bytes that are not a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
+class _Pair(NamedTuple):
+    """One entry of a map."""
+
+    key: str = ""
+    value: str = ""
+
+
+class _Field(NamedTuple):
     """How one field goes over the wire."""
 
-    number: int
-    type: int
-    write: Callable[[Any], Iterable[int | bytes]]
-    """Returns the values to send; none for an empty field."""
+    name: str
+    wire_type: int
+    write: Callable[[Any], int | bytes]
     read: Callable[[Any], Any]
-    """Converts one received value."""
-    keeps: Literal["last", "all", "pairs"] = "last"
-    """Which of several received values the field keeps."""
-
-
-def _field(default: Any, slot: _Slot) -> Any:
-    return field(default=default, metadata={_SLOT: slot})
-
-
-def text(number: int) -> Any:
-    """Make a field for a string; empty by default."""
-    return _field("", _Slot(number, _BYTES, lambda value: [value.encode()] if value else [], bytes.decode))
-
-
-def texts(number: int) -> Any:
-    """Make a field for any number of strings."""
-    return _field((), _Slot(number, _BYTES, lambda value: map(str.encode, value), bytes.decode, "all"))
-
-
-def count(number: int) -> Any:
-    """Make a field for an integer; 0 by default."""
-    return _field(0, _Slot(number, _VARINT, lambda value: [value & _MASK64] if value else [], _signed))
-
-
-def flag(number: int) -> Any:
-    """Make a field for a boolean; false by default."""
-    return _field(False, _Slot(number, _VARINT, lambda value: [1] if value else [], bool))
-
-
-def message(number: int, kind: type[M]) -> Any:
-    """Make a field for another message; None by default."""
-    return _field(
-        None,
-        _Slot(
-            number,
-            _BYTES,
-            lambda value: [] if value is None else [encode(value)],
-            lambda raw: decode(kind, raw),
-        ),
-    )
-
-
-def messages(number: int, kind: type[M]) -> Any:
-    """Make a field for any number of other messages."""
-    return _field((), _Slot(number, _BYTES, lambda value: map(encode, value), lambda raw: decode(kind, raw), "all"))
-
-
-def text_map(number: int) -> Any:
-    """Make a field for strings by name, sent in the order of the names."""
-    slot = _Slot(
-        number,
-        _BYTES,
-        lambda value: (encode(_Pair(*pair)) for pair in sorted(value.items())),
-        lambda raw: decode(_Pair, raw),
-        "pairs",
-    )
-    return field(default_factory=dict, metadata={_SLOT: slot})
+    split: Callable[[Any], Iterable[Any]]
+    """Returns the values to send; none for an empty field."""
+    join: Callable[[list[Any]], Any]
+    """Makes the field's value of all that were received."""
 
 
 def encode(value: Any) -> bytes:
     """Return a message as bytes: fields in the order of the class, empty ones left out."""
     out = bytearray()
-    for name, slot in _slots(type(value)).items():
-        for one in slot.write(getattr(value, name)):
-            out += _varint(slot.number << 3 | slot.type)
+    for number, field in _fields(value.__class__).items():
+        for one in map(field.write, field.split(getattr(value, field.name))):
+            out += _varint(number << 3 | field.wire_type)
             out += _varint(one) if isinstance(one, int) else _varint(len(one)) + one
     return bytes(out)
 
 
 def decode(kind: type[M], raw: bytes) -> M:
     """Return the message that these bytes encode, or raise Malformed."""
-    slots = _slots(kind)
-    named = {slot.number: name for name, slot in slots.items()}
-    received: dict[str, list[Any]] = {}
+    fields = _fields(kind)  # type: ignore[arg-type]  # a class can be hashed
+    received: dict[int, list[Any]] = {}
     for number, wire_type, value in _pairs(raw):
-        if (name := named.get(number)) is None:
+        if (field := fields.get(number)) is None:
             continue
-        if wire_type != slots[name].type:
+        if wire_type != field.wire_type:
             raise Malformed(f"field {number} of {kind.__name__} has wire type {wire_type}")
-        received.setdefault(name, []).append(_read(slots[name], value))
-    return kind(**{name: _kept(slots[name], values) for name, values in received.items()})
+        try:
+            received.setdefault(number, []).append(field.read(value))
+        except UnicodeDecodeError as error:
+            raise Malformed(f"field {number} is no text: {error}") from None
+    return kind(**{fields[number].name: fields[number].join(values) for number, values in received.items()})
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """One entry of a map."""
-
-    key: str = text(1)
-    value: str = text(2)
+@cache
+def _fields(kind: type[Any]) -> dict[int, _Field]:
+    return {number: _field(name, hint) for number, (name, hint) in enumerate(get_type_hints(kind).items(), start=1)}
 
 
-def _slots(kind: type[Any]) -> dict[str, _Slot]:
-    if kind not in _KNOWN:
-        _KNOWN[kind] = {one.name: one.metadata[_SLOT] for one in fields(kind)}
-    return _KNOWN[kind]
+def _field(name: str, hint: Any) -> _Field:
+    """Return how a field of this type is sent: a value, values in a tuple, texts by name, or a message or None."""
+    kind = next((one for one in get_args(hint) if one not in (Ellipsis, type(None))), hint)
+    if get_origin(hint) is Mapping:
+        return _Field(name, *_wire(_Pair), lambda pairs: [_Pair(*pair) for pair in sorted(pairs.items())], dict)
+    if get_origin(hint) is tuple:
+        return _Field(name, *_wire(kind), list, tuple)
+    return _Field(name, *_wire(kind), lambda value: [value] if value else [], lambda values: values[-1])
 
 
-_KNOWN: Final[dict[type[Any], dict[str, _Slot]]] = {}
-
-
-def _read(slot: _Slot, value: int | bytes) -> Any:
-    try:
-        return slot.read(value)
-    except UnicodeDecodeError as error:
-        raise Malformed(f"field {slot.number} is no text: {error}") from None
-
-
-def _kept(slot: _Slot, values: list[Any]) -> Any:
-    if slot.keeps == "all":
-        return tuple(values)
-    return {pair.key: pair.value for pair in values} if slot.keeps == "pairs" else values[-1]
+def _wire(kind: type[Any]) -> tuple[int, Callable[[Any], int | bytes], Callable[[Any], Any]]:
+    if kind is str:
+        return _BYTES, str.encode, bytes.decode
+    if kind is bool:
+        return _VARINT, int, bool
+    if kind is int:
+        return _VARINT, lambda value: value & _MASK64, _signed
+    return _BYTES, encode, partial(decode, kind)
 
 
 def _varint(value: int) -> bytes:
@@ -158,7 +106,6 @@ def _signed(value: int) -> int:
 
 
 def _pairs(raw: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Yield number, wire type and value of each field."""
     at = 0
     while at < len(raw):
         key, at = _read_varint(raw, at)

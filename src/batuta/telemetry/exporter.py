@@ -1,22 +1,30 @@
-"""Exports spans from a background thread: the caller never waits."""
+"""Exports spans from a background thread, for which the caller never waits; and what is told of an engine's cycles."""
 
 from __future__ import annotations
 
+import logging
+import os
 import random
+import socket
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from batuta import __version__
+from batuta.core.world import World
 from batuta.engine.fence import Fence
-from batuta.telemetry.otlp import ExportResponse, encode_spans, rejected_spans
-from batuta.telemetry.traces import Attributes, Span
+from batuta.telemetry.logs import CycleLog
+from batuta.telemetry.otlp import Endpoint, ExportResponse, encode_spans, parse_endpoint, rejected_spans
+from batuta.telemetry.traces import Attributes, CycleTrace, Span
 
 SENT, QUEUE_FULL, GIVEN_UP, REFUSED = "sent", "queue_full", "given_up", "refused"
 OUTCOMES = (SENT, QUEUE_FULL, GIVEN_UP, REFUSED)
 """Outcomes of a span: accepted; dropped because the queue was full, after all attempts, or as rejected."""
+
+
+_log = logging.getLogger("batuta.telemetry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +47,12 @@ class ExportLimits:
     """For all that is queued at `close`."""
 
 
-class Receiver(Protocol):
-    """What spans are posted to."""
-
-    def post(self, body: bytes, within_s: float) -> ExportResponse: ...
-
-    def abort(self) -> None: ...
-
-
 class SpanExporter:
     """Accepts spans from any thread, and posts them in batches."""
 
     def __init__(
         self,
-        receiver: Receiver,
+        receiver: Endpoint,
         resource: Attributes,
         version: str,
         limits: ExportLimits = ExportLimits(),  # noqa: B008  (frozen)
@@ -61,7 +61,6 @@ class SpanExporter:
     ) -> None:
         """`tell` is called when the export begins to fail, and when it works again."""
         self.counts: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
-        """Spans by outcome."""
         self._receiver = receiver
         self._resource = resource
         self._version = version
@@ -74,7 +73,6 @@ class SpanExporter:
         self._give_up_s = float("inf")
         """From then on, by the monotonic clock, nothing is sent."""
         self.is_failing = False
-        """The last attempt failed."""
         self._thread = (fence or Fence()).start("traces", self._run)
 
     @property
@@ -114,7 +112,6 @@ class SpanExporter:
             self._count(batch, outcome)
 
     def _next_batch(self) -> list[Span]:
-        """Return the next batch; an empty one when the exporter is closed."""
         limits = self._limits
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing.is_set())
@@ -124,7 +121,6 @@ class SpanExporter:
             return [self._queue.popleft() for _ in range(min(limits.batch, len(self._queue)))]
 
     def _deliver(self, batch: Sequence[Span]) -> ExportResponse:
-        """Post with retries; return the last response."""
         limits, body = self._limits, encode_spans(self._resource, self._version, batch)
         pause_s = limits.first_pause_s
         for attempt in range(limits.attempts):
@@ -159,3 +155,47 @@ class SpanExporter:
         if not self.is_failing:
             self.is_failing = True
             self._tell(f"traces cannot be sent to {self._receiver}: {response.error}")
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """What is told of the engine, and who sends its spans."""
+
+    log: CycleLog
+    exporter: SpanExporter | None = None
+    trace: CycleTrace | None = None
+
+    def close(self) -> None:
+        """Sends what is left, within a few seconds. The engine must have ended."""
+        if self.exporter is not None and self.trace is not None:
+            self.trace.finish()
+            self.exporter.close()
+
+
+def check_otlp(url: str, what: str = "--otlp") -> Endpoint | None:
+    """Where traces go; None when no URL is given. Raises InputError for a URL that is not valid."""
+    return parse_endpoint(url, what, os.environ) if url else None
+
+
+def telemetry(fence: Fence, world: World, otlp: str, *, place: str, tells_of_preempted: bool = True) -> Telemetry:
+    """What is told of cycles. `place` is local or kubernetes."""
+    logged = CycleLog(world)
+    endpoint = check_otlp(otlp)
+    if endpoint is None:
+        return Telemetry(logged)
+    exporter = SpanExporter(endpoint, _resource(place), __version__, tell=_log.warning, fence=fence)
+    trace = CycleTrace(world, exporter.offer, tells_of_preempted=tells_of_preempted)
+    _log.info("traces go to %s", endpoint)
+    return Telemetry(logged, exporter, trace)
+
+
+def _resource(place: str) -> Attributes:
+    """Who sends, by the names that OpenTelemetry has for it."""
+    host = socket.gethostname()
+    return (
+        ("service.name", "batuta"),
+        ("service.version", __version__),
+        ("service.instance.id", f"{host}-{os.getpid()}"),
+        ("host.name", host),
+        ("batuta.place", place),
+    )

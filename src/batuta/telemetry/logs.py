@@ -1,40 +1,48 @@
-"""Decisions and job events as log lines with the ids of cycle and job, written by a background thread."""
+"""Structured logs: decisions and job events as lines with the ids of cycle and job, written by a background thread."""
 
 from __future__ import annotations
 
 import logging
+import logging.handlers
+import os
+import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextvars import ContextVar
+from datetime import UTC, datetime
+from functools import partial
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import structlog
 
 from batuta.core import event as ev
 from batuta.core.plan import Command, Plan, Preempt, Stop
 from batuta.core.world import World
 from batuta.engine.fence import Fence
 from batuta.engine.observers import Observer
+from batuta.telemetry import LogFormat
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
 
 _cycle: ContextVar[int | None] = ContextVar("cycle", default=None)
 
 
-def begin_cycle(cycle: int) -> None:
-    """Tag the log lines of this thread with a cycle from now on."""
-    _cycle.set(cycle)
-
-
-def end_cycle() -> None:
-    _cycle.set(None)
-
-
-def tag_with_cycle(record: logging.LogRecord) -> None:
-    """Set the cycle of this thread on a record, unless it has one."""
-    cycle = _cycle.get()
-    if cycle is not None and not hasattr(record, "cycle"):
-        record.cycle = cycle
-
-
+"""The cycle that this thread is in: its log lines are tagged with it."""
 MAX_COMMANDS = 200
 """Lines for the commands of one plan; the rest are counted."""
+MAX_LINES = 10_000
+_CLOSE_S = 3.0
+_TOGETHER_S = 0.05
+_MOST_BYTES, _KEPT = 10 << 20, 3
+_LIBRARIES = ("uvicorn", "asyncio")
+"""What else has something to say: what went wrong within a request, for one."""
+_USUAL = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"))
+"""What every record has, or has once it was formatted."""
 _log = logging.getLogger("batuta.engine")
 
 
@@ -61,7 +69,7 @@ class CycleLog(Observer):
         _log_event(event)
 
     def deciding(self) -> None:
-        begin_cycle(self._version)
+        _cycle.set(self._version)
         self._begun_s = time.perf_counter()
 
     def decided(self, world: World, plan: Plan) -> None:
@@ -73,7 +81,7 @@ class CycleLog(Observer):
                 _log_command(command)
             if count > MAX_COMMANDS:
                 _emit(logging.INFO, "more commands", commands=count - MAX_COMMANDS)
-        end_cycle()
+        _cycle.set(None)
 
 
 def _log_command(command: Command) -> None:
@@ -117,11 +125,6 @@ _EVENT_NAMES: dict[type, str] = {
 }
 
 
-MAX_LINES = 10_000
-_CLOSE_S = 3.0
-_TOGETHER_S = 0.05
-
-
 class BackgroundLogHandler(logging.Handler):
     """Passes records to another handler in a thread, so that a slow disk or a full pipe delays no caller.
 
@@ -148,7 +151,9 @@ class BackgroundLogHandler(logging.Handler):
         return bool(kept)
 
     def emit(self, record: logging.LogRecord) -> None:
-        tag_with_cycle(record)
+        cycle = _cycle.get()
+        if cycle is not None and not hasattr(record, "cycle"):
+            record.cycle = cycle
         self._fence.tend()
         if record.args:
             # Its arguments may have changed when it is written. Other handlers need the original record.
@@ -205,3 +210,75 @@ class BackgroundLogHandler(logging.Handler):
 def _notice(dropped: int) -> logging.LogRecord:
     name, text = "batuta.log", f"{dropped} lines could not be written in time and are lost"
     return logging.LogRecord(name, logging.WARNING, __file__, 0, text, None, None)
+
+
+def open_log(path: Path, form: LogFormat = LogFormat.JSON) -> FilteringBoundLogger:
+    """A logger that appends to a file that does not grow for ever; what libraries warn of goes there too."""
+    file = _PrivateFile(path, maxBytes=_MOST_BYTES, backupCount=_KEPT, encoding="utf-8", delay=True)
+    logger = logging.getLogger("batuta")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    _attach(file, form, (logger, *map(logging.getLogger, _LIBRARIES)))
+    for name in _LIBRARIES:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    wrapped = structlog.wrap_logger(
+        logger,
+        processors=[structlog.stdlib.add_log_level, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return cast("FilteringBoundLogger", wrapped)
+
+
+def log_to_stderr(form: LogFormat = LogFormat.JSON) -> None:
+    """All that this process has to say goes to stderr, from where a cluster takes it."""
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    logging.getLogger("batuta").propagate = True
+    _attach(logging.StreamHandler(sys.stderr), form, (root,))
+
+
+def _attach(behind: logging.Handler, form: LogFormat, loggers: Sequence[logging.Logger]) -> None:
+    """In place of what was attached before."""
+    for name in ("", "batuta", *_LIBRARIES):
+        logger = logging.getLogger(name)
+        for old in [old for old in logger.handlers if isinstance(old, BackgroundLogHandler)]:
+            logger.removeHandler(old)
+            old.close()
+    behind.setFormatter(_formatter(form))
+    handler = BackgroundLogHandler(behind)
+    for logger in loggers:
+        logger.addHandler(handler)
+
+
+def _formatter(form: LogFormat) -> logging.Formatter:
+    renderers: list[Processor] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    if form is LogFormat.TEXT:
+        renderers = [structlog.dev.ConsoleRenderer(colors=False)]
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_log_level, structlog.stdlib.add_logger_name, _add_extra],
+        processors=[_when_and_where, structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+    )
+
+
+def _add_extra(logger: WrappedLogger, name: str, event_dict: EventDict) -> EventDict:
+    """What was said beside the sentence: `_log.info("…", extra={"job": job})`."""
+    own = vars(event_dict["_record"]).items()
+    event_dict.update({key: value for key, value in own if key not in _USUAL and not key.startswith("_")})
+    return event_dict
+
+
+def _when_and_where(logger: WrappedLogger, name: str, event_dict: EventDict) -> EventDict:
+    """The time at which it was said, which is not when it is written; and the cycle in which it was."""
+    record: logging.LogRecord = event_dict["_record"]
+    event_dict["timestamp"] = datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
+    cycle = getattr(record, "cycle", None)
+    if cycle is not None:
+        event_dict.setdefault("cycle", cycle)
+    return event_dict
+
+
+class _PrivateFile(logging.handlers.RotatingFileHandler):
+    """A log that only its owner may read: it names jobs, users and paths."""
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=partial(os.open, mode=0o600))

@@ -117,8 +117,7 @@ def parse_headers(text: str) -> dict[str, str]:
         if not equals or not _is_token(name) or not value.isprintable() or not value.isascii():
             # The value may be a secret: the message omits it.
             raise InputError.of(
-                f"${HEADERS_VARIABLE}: {name[:40]!r} is no header",
-                fix="name=value,name=value; a blank is %20",
+                f"${HEADERS_VARIABLE}: {name[:40]!r} is no header", fix="name=value,name=value; a blank is %20"
             )
         found[name] = value
     return found

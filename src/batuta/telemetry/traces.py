@@ -81,7 +81,6 @@ class CommandTraces:
         """Jobs of this cycle's commands whose outcome the backend does not report."""
 
     def ordered(self, plan: Plan, trace_id: int, cycle_id: int, now_ns: int) -> None:
-        """Open a span for each command of a plan."""
         for command in plan.commands:
             self._timed.pop(command.job, None)
             if before := self._open.pop(command.job, None):
@@ -99,7 +98,6 @@ class CommandTraces:
         return done + [self._open.pop(job).ended(now_ns, "given") for job in unreported if job in self._open]
 
     def saw(self, event: ev.Event) -> list[Span]:
-        """Return the spans that an event ends."""
         if not isinstance(event, _JOB_EVENTS):
             return []
         at_ns = int(event.time_s * 1e9)
@@ -116,7 +114,6 @@ class CommandTraces:
         return [span]
 
     def finish(self, now_ns: int) -> list[Span]:
-        """End all open spans with an unknown outcome."""
         left, self._open = self._open, {}
         return [order.ended(now_ns, "unknown") for order in left.values()]
 
@@ -157,9 +154,7 @@ def _outcome(
     if isinstance(event, ev.JobInterrupted):
         is_preempted = order.kind is Preempt
         return order.ended(
-            at_ns,
-            "left" if is_preempted else "interrupted",
-            "" if is_preempted else event.detail or event.cause,
+            at_ns, "left" if is_preempted else "interrupted", "" if is_preempted else event.detail or event.cause
         )
     is_failure = order.kind is not Stop and event.state.value.startswith("FAILED")
     return order.ended(at_ns, event.state.value.lower(), event.detail or "failed" if is_failure else "")
@@ -174,11 +169,7 @@ def _command_attributes(command: Command, cycle: int, kind: str) -> Attributes:
     )
     if isinstance(command, Preempt | Stop):
         return common
-    return (
-        *common,
-        ("batuta.gpus", command.placement.size),
-        ("batuta.nodes", len(command.placement.nodes)),
-    )
+    return (*common, ("batuta.gpus", command.placement.size), ("batuta.nodes", len(command.placement.nodes)))
 
 
 CARRY_OUT = "carry out"
@@ -188,18 +179,13 @@ class CycleTrace(Observer):
     """An observer of the engine that makes spans. For the engine's thread."""
 
     def __init__(
-        self,
-        world: World,
-        offer: Callable[[Sequence[Span]], None],
-        *,
-        tells_of_preempted: bool = True,
+        self, world: World, offer: Callable[[Sequence[Span]], None], *, tells_of_preempted: bool = True
     ) -> None:
         """`tells_of_preempted`: whether the backend reports when a preempted job has left its GPUs."""
         self._offer = offer
         self._ids = IdGenerator()
         self._commands = CommandTraces(self._ids, tells_of_preempted)
         self._spans: list[Span] = []
-        """Of the current cycle."""
         self._version = world.version
         self._trace_id = self._cycle_id = 0
         self._begun_ns = self._lap_ns = 0
@@ -238,7 +224,6 @@ class CycleTrace(Observer):
         self._offer([cycle, *self._spans, *given])
 
     def finish(self) -> None:
-        """End all open spans when the engine stops."""
         self._offer(self._commands.finish(time.time_ns()))
 
     def _step(self, step: str) -> None:

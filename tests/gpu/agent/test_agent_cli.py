@@ -6,14 +6,16 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-from batuta.gpu.profiler.export import MetricsServer
 from batuta.gpu.vgpu.inject import FaultSpec, inject
 from tests.support.gpu_work import WITHIN_S, end, start_agent, work
 from tests.support.kube.control_plane import wait_until
@@ -136,11 +138,15 @@ def test_what_dcgm_exporter_knows_is_in_the_metrics(node: VirtualNode, stack: Ex
     # given an exporter beside the agent
     uuid = node.read()[1].uuid
     page = f'DCGM_FI_PROF_SM_ACTIVE{{gpu="1",UUID="{uuid}",device="nvidia1"}} 0.625'
-    exporter = stack.enter_context(MetricsServer("127.0.0.1", 0, lambda: page))
+    (node.path.parent / "metrics").write_text(f"{page}\n")
+    serve_files = partial(SimpleHTTPRequestHandler, directory=node.path.parent)
+    exporter = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), serve_files))
+    threading.Thread(target=exporter.serve_forever, daemon=True).start()
+    stack.callback(exporter.shutdown)
     (port,) = free_ports(1)
     words = ("--interval", "0.2", "--report-every", "1", "--metrics-port", str(port))
     # when the agent is told where it is
-    start_agent(stack, node, *words, "--dcgm", f"http://127.0.0.1:{exporter.port}/metrics")
+    start_agent(stack, node, *words, "--dcgm", f"http://127.0.0.1:{exporter.server_port}/metrics")
     # then SM activity, which NVML does not tell, is among its own series
     found = wait_until(lambda: series(port, "sm_activity_ratio"), "SM activity", WITHIN_S)
     ((labels, value),) = found.items()

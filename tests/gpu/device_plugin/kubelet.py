@@ -26,7 +26,7 @@ class KnownPods:
     def __init__(self, *pods: SharePod) -> None:
         self.pods: tuple[SharePod, ...] | None = pods
 
-    async def on_this_node(self) -> Sequence[SharePod]:
+    async def __call__(self) -> Sequence[SharePod]:
         if self.pods is None:
             raise PodsUnavailable("the API server is gone")
         return self.pods

@@ -14,7 +14,7 @@ while True:
 """
 MEASURES = """
 import json, sys, time
-from batuta.bootstrap.local_gpus import NvmlUtilisation
+from batuta.gpu.local_nodes import NvmlUtilisation
 first, second = sys.argv[1:]
 use = NvmlUtilisation({"a": [first], "b": [second]})
 for _ in range(6):

@@ -14,9 +14,9 @@ from typing import Literal
 import pytest
 
 from batuta.api.operations import Operations, Submission
-from batuta.bootstrap.local_gpus import VirtualGpus
 from batuta.bootstrap.local_server import Server, UpOptions, built
 from batuta.core.cluster import Span
+from batuta.gpu.local_nodes import VirtualGpus
 from batuta.policies.registry import DEFAULT_POLICY
 from batuta.spec.task import parse_task
 from batuta.spec.task_serialization import task_to_json

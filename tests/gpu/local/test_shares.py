@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batuta.bootstrap.local_gpus import LocalGpus, VirtualGpus
+from batuta.bootstrap.local_gpus import LocalGpus
+from batuta.gpu.local_nodes import VirtualGpus
 from batuta.gpu.share.limits import read_limits
 from tests.support.local_backends import Bench
 

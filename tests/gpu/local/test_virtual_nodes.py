@@ -11,14 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from batuta.bootstrap.local_gpus import (
-    LocalGpus,
-    VirtualGpus,
-    VirtualGpuUtilisation,
-    device_path,
-    virtual_nodes,
-)
+from batuta.bootstrap.local_gpus import LocalGpus
 from batuta.core.cluster import Node
+from batuta.gpu.local_nodes import VirtualGpus, VirtualGpuUtilisation, device_path, virtual_nodes
 from batuta.gpu.vgpu.snapshot import VirtualGpu
 from tests.support.cli_server import Cli
 from tests.support.local_backends import Bench

@@ -5,17 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from batuta.gpu.device_plugin.enforcement import LIBRARY_PATH, PRELOAD_PATH, container_mounts
 from batuta.gpu.native_libraries import compile_share, native_sources
 from batuta.gpu.share.limits import (
-    LIBRARY_PATH,
     LIMITS_FORMAT,
     LIMITS_PATH,
-    PRELOAD_PATH,
     DeviceLimit,
     ShareLimits,
-    container_mounts,
     from_text,
-    preload_text,
     read_limits,
     share_environment,
     to_text,
@@ -222,4 +219,3 @@ def test_a_container_needs_five_mounts_and_may_write_two():
         ("/run/batuta share/train-7", False),
         ("/run/batuta share/cards", False),
     ]
-    assert preload_text() == f"{LIBRARY_PATH}\n"

@@ -11,7 +11,6 @@ from batuta.api.app import create_app
 from batuta.api.operations import Operations, Submission
 from batuta.api.routes.metrics import expose
 from batuta.bootstrap.local_server import Server, UpOptions, built
-from batuta.bootstrap.telemetry import open_log
 from batuta.cli.main import app
 from batuta.core import event as ev
 from batuta.core.job import DesiredState, JobId
@@ -19,6 +18,7 @@ from batuta.spec.problem import InputError
 from batuta.spec.task import parse_task
 from batuta.spec.task_serialization import task_to_json
 from batuta.telemetry import LogFormat
+from batuta.telemetry.logs import open_log
 from tests.support.local_replicas import wait_until
 from tests.support.otlp_receiver import Receiver, attributes_of, receiving, refusing_url
 

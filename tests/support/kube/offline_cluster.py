@@ -29,7 +29,7 @@ from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.operator.workqueue import Changed, Inbox, WriteFn, WriteWorkers, Written
 from batuta.backends.kube.operator_config import OperatorConfig
 from batuta.backends.kube.progress.log_reader import LogReaders
-from batuta.bootstrap.operator_leader import Leader, build_leader
+from batuta.bootstrap.operator_leader import Leader
 from tests.support.kube.nodes import NodeShape, node
 from tests.support.kube.unified import manifest
 
@@ -213,7 +213,7 @@ def leading(cluster: OfflineCluster, state: Path, config: OperatorConfig | None 
     cluster.open()
     config = config or OperatorConfig()
     clerks, listeners = cast(WriteWorkers, cluster), cast(LogReaders, cluster)
-    leader = build_leader(config, state, cluster.inbox, clerks, listeners)
+    leader = Leader(config, state, cluster.inbox, clerks, listeners)
     leader.service.start()
     try:
         yield leader

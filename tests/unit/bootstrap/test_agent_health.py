@@ -8,9 +8,10 @@ import pytest
 
 from batuta.backends.kube.client.errors import Unavailable
 from batuta.bootstrap.agent import AgentOptions
-from batuta.bootstrap.agent_health import HealthNotesPublisher, KernelNotes, PciAddresses, log_problems
+from batuta.bootstrap.agent_health import HealthNotesPublisher, KernelNotes, health_problems
 from batuta.gpu.health.kernel_log import LogFile
 from batuta.gpu.health.log_queue import KernelLogQueue
+from batuta.gpu.health.nvml_source import PciAddresses
 from batuta.gpu.owners import Owner
 
 XID = "kernel: NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=python, Ch 1\n"
@@ -98,9 +99,9 @@ def test_a_gpu_that_fell_off_the_bus_is_known_by_where_it_was(tmp_path: Path):
 def test_all_that_is_wrong_with_a_log_is_said_at_once(tmp_path: Path):
     file = tmp_path / "file"
     file.write_text("")
-    problems = log_problems(tmp_path, file / "state")
+    problems = health_problems(tmp_path, file / "state")
     assert [problem.message.split(":")[0] for problem in problems] == ["--kernel-log", "--state"]
-    assert log_problems(tmp_path / "later.log", tmp_path / "state") == []
+    assert health_problems(tmp_path / "later.log", tmp_path / "state") == []
 
 
 def test_a_kernel_log_without_a_cluster_is_for_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

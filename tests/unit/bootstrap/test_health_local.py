@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from batuta.bootstrap import local_health
-from batuta.bootstrap.local_health import open_log, read_health, virtual_log
 from batuta.core.cluster import Node
+from batuta.gpu.health import findings
+from batuta.gpu.health.findings import open_log
 from batuta.gpu.health.kernel_log import LogFile
-from batuta.gpu.health.rules import read_rules
+from batuta.gpu.health.rules import read_health, read_rules
 from batuta.gpu.health.state import load_state
+from batuta.gpu.local_nodes import virtual_log
 from batuta.spec.problem import InputError
 
 
@@ -63,6 +64,6 @@ def test_what_is_known_of_nodes_that_are_gone_is_forgotten():
 def test_without_a_log_and_without_nvml_it_is_said_that_nothing_is_seen(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(local_health, "_KMSG", tmp_path / "kmsg")
+    monkeypatch.setattr(findings, "KMSG", tmp_path / "kmsg")
     assert open_log(tmp_path, None, virtual=False, uuids=["GPU-1"]) is None
     assert "errors of GPUs are not seen" in caplog.text

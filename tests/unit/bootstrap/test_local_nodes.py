@@ -2,10 +2,10 @@
 
 import pytest
 
-from batuta.bootstrap.local_gpus import check_counts, node_events, virtual_nodes
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.world import World
+from batuta.gpu.local_nodes import check_counts, node_events, virtual_nodes
 from batuta.spec.problem import InputError
 
 

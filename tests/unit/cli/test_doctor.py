@@ -16,6 +16,7 @@ from batuta.cli import doctor
 from batuta.cli.doctor import check_machine, check_ports, check_sdk, check_state_dir
 from batuta.cli.main import app
 from batuta.engine.soundness import Severity
+from batuta.gpu import devices
 from tests.support.fake_api import Routes, client_to
 
 
@@ -68,7 +69,7 @@ def test_a_server_that_was_killed(home):
 
 
 def test_the_machine(home, monkeypatch):
-    monkeypatch.setattr(local_facts, "count_gpus", lambda: 0)
+    monkeypatch.setattr(devices, "find_devices", tuple)
     left = [Leftover(pid, "b-1-0", "python train.py") for pid in range(10, 15)]
     monkeypatch.setattr(local_facts, "find_leftovers", lambda folder: left)
     found = by_name(check_machine(home))
@@ -80,10 +81,10 @@ def test_the_machine(home, monkeypatch):
 
 
 def test_a_driver_that_is_half_installed(home, monkeypatch):
-    def fail() -> int:
+    def fail() -> tuple[devices.Device, ...]:
         raise OSError("libnvidia-ml.so: version mismatch")
 
-    monkeypatch.setattr(local_facts, "count_gpus", fail)
+    monkeypatch.setattr(devices, "find_devices", fail)
     assert by_name(check_machine(home))["GPUs"].severity is Severity.WARNING
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from batuta.gpu.owners import LocalOwners, Owner, read_environment, read_work
-from batuta.gpu.pod_owners import KnownPod, PodOwners
+from batuta.gpu.pod_owners import PodOwners
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
 
@@ -62,7 +62,7 @@ def replica() -> Iterator["subprocess.Popen[str]"]:
 class TestPods:
     def owners(self, proc: FakeProc) -> PodOwners:
         owners = PodOwners(proc.folder)
-        owners.update_pods([KnownPod(frozenset({UID}), OWNER)])
+        owners.update_pods([({UID}, OWNER)])
         return owners
 
     def test_a_process_in_a_known_pod_is_its_pods(self, proc: FakeProc):
@@ -81,13 +81,13 @@ class TestPods:
         owners = PodOwners(proc.folder)
         proc.put(10, f"0::/kubepods/burstable/pod{UID}/{CONTAINER}")
         assert owners.of(10) is None
-        owners.update_pods([KnownPod(frozenset({UID}), OWNER)])
+        owners.update_pods([({UID}, OWNER)])
         assert owners.of(10) == OWNER
 
     @pytest.mark.parametrize("ours", [UID, INNER])
     def test_of_two_clusters_one_in_the_other_ours_is_the_one_that_we_know(self, proc: FakeProc, ours: str):
         owners = PodOwners(proc.folder)
-        owners.update_pods([KnownPod(frozenset({ours}), OWNER)])
+        owners.update_pods([({ours}, OWNER)])
         proc.put(10, f"0::/kubepods/pod{UID}/{CONTAINER}/kubelet/kubepods/pod{INNER}/{CONTAINER}")
         assert owners.of(10) == OWNER
 

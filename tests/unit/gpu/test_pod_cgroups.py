@@ -1,10 +1,10 @@
-"""From the text of /proc/PID/cgroup to pod and container, in every spelling that nodes have."""
+"""From the text of /proc/PID/cgroup to the pod, in every spelling that nodes have."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.gpu.pod_owners import ContainerRef, containers_of
+from batuta.gpu.pod_owners import pods_of
 
 UID = "6f1c0a2e-9d3b-4c58-8a77-0123456789ab"
 OTHER = "11111111-2222-3333-4444-555555555555"
@@ -17,7 +17,7 @@ def systemd(uid: str) -> str:
     return uid.replace("-", "_")
 
 
-HERE = (ContainerRef(UID, ID),)
+HERE = (UID,)
 V2_SLICE = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{systemd(UID)}.slice"
 V1_CGROUPFS = "\n".join(
     f"{number}:{names}:/kubepods/burstable/pod{UID}/{ID}"
@@ -112,40 +112,40 @@ ON_THE_HOST = {
 
 @pytest.mark.parametrize("text", IN_A_POD.values(), ids=IN_A_POD.keys())
 def test_a_process_in_a_pod_is_found_there(text: str):
-    assert containers_of(text)[:1] == HERE
+    assert pods_of(text)[:1] == HERE
 
 
 @pytest.mark.parametrize("text", ON_THE_HOST.values(), ids=ON_THE_HOST.keys())
 def test_a_process_of_the_host_is_in_no_pod(text: str):
-    assert containers_of(text) == ()
+    assert pods_of(text) == ()
 
 
 def test_a_static_pod_is_known_by_the_hash_of_its_file():
-    assert containers_of(f"0::/kubepods/burstable/pod{HASH}/{ID}") == (ContainerRef(HASH, ID),)
+    assert pods_of(f"0::/kubepods/burstable/pod{HASH}/{ID}") == (HASH,)
     named = f"0::/kubepods.slice/kubepods-pod{HASH}.slice/cri-containerd-{ID}.scope"
-    assert containers_of(named) == (ContainerRef(HASH, ID),)
+    assert pods_of(named) == (HASH,)
 
 
 @pytest.mark.parametrize(
     "rest", ["", f"/crio-conmon-{ID}.scope", "/init.scope"], ids=["the pod itself", "conmon", "another group"]
 )
-def test_what_is_beside_the_containers_of_a_pod_is_the_pods(rest: str):
-    assert containers_of(f"0::{V2_SLICE}{rest}") == (ContainerRef(UID, ""),)
+def test_what_is_beside_the_pods_of_a_pod_is_the_pods(rest: str):
+    assert pods_of(f"0::{V2_SLICE}{rest}") == (UID,)
 
 
 def test_a_cluster_within_a_pod_names_both_pods_the_outer_one_first():
     text = f"0::/kubepods/burstable/pod{UID}/{ID}/kubelet/kubepods/pod{OTHER}/{INNER}"
-    assert containers_of(text) == (ContainerRef(UID, ID), ContainerRef(OTHER, INNER))
+    assert pods_of(text) == (UID, OTHER)
 
 
 @given(st.text(max_size=300))
 def test_no_text_is_too_odd(text: str):
-    containers_of(text)
+    pods_of(text)
 
 
 @given(st.lists(st.sampled_from(["kubepods", "burstable", "..", "x", f"pod{UID}", ID, "docker"]), max_size=7))
 def test_a_pod_needs_the_kubelets_folder_above_it(parts: list[str]):
-    found = containers_of("0::/" + "/".join(parts))
+    found = pods_of("0::/" + "/".join(parts))
     if "kubepods" not in parts and ".." not in parts:
         assert found == ()
-    assert {ref.pod_uid for ref in found} <= {UID}
+    assert set(found) <= {UID}

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from batuta.gpu.owners import ProgressFiles
+from batuta.gpu.profiler.usage import ProgressFiles
 
 REPORT = """
 from batuta import sdk
@@ -20,16 +20,15 @@ def report(path: Path, rank: str = "0") -> None:
 
 
 def steps(files: ProgressFiles, path: Path) -> list[float]:
-    return [said.step for said in files.read_new({"job": str(path)})]
+    return [said.step for _, said in files.read_new({"job": str(path)})]
 
 
 def test_reports_of_the_sdk_are_heard_once(tmp_path: Path):
     path, files = tmp_path / "progress", ProgressFiles()
     assert steps(files, path) == []
     report(path)
-    (first, *_) = said = list(files.read_new({"job": str(path)}))
-    assert [one.step for one in said] == [10, 20, 30]
-    assert (first.job, first.total_steps) == ("job", 100)
+    said = list(files.read_new({"job": str(path)}))
+    assert [(job, one.step, one.total_steps) for job, one in said] == [("job", step, 100) for step in (10, 20, 30)]
     assert steps(files, path) == []
     report(path)
     assert steps(files, path) == [10, 20, 30]

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from batuta.backends.sim.backend import SimBackend
-from batuta.bootstrap.telemetry import log_to_stderr, open_log
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.world import World
@@ -16,7 +15,7 @@ from batuta.engine.journal import JournaledWorld, MemoryJournal
 from batuta.engine.loop import Engine
 from batuta.engine.profile import profile_for
 from batuta.telemetry import LogFormat
-from batuta.telemetry.logs import BackgroundLogHandler, CycleLog
+from batuta.telemetry.logs import BackgroundLogHandler, CycleLog, log_to_stderr, open_log
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes
 

@@ -11,10 +11,10 @@ clean-up in the middle of an allocation loses the units that are being allocated
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from batuta.gpu.device_plugin.inventory import Card, DeviceInventory, Resource
 
@@ -30,7 +30,6 @@ class DeviceAssignment:
     """The units of one resource that a container has."""
 
     uid: str
-    """Of the pod."""
     container: str
     resource: Resource
     units: frozenset[str]
@@ -105,11 +104,8 @@ class PodsUnavailable(Exception):
     """The pods of the node cannot be listed at the moment."""
 
 
-class PodLister(Protocol):
-    """Lists the pods of this node."""
-
-    async def on_this_node(self) -> Sequence[SharePod]:
-        """Return all pods that have not ended, or raise PodsUnavailable."""
+ListPods: TypeAlias = Callable[[], Awaitable[Sequence[SharePod]]]
+"""Returns all pods of this node that have not ended, or raises PodsUnavailable."""
 
 
 class AllocationRefused(Exception):

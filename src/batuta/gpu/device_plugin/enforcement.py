@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from batuta.gpu.device_plugin.allocation import Grant
 from batuta.gpu.device_plugin.inventory import UNIT_MIB, Card
 from batuta.gpu.device_plugin.messages import ContainerAllocateResponse, DeviceSpec, Mount
-from batuta.gpu.share.limits import DeviceLimit, ShareLimits, container_mounts, preload_text, write_limits
+from batuta.gpu.native_libraries import VGPU_VARIABLE, share_library, vgpu_libraries
+from batuta.gpu.share.limits import LIMITS_PATH, DeviceLimit, ShareLimits, write_limits
 from batuta.gpu.share.mps import (
     CGROUPS,
     CgroupUnavailable,
+    EnforcementMode,
     MpsDaemon,
     client_environment,
+    detect_capability,
     limit_memory,
     pod_cgroup,
 )
 
-STATE_FOLDER: Final = Path("/var/lib/batuta/share")
-"""On the node, and at the same path in the plugin's container: the kubelet mounts what is below it."""
+PRELOAD_PATH: Final = Path("/etc/ld.so.preload")
+LIBRARY_PATH: Final = Path("/usr/local/lib/batuta/libbatuta-share.so")
 _SHARED_BY_ALL: Final = 0o1777
 _CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _MIB: Final = 1 << 20
 _SHARED_MEMORY: Final = "/dev/shm"
 """A server and its clients connect there."""
+_LOADER_FOLDERS: Final = ("/usr/lib", "/usr/lib64")
+"""Where the loader of a container looks without being told: Debian's and Red Hat's."""
+_MODE_TEXTS: Final = {
+    EnforcementMode.DMEM: "the kernel (memory) and MPS (compute)",
+    EnforcementMode.MPS: "MPS",
+    EnforcementMode.PRELOAD: "Batuta's library in each container",
+}
+log = logging.getLogger("batuta.device_plugin")
 
 
-class ShareEnforcer(Protocol):
+class ShareEnforcer:
     """One way to enforce the shares of containers."""
 
-    @property
-    def needs_pre_start(self) -> bool:
-        """Whether `pre_start` has anything to do."""
+    needs_pre_start = False
+    """Whether `pre_start` has anything to do."""
 
     def container_response(self, grant: Grant) -> ContainerAllocateResponse:
         """Return what the container gets; the same again for the same grant."""
+        raise NotImplementedError
 
     def pre_start(self, grant: Grant) -> None:
         """Prepare the start of the container; its pod's cgroup is there."""
@@ -70,6 +82,35 @@ class ContainerSpec:
         )
 
 
+def container_spec(vgpu: Path | None, *, pass_device_files: bool) -> ContainerSpec:
+    """Return what containers get besides their limits: device files, or the libraries of virtual GPUs."""
+    dev = Path("/dev") if pass_device_files else None
+    if vgpu is None:
+        return ContainerSpec(dev)
+    file = str(vgpu.resolve())
+    libraries = (
+        Mount(f"{folder}/{library.name}", str(library), True)
+        for folder in _LOADER_FOLDERS
+        for library in sorted(vgpu_libraries().glob("*.so.1"))
+    )
+    return ContainerSpec(dev, {VGPU_VARIABLE: file}, (*libraries, Mount(file, file)))
+
+
+def make_enforcer(
+    wanted: EnforcementMode, state: Path, library: Path | None, spec: ContainerSpec, cards: Sequence[Card]
+) -> ShareEnforcer:
+    """Return how shares are held on this node. `library`: the compiled share library; None: compile it."""
+    can = detect_capability()
+    mode = can.choose(wanted)
+    log.info("%d GPUs, shares are held by %s", len(cards), _MODE_TEXTS[mode])
+    if mode is EnforcementMode.PRELOAD:
+        return PreloadEnforcer(state, library or share_library(), spec)
+    daemons = {
+        card.uuid: MpsDaemon(card.uuid, card.memory_mib, state / "mps" / card.uuid, can.mps_protocol) for card in cards
+    }
+    return MpsEnforcer(daemons, spec, can.regions if mode is EnforcementMode.DMEM else None)
+
+
 def device_limit(grant: Grant) -> DeviceLimit:
     """Return what the container may have of its GPU; what it did not request is not limited."""
     share = grant.container
@@ -83,10 +124,8 @@ def device_limit(grant: Grant) -> DeviceLimit:
     )
 
 
-class PreloadEnforcer:
+class PreloadEnforcer(ShareEnforcer):
     """Enforces shares by `native/share`: a library that each program in the container loads."""
-
-    needs_pre_start = False
 
     def __init__(self, state: Path, library: Path, spec: ContainerSpec) -> None:
         """`library` is copied to where containers can have it mounted."""
@@ -96,7 +135,7 @@ class PreloadEnforcer:
         self._cards = state / "cards"
         self._library.parent.mkdir(parents=True, exist_ok=True)
         _replace(library, self._library)
-        self._preload.write_text(preload_text())
+        self._preload.write_text(f"{LIBRARY_PATH}\n")
         _make_open(self._cards)
 
     def container_response(self, grant: Grant) -> ContainerAllocateResponse:
@@ -112,19 +151,27 @@ class PreloadEnforcer:
         path = home / "limits" / "limits"
         write_limits(path, limits)
         found = self._spec.container_response(grant)
-        mounts = tuple(
-            Mount(str(one.container_path), str(one.host_path), one.read_only)
-            for one in container_mounts(self._library, self._preload, path, limits)
-        )
+        mounts = container_mounts(self._library, self._preload, path, limits)
         return ContainerAllocateResponse(found.envs, (*found.mounts, *mounts), found.devices)
-
-    def pre_start(self, grant: Grant) -> None:
-        """Nothing to do: the file is there already."""
 
     def keep_only(self, uids: frozenset[str]) -> None:
         for folder in (self._state / "pods").glob("*"):
             if folder.name not in uids:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def container_mounts(library: Path, preload: Path, limits_path: Path, limits: ShareLimits) -> tuple[Mount, ...]:
+    """Return the mounts that enforce the limits of a container; no variable of its environment can undo them.
+
+    The folder of the limits is mounted, not the file: one that is replaced would keep its old contents.
+    Region and cards have the same path inside and outside, as the limits name them.
+    """
+    read_only = {LIBRARY_PATH: library, PRELOAD_PATH: preload, LIMITS_PATH.parent: limits_path.parent}
+    shared = filter(None, (limits.region.parent, limits.cards))
+    return (
+        *(Mount(str(path), str(host_path), True) for path, host_path in read_only.items()),
+        *(Mount(str(path), str(path), False) for path in shared),
+    )
 
 
 def _replace(source: Path, target: Path) -> None:
@@ -141,7 +188,7 @@ def _make_open(folder: Path) -> None:
     folder.chmod(_SHARED_BY_ALL)
 
 
-class MpsEnforcer:
+class MpsEnforcer(ShareEnforcer):
     """Enforces shares by MPS: each container is a client of its GPU's MPS daemon."""
 
     def __init__(
@@ -154,12 +201,9 @@ class MpsEnforcer:
         """`daemons` by UUID. `regions`, by PCI address: the kernel limits memory instead of MPS."""
         self._daemons, self._spec = daemons, spec
         self._regions, self._cgroups = regions, cgroups
+        self.needs_pre_start = regions is not None
         for daemon in daemons.values():
             daemon.ensure()
-
-    @property
-    def needs_pre_start(self) -> bool:
-        return self._regions is not None
 
     def container_response(self, grant: Grant) -> ContainerAllocateResponse:
         daemon, share = self._daemons[grant.card.uuid], grant.container
@@ -179,9 +223,6 @@ class MpsEnforcer:
         if memory_mib:
             folder = pod_cgroup(grant.pod.uid, self._cgroups)
             limit_memory(folder, self._region(grant.card), memory_mib * _MIB, self._cgroups)
-
-    def keep_only(self, uids: frozenset[str]) -> None:
-        """Nothing is kept for pods: their limits go with their processes and cgroups."""
 
     def _region(self, card: Card) -> str:
         found = (self._regions or {}).get(card.pci)

@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from batuta.core.health_rules import HealthRules, Source
 from batuta.gpu.device_plugin.messages import HEALTHY, UNHEALTHY, Device, ListAndWatchResponse
-from batuta.gpu.devices import NvmlUnavailable, nvml_text, open_nvml, same_device
+from batuta.gpu.devices import EVENT_WAIT_MS, NvmlUnavailable, XidEvents, ask_nvml, nvml_text, open_nvml
 from batuta.gpu.health.rules import read_rules
 
 UNIT_MIB: Final = 256
@@ -27,7 +27,6 @@ UNIT_MIB: Final = 256
 WHOLE_PERCENT: Final = 100
 log = logging.getLogger("batuta.device_plugin")
 _MIB: Final = 1 << 20
-_WAIT_MS: Final = 1000
 
 
 class Resource(StrEnum):
@@ -65,7 +64,6 @@ class Overcommit:
     compute_percent: int = WHOLE_PERCENT
 
     def units(self, card: Card, resource: Resource) -> int:
-        """Return how many units of a GPU can be allocated."""
         if resource is Resource.COMPUTE:
             return self.compute_percent
         return card.memory_mib * self.memory_percent // WHOLE_PERCENT // UNIT_MIB
@@ -92,7 +90,6 @@ class DeviceInventory:
         return self._cards
 
     def update(self, cards: tuple[Card, ...]) -> bool:
-        """Set the GPUs; return whether they changed."""
         if cards == self._cards:
             return False
         self._cards = cards
@@ -111,7 +108,6 @@ class DeviceInventory:
         return card if known else None
 
     def units(self, resource: Resource) -> ListAndWatchResponse:
-        """Return all units of a resource with their health."""
         return ListAndWatchResponse(
             tuple(
                 Device(unit_id(card, resource, number), UNHEALTHY if card.illness else HEALTHY)
@@ -142,7 +138,7 @@ class NvmlCards:
         self._ordered: Mapping[int, str] = {}
         """What is withheld from the next read on."""
         self._nvml: Any = None
-        self._events: Any = None
+        self._events: XidEvents | None = None
         self._xids: dict[str, int] = {}
         self._cards: dict[int, Card] = {}
         self._handles: dict[str, Any] = {}
@@ -154,14 +150,13 @@ class NvmlCards:
             self._nvml = open_nvml()
         except NvmlUnavailable as error:
             raise NoGpus(f"NVML cannot be used: {error}") from None
-        with suppress(self._nvml.NVMLError):
-            self._events = self._nvml.nvmlEventSetCreate()
+        self._events = ask_nvml(self._nvml, XidEvents, self._nvml)
         return self
 
     def __exit__(self, *error: object) -> None:
         with self._in_use, suppress(self._nvml.NVMLError):
             if self._events is not None:
-                self._nvml.nvmlEventSetFree(self._events)
+                self._events.close()
                 self._events = None
             self._nvml.nvmlShutdown()
 
@@ -190,20 +185,10 @@ class NvmlCards:
 
     def wait(self) -> None:
         """Wait for an event, up to a second, and note it."""
-        with self._in_use:
-            if self._events is not None:
-                self._take_event()
-
-    def _take_event(self) -> None:
-        nvml = self._nvml
-        try:
-            event = nvml.nvmlEventSetWait_v2(self._events, _WAIT_MS)
-        except nvml.NVMLError:  # nothing happened
-            return
-        # By its handle: a GPU that is lost does not answer with its name any more.
-        uuid = next((uuid for uuid, one in self._handles.items() if same_device(one, event.device)), "")
-        if event.eventType & nvml.nvmlEventTypeXidCriticalError and self._is_gpu_fault(int(event.eventData)):
-            self._xids[uuid] = int(event.eventData)
+        with self._in_use, suppress(self._nvml.NVMLError):
+            found = None if self._events is None else self._events.wait()
+            if found is not None and self._is_gpu_fault(found[1]):
+                self._xids[found[0]] = found[1]
 
     def _is_gpu_fault(self, xid: int) -> bool:
         """Return whether an Xid takes the GPU out of service at once; an event has only its number."""
@@ -212,7 +197,6 @@ class NvmlCards:
 
     @property
     def listens(self) -> bool:
-        """Return whether this driver reports events."""
         return self._events is not None
 
     def _card(self, index: int) -> Card:
@@ -220,16 +204,11 @@ class NvmlCards:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = nvml_text(nvml.nvmlDeviceGetUUID(handle))
         self._handles[uuid] = handle
-        minor, pci = -1, ""
-        with suppress(nvml.NVMLError):
-            minor = int(nvml.nvmlDeviceGetMinorNumber(handle))
-        with suppress(nvml.NVMLError):
-            pci = _bus_address(nvml_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        minor, pci = ask_nvml(nvml, nvml.nvmlDeviceGetMinorNumber, handle), ask_nvml(nvml, _bus_address, nvml, handle)
         memory_mib = int(nvml.nvmlDeviceGetMemoryInfo(handle).total) // _MIB
         if self._events is not None:
-            with suppress(nvml.NVMLError):
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
-        return Card(index, uuid, memory_mib, minor=minor, pci=pci)
+            ask_nvml(nvml, self._events.register, handle, uuid)
+        return Card(index, uuid, memory_mib, minor=-1 if minor is None else minor, pci=pci or "")
 
     def _illness(self, card: Card) -> str:
         nvml, handle = self._nvml, self._handles[card.uuid]
@@ -241,16 +220,11 @@ class NvmlCards:
             nvml.nvmlDeviceGetMemoryInfo(handle)
         except nvml.NVMLError as error:
             return f"it does not answer: {error}"
-        errors, failed = 0, 0
-        with suppress(nvml.NVMLError):
-            errors = nvml.nvmlDeviceGetTotalEccErrors(
-                handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-            )
-        with suppress(nvml.NVMLError):
-            failed = nvml.nvmlDeviceGetRemappedRows(handle)[3]
-        if errors:
+        kind = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+        if errors := ask_nvml(nvml, nvml.nvmlDeviceGetTotalEccErrors, handle, *kind):
             return f"{errors} uncorrectable memory errors since the driver was loaded"
-        return "a row of its memory could not be remapped" if failed else ""
+        rows = ask_nvml(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
+        return "a row of its memory could not be remapped" if rows is not None and rows[3] else ""
 
 
 async def watch_health(cards: NvmlCards, inventory: DeviceInventory) -> None:
@@ -259,7 +233,7 @@ async def watch_health(cards: NvmlCards, inventory: DeviceInventory) -> None:
         if cards.listens:
             await asyncio.to_thread(cards.wait)
         else:
-            await asyncio.sleep(_WAIT_MS / 1000)
+            await asyncio.sleep(EVENT_WAIT_MS / 1000)
         before = {card.uuid: card.illness for card in inventory.cards}
         found = await asyncio.to_thread(cards.look)
         for card in found:
@@ -268,6 +242,6 @@ async def watch_health(cards: NvmlCards, inventory: DeviceInventory) -> None:
         inventory.update(found)
 
 
-def _bus_address(text: str) -> str:
+def _bus_address(nvml: Any, handle: Any) -> str:
     """`00000000:3B:00.0`, as NVML says it, is `0000:3b:00.0` for the kernel."""
-    return text.lower()[-12:]
+    return nvml_text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()[-12:]

@@ -1,12 +1,13 @@
-"""The messages between the kubelet and a device plugin, version `v1beta1`, with the names of its API."""
+"""The messages between the kubelet and a device plugin, version `v1beta1`, with the names of its API.
+
+The place of a field is its number in the protocol: see `batuta.gpu.protobuf`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
-
-from batuta.gpu.protobuf import count, flag, message, messages, text, text_map, texts
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 VERSION: Final = "v1beta1"
 REGISTER: Final = f"/{VERSION}.Registration/Register"
@@ -15,120 +16,105 @@ HEALTHY: Final = "Healthy"
 UNHEALTHY: Final = "Unhealthy"
 
 
-@dataclass(frozen=True, slots=True)
-class Empty:
+class Empty(NamedTuple):
     """A message without fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePluginOptions:
+class DevicePluginOptions(NamedTuple):
     """The optional calls that the kubelet should make."""
 
-    pre_start_required: bool = flag(1)
-    preferred_allocation: bool = flag(2)
+    pre_start_required: bool = False
+    preferred_allocation: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterRequest:
+class RegisterRequest(NamedTuple):
     """The registration of a plugin with the kubelet."""
 
-    version: str = text(1)
-    endpoint: str = text(2)
+    version: str = ""
+    endpoint: str = ""
     """Name of its socket, in the kubelet's folder."""
-    resource: str = text(3)
-    options: DevicePluginOptions | None = message(4, DevicePluginOptions)  # noqa: RUF009 - it makes a field
+    resource: str = ""
+    options: DevicePluginOptions | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(NamedTuple):
     """One unit of a resource."""
 
-    id: str = text(1)
-    health: str = text(2)
+    id: str = ""
+    health: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ListAndWatchResponse:
+class ListAndWatchResponse(NamedTuple):
     """All units with their health."""
 
-    devices: tuple[Device, ...] = messages(1, Device)
+    devices: tuple[Device, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerPreferredAllocationRequest:
+class ContainerPreferredAllocationRequest(NamedTuple):
     """The units that one container may get, and how many it needs."""
 
-    available: tuple[str, ...] = texts(1)
-    included: tuple[str, ...] = texts(2)
+    available: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()
     """Units that it has already."""
-    size: int = count(3)
+    size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PreferredAllocationRequest:
+class PreferredAllocationRequest(NamedTuple):
     """The same for several containers; the kubelet sends one at a time."""
 
-    containers: tuple[ContainerPreferredAllocationRequest, ...] = messages(1, ContainerPreferredAllocationRequest)
+    containers: tuple[ContainerPreferredAllocationRequest, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerPreferredAllocationResponse:
+class ContainerPreferredAllocationResponse(NamedTuple):
     """The preferred units of one container."""
 
-    ids: tuple[str, ...] = texts(1)
+    ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PreferredAllocationResponse:
+class PreferredAllocationResponse(NamedTuple):
     """The same for several containers."""
 
-    containers: tuple[ContainerPreferredAllocationResponse, ...] = messages(1, ContainerPreferredAllocationResponse)
+    containers: tuple[ContainerPreferredAllocationResponse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerAllocateRequest:
+class ContainerAllocateRequest(NamedTuple):
     """The units that the kubelet has chosen for one container."""
 
-    ids: tuple[str, ...] = texts(1)
+    ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateRequest:
+class AllocateRequest(NamedTuple):
     """The same for several containers; the kubelet sends one at a time."""
 
-    containers: tuple[ContainerAllocateRequest, ...] = messages(1, ContainerAllocateRequest)
+    containers: tuple[ContainerAllocateRequest, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """A file or folder of the node in a container."""
 
-    container_path: str = text(1)
-    host_path: str = text(2)
-    read_only: bool = flag(3)
+    container_path: str = ""
+    host_path: str = ""
+    read_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
+class DeviceSpec(NamedTuple):
     """A device file of the node in a container."""
 
-    container_path: str = text(1)
-    host_path: str = text(2)
-    permissions: str = text(3)
+    container_path: str = ""
+    host_path: str = ""
+    permissions: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerAllocateResponse:
+class ContainerAllocateResponse(NamedTuple):
     """What a container gets with its units."""
 
-    envs: Mapping[str, str] = text_map(1)
-    mounts: tuple[Mount, ...] = messages(2, Mount)
-    devices: tuple[DeviceSpec, ...] = messages(3, DeviceSpec)
-    annotations: Mapping[str, str] = text_map(4)
+    envs: Mapping[str, str] = MappingProxyType({})
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceSpec, ...] = ()
+    annotations: Mapping[str, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class AllocateResponse:
+class AllocateResponse(NamedTuple):
     """The same for several containers."""
 
-    containers: tuple[ContainerAllocateResponse, ...] = messages(1, ContainerAllocateResponse)
+    containers: tuple[ContainerAllocateResponse, ...] = ()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +16,7 @@ from batuta.gpu.device_plugin.allocation import (
     AllocationRefused,
     AllocationState,
     CheckpointUnreadable,
-    Grant,
-    PodLister,
+    ListPods,
     PodsUnavailable,
     read_assignments,
 )
@@ -38,7 +36,7 @@ _REGISTER_TIMEOUT_S: Final = 5.0
 class Allocator:
     """Answers the kubelet's requests, one at a time, each from the state read afresh."""
 
-    def __init__(self, folder: Path, inventory: DeviceInventory, pods: PodLister, enforcer: ShareEnforcer) -> None:
+    def __init__(self, folder: Path, inventory: DeviceInventory, pods: ListPods, enforcer: ShareEnforcer) -> None:
         """`folder`: the kubelet's, with its sockets and its checkpoint file."""
         self._folder, self._inventory, self._pods, self._enforcer = folder, inventory, pods, enforcer
         self._one_at_a_time = asyncio.Lock()
@@ -50,7 +48,6 @@ class Allocator:
         return self._enforcer.needs_pre_start
 
     async def prefer(self, resource: Resource, wanted: m.ContainerPreferredAllocationRequest) -> list[str]:
-        """Return the preferred units, or raise AllocationRefused."""
         async with self._one_at_a_time:
             state = await self._read_state(resource)
             return state.prefer(resource, wanted.available, wanted.included, wanted.size)
@@ -63,15 +60,12 @@ class Allocator:
             grant = state.grant(resource, units)
             self._began = (resource, grant.pod.uid, grant.container.name)
             self._enforcer.keep_only(frozenset(pod.uid for pod in state.pods))
-            answer = self._container_response(grant)
+            with _refusing(f"cannot prepare the share of {grant.pod}"):
+                answer = self._enforcer.container_response(grant)
+        card = grant.card
         log.info(
-            "%s, container %s: %d units of %s on GPU %d (%s)",
-            grant.pod,
-            grant.container.name,
-            len(units),
-            resource,
-            grant.card.index,
-            grant.card.uuid,
+            *("%s, container %s: %d units of %s on GPU %d (%s)", grant.pod, grant.container.name),
+            *(len(units), resource, card.index, card.uuid),
         )
         return answer
 
@@ -79,26 +73,24 @@ class Allocator:
         """Prepare the start of the container that has these units, or raise AllocationRefused."""
         async with self._one_at_a_time:
             grant = (await self._read_state(resource)).grant(resource, units)
-            try:
+            with _refusing(f"cannot enforce the share of {grant.pod}"):
                 self._enforcer.pre_start(grant)
-            except (OSError, InputError) as error:
-                raise AllocationRefused(f"cannot enforce the share of {grant.pod}: {error}") from error
-
-    def _container_response(self, grant: Grant) -> m.ContainerAllocateResponse:
-        try:
-            return self._enforcer.container_response(grant)
-        except (OSError, InputError) as error:
-            raise AllocationRefused(f"cannot prepare the share of {grant.pod}: {error}") from error
 
     async def _read_state(self, resource: Resource) -> AllocationState:
-        try:
-            pods = await self._pods.on_this_node()
+        with _refusing("cannot tell what is free on this node"):
+            pods = await self._pods()
             assignments = await asyncio.to_thread(read_assignments, self._folder)
-        except (PodsUnavailable, CheckpointUnreadable) as error:
-            raise AllocationRefused(f"cannot tell what is free on this node: {error}") from error
         began = self._began
         begun = None if began is None or began[0] is resource else began[1:]
         return AllocationState(self._inventory, pods, assignments, begun)
+
+
+@contextmanager
+def _refusing(why: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, InputError, PodsUnavailable, CheckpointUnreadable) as error:
+        raise AllocationRefused(f"{why}: {error}") from error
 
 
 class ResourceService:
@@ -121,7 +113,6 @@ class ResourceService:
         return self._server is not None and self._socket.is_socket()
 
     async def start(self) -> None:
-        """Listen on a new socket."""
         await self.stop()
         self._socket.unlink(missing_ok=True)
         server = grpc.aio.server()
@@ -194,21 +185,13 @@ class RegistrationFailed(Exception):
     """The kubelet refuses the registration, or does not answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kubelet:
-    """One process of the kubelet: a new one has a new socket."""
-
-    inode: int
-    changed_ns: int
-
-
 class DevicePlugin:
     """Serves both resources of one node, from `run` until it is cancelled."""
 
     def __init__(self, inventory: DeviceInventory, allocator: Allocator, folder: Path = KUBELET_FOLDER) -> None:
         self._folder = folder
         self._services = tuple(ResourceService(one, folder, inventory, allocator) for one in Resource)
-        self._registered: _Kubelet | None = None
+        self._registered: tuple[int, int] | None = None
 
     async def run(self) -> None:
         """Check every second whether the current kubelet is the one registered with, and register if not."""
@@ -225,7 +208,7 @@ class DevicePlugin:
         if kubelet is None or (kubelet == self._registered and served):
             return
         try:
-            await self._register_all(self._services)
+            await self._register_all()
         except (RegistrationFailed, OSError) as error:
             # A kubelet that is starting has its socket before it listens; it is tried again.
             log.warning("not registered: %s", error)
@@ -234,20 +217,19 @@ class DevicePlugin:
             self._registered = kubelet
             log.info("registered %s with the kubelet", " and ".join(Resource))
 
-    async def _register_all(self, services: Sequence[ResourceService]) -> None:
-        for service in services:
+    async def _register_all(self) -> None:
+        for service in self._services:
             await service.start()
-            await register(
-                self._folder / KUBELET_SOCKET,
-                m.RegisterRequest(m.VERSION, service.endpoint, service.resource, service.options),
-            )
+            request = m.RegisterRequest(m.VERSION, service.endpoint, service.resource, service.options)
+            await register(self._folder / KUBELET_SOCKET, request)
 
-    def _kubelet(self) -> _Kubelet | None:
+    def _kubelet(self) -> tuple[int, int] | None:
+        """Return what tells one process of the kubelet from the next: a new one has a new socket."""
         try:
             found = (self._folder / KUBELET_SOCKET).stat()
         except OSError:
             return None
-        return _Kubelet(found.st_ino, found.st_ctime_ns)
+        return found.st_ino, found.st_ctime_ns
 
 
 async def register(socket: Path, registration: m.RegisterRequest) -> None:

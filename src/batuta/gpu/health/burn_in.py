@@ -20,7 +20,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint32, c_uint64, c_void_p
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from itertools import pairwise
 from types import FrameType
 from typing import Any, Final
 
-from batuta.gpu.devices import NvmlUnavailable, nvml_text, open_nvml
+from batuta.gpu.devices import NvmlUnavailable, ask_nvml, nvml_text, open_nvml
 from batuta.gpu.health.nvml_source import MAX_LINKS
 
 _MIB: Final = 1 << 20
@@ -122,18 +122,20 @@ class Context:
         self._cuda.call(name, *arguments)
 
     def memory(self) -> tuple[int, int]:
-        """Return free and total bytes."""
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", byref(free), byref(total))
         return free.value, total.value
 
-    def allocate(self, size: int) -> int:
+    @contextmanager
+    def holding(self, size: int) -> Iterator[int]:
+        """Hold memory of the GPU, as long as the block lasts; gives its address."""
         address = c_uint64()
         self.call("cuMemAlloc_v2", byref(address), c_size_t(size))
-        return address.value
-
-    def free(self, address: int) -> None:
-        self.call("cuMemFree_v2", c_uint64(address))
+        try:
+            yield address.value
+        finally:
+            with suppress(CudaError):
+                self.call("cuMemFree_v2", address)
 
     def fill(self, address: int, word: int, count: int) -> None:
         self.call("cuMemsetD32_v2", c_uint64(address), c_uint(word), c_size_t(count))
@@ -155,7 +157,6 @@ class Context:
         return kernel
 
     def launch(self, kernel: c_void_p, blocks: int, threads: int, *arguments: ctypes._SimpleCData[Any]) -> None:
-        """Run a kernel to its end."""
         places = (c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
         self.call("cuLaunchKernel", kernel, blocks, 1, 1, threads, 1, 1, 0, None, places, None)
         self.call("cuCtxSynchronize")
@@ -170,7 +171,6 @@ class BurnInPlan:
     """How much is tested."""
 
     seconds: float
-    """Of computing, for each GPU."""
     most_mib: int | None
     """Of memory that is written; None: all."""
     is_virtual: bool
@@ -180,14 +180,10 @@ def check_memory(context: Context, plan: BurnInPlan) -> str:
     """Check that all free memory can be allocated, and keeps what is written to it."""
     free, _ = context.memory()
     wanted = int(free * _SHARE)
-    writes = wanted if plan.most_mib is None else min(wanted, plan.most_mib * _MIB)
-    held: list[tuple[int, int]] = []
-    try:
-        for start in range(0, wanted, _CHUNK):
-            size = min(_CHUNK, wanted - start) // 4 * 4
-            if size:
-                held.append((context.allocate(size), size))
-        left = writes
+    writes = left = wanted if plan.most_mib is None else min(wanted, plan.most_mib * _MIB)
+    with ExitStack() as stack:
+        sizes = [min(_CHUNK, wanted - start) // 4 * 4 for start in range(0, wanted, _CHUNK)]
+        held = [(stack.enter_context(context.holding(size)), size) for size in sizes if size]
         for address, size in held:
             part = min(size, left) // 4 * 4
             left -= part
@@ -195,28 +191,21 @@ def check_memory(context: Context, plan: BurnInPlan) -> str:
                 context.fill(address, word, part // 4)
                 if context.read(address, part) != word.to_bytes(4, "little") * (part // 4):
                     raise CheckFailed("memory does not keep what is written to it")
-    finally:
-        for address, _ in held:
-            with suppress(CudaError):
-                context.free(address)
     return f"{wanted // _MIB} MiB held, {writes // _MIB} MiB written and read back"
 
 
 def check_compute(context: Context, plan: BurnInPlan) -> str:
     """Check that every core computes the expected numbers, again and again."""
     count = _BLOCKS * _THREADS
-    kernel, out = context.kernel(_KERNEL, b"burn"), context.allocate(4 * count)
+    kernel = context.kernel(_KERNEL, b"burn")
     ends_s, launches = time.monotonic() + plan.seconds, 0
-    try:
-        expected = b"".join(number.to_bytes(4, "little") for number in expected_results(count, _ROUNDS))
+    expected = b"".join(number.to_bytes(4, "little") for number in expected_results(count, _ROUNDS))
+    with context.holding(4 * count) as out:
         while launches == 0 or time.monotonic() < ends_s:
             context.launch(kernel, _BLOCKS, _THREADS, c_uint64(out), c_uint32(_ROUNDS))
             launches += 1
             if not plan.is_virtual and context.read(out, 4 * count) != expected:
                 raise CheckFailed("a kernel came to a wrong result")
-    finally:
-        with suppress(CudaError):
-            context.free(out)
     how = "not compared: a virtual GPU computes nothing" if plan.is_virtual else "all right"
     return f"{launches} launches, results {how}"
 
@@ -235,8 +224,7 @@ def expected_results(count: int, rounds: int) -> Iterator[int]:
 def check_peer_copy(one: Context, other: Context, plan: BurnInPlan) -> str:
     """Check that data copied from one GPU to another arrives. The speed is reported, not judged."""
     size = (VIRTUAL_MIB // 4 if plan.is_virtual else 256) * _MIB
-    source, to = one.allocate(size), other.allocate(size)
-    try:
+    with one.holding(size) as source, other.holding(size) as to:
         one.fill(source, _PATTERNS[0], size // 4)
         other.fill(to, 0, size // 4)
         begun_s = time.monotonic()
@@ -244,10 +232,6 @@ def check_peer_copy(one: Context, other: Context, plan: BurnInPlan) -> str:
         took_s = max(time.monotonic() - begun_s, 1e-9)
         if other.read(to, size) != _PATTERNS[0].to_bytes(4, "little") * (size // 4):
             raise CheckFailed("what was sent to another GPU did not arrive")
-    finally:
-        for context, address in ((one, source), (other, to)):
-            with suppress(CudaError):
-                context.free(address)
     how = "stand-in: memory of the host" if plan.is_virtual else "NVLink or PCIe"
     return f"{size / took_s / 1e9:.1f} GB/s ({how})"
 
@@ -262,24 +246,18 @@ class DriverState:
             raise CheckFailed(f"NVML cannot be used: {error}") from None
 
     def find(self, gpu: str) -> tuple[Any, str]:
-        """Return handle and UUID of a GPU."""
         api = self.api
         try:
-            is_number = gpu.isdecimal()
-            handle = (
-                api.nvmlDeviceGetHandleByIndex(int(gpu)) if is_number else api.nvmlDeviceGetHandleByUUID(gpu.encode())
-            )
-            uuid = api.nvmlDeviceGetUUID(handle)
+            by_index, by_uuid = api.nvmlDeviceGetHandleByIndex, api.nvmlDeviceGetHandleByUUID
+            handle = by_index(int(gpu)) if gpu.isdecimal() else by_uuid(gpu.encode())
+            return handle, nvml_text(api.nvmlDeviceGetUUID(handle))
         except api.NVMLError as error:
             raise CheckFailed(f"GPU {gpu} does not answer: {error}") from None
-        return handle, nvml_text(uuid)
 
     def uncorrected(self, handle: Any) -> int:
         api = self.api
-        with suppress(api.NVMLError):
-            kind = api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-            return int(api.nvmlDeviceGetTotalEccErrors(handle, kind, api.NVML_VOLATILE_ECC))
-        return 0
+        kind = (api.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, api.NVML_VOLATILE_ECC)
+        return int(ask_nvml(api, api.nvmlDeviceGetTotalEccErrors, handle, *kind) or 0)
 
     def check_state(self, handle: Any) -> str:
         """Check rows, links and temperature; what the GPU does not support is skipped."""
@@ -291,9 +269,9 @@ class DriverState:
             if pending:
                 raise CheckFailed("a row of its memory waits for a reset to be remapped")
             details.append("no rows wait")
-        up = [self._link(handle, link) for link in range(MAX_LINKS)]
-        down = [str(link) for link, active in enumerate(up) if active is False]
-        if True in up:  # else it has none, or none that leads anywhere
+        up = [ask_nvml(api, api.nvmlDeviceGetNvLinkState, handle, link) for link in range(MAX_LINKS)]
+        down = [str(link) for link, active in enumerate(up) if active == 0]
+        if any(up):  # else it has none, or none that leads anywhere
             if down:
                 raise CheckFailed(f"NVLink is down: link {', '.join(down)}")
             details.append(f"{len(up) - up.count(None)} links up")
@@ -304,11 +282,6 @@ class DriverState:
                 raise CheckFailed(f"it is {heat_c} °C hot, and slows down at {most_c} °C")
             details.append(f"{heat_c} °C")
         return ", ".join(details) or "nothing to ask"
-
-    def _link(self, handle: Any, link: int) -> bool | None:
-        with suppress(self.api.NVMLError):
-            return bool(self.api.nvmlDeviceGetNvLinkState(handle, link))
-        return None
 
 
 @dataclass(frozen=True, slots=True)

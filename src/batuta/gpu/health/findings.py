@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +14,25 @@ from batuta.core.cluster import NodeName, Span
 from batuta.core.health_rules import Finding, Source
 from batuta.core.health_signals import Figures, FigureSource, findings_in, news
 from batuta.core.job import JobId
-from batuta.gpu.health.kernel_log import MAX_LINE_CHARS, KernelError, normalize_pci_address, parse_line
+from batuta.gpu.devices import NvmlUnavailable
+from batuta.gpu.health.kernel_log import (
+    KMSG,
+    MAX_LINE_CHARS,
+    KernelError,
+    KernelLog,
+    LogFile,
+    is_device,
+    normalize_pci_address,
+    open_device,
+    open_kernel_log,
+    parse_line,
+)
 from batuta.gpu.health.log_queue import KernelLogQueue, QueuedLine
+from batuta.gpu.health.nvml_source import NvmlEventLog, NvmlHealthSource, VirtualHealthSource
+from batuta.gpu.health.repair import PhysicalGpuRepair, RepairBackend, VirtualGpuRepair
 from batuta.gpu.health.state import HealthState
-from batuta.gpu.owners import Owners
+from batuta.gpu.local_nodes import LocalNodes, VirtualGpus, virtual_log
+from batuta.gpu.owners import LocalOwners, Owners
 
 LOOK_S: Final = 10.0
 """Between reads of metrics: they change slowly, and the driver writes what is urgent into the kernel log."""
@@ -63,23 +79,17 @@ class GpuLocator:
         return tuple(found) if len(found) == 1 else ()
 
 
-class RankLog:
-    """The log of one rank of a job."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def tail(self, offset: int) -> tuple[list[str], int]:
-        """Return the last lines behind an offset, and the offset behind them. A log that shrank is new."""
-        try:
-            with self._path.open("rb") as file:
-                end = file.seek(0, 2)
-                begin = max(offset if offset <= end else 0, end - TAIL_BYTES)
-                file.seek(begin)
-                data = file.read(end - begin)
-        except OSError:
-            return [], offset
-        return [line[:MAX_LINE_CHARS] for line in data.decode(errors="replace").splitlines()], end
+def read_tail(path: Path, offset: int) -> tuple[list[str], int]:
+    """Return the last lines of a log behind an offset, and the offset behind them. A log that shrank is new."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2)
+            begin = max(offset if offset <= end else 0, end - TAIL_BYTES)
+            file.seek(begin)
+            data = file.read(end - begin)
+    except OSError:
+        return [], offset
+    return [line[:MAX_LINE_CHARS] for line in data.decode(errors="replace").splitlines()], end
 
 
 class FindingSources:
@@ -91,11 +101,10 @@ class FindingSources:
         locator: GpuLocator,
         owners: Owners,
         figures: FigureSource | None,
-        rank_log: Callable[[JobId, int], RankLog],
-        look_s: float = LOOK_S,
+        log_path: Callable[[JobId, int], Path],
     ) -> None:
         self._queue, self._locator, self._owners = queue, locator, owners
-        self._figures, self._rank_log, self._look_s = figures, rank_log, look_s
+        self._figures, self._log_path = figures, log_path
         self._next_look_s = 0.0
         if queue is not None:
             queue.__enter__()
@@ -136,7 +145,7 @@ class FindingSources:
         """Read the metrics of all GPUs if it is time. Hold no lock: a driver may take minutes."""
         if self._figures is None or (time.monotonic() < self._next_look_s and not at_once):
             return {}
-        self._next_look_s = time.monotonic() + self._look_s
+        self._next_look_s = time.monotonic() + LOOK_S
         return self._figures.read()
 
     def figures(self, state: HealthState, found: Figures, now_s: float) -> list[Finding]:
@@ -148,7 +157,7 @@ class FindingSources:
         found: list[Finding] = []
         for rank, worker in enumerate(workers):
             key = f"{job}/{rank}"
-            lines, end = self._rank_log(job, rank).tail(state.read.get(key, 0))
+            lines, end = read_tail(self._log_path(job, rank), state.read.get(key, 0))
             own = list(findings_in(state.machine.rules, lines, worker, job, now_s))
             if own:
                 state.read.pop(key, None)
@@ -160,3 +169,58 @@ class FindingSources:
         if self._queue is not None:
             self._queue.__exit__(None, None, None)
             self._queue = None
+
+
+def open_log(home: Path, log: Path | None, *, virtual: bool, uuids: Sequence[str] = ()) -> KernelLog | None:
+    """Return the log to read; None where there is none that may be read, which is logged.
+
+    Instead of the kernel's own, which often only root may read, NVML reports errors of the GPUs `uuids`.
+    """
+    if log is None and virtual:
+        return LogFile(virtual_log(home), from_start=True)
+    wanted = log or KMSG
+    if wanted == KMSG or is_device(wanted):
+        try:
+            os.close(open_device(wanted))
+        except OSError as error:
+            return _events_instead(f"{wanted} cannot be read ({error.strerror})", uuids)
+    return open_kernel_log(wanted)
+
+
+def _events_instead(why: str, uuids: Sequence[str]) -> KernelLog | None:
+    try:
+        found = NvmlEventLog(uuids)
+    except NvmlUnavailable:
+        _log.warning("errors of GPUs are not seen: %s", why)
+        return None
+    _log.warning("errors of GPUs are heard from NVML, as long as the server runs: %s", why)
+    return found
+
+
+def make_sources(
+    home: Path,
+    log: Path | str | None,
+    local: LocalNodes,
+    virtual: VirtualGpus | None,
+    log_path: Callable[[JobId, int], Path],
+) -> tuple[FindingSources, RepairBackend]:
+    """Return what is looked at in local mode, and how its GPUs are repaired."""
+    own = [uuid for uuids in local.uuids.values() for uuid in uuids]
+    kernel_log = open_log(home, None if log is None else Path(log), virtual=virtual is not None, uuids=own)
+    ledger = virtual_log(home).with_name("ledger.json")
+    queue = None if kernel_log is None else KernelLogQueue(ledger, kernel_log, time.time)
+    figures: FigureSource | None
+    repair: RepairBackend
+    if virtual is not None:
+        # As their files have it: GPU 0 is on bus 1 of its own machine.
+        addresses = {node.name: [f"0000:{gpu + 1:02x}:00" for gpu in range(node.gpus)] for node in local.nodes}
+        locator, repair = GpuLocator(addresses), VirtualGpuRepair(virtual)
+        figures = VirtualHealthSource(tuple(addresses), virtual.path)
+    else:
+        try:
+            real = NvmlHealthSource(local.uuids)
+        except NvmlUnavailable:
+            real = None
+        locator = GpuLocator({} if real is None else real.addresses(), one_machine=True)
+        figures, repair = real, PhysicalGpuRepair(real, local.uuids)
+    return FindingSources(queue, locator, LocalOwners(), figures, log_path), repair

@@ -6,13 +6,16 @@ import errno
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, Protocol, TypeAlias
+from typing import BinaryIO, Final, NamedTuple, TypeAlias
 
 from batuta.core.health_rules import Source
+from batuta.spec.problem import Problem
 
 Cursor: TypeAlias = Mapping[str, str | int]
 """How far a log was read: plain values that only the kind of log that made them interprets."""
@@ -28,9 +31,8 @@ _PID: Final = re.compile(r"\bpid='?(\d{1,10})'?")
 _KMSG_TIME: Final = re.compile(r"\d{1,5},\d{1,20},(\d{1,20}),[^;]*;")
 _UPTIME: Final = re.compile(r"\[\s*(\d{1,12}\.\d{1,9})\]")
 _ISO: Final = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\s?(Z|[+-]\d\d:?\d\d)?(?![\d:])")
-_SYSLOG: Final = re.compile(r"([A-Z][a-z]{2})\s{1,2}(\d{1,2}) (\d\d):(\d\d):(\d\d)\b")
-_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_KMSG_DEVICE: Final = Path("/dev/kmsg")
+_SYSLOG: Final = re.compile(r"[A-Z][a-z]{2}\s{1,2}\d{1,2} \d\d:\d\d:\d\d\b")
+KMSG: Final = Path("/dev/kmsg")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _RECORD_BYTES: Final = 16_384
 _KMSG_HEAD: Final = re.compile(rb"\d{1,5},(\d{1,20}),\d{1,20},[^;]*;")
@@ -54,16 +56,15 @@ class Batch(NamedTuple):
     """A sentence about lines that could not be read because the log does not go back far enough, or empty."""
 
 
-class KernelLog(Protocol):
+class KernelLog:
     """A log that can be read repeatedly. Reading changes nothing: the caller keeps the cursor."""
 
     def read(self, cursor: Cursor | None) -> Batch:
         """Return the lines behind a cursor; without one, from where this log begins for new readers."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
         """Release what the log keeps open between reads."""
-        ...
 
 
 class KernelError(NamedTuple):
@@ -125,22 +126,40 @@ def _iso_s(found: re.Match[str]) -> float | None:
 
 def _syslog_s(found: re.Match[str]) -> float | None:
     """Return seconds since the year began; the line names no year, so every year has a February 29."""
-    if found[1] not in _MONTHS:
-        return None
     try:
-        moment = datetime.fromisoformat(
-            f"2000-{_MONTHS.index(found[1]) + 1:02}-{int(found[2]):02}T{found[3]}:{found[4]}:{found[5]}+00:00"
-        )
+        return datetime.strptime(f"2000 {found[0]} +0000", "%Y %b %d %H:%M:%S %z").timestamp()
     except ValueError:
         return None
-    return moment.timestamp()
 
 
-def _open_device() -> int:
-    return os.open(_KMSG_DEVICE, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+def log_problems(option: str, log: Path | None, rights: str) -> list[Problem]:
+    """Return what is wrong with a log that an option names. It need not be there yet. `rights`: how to get them."""
+    if log is None:
+        return []
+    if log.is_dir():
+        return [Problem(f"{option}: {log} is a folder", fix="name the file that the kernel log goes to, or /dev/kmsg")]
+    if not log.exists() and not log.parent.is_dir():
+        return [Problem(f"{option}: there is no folder {log.parent}")]
+    if log.exists() and not os.access(log, os.R_OK):
+        return [Problem(f"{option}: {log} may not be read by you", fix=rights)]
+    return []
 
 
-class KmsgLog:
+def is_device(path: Path) -> bool:
+    """Return whether a log is the kernel's own device, and no file that a daemon writes."""
+    return path.exists() and stat.S_ISCHR(path.stat().st_mode)
+
+
+def open_kernel_log(path: Path) -> KernelLog:
+    """Return the kernel's own device, or a file that a daemon writes."""
+    return KmsgLog(partial(open_device, path)) if is_device(path) else LogFile(path)
+
+
+def open_device(path: Path = KMSG) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+class KmsgLog(KernelLog):
     """The records of this boot; a cursor is the boot's id and the number of the last record.
 
     A reader without a cursor gets all records that the kernel has: a GPU lost an hour ago still is.
@@ -148,7 +167,7 @@ class KmsgLog:
 
     def __init__(
         self,
-        open_device: Callable[[], int] = _open_device,
+        open_device: Callable[[], int] = open_device,
         boot_id: Callable[[], str] = lambda: _BOOT_ID.read_text().strip(),
     ) -> None:
         self._open, self._boot_id = open_device, boot_id
@@ -176,9 +195,6 @@ class KmsgLog:
         text = f"{missed} records of the kernel log were overwritten before they were read" if missed else ""
         return Batch(tuple(lines), {"boot": boot, "seq": last}, text)
 
-    def close(self) -> None:
-        """Nothing is open between reads."""
-
 
 def _records(device: int) -> Iterator[tuple[int, bytes]]:
     """Yield all records that can be read without waiting; each read of the device is one record."""
@@ -204,7 +220,7 @@ def _text(record: bytes) -> str:
     return record.split(b"\n", 1)[0].decode(errors="replace")
 
 
-class LogFile:
+class LogFile(KernelLog):
     """Whole lines of a file; a cursor is its inode, an offset and a fingerprint of what lies before that.
 
     The fingerprint tells the file that was read from one that was emptied and written anew, and from one that
@@ -233,9 +249,6 @@ class LogFile:
             text = f"{self._path} was replaced; what was not read of the file before is gone or packed"
             # Inode 0 says that there was no file: then nothing can be missing.
             return _take(current, 0, missed=text if cursor["inode"] else "")
-
-    def close(self) -> None:
-        """Nothing is open between reads."""
 
     def _begin(self) -> Batch:
         with ExitStack() as files:
@@ -325,7 +338,6 @@ def _cursor(file: BinaryIO, offset: int) -> Cursor:
 
 
 def _is_of(file: BinaryIO, cursor: Cursor, must_be_itself: bool) -> bool:
-    """Return whether a file holds what was read."""
     offset, stat = int(cursor["offset"]), os.fstat(file.fileno())
     is_itself = stat.st_ino == cursor["inode"]
     if stat.st_size < offset or not (is_itself or (offset and not must_be_itself)):
@@ -334,7 +346,6 @@ def _is_of(file: BinaryIO, cursor: Cursor, must_be_itself: bool) -> bool:
 
 
 def _fingerprint(file: BinaryIO, offset: int) -> str:
-    """Return a hash of the first and the last bytes before an offset."""
     file.seek(0)
     head = file.read(min(offset, _FINGERPRINT_BYTES))
     file.seek(max(0, offset - _FINGERPRINT_BYTES))

@@ -104,13 +104,7 @@ class KernelLogQueue:
 
     def _replace(self, new: _Content) -> None:
         """Replace the content, first on the disk and then in memory."""
-        plain = {
-            "form": FORM,
-            "cursor": new.cursor,
-            "next": new.next,
-            "waiting": new.waiting,
-            "missed": new.missed,
-        }
+        plain = {"form": FORM, "cursor": new.cursor, "next": new.next, "waiting": new.waiting, "missed": new.missed}
         unfinished = Path(f"{self._path}.new")
         with unfinished.open("w", encoding="utf-8") as file:
             json.dump(plain, file)

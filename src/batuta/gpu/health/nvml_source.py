@@ -5,27 +5,32 @@ A metric that a GPU or its driver does not answer is left out.
 
 from __future__ import annotations
 
+import json
+import logging
+import os
 import threading
 import uuid as unique
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from batuta.core.cluster import NodeName
 from batuta.core.health_signals import Figure, Values
-from batuta.gpu.devices import NvmlUnavailable, nvml_text, open_nvml, same_device
-from batuta.gpu.health.kernel_log import Batch, Cursor
+from batuta.gpu.devices import EVENT_WAIT_MS, NvmlUnavailable, XidEvents, ask_nvml, nvml_text, open_nvml
+from batuta.gpu.health.kernel_log import Batch, Cursor, KernelLog, normalize_pci_address
+from batuta.gpu.profiler.usage import NodeUsage
 from batuta.gpu.vgpu.device_file import Device, open_device_file
 from batuta.spec.problem import InputError
 
 MAX_LINKS: Final = 18
+_LOOKS: Final = 300
+"""Between two questions where GPUs are."""
+_log = logging.getLogger("batuta.agent")
 _LINK_ERRORS: Final = range(3)
 """Replays, recoveries, checksum errors of data: a fourth counts what was repaired by those."""
 _GONE: Final = frozenset({2, 6, 15, 16})
 """Invalid argument, not found, lost, needs a reset: of a GPU that was there before, all mean the same."""
-T = TypeVar("T")
-_WAIT_MS: Final = 1_000
 MAX_EVENT_LINES: Final = 10_000
 """Kept for readers that have not seen them; the oldest are dropped."""
 
@@ -47,8 +52,7 @@ class NvmlHealthSource:
         for (node, _), uuid in self._devices.items():
             handle = self._ask(self._nvml.nvmlDeviceGetHandleByUUID, uuid.encode())
             pci = None if handle is None else self._ask(self._nvml.nvmlDeviceGetPciInfo, handle)
-            bus = "" if pci is None else pci.busId
-            found.setdefault(node, []).append(nvml_text(bus))
+            found.setdefault(node, []).append("" if pci is None else nvml_text(pci.busId))
         return found
 
     def in_use(self, uuid: str) -> bool:
@@ -64,24 +68,27 @@ class NvmlHealthSource:
         except nvml.NVMLError as error:
             # Any other error, as while a driver is replaced, says nothing about the GPU.
             return {Figure.LOST: 1} if error.value in _GONE else {}
-        found = {Figure.LOST: 0}
-        remapped = self._ask(nvml.nvmlDeviceGetRemappedRows, handle)
-        if remapped is not None:
-            found[Figure.REMAP_PENDING], found[Figure.REMAP_FAILED] = int(remapped[2]), int(remapped[3])
-        for figure, kind in (
-            (Figure.ECC_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED),
-            (Figure.ECC_UNCORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
-        ):
-            self._add(found, figure, nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC)
-        self._add(found, Figure.TEMPERATURE, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
+        _, _, pending, failed = self._ask(nvml.nvmlDeviceGetRemappedRows, handle) or (None,) * 4
+        corrected, uncorrected = (
+            self._ask(nvml.nvmlDeviceGetTotalEccErrors, handle, kind, nvml.NVML_VOLATILE_ECC)
+            for kind in (nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)
+        )
+        slowed = (
+            nvml.nvmlClocksThrottleReasonHwSlowdown
+            | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+            | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+        )
         reasons = self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
-        if reasons is not None:
-            by_hardware = (
-                nvml.nvmlClocksThrottleReasonHwSlowdown
-                | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
-                | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
-            )
-            found[Figure.SLOWED_DOWN] = int(bool(reasons & by_hardware))
+        answers = {
+            Figure.LOST: 0,
+            Figure.REMAP_PENDING: pending,
+            Figure.REMAP_FAILED: failed,
+            Figure.ECC_CORRECTED: corrected,
+            Figure.ECC_UNCORRECTED: uncorrected,
+            Figure.TEMPERATURE: self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            Figure.SLOWED_DOWN: None if reasons is None else bool(reasons & slowed),
+        }
+        found = {figure: int(value) for figure, value in answers.items() if value is not None}
         self._read_links(handle, found)
         return found
 
@@ -101,18 +108,11 @@ class NvmlHealthSource:
         if known:
             found[Figure.NVLINK_ERRORS] = sum(known)
 
-    def _add(self, found: dict[Figure, int], figure: Figure, call: Callable[..., Any], *arguments: Any) -> None:
-        value = self._ask(call, *arguments)
-        if value is not None:
-            found[figure] = int(value)
-
-    def _ask(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        with suppress(self._nvml.NVMLError):
-            return call(*arguments)
-        return None
+    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        return ask_nvml(self._nvml, call, *arguments)
 
 
-class NvmlEventLog:
+class NvmlEventLog(KernelLog):
     """Xid events as lines of a kernel log, for a server that may not read the kernel's own.
 
     It listens from its construction until it is closed. An event has a code and a GPU: no process, and none
@@ -127,40 +127,33 @@ class NvmlEventLog:
         self._count = 0
         """Lines so far, of which the last are kept."""
         self._lock, self._stop = threading.Lock(), threading.Event()
-        self._handles: list[tuple[Any, str]] = []
         try:
-            self._events = nvml.nvmlEventSetCreate()
+            self._events = XidEvents(nvml)
         except nvml.NVMLError as error:
             raise NvmlUnavailable(str(error)) from None
-        for uuid in uuids:
-            with suppress(nvml.NVMLError):
-                self._register(uuid)
-        if not self._handles:
+        registered = [ask_nvml(nvml, self._register, uuid) for uuid in uuids]
+        if not any(registered):
             raise NvmlUnavailable("no GPU reports events")
         self._thread = threading.Thread(target=self._listen, name="batuta-xids", daemon=True)
         self._thread.start()
 
-    def _register(self, uuid: str) -> None:
-        nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
-        bus = nvml.nvmlDeviceGetPciInfo(handle).busId
-        nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, self._events)
-        self._handles.append((handle, nvml_text(bus)))
+    def _register(self, uuid: str) -> bool:
+        handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        self._events.register(handle, nvml_text(self._nvml.nvmlDeviceGetPciInfo(handle).busId))
+        return True
 
     def _listen(self) -> None:
         nvml = self._nvml
         while not self._stop.is_set():
             try:
-                event = nvml.nvmlEventSetWait_v2(self._events, _WAIT_MS)
+                found = self._events.wait()
             except nvml.NVMLError_Timeout:
                 continue
             except nvml.NVMLError:  # the driver is being replaced, say
-                self._stop.wait(_WAIT_MS / 1000)
+                self._stop.wait(EVENT_WAIT_MS / 1000)
                 continue
-            # By its handle: a GPU that is lost does not answer with its address any more.
-            pci = next((bus for one, bus in self._handles if same_device(one, event.device)), "")
-            if pci and event.eventType & nvml.nvmlEventTypeXidCriticalError:
-                self._add_line(pci, int(event.eventData))
+            if found is not None:
+                self._add_line(*found)
 
     def _add_line(self, pci: str, code: int) -> None:
         address = pci.lower()[-12:].rpartition(".")[0]
@@ -180,10 +173,9 @@ class NvmlEventLog:
     def close(self) -> None:
         """Stop listening, within about a second."""
         self._stop.set()
-        self._thread.join(2 * _WAIT_MS / 1000)
+        self._thread.join(2 * EVENT_WAIT_MS / 1000)
         if not self._thread.is_alive():
-            with suppress(self._nvml.NVMLError):
-                self._nvml.nvmlEventSetFree(self._events)
+            self._events.close()
 
 
 class VirtualHealthSource:
@@ -197,13 +189,10 @@ class VirtualHealthSource:
         found: dict[tuple[NodeName, int], Values] = {}
         for node in self._nodes:
             path = self._path_of(node)
-            if path is None:
-                continue
-            try:
-                with open_device_file(path) as file:
-                    found |= {(node, gpu): _values(file.devices[gpu]) for gpu in range(file.devices_count)}
-            except InputError:
-                continue  # the file was removed: nothing is known of this node
+            with suppress(InputError):  # the file was removed: nothing is known of this node
+                if path is not None:
+                    with open_device_file(path) as file:
+                        found |= {(node, gpu): _values(file.devices[gpu]) for gpu in range(file.devices_count)}
         return found
 
 
@@ -225,3 +214,80 @@ def _values(device: Device) -> Values:
     if links & ~device.links_down:
         found[Figure.NVLINKS_DOWN] = (device.links_down & links).bit_count()
     return found
+
+
+class NvmlReader:
+    """Reads the metrics of the GPUs of an agent's first sample: one that NVML no longer knows counts as lost."""
+
+    def __init__(self, usage: Callable[[], NodeUsage]) -> None:
+        self._usage = usage
+        self._figures: NvmlHealthSource | None = None
+        self._numbers: tuple[int, ...] = ()
+
+    def __call__(self) -> Mapping[int, Values]:
+        gpus = self._usage().gpus
+        if self._figures is None and gpus:
+            try:
+                self._figures = NvmlHealthSource({"": [gpu.uuid for gpu in gpus]})
+            except NvmlUnavailable as error:
+                _log.warning("NVML does not tell how GPUs are: %s", error)
+                return {}
+            self._numbers = tuple(gpu.index for gpu in gpus)
+        if self._figures is None:
+            return {}
+        return {self._numbers[place]: values for (_, place), values in self._figures.read().items()}
+
+
+class PciAddresses:
+    """The addresses of GPUs, kept in a file: a GPU that has fallen off the bus cannot be asked for its own any more.
+
+    NVML is asked now and then, and whenever an address is not known.
+    """
+
+    def __init__(self, path: Path, ask: Callable[[], Mapping[str, int]]) -> None:
+        """`ask`: the addresses of the GPUs that can tell now, and their numbers."""
+        self._path, self._ask = path, ask
+        self._known = _read_addresses(path)
+        self._looks = 0
+
+    def look(self) -> None:
+        """Learn addresses. To be called all the time: it can be done while a GPU is on the bus."""
+        if self._looks % _LOOKS == 0 or not self._known:
+            self._learn()
+        self._looks += 1
+
+    def index(self, pci: str) -> int | None:
+        """Return the number of the GPU at an address; None where there never was one."""
+        address = normalize_pci_address(pci)
+        if address not in self._known:
+            self._learn()
+        return self._known.get(address)
+
+    def _learn(self) -> None:
+        told = {normalize_pci_address(address): gpu for address, gpu in self._ask().items()}
+        taken = set(told.values())
+        # After a boot without one of them, others may have its number.
+        kept = {address: gpu for address, gpu in self._known.items() if gpu not in taken}
+        found = kept | told
+        if found != self._known:
+            self._known = found
+            fresh = self._path.with_suffix(".new")
+            fresh.write_text(json.dumps(found), encoding="utf-8")
+            os.replace(fresh, self._path)
+
+
+def _read_addresses(path: Path) -> dict[str, int]:
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        return {str(address): int(gpu) for address, gpu in json.loads(path.read_text("utf-8")).items()}
+    return {}
+
+
+def nvml_addresses(usage: Callable[[], NodeUsage]) -> Mapping[str, int]:
+    """Return where the GPUs that were sampled are now, and their numbers; nothing where NVML does not answer."""
+    gpus = usage().gpus
+    try:
+        found = NvmlHealthSource({"": [gpu.uuid for gpu in gpus]}).addresses().get("", [])
+    except NvmlUnavailable as error:
+        _log.warning("NVML does not tell where GPUs are: %s", error)
+        return {}
+    return {address: gpu.index for address, gpu in zip(found, gpus, strict=True) if address}

@@ -10,18 +10,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from functools import partial
+from typing import Final, Protocol, TypeAlias
 
+from batuta.core.cluster import NodeName
 from batuta.core.health import HealthStateMachine
-from batuta.core.health_record import BurnIn, Mend, Order, Target
+from batuta.core.health_record import WHOLE_NODE, BurnIn, Mend, Order, Target
 from batuta.core.health_rules import Action
+from batuta.gpu.health.nvml_source import NvmlHealthSource
+from batuta.gpu.local_nodes import VirtualGpus
+from batuta.gpu.vgpu.inject import reset
+from batuta.spec.problem import InputError
 
 WITHIN_S: Final = 900
 _KILL_AFTER_S: Final = 30.0
 """After its own limit it is killed: a driver that hangs lets no signal through to its program."""
 _MAX_DETAIL_CHARS: Final = 500
+_BURN_S, _VIRTUAL_BURN_S = 60.0, 0.2
+"""Of computing in a burn-in: heat takes a while, and a virtual GPU has none."""
 _log = logging.getLogger(__name__)
 
 
@@ -63,7 +71,6 @@ class BurnInRun:
             return False, f"it ended with code {code}: {last}"
 
     def close(self) -> None:
-        """End it, if it runs."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -88,27 +95,58 @@ class RepairBackend(Protocol):
         ...
 
 
-class ResetDone(NamedTuple):
-    """A GPU was reset."""
+class VirtualGpuRepair:
+    """Virtual GPUs: a reset is done at once, whatever else has to be done is for people."""
 
-    target: Target
+    def __init__(self, virtual: VirtualGpus) -> None:
+        self._virtual = virtual
 
-    def apply(self, machine: HealthStateMachine, now_s: float) -> None:
-        machine.mended(self.target, now_s)
+    def _gpus(self, target: Target) -> Sequence[int]:
+        count = len(self._virtual.uuids(target.node))
+        return range(count) if target.gpu == WHOLE_NODE else (target.gpu,)
+
+    def in_use(self, target: Target) -> bool:
+        return any(gpu.processes for gpu in self._virtual.read(target.node) if gpu.index in self._gpus(target))
+
+    def reset(self, target: Target) -> bool:
+        path = self._virtual.path(target.node)
+        with suppress(InputError):  # the file was removed
+            if path is not None:
+                for gpu in self._gpus(target):
+                    reset(path, gpu)
+                return True
+        return False
+
+    def burn_in(self, target: Target) -> BurnInRun | None:
+        if not self._virtual.has_libraries:
+            return None  # they are being compiled, or cannot be: then no program sees the GPUs
+        env = self._virtual.environment(target.node, os.environ)
+        return BurnInRun([str(gpu) for gpu in self._gpus(target)], env, _VIRTUAL_BURN_S)
 
 
-class BurnInDone(NamedTuple):
-    """A burn-in is over."""
+class PhysicalGpuRepair:
+    """The GPUs of this machine. A reset needs rights that a server should not have: people do it."""
 
-    target: Target
-    passed: bool
-    detail: str
+    def __init__(self, figures: NvmlHealthSource | None, uuids: Mapping[NodeName, Sequence[str]]) -> None:
+        self._figures, self._uuids = figures, uuids
 
-    def apply(self, machine: HealthStateMachine, now_s: float) -> None:
-        machine.burnt_in(self.target, self.passed, self.detail, now_s)
+    def _gpus(self, target: Target) -> Sequence[str]:
+        own = self._uuids[target.node]
+        return own if target.gpu == WHOLE_NODE else own[target.gpu : target.gpu + 1]
+
+    def in_use(self, target: Target) -> bool:
+        figures = self._figures
+        return figures is not None and any(figures.in_use(uuid) for uuid in self._gpus(target))
+
+    def reset(self, target: Target) -> bool:
+        return False
+
+    def burn_in(self, target: Target) -> BurnInRun | None:
+        return BurnInRun(self._gpus(target), os.environ, _BURN_S)
 
 
-RepairResult: TypeAlias = ResetDone | BurnInDone
+RepairResult: TypeAlias = Callable[[HealthStateMachine, float], object]
+"""Puts what was done into the state machine, at a time."""
 
 
 class RepairWorker:
@@ -127,7 +165,7 @@ class RepairWorker:
         for order in orders:
             if isinstance(order, Mend) and order.remedy is Action.RESET_GPU:
                 if not self._backend.in_use(order.target) and self._backend.reset(order.target):
-                    done.append(ResetDone(order.target))
+                    done.append(partial(_mended, order.target))
             elif isinstance(order, BurnIn) and self._run is None and not self._backend.in_use(order.target):
                 run = self._backend.burn_in(order.target)
                 self._run = (order.target, run) if run is not None else None
@@ -147,10 +185,14 @@ class RepairWorker:
         self._run = None
         passed, detail = outcome
         _log.info("burn-in of %s %s: %s", target, "passed" if passed else "failed", detail)
-        return [BurnInDone(target, passed, detail)]
+        return [lambda machine, now_s: machine.burnt_in(target, passed, detail, now_s)]
 
     def close(self) -> None:
         """End the burn-in that is under way: it starts anew at the next start."""
         if self._run is not None:
             self._run[1].close()
             self._run = None
+
+
+def _mended(target: Target, machine: HealthStateMachine, now_s: float) -> None:
+    machine.mended(target, now_s)

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
 from batuta.core.health import HealthStateMachine
-from batuta.core.health_record import (
-    WHOLE_NODE,
-    BurnIn,
-    Mend,
-    Order,
-    RestartJob,
-    TakeOut,
-    Target,
-    Verdict,
-    classify,
-)
+from batuta.core.health_record import WHOLE_NODE, BurnIn, Mend, Order, RestartJob, TakeOut, Target, Verdict, classify
 from batuta.core.health_rules import Action, Finding, HealthLimits, HealthRules, Rule, Scope, Source
 from batuta.core.health_signals import Figure
-from batuta.gpu.health.kernel_log import MAX_LINE_CHARS, parse_line, timestamp_s
+from batuta.gpu.health.kernel_log import MAX_LINE_CHARS, log_problems, parse_line, timestamp_s
 from batuta.spec.problem import InputError, read_text, sorted_problems
 from batuta.spec.quantity import parse_duration_s
 from batuta.spec.yaml_reader import StrictYamlReader, YamlNode
@@ -42,14 +32,13 @@ _KEYS: Final = {
 }
 _NEEDED: Final = {Source.XID: "code", Source.SXID: "code", Source.NVML: "figure"}
 """What a rule is found by; `if` in the other tables."""
-_LIMITS: Final = ("jobs", "within", "restarts", "incident", "probation", "longest-probation", "calm", "share")
 _HIGHEST: Final = 999_999
 _RANGE: Final = re.compile(r"([0-9]{1,6})(?:\s*-\s*([0-9]{1,6}))?")
 _NODE = "node"
+_FLAG: Final = ("true", "false")
 
 
 def default_rules_text() -> str:
-    """Return the file that comes with Batuta."""
     return resources.files("batuta").joinpath("data", "health-rules.yaml").read_text(encoding="utf-8")
 
 
@@ -60,8 +49,19 @@ def read_rules(path: Path | None = None) -> HealthRules:
     return parse_rules(read_text(path), str(path))
 
 
+def read_health(log: Path | str | None, rules: Path | str | None) -> HealthRules:
+    """Return the rules of a file, or Batuta's own; raise InputError with all problems of the file and the log."""
+    problems = log_problems("--health-log", None if log is None else Path(log), f"sudo setfacl -m u:$USER:r {log}")
+    try:
+        found = read_rules(None if rules is None else Path(rules))
+    except InputError as error:
+        raise InputError([*problems, *error.problems]) from None
+    if problems:
+        raise InputError(problems)
+    return found
+
+
 def parse_rules(text: str, file: str) -> HealthRules:
-    """Return the rules of a text; raise InputError with all its problems."""
     reader = _RulesReader(file)
     roots = reader.compose_sound(text)
     rules = reader.rules(roots[0]) if len(roots) == 1 else None
@@ -115,19 +115,19 @@ class _RulesReader(StrictYamlReader):
             if key not in values:
                 self.fault(item, f"a rule of {source} needs {key}", f"known: {', '.join(keys)}")
         means = self.text(values["means"], "means") if "means" in values else ""
-        word = self.word(values["action"], "action", [*Action]) if "action" in values else None
-        action = Action(word) if word else Action.IGNORE
+        action = Action(self._word(values, "action", [*Action]) or Action.IGNORE)
         codes = self._codes(values["code"]) if "code" in values else self._values(values, source)
-        pattern = self._figure(values.get("figure")) if source is Source.NVML else None
+        figure = self._word(values, "figure", [*Figure])
+        pattern = re.compile(f"^{re.escape(figure)}$") if figure is not None else None
         rule = Rule(
             source,
             means or "",
             action,
-            self._scope(values.get("scope"), source, action),
+            self._scope(values, source, action),
             pattern=pattern or self._pattern(values.get("if")),
-            at_idle=self._at_idle(values.get("at"), action),
-            follows=self._flag(values.get("follows"), "follows", default=False),
-            counts=self._flag(values.get("counts"), "counts", default=True),
+            at_idle=self._at_idle(values, action),
+            follows=self._word(values, "follows", _FLAG) == "true",
+            counts=self._word(values, "counts", _FLAG) != "false",
         )
         if len(self.problems) > count:
             return []
@@ -158,9 +158,8 @@ class _RulesReader(StrictYamlReader):
         least = self.whole(values["from"], "from", 1, _HIGHEST) if "from" in values else 1
         return [(least or 1, _HIGHEST)]
 
-    def _figure(self, node: YamlNode | None) -> re.Pattern[str] | None:
-        word = self.word(node, "figure", [*Figure]) if node is not None else None
-        return re.compile(f"^{re.escape(word)}$") if word is not None else None
+    def _word(self, values: dict[str, YamlNode], key: str, words: Sequence[str]) -> str | None:
+        return self.word(values[key], key, words) if key in values else None
 
     def _pattern(self, node: YamlNode | None) -> re.Pattern[str] | None:
         text = self.text(node, "if") if node is not None else None
@@ -172,47 +171,40 @@ class _RulesReader(StrictYamlReader):
             self.fault(node, f"if is not a regular expression: {error}", "put it between single quotes")
             return None
 
-    def _scope(self, node: YamlNode | None, source: Source, action: Action) -> Scope:
-        word = self.word(node, "scope", [*Scope]) if node is not None else None
-        if word is not None:
-            return Scope(word)
+    def _scope(self, values: dict[str, YamlNode], source: Source, action: Action) -> Scope:
         of_gpu = source in {Source.XID, Source.NVML} and action is not Action.REBOOT
-        return Scope.GPU if of_gpu else Scope.NODE
+        return Scope(self._word(values, "scope", [*Scope]) or (Scope.GPU if of_gpu else Scope.NODE))
 
-    def _at_idle(self, node: YamlNode | None, action: Action) -> bool:
-        word = self.word(node, "at", ["now", "idle"]) if node is not None else None
-        if node is not None and word == "idle" and not action.takes_out:
-            self.fault(node, f"{action} cannot wait", "at: idle is for reset GPU, reboot and replace")
-        return word == "idle"
-
-    def _flag(self, node: YamlNode | None, what: str, *, default: bool) -> bool:
-        word = self.word(node, what, ["true", "false"]) if node is not None else None
-        return default if word is None else word == "true"
+    def _at_idle(self, values: dict[str, YamlNode], action: Action) -> bool:
+        is_idle = self._word(values, "at", ["now", "idle"]) == "idle"
+        if is_idle and not action.takes_out:
+            self.fault(values["at"], f"{action} cannot wait", "at: idle is for reset GPU, reboot and replace")
+        return is_idle
 
     def _limits(self, node: YamlNode | None) -> HealthLimits:
-        values, usual = self.section(node, "limits", _LIMITS), HealthLimits()
-
-        def seconds(key: str, default_s: float) -> float:
-            found_s = self.parsed(values[key], key, parse_duration_s) if key in values else None
-            return default_s if found_s is None else found_s
-
-        jobs = self.whole(values["jobs"], "jobs", 2, 1000) if "jobs" in values else None
-        restarts = self.whole(values["restarts"], "restarts", 0, 1000) if "restarts" in values else None
-        share = self.number(values["share"], "share", 0.0, 1.0) if "share" in values else None
-        limits = HealthLimits(
-            jobs=usual.jobs if jobs is None else jobs,
-            within_s=seconds("within", usual.within_s),
-            restarts=usual.restarts if restarts is None else restarts,
-            incident_s=seconds("incident", usual.incident_s),
-            probation_s=seconds("probation", usual.probation_s),
-            longest_probation_s=seconds("longest-probation", usual.longest_probation_s),
-            calm_s=seconds("calm", usual.calm_s),
-            share=usual.share if share is None else share,
-        )
+        values = self.section(node, "limits", tuple(_LIMITS))
+        found = {field: read(self, values[key], key) for key, (field, read) in _LIMITS.items() if key in values}
+        limits = replace(HealthLimits(), **{field: value for field, value in found.items() if value is not None})
         if limits.longest_probation_s < limits.probation_s:
             at = values.get("longest-probation", values.get("probation"))
             self.blame(at, "longest-probation is shorter than probation", "make it at least as long")
         return limits
+
+    def _seconds(self, node: YamlNode, key: str) -> float | None:
+        return self.parsed(node, key, parse_duration_s)
+
+
+_LIMITS: Final[dict[str, tuple[str, Callable[[_RulesReader, YamlNode, str], Any]]]] = {
+    "jobs": ("jobs", lambda reader, node, key: reader.whole(node, key, 2, 1000)),
+    "within": ("within_s", _RulesReader._seconds),
+    "restarts": ("restarts", lambda reader, node, key: reader.whole(node, key, 0, 1000)),
+    "incident": ("incident_s", _RulesReader._seconds),
+    "probation": ("probation_s", _RulesReader._seconds),
+    "longest-probation": ("longest_probation_s", _RulesReader._seconds),
+    "calm": ("calm_s", _RulesReader._seconds),
+    "share": ("share", lambda reader, node, key: reader.number(node, key, 0.0, 1.0)),
+}
+"""By key in the file: the field of `HealthLimits`, and how its value is read; None when it is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +219,6 @@ class DryRunResult:
     means: str
     action: Action
     done: str
-    """What would be done, as a text."""
 
 
 def dry_run_rules(rules: HealthRules, lines: Iterable[str]) -> Iterator[DryRunResult]:

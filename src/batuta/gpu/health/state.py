@@ -145,32 +145,27 @@ class FailureAttribution:
         return fault.reason if fault is not None and fault.is_excused and fault.time_s >= since_s else ""
 
 
-class _Request(NamedTuple):
-    answer: Future[Sequence[ev.Event]]
-    ordered: Sequence[OrderedRestart]
-
-
 class EngineRequests:
     """Requests that the engine has not answered. All methods but `ask` need the state's lock."""
 
     def __init__(self, ask: Callable[[RequestFn], Future[Sequence[ev.Event]]]) -> None:
         self._ask = ask
-        self._requests: list[_Request] = []
+        self._requests: list[tuple[Future[Sequence[ev.Event]], Sequence[OrderedRestart]]] = []
 
     def ask(self, make: RequestFn, ordered: Sequence[OrderedRestart]) -> None:
         """Send a request to the engine; `ordered` are the restarts that it contains."""
-        self._requests.append(_Request(self._ask(make), ordered))
+        self._requests.append((self._ask(make), ordered))
 
     def settle(self, state: HealthState) -> bool:
         """Forget restarts that the engine knows of; return whether it failed to do something."""
-        over = [one for one in self._requests if one.answer.done()]
+        over = [one for one in self._requests if one[0].done()]
         self._requests = [one for one in self._requests if one not in over]
-        good = [one for one in over if not one.answer.cancelled() and one.answer.exception() is None]
-        known = [order for one in good for order in one.ordered]
+        good = [ordered for answer, ordered in over if not answer.cancelled() and answer.exception() is None]
+        known = [order for ordered in good for order in ordered]
         state.ordered = [order for order in state.ordered if order not in known]
         return len(good) < len(over)
 
     def unsent(self, state: HealthState) -> Sequence[OrderedRestart]:
         """Return the restarts that are not on their way to the engine."""
-        sent = [order for one in self._requests for order in one.ordered]
+        sent = [order for _, ordered in self._requests for order in ordered]
         return [order for order in state.ordered if order not in sent]

@@ -81,10 +81,7 @@ class HealthWatch:
 
     def start(self) -> None:
         self._match_cordons()
-        self._threads = (
-            self._fence.start(FINDINGS, self._collect_loop),
-            self._fence.start(REPAIRS, self._repair_loop),
-        )
+        self._threads = (self._fence.start(FINDINGS, self._collect_loop), self._fence.start(REPAIRS, self._repair_loop))
 
     def close(self) -> None:
         self._stop.set()
@@ -97,10 +94,7 @@ class HealthWatch:
         self._repair.close()
         self._sources.close()
 
-    # ------------------------------------------------------------------------------------- for other threads
-
     def seen(self) -> HealthSeen:
-        """Return the health of all GPUs and nodes now."""
         with self._lock:
             machine = self._state.machine
             alerts = tuple(order for order in machine.standing() if isinstance(order, Alert))
@@ -130,7 +124,6 @@ class HealthWatch:
             self._save()
 
     def cordoned(self, node: NodeName, who: str) -> None:
-        """Note that a user has cordoned a node."""
         with self._lock:
             self._state.machine.cordoned(node, who, self._clock())
             self._save()
@@ -152,8 +145,6 @@ class HealthWatch:
             with self._fence.around(FINDINGS):
                 self._add([*sources.kernel_log(state), *sources.job_log(state, job, workers, self._clock())])
             return self._attribution.excuse(job, since_s)
-
-    # -------------------------------------------------------------------------------------------- its threads
 
     def _collect_loop(self) -> None:
         while not self._stop.is_set():
@@ -178,7 +169,8 @@ class HealthWatch:
             self._save_changes()
             # The queued lines up to here are in the state, and that is stored.
             sources.done(state.last_note)
-        self._act()
+        with self._acting:
+            self._act()
 
     def tend(self) -> None:
         """Read the metrics of the GPUs, and repair those that are out of service.
@@ -193,10 +185,11 @@ class HealthWatch:
         with self._lock:
             now_s = self._clock()
             for result in results:
-                result.apply(state.machine, now_s)
+                result(state.machine, now_s)
             self._add(self._sources.figures(state, figures, now_s))
             self._save_changes()
-        self._act()
+        with self._acting:
+            self._act()
 
     def _match_cordons(self) -> None:
         """Take over the World's cordons: the server may have died before they were noted."""
@@ -242,11 +235,7 @@ class HealthWatch:
         self._wake.set()
 
     def _act(self) -> None:
-        """Ask the engine to bring the World to the health state, and report what has changed."""
-        with self._acting:
-            self._ask()
-
-    def _ask(self) -> None:
+        """Ask the engine to bring the World to the health state, and report what has changed. With `_acting`."""
         with self._lock:
             now_s, machine = self._clock(), self._state.machine
             out, current = health_events.gpus_out(machine), health_events.told_of(machine)

@@ -19,15 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from batuta.gpu.profiler.signals import (
-    BUSY,
-    Floats,
-    SampleStats,
-    Signals,
-    mean_of,
-    memory_plateau_mib,
-    sample_stats,
-)
+from batuta.gpu.profiler.signals import BUSY, Floats, SampleStats, Signals, mean_of, memory_plateau_mib, sample_stats
 
 IDLE_DUTY: Final = 0.02
 """A job that works in fewer of its samples than this is idle."""
@@ -43,7 +35,6 @@ _HOLLOW: Final = 0.5
 _OPPOSITE: Final = -0.4
 _MUCH_TRAFFIC_MIB_S: Final = 500.0
 _MIN_PERIOD_SAMPLES: Final = 40
-"""The fewest samples in which a period is looked for."""
 _MIN_REPEATS: Final = 4
 """A period has to be seen as many times at least."""
 _MIN_PERIOD: Final = 2.5
@@ -209,7 +200,6 @@ def _is_deep(known: Floats, flat: Floats) -> bool:
 
 
 def _detrended(values: Floats) -> Floats:
-    """Return values without their mean and slope."""
     if len(values) < 3:
         return values
     time = np.arange(len(values)) - (len(values) - 1) / 2

@@ -7,14 +7,15 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from statistics import fmean
+from typing import Final, TypeAlias
 
 import numpy as np
 
-from batuta.gpu.owners import NoOwners, Owner, Owners, ProcessWork, read_work
+from batuta.gpu.owners import Owner, Owners, ProcessWork, read_work
 from batuta.gpu.profiler.behaviour import behaviour, iteration_period_s
 from batuta.gpu.profiler.signals import (
     BUSY,
@@ -47,6 +48,8 @@ FORGET_AFTER_S: Final = 3.0
 """A pod whose processes are gone for so long has ended; a shorter gap is a restart or a failed sample."""
 _MAX_REPORTS: Final = 256
 _log = logging.getLogger("batuta.agent")
+_Rates: TypeAlias = tuple[float | None, float | None, float | None]
+"""Of a process: cores used, MiB read and MiB written per second; None: not measured."""
 
 
 @dataclass(slots=True)
@@ -65,32 +68,6 @@ class OwnerShare:
         self.memory_mib += memory_mib or 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeFrame:
-    """One sample of the whole node."""
-
-    time_s: float
-    since_s: float
-    """Since the sample before; 0 for the first."""
-    gpus: Mapping[int, GpuSample]
-    busy_owners: Mapping[int, Set[Owner]]
-    """The owners that worked on each GPU."""
-
-    @classmethod
-    def of(cls, sample: NodeSample, since_s: float, shares: Mapping[Owner, OwnerShare]) -> NodeFrame:
-        found = {gpu.index: gpu for gpu in sample.gpus}
-        busy_owners = {
-            index: {
-                owner
-                for owner, share in shares.items()
-                # An owner that only holds memory disturbs no other; one without measurements might.
-                if index in share.gpus and not share.gpus[index] <= BUSY
-            }
-            for index in found
-        }
-        return cls(sample.time_s, since_s, found, busy_owners)
-
-
 class ProcessAttribution:
     """Attributes the work of processes to their owners, from one sample to the next."""
 
@@ -101,8 +78,22 @@ class ProcessAttribution:
         self._work: dict[int, ProcessWork] = {}
         self._before: dict[int, ProcessWork] = {}
 
-    def shares(self, gpus: Iterable[GpuSample]) -> dict[Owner, OwnerShare]:
-        """Return what each owner has of these GPUs."""
+    def rows(self, sample: NodeSample, since_s: float) -> Iterator[tuple[Owner, OwnerShare, SampleRow]]:
+        """Yield what each owner has of the GPUs, and its sample. `since_s`: since the sample before; 0 at first."""
+        shares = self._shares(sample.gpus)
+        gpus = {gpu.index: gpu for gpu in sample.gpus}
+        # An owner that only holds memory disturbs no other; one without measurements might.
+        busy = {
+            index: {owner for owner, one in shares.items() if index in one.gpus and not one.gpus[index] <= BUSY}
+            for index in gpus
+        }
+        for owner, share in shares.items():
+            neighbours = {other for index in share.gpus for other in busy[index]} - {owner}
+            own = [gpus[index] for index in share.gpus]
+            work = [self._since(pid, since_s) for pid in share.pids]
+            yield owner, share, _row(sample.time_s, share, own, len(neighbours), work)
+
+    def _shares(self, gpus: Iterable[GpuSample]) -> dict[Owner, OwnerShare]:
         self._before, self._work = self._work, {}
         assigned = self._owners.by_gpu()
         shares: dict[Owner, OwnerShare] = {}
@@ -117,29 +108,6 @@ class ProcessAttribution:
         self._known = {key: owner for key, owner in self._known.items() if key[0] in self._work}
         return shares
 
-    def row(self, owner: Owner, share: OwnerShare, frame: NodeFrame) -> SampleRow:
-        """Return one sample of an owner."""
-        own = [frame.gpus[index] for index in share.gpus]
-        known = [value for value in share.gpus.values() if not math.isnan(value)]
-        neighbours = {other for index in share.gpus for other in frame.busy_owners[index]} - {owner}
-        work = [self._since(pid, frame.since_s) for pid in share.pids]
-        return SampleRow(
-            time_s=frame.time_s,
-            utilisation=sum(known) / len(known) if known else math.nan,
-            memory_mib=share.memory_mib,
-            sm_activity=_mean(gpu.sm_activity for gpu in own),
-            # The traffic of neighbours cannot be separated.
-            pcie_mib_s=math.nan if neighbours else _total(gpu.pcie_mib_s for gpu in own),
-            nvlink_mib_s=math.nan if neighbours else _total(gpu.nvlink_mib_s for gpu in own),
-            power_w=_total(gpu.power_w for gpu in own),
-            temperature_c=_most(gpu.temperature_c for gpu in own),
-            busiest_cores=_most(cores for cores, _, _ in work),
-            read_mib_s=_total(read for _, read, _ in work),
-            written_mib_s=_total(written for _, _, written in work),
-            gpus=len(share.gpus),
-            neighbours=len(neighbours),
-        )
-
     def _owner(self, pid: int) -> Owner | None:
         work = self._work.get(pid) or self._read_work(pid)
         if work is None:
@@ -150,8 +118,8 @@ class ProcessAttribution:
             self._known[key] = found
         return self._known.get(key)
 
-    def _since(self, pid: int, since_s: float) -> tuple[float | None, float | None, float | None]:
-        """Return cores used, MiB read and MiB written per second, since the sample before."""
+    def _since(self, pid: int, since_s: float) -> _Rates:
+        """Return what a process did since the sample before."""
         now, before = self._work[pid], self._before.get(pid)
         if before is None or before.start_ticks != now.start_ticks or since_s <= 0:
             return None, None, None
@@ -173,22 +141,34 @@ def _divide(gpu: GpuSample, owned: list[tuple[Owner, ProcessSample]], shares: di
         share.add(gpu.index, rest if process.utilisation is None else process.utilisation, process.memory_mib)
 
 
+def _row(
+    time_s: float, share: OwnerShare, gpus: Sequence[GpuSample], neighbours: int, work: Sequence[_Rates]
+) -> SampleRow:
+    return SampleRow(
+        time_s=time_s,
+        utilisation=_of_known(fmean, (None if math.isnan(value) else value for value in share.gpus.values())),
+        memory_mib=share.memory_mib,
+        sm_activity=_of_known(fmean, (gpu.sm_activity for gpu in gpus)),
+        # The traffic of neighbours cannot be separated.
+        pcie_mib_s=None if neighbours else _of_known(sum, (gpu.pcie_mib_s for gpu in gpus)),
+        nvlink_mib_s=None if neighbours else _of_known(sum, (gpu.nvlink_mib_s for gpu in gpus)),
+        power_w=_of_known(sum, (gpu.power_w for gpu in gpus)),
+        temperature_c=_of_known(max, (gpu.temperature_c for gpu in gpus)),
+        busiest_cores=_of_known(max, (cores for cores, _, _ in work)),
+        read_mib_s=_of_known(sum, (read for _, read, _ in work)),
+        written_mib_s=_of_known(sum, (written for _, _, written in work)),
+        gpus=len(share.gpus),
+        neighbours=neighbours,
+    )
+
+
 def _rate(now: int | None, before: int | None, since_s: float) -> float | None:
     return None if now is None or before is None else max(now - before, 0) / since_s / _MIB
 
 
-def _total(values: Iterable[float | None]) -> float:
+def _of_known(combine: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) if known else math.nan
-
-
-def _mean(values: Iterable[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else math.nan
-
-
-def _most(values: Iterable[float | None]) -> float:
-    return max((value for value in values if value is not None), default=math.nan)
+    return combine(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +200,7 @@ class Profiler:
     def __init__(
         self,
         source: SampleSource,
-        owners: Owners | None = None,
+        owners: Owners,
         *,
         node: str = "",
         timing: Timing | None = None,
@@ -229,7 +209,7 @@ class Profiler:
         self.node = node
         self.timing = timing or Timing()
         self._source = source
-        self._attribution = ProcessAttribution(owners or NoOwners(), read_work)
+        self._attribution = ProcessAttribution(owners, read_work)
         self._last: NodeSample | None = None
         self._gpus: dict[int, Window] = {}
         self._fine: dict[int, FineSignal] = {}
@@ -237,7 +217,6 @@ class Profiler:
         self._reports: dict[tuple[str, str], deque[StepReport]] = {}
 
     def sample(self) -> NodeSample:
-        """Sample all GPUs once."""
         found = self._source()
         since_s = 0.0 if self._last is None else found.time_s - self._last.time_s
         self._last = found
@@ -250,7 +229,6 @@ class Profiler:
         return found
 
     def report_step(self, job: str, report: StepReport, namespace: str = "") -> None:
-        """Add a job's own report of its progress."""
         self._reports.setdefault((namespace, job), deque(maxlen=_MAX_REPORTS)).append(report)
 
     def usage(self) -> NodeUsage:
@@ -270,17 +248,13 @@ class Profiler:
             tuple(self._job(*job, pods) for job, pods in sorted(jobs.items())),
         )
 
-    # ------------------------------------------------------------------------------------------------ owners
-
     def _follow(self, found: NodeSample, since_s: float) -> None:
-        shares = self._attribution.shares(found.gpus)
-        frame = NodeFrame.of(found, since_s, shares)
-        for owner, share in shares.items():
+        for owner, share, row in self._attribution.rows(found, since_s):
             track = self._tracks.get(owner)
             if track is None:
                 track = self._tracks[owner] = _Track(Window(self._samples(self.timing.window_s)))
             track.share, track.seen_s = share, found.time_s
-            track.window.add(self._attribution.row(owner, share, frame))
+            track.window.add(row)
         self._forget(found.time_s)
 
     def _forget(self, now_s: float) -> None:
@@ -340,16 +314,15 @@ class Profiler:
 
 
 def _whole(gpu: GpuSample, time_s: float) -> SampleRow:
-    """Return one sample of a whole GPU."""
     return SampleRow(
         time_s=time_s,
-        utilisation=_nan(gpu.utilisation),
-        memory_mib=_nan(gpu.memory_used_mib),
-        sm_activity=_nan(gpu.sm_activity),
-        pcie_mib_s=_nan(gpu.pcie_mib_s),
-        nvlink_mib_s=_nan(gpu.nvlink_mib_s),
-        power_w=_nan(gpu.power_w),
-        temperature_c=_nan(gpu.temperature_c),
+        utilisation=gpu.utilisation,
+        memory_mib=gpu.memory_used_mib,
+        sm_activity=gpu.sm_activity,
+        pcie_mib_s=gpu.pcie_mib_s,
+        nvlink_mib_s=gpu.nvlink_mib_s,
+        power_w=gpu.power_w,
+        temperature_c=gpu.temperature_c,
     )
 
 
@@ -389,10 +362,6 @@ def _slowdown(signals: Signals, reports: Sequence[StepReport]) -> float | None:
     return lost_share(own[known_own & (neighbours == 0)], own[known_own & (neighbours > 0)])
 
 
-def _nan(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
 def _last(values: Floats) -> float | None:
     return None if not len(values) or math.isnan(values[-1]) else float(values[-1])
 
@@ -400,10 +369,10 @@ def _last(values: Floats) -> float | None:
 class ProfilerThread:
     """Runs a profiler in a thread for as long as the `with` lasts. Thread-safe."""
 
-    def __init__(self, profiler: Profiler, after_sample: Callable[[], None] | None = None) -> None:
-        """`after_sample` is called after every successful sample, in the thread."""
+    def __init__(self, profiler: Profiler) -> None:
         self._profiler = profiler
-        self._after_sample = after_sample
+        self.sampled_s = time.monotonic()
+        """When the last sample succeeded, by the monotonic clock."""
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="batuta-profiler", daemon=True)
@@ -418,17 +387,11 @@ class ProfilerThread:
         self._stop.set()
         self._thread.join()
 
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
     def usage(self) -> NodeUsage:
-        """Return the usage of the node now."""
         with self._lock:
             return self._profiler.usage()
 
     def report_step(self, job: str, report: StepReport, namespace: str = "") -> None:
-        """Add a job's own report of its progress."""
         with self._lock:
             self._profiler.report_step(job, report, namespace)
 
@@ -447,8 +410,7 @@ class ProfilerThread:
             with self._lock:
                 self._profiler.sample()
             self.samples += 1
-            if self._after_sample is not None:
-                self._after_sample()
+            self.sampled_s = time.monotonic()
         except Exception:
             # A driver that is being replaced fails for a while: the agent has to outlive that.
             self.failures += 1

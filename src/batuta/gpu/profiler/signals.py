@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Final, TypeAlias
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,7 @@ BUSY: Final = 0.05
 """A GPU that is used less than this is idle: a monitor or a watchdog read it."""
 _PLATEAU_TOLERANCE: Final = 0.02
 _MIN_SAMPLES: Final = 10
-"""The fewest samples of a plateau."""
-_SUM_COLUMNS: Final = (
-    "memory_mib",
-    "power_w",
-    "pcie_mib_s",
-    "nvlink_mib_s",
-    "read_mib_s",
-    "written_mib_s",
-    "gpus",
-)
+_SUM_COLUMNS: Final = ("memory_mib", "power_w", "pcie_mib_s", "nvlink_mib_s", "read_mib_s", "written_mib_s", "gpus")
 _MAX_COLUMNS: Final = ("time_s", "temperature_c", "busiest_cores", "neighbours")
 FINE_S: Final = 0.2
 FINE_KEPT_S: Final = 60.0
@@ -82,31 +73,29 @@ def memory_plateau_mib(memory_mib: Floats) -> float | None:
     return level if near.mean() >= 0.8 and drift <= _PLATEAU_TOLERANCE * level / 2 else None
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRow:
-    """One sample of a pod, or of a whole GPU. NaN: not measured."""
+class SampleRow(NamedTuple):
+    """One sample of a pod, or of a whole GPU. None: not measured."""
 
-    time_s: float = np.nan
-    utilisation: float = np.nan
+    time_s: float | None = None
+    utilisation: float | None = None
     """Share of the time of its GPUs, from 0 to 1."""
-    memory_mib: float = np.nan
+    memory_mib: float | None = None
     """Of all its GPUs together."""
-    sm_activity: float = np.nan
-    pcie_mib_s: float = np.nan
-    nvlink_mib_s: float = np.nan
-    power_w: float = np.nan
-    temperature_c: float = np.nan
-    busiest_cores: float = np.nan
+    sm_activity: float | None = None
+    pcie_mib_s: float | None = None
+    nvlink_mib_s: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    busiest_cores: float | None = None
     """CPU time per second of the process that used most of it."""
-    read_mib_s: float = np.nan
-    written_mib_s: float = np.nan
-    gpus: float = np.nan
-    neighbours: float = np.nan
+    read_mib_s: float | None = None
+    written_mib_s: float | None = None
+    gpus: float | None = None
+    neighbours: float | None = None
     """How many others had work on the same GPUs."""
 
 
-_COLUMNS: Final = tuple(field.name for field in fields(SampleRow))
-_AT: Final = {name: place for place, name in enumerate(_COLUMNS)}
+_AT: Final = {name: place for place, name in enumerate(SampleRow._fields)}
 
 
 class Window:
@@ -115,38 +104,26 @@ class Window:
     __slots__ = ("_next", "_ring", "count")
 
     def __init__(self, capacity: int) -> None:
-        self._ring = np.full((capacity, len(_COLUMNS)), np.nan)
+        self._ring = np.full((capacity, len(_AT)), np.nan)
         self._next = 0
         self.count = 0
         """How many samples there ever were."""
 
     def add(self, moment: SampleRow) -> None:
-        self._ring[self._next] = [getattr(moment, name) for name in _COLUMNS]
+        self._ring[self._next] = np.array(moment, dtype=float)  # None becomes NaN
         self._next = (self._next + 1) % len(self._ring)
         self.count += 1
 
     def signals(self) -> Signals:
-        """Return all samples, the oldest first."""
         kept = min(self.count, len(self._ring))
         begin = (self._next - kept) % len(self._ring)
         ordered = np.roll(self._ring, -begin, axis=0)[:kept]
         return Signals(ordered, since_start=self.count <= len(self._ring))
 
 
-class _Column:
-    """One column of the table of `Signals`, by the name of the attribute."""
-
-    def __set_name__(self, owner: type[object], name: str) -> None:
-        self._place = _AT[name]
-
-    def __get__(self, signals: Signals, owner: type[Signals]) -> Floats:
-        column: Floats = signals.table[:, self._place]
-        return column
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Signals:
-    """Samples as columns, the oldest first."""
+    """Samples as columns, the oldest first: each field of `SampleRow` is an array."""
 
     table: Floats
     since_start: bool = True
@@ -155,23 +132,16 @@ class Signals:
     def __len__(self) -> int:
         return len(self.table)
 
-    time_s = _Column()
-    utilisation = _Column()
-    memory_mib = _Column()
-    sm_activity = _Column()
-    pcie_mib_s = _Column()
-    nvlink_mib_s = _Column()
-    busiest_cores = _Column()
-    read_mib_s = _Column()
-    written_mib_s = _Column()
-    neighbours = _Column()
+    def __getattr__(self, name: str) -> Floats:
+        if name not in _AT:
+            raise AttributeError(name)
+        column: Floats = self.table[:, _AT[name]]
+        return column
 
     @property
     def gpus(self) -> int:
         """The largest number of GPUs used at once."""
-        known = self.table[:, _AT["gpus"]]
-        known = known[~np.isnan(known)]
-        return int(known.max()) if len(known) else 0
+        return int(np.nan_to_num(self.table[:, _AT["gpus"]]).max(initial=0.0))
 
 
 def merge_signals(parts: Sequence[Signals]) -> Signals:
@@ -182,11 +152,11 @@ def merge_signals(parts: Sequence[Signals]) -> Signals:
     """
     length = max((len(part) for part in parts), default=0)
     if len(parts) == 1 or not length:
-        return parts[0] if parts else Signals(np.zeros((0, len(_COLUMNS))))
-    stack = np.full((len(parts), length, len(_COLUMNS)), np.nan)
+        return parts[0] if parts else Signals(np.zeros((0, len(_AT))))
+    stack = np.full((len(parts), length, len(_AT)), np.nan)
     for place, part in enumerate(parts):
         stack[place, length - len(part) :] = part.table
-    whole = np.full((length, len(_COLUMNS)), np.nan)
+    whole = np.full((length, len(_AT)), np.nan)
     weights = np.nan_to_num(stack[:, :, _AT["gpus"]], nan=0.0)
     for name, place in _AT.items():
         column = stack[:, :, place]

@@ -12,9 +12,9 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
-from batuta.gpu.devices import nvml_text, open_nvml, short_name
+from batuta.gpu.devices import ask_nvml, nvml_text, open_nvml, short_name
 
 _MIB: Final = 1 << 20
 _KIB: Final = 1 << 10
@@ -22,7 +22,6 @@ _ALL_LINKS: Final = 0xFFFFFFFF
 """As the scope of a field: the sum over all NVLinks."""
 _TRAFFIC_NAMES: Final = ("pcie_rx", "pcie_tx", "nvlink_rx", "nvlink_tx")
 _FIRST_SAMPLES_US: Final = 1_000_000
-T = TypeVar("T")
 _DCGM_MAX_BYTES: Final = 8 << 20
 _DCGM_LINE: Final = re.compile(r"^(?P<name>DCGM_FI_[A-Z0-9_]+)\{(?P<labels>[^}]*)\}\s+(?P<value>[-+0-9.eE]+)")
 _DCGM_UUID: Final = re.compile(r'(?:^|,)\s*UUID="(?P<uuid>[^"]+)"')
@@ -90,26 +89,10 @@ class NodeSample:
 
 
 SampleSource: TypeAlias = Callable[[], NodeSample]
-"""Takes one sample of all GPUs of the node."""
 
 
 def _sum(one: float | None, other: float | None) -> float | None:
     return None if one is None and other is None else (one or 0.0) + (other or 0.0)
-
-
-@dataclass(slots=True)
-class _Counter:
-    """Bytes that ever went over a link; two readings of it make a rate."""
-
-    bytes: int = -1
-    time_s: float = 0.0
-
-    def rate_mib_s(self, now_bytes: int, now_s: float) -> float | None:
-        before, since_s = self.bytes, now_s - self.time_s
-        self.bytes, self.time_s = now_bytes, now_s
-        # A counter that went back was reset.
-        known = before >= 0 and since_s > 0 and now_bytes >= before
-        return (now_bytes - before) / since_s / _MIB if known else None
 
 
 @dataclass(slots=True)
@@ -120,7 +103,8 @@ class Traffic:
     handle: Any
     _wanted: list[str] = field(default_factory=lambda: list(_TRAFFIC_NAMES))
     """Counters that the driver may have."""
-    _counters: dict[str, _Counter] = field(default_factory=dict)
+    _counters: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Bytes that ever went over a link, and when that was read: two readings make a rate."""
     _held: dict[str, float | None] = field(default_factory=dict)
     """The last measurement of a driver that has no counters."""
 
@@ -128,11 +112,18 @@ class Traffic:
         """Return rates by name. `measure`: let the driver measure PCIe without counters, up to 40 ms."""
         rates: dict[str, float | None] = dict.fromkeys(_TRAFFIC_NAMES)
         for name, count in self._counts().items():
-            rates[name] = self._counters.setdefault(name, _Counter()).rate_mib_s(count, now_s)
+            rates[name] = self._rate_mib_s(name, count, now_s)
         uncounted = [name for name in _TRAFFIC_NAMES[:2] if name not in self._wanted]
         if measure:
             self._held = {name: self._measured_mib_s(name) for name in uncounted}
         return rates | self._held
+
+    def _rate_mib_s(self, name: str, now_bytes: int, now_s: float) -> float | None:
+        before_bytes, before_s = self._counters.get(name, (now_bytes, now_s))
+        self._counters[name] = now_bytes, now_s
+        # A counter that went back was reset.
+        known = now_s > before_s and now_bytes >= before_bytes
+        return (now_bytes - before_bytes) / (now_s - before_s) / _MIB if known else None
 
     def _counts(self) -> dict[str, int]:
         if not self._wanted:
@@ -283,12 +274,8 @@ class NvmlSource:
                 shares.setdefault(one.pid, []).append(min(one.smUtil, 100) / 100)
         return {pid: sum(values) / len(values) for pid, values in shares.items()}
 
-    def _ask(self, call: Callable[..., T], *arguments: Any) -> T | None:
-        """Return NVML's answer; None where this GPU or its driver has none."""
-        try:
-            return call(*arguments)
-        except self._nvml.NVMLError:
-            return None
+    def _ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        return ask_nvml(self._nvml, call, *arguments)
 
 
 def _begin_us(last_us: int, times_us: Sequence[int]) -> int:

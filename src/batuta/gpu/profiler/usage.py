@@ -1,10 +1,12 @@
-"""What the profiler reports, as values: how GPUs are used, by which jobs, and how far the jobs are."""
+"""What the profiler reports, as values: how GPUs are used, by which jobs, and how far the jobs say they are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -12,9 +14,12 @@ import numpy as np
 from batuta.gpu.owners import Owner
 from batuta.gpu.profiler.behaviour import Behaviour
 from batuta.gpu.profiler.signals import Floats, SampleStats
+from batuta.spec.progress import ProgressReport, parse_progress
 
 _RECENT: Final = 32
 """Reports that say how fast a job is now."""
+_PROGRESS_MAX_BYTES: Final = 1 << 16
+"""Read at a time; of a longer text only the newest lines are read."""
 _FEWEST_STEPS: Final = 3
 _FEWEST_SAMPLES: Final = 20
 
@@ -26,6 +31,37 @@ class StepReport:
     time_s: float
     step: float
     total_steps: float | None = None
+
+
+class ProgressFiles:
+    """Reads the lines that `batuta.sdk` adds to jobs' files. Only rank 0 counts: all report the same."""
+
+    def __init__(self) -> None:
+        self._read_bytes: dict[str, int] = {}
+
+    def read_new(self, files: Mapping[str, str]) -> Iterator[tuple[str, StepReport]]:
+        """Yield the reports since the last call, each with its job. `files`: by job, the file to which it reports."""
+        self._read_bytes = {job: count for job, count in self._read_bytes.items() if job in files}
+        for job, path in files.items():
+            for one in self._reports(job, Path(path)):
+                if one.time_s is not None and one.step is not None and not one.rank:
+                    yield job, StepReport(one.time_s, one.step, one.total_steps)
+
+    def _reports(self, job: str, path: Path) -> Sequence[ProgressReport]:
+        try:
+            # A job chooses the path: a pipe would block the agent.
+            if not path.is_file():
+                return ()
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                begin = self._read_bytes.get(job, 0)
+                begin = max(begin if begin <= size else 0, size - _PROGRESS_MAX_BYTES)
+                file.seek(begin)
+                found = parse_progress(file.read(_PROGRESS_MAX_BYTES))
+        except OSError:
+            return ()
+        self._read_bytes[job] = begin + found.consumed
+        return found.reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +95,7 @@ def slowdown(step_times_s: Floats, shared: Floats) -> float | None:
     alone, crowded = step_times_s[shared == 0], step_times_s[shared > 0]
     if min(len(alone), len(crowded)) < _FEWEST_STEPS:
         return None
-    return max(1.0, float(np.median(crowded)) / max(float(np.median(alone)), 1e-9))
+    return max(1.0, float(np.median(crowded) / max(np.median(alone), 1e-9)))
 
 
 def lost_share(alone: Floats, crowded: Floats) -> float | None:
@@ -105,7 +141,6 @@ class GpuUsage:
     power_w: float | None
     temperature_c: float | None
     owners: tuple[Owner, ...] = ()
-    """Owners with processes on it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +170,6 @@ class JobUsage:
     """Between two iterations, as seen in the use of its GPUs."""
     behaviour: Behaviour
     progress: Progress | None = None
-    """By its own reports."""
     slowdown: float | None = None
     """How many times slower neighbours on its GPUs make it; 1: not at all."""
 

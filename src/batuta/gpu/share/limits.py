@@ -13,8 +13,8 @@ another version refuses the file.
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,13 +29,10 @@ LIMITS_FORMAT = "batuta-share 1"
 MAX_DEVICES = 16
 _MAX_MIB = 1 << 30
 _MAX_WEIGHT = 10_000
-_LONGEST_NAME, _LONGEST_PATH, _LONGEST_UUID = 63, 1023, 47
+LONGEST_NAME, _LONGEST_PATH, _LONGEST_UUID = 63, 1023, 47
 """What the library has room for."""
 _NUMBERS = ("memory_mib", "compute_percent", "soft_compute_percent", "weight")
 PRELOAD_VARIABLE = "LD_PRELOAD"
-PRELOAD_PATH = Path("/etc/ld.so.preload")
-LIBRARY_PATH = Path("/usr/local/lib/batuta/libbatuta-share.so")
-"""Where the library is inside a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,6 @@ class DeviceLimit:
     """How the rest of a card is divided among containers that want it."""
 
     def problems(self) -> Iterator[Problem]:
-        """Yield all that is wrong with it."""
         soft, hard = self.soft_compute_percent, self.compute_percent
         checks = (
             (
@@ -91,10 +87,9 @@ class ShareLimits:
     """A folder that all containers of the node share: soft limits and weights need it."""
 
     def problems(self) -> list[Problem]:
-        """Return all that is wrong with them."""
         found = [problem for device in self.devices for problem in device.problems()]
-        if not 0 < len(self.container) <= _LONGEST_NAME or set(self.container) & set(" \t\r\n"):
-            found.append(Problem(f"container: a word of 1 to {_LONGEST_NAME} letters, not {self.container!r}"))
+        if not 0 < len(self.container) <= LONGEST_NAME or set(self.container) & set(" \t\r\n"):
+            found.append(Problem(f"container: a word of 1 to {LONGEST_NAME} letters, not {self.container!r}"))
         for word, path in (("region", self.region), ("cards", self.cards)):
             if path is not None and not _is_usable(path):
                 found.append(Problem(f"{word}: an absolute path in one line, not {str(path)!r}"))
@@ -115,24 +110,20 @@ def write_limits(path: Path, limits: ShareLimits) -> None:
     """Write the file whole or not at all. Running processes follow it within a second."""
     if problems := limits.problems():
         raise InputError(problems)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, unfinished = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(to_text(limits))
-            # The library refuses a file that others than its owner may write.
-            os.chmod(unfinished, 0o644)
-            os.replace(unfinished, path)
-        except BaseException:
-            Path(unfinished).unlink(missing_ok=True)
-            raise
+        unfinished.write_text(to_text(limits), encoding="utf-8")
+        # The library refuses a file that others than its owner may write.
+        unfinished.chmod(0o644)
+        unfinished.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink()
         raise InputError.of(f"cannot write {path}: {error.strerror}") from error
 
 
 def to_text(limits: ShareLimits) -> str:
-    """Return the file's contents."""
     lines = [LIMITS_FORMAT, f"container {limits.container}", f"region {limits.region}"]
     if limits.cards is not None:
         lines.append(f"cards {limits.cards}")
@@ -166,8 +157,11 @@ def from_text(text: str, file: str = "") -> ShareLimits:
             devices.append(_device(value, file, number, problems))
         elif word in ("container", "region", "cards") and word not in values:
             values[word] = value
+        elif word in values:
+            problems.append(Problem(f"{word!r} a second time", file, number))
         elif word:
-            problems.append(_unknown(word, file, number))
+            known = ("container", "region", "cards", "device")
+            problems.append(Problem(f"unknown: {word!r}", file, number, fix=did_you_mean(word, known)))
     problems += [Problem(f"no line {word!r}", file=file) for word in ("container", "region") if word not in values]
     if problems:
         raise InputError(problems)
@@ -192,13 +186,6 @@ def _device(text: str, file: str, line: int, problems: list[Problem]) -> DeviceL
     return DeviceLimit(uuid, **numbers)
 
 
-def _unknown(word: str, file: str, line: int) -> Problem:
-    known: Sequence[str] = ("container", "region", "cards", "device")
-    if word in known:
-        return Problem(f"{word!r} a second time", file, line)
-    return Problem(f"unknown: {word!r}", file, line, fix=did_you_mean(word, known))
-
-
 def _is_usable(path: Path) -> bool:
     text = str(path)
     return path.is_absolute() and len(text) <= _LONGEST_PATH and text == text.strip() and "\n" not in text
@@ -211,38 +198,4 @@ def share_environment(limits_path: Path, library: Path, base: Mapping[str, str] 
     """
     before = (base or {}).get(PRELOAD_VARIABLE, "")
     words = [word for word in before.replace(":", " ").split() if word != str(library)]
-    return {
-        PRELOAD_VARIABLE: ":".join((str(library), *words)),
-        LIMITS_VARIABLE: str(limits_path.absolute()),
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A file or folder of the node inside a container."""
-
-    host_path: Path
-    container_path: Path
-    read_only: bool = True
-
-
-def preload_text() -> str:
-    """Return a container's /etc/ld.so.preload: every program in it loads the library."""
-    return f"{LIBRARY_PATH}\n"
-
-
-def container_mounts(library: Path, preload: Path, limits_path: Path, limits: ShareLimits) -> tuple[Mount, ...]:
-    """Return the mounts that enforce the limits of a container; no variable of its environment can undo them.
-
-    The folder of the limits is mounted, not the file: one that is replaced would keep its old contents.
-    Region and cards have the same path inside and outside, as the limits name them.
-    """
-    mounts = [
-        Mount(library, LIBRARY_PATH),
-        Mount(preload, PRELOAD_PATH),
-        Mount(limits_path.parent, LIMITS_PATH.parent),
-        Mount(limits.region.parent, limits.region.parent, read_only=False),
-    ]
-    if limits.cards is not None:
-        mounts.append(Mount(limits.cards, limits.cards, read_only=False))
-    return tuple(mounts)
+    return {PRELOAD_VARIABLE: ":".join((str(library), *words)), LIMITS_VARIABLE: str(limits_path.absolute())}

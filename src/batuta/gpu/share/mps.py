@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -60,7 +60,8 @@ def pod_cgroup(uid: str, cgroups: Path = CGROUPS) -> Path:
 def limit_memory(folder: Path, region: str, most_bytes: int, cgroups: Path = CGROUPS) -> None:
     """Limit the memory of a region for the processes below a cgroup, or raise CgroupUnavailable."""
     try:
-        for parent in _ancestors(folder, cgroups):
+        below = folder.relative_to(cgroups).parents
+        for parent in (cgroups / one for one in reversed(below)):
             control = parent / "cgroup.subtree_control"
             # The kubelet enables the controllers that it knows below; this is not one of them.
             if "dmem" not in control.read_text().split():
@@ -68,15 +69,6 @@ def limit_memory(folder: Path, region: str, most_bytes: int, cgroups: Path = CGR
         (folder / "dmem.max").write_text(f"{region} {most_bytes}\n")
     except OSError as error:
         raise CgroupUnavailable(f"cannot limit {region} in {folder}: {error}") from error
-
-
-def _ancestors(folder: Path, root: Path) -> Iterator[Path]:
-    """Yield the folders from the root down to the parent of a cgroup."""
-    yield root
-    at = root
-    for part in folder.relative_to(root).parts[:-1]:
-        at /= part
-        yield at
 
 
 class EnforcementMode(StrEnum):

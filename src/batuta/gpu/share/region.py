@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import c_char, c_int32, c_int64, c_uint32, c_uint64
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta.gpu.vgpu.snapshot import is_alive
+from batuta.gpu.owners import is_alive
+from batuta.gpu.vgpu.device_file import c_fields
 from batuta.spec.problem import InputError
 
 REGION_MAGIC = int.from_bytes(b"BUTSHARE", "little")
-CARD_MAGIC = int.from_bytes(b"BUTSCARD", "little")
 LAYOUT = 1
 DEVICES = 16
 PROCESSES = 256
 TENANTS = 64
-UUID = 48
 UNLIMITED = (1 << 64) - 1
 _WHOLE = 1000
 """Permille."""
@@ -31,59 +29,31 @@ class Device(ctypes.Structure):
     """One GPU, for the whole container."""
 
     _fields_ = (
-        ("uuid", c_char * UUID),
-        ("limit_bytes", c_uint64),
-        ("hard_permille", c_uint32),
-        ("soft_permille", c_uint32),
-        ("weight", c_uint32),
-        ("tenant", c_uint32),
-        ("used_bytes", c_uint64),
-        ("peak_bytes", c_uint64),
-        ("refusals", c_uint64),
-        ("launches", c_uint64),
-        ("charged_ns", c_uint64),
-        ("waited_ns", c_uint64),
-        ("spent_until_ns", c_int64),
-        ("rate_permille", c_uint32),
-        ("factor_permille", c_uint32),
-        ("corrected_ns", c_int64),
-        ("corrected_charged_ns", c_uint64),
-        ("longest_ns", c_uint64),
-        ("published_ns", c_int64),
-        ("published_charged_ns", c_uint64),
+        *c_fields("char[48] uuid; u64 limit_bytes; u32 hard_permille, soft_permille, weight, tenant"),
+        *c_fields("u64 used_bytes, peak_bytes, refusals, launches, charged_ns, waited_ns; i64 spent_until_ns"),
+        *c_fields("u32 rate_permille, factor_permille; i64 corrected_ns; u64 corrected_charged_ns, longest_ns"),
+        *c_fields("i64 published_ns; u64 published_charged_ns"),
     )
 
 
 class Use(ctypes.Structure):
     """What a process has of one device."""
 
-    _fields_ = (("used_bytes", c_uint64), ("peak_bytes", c_uint64), ("launches", c_uint64))
+    _fields_ = c_fields("u64 used_bytes, peak_bytes, launches")
 
 
 class Process(ctypes.Structure):
     """A process: a pid and the time it started, in clock ticks since boot."""
 
-    _fields_ = (
-        ("taken", c_uint32),
-        ("pid", c_int32),
-        ("start_ticks", c_uint64),
-        ("use", Use * DEVICES),
-    )
+    _fields_ = (*c_fields("u32 taken; i32 pid; u64 start_ticks"), ("use", Use * DEVICES))
 
 
 class Region(ctypes.Structure):
     """What the processes of a container share."""
 
     _fields_ = (
-        ("magic", c_uint64),
-        ("layout", c_uint32),
-        ("devices_count", c_uint32),
-        ("size_bytes", c_uint64),
-        ("pid_namespace", c_uint64),
-        ("damaged", c_uint32),
-        ("repairs", c_uint32),
-        ("container", c_char * 64),
-        ("lock", c_uint64 * 8),
+        *c_fields("u64 magic; u32 layout, devices_count; u64 size_bytes, pid_namespace; u32 damaged, repairs"),
+        *c_fields("char[64] container; u64[8] lock"),
         ("devices", Device * DEVICES),
         ("processes", Process * PROCESSES),
     )
@@ -92,14 +62,8 @@ class Region(ctypes.Structure):
 class Tenant(ctypes.Structure):
     """A container on a card."""
 
-    _fields_ = (
-        ("key", c_uint64),
-        ("hard_permille", c_uint32),
-        ("soft_permille", c_uint32),
-        ("weight", c_uint32),
-        ("use_permille", c_uint32),
-        ("active_until_ns", c_int64),
-        ("hungry_until_ns", c_int64),
+    _fields_ = c_fields(
+        "u64 key; u32 hard_permille, soft_permille, weight, use_permille; i64 active_until_ns, hungry_until_ns"
     )
 
 
@@ -107,11 +71,7 @@ class Card(ctypes.Structure):
     """What the containers on a card share."""
 
     _fields_ = (
-        ("magic", c_uint64),
-        ("layout", c_uint32),
-        ("reserved", c_uint32),
-        ("size_bytes", c_uint64),
-        ("uuid", c_char * UUID),
+        *c_fields("u64 magic; u32 layout, reserved; u64 size_bytes; char[48] uuid"),
         ("tenants", Tenant * TENANTS),
     )
 

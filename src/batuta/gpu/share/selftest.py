@@ -28,7 +28,6 @@ class Check:
 
     subject: str
     verdict: str
-    """The outcome in words."""
     holds: bool
 
 
@@ -88,11 +87,7 @@ def _table(gpu: _TestGpu, env: Mapping[str, str], *arguments: object) -> Iterato
 
 def _shares(gpu: _TestGpu) -> Iterator[Check]:
     """Test shares of device time, alone and with a neighbour."""
-    for percent, lengths, name in (
-        (30, _UNIFORM, "uniform"),
-        (50, _MIXED, "mixed"),
-        (70, _UNIFORM, "uniform"),
-    ):
+    for percent, lengths, name in ((30, _UNIFORM, "uniform"), (50, _MIXED, "mixed"), (70, _UNIFORM, "uniform")):
         limit = DeviceLimit(gpu.device.uuid, compute_percent=percent)
         yield from _measured(gpu, [(limit, lengths, percent)], f"{percent} %, {name} kernels")
     pair = [(DeviceLimit(gpu.device.uuid, compute_percent=percent), _UNIFORM, percent) for percent in (30, 50)]
@@ -103,10 +98,7 @@ def _shares(gpu: _TestGpu) -> Iterator[Check]:
 
 
 def _measured(
-    gpu: _TestGpu,
-    tenants: Sequence[tuple[DeviceLimit, str, int]],
-    subject: str,
-    most_points: float = MAX_ERROR_POINTS,
+    gpu: _TestGpu, tenants: Sequence[tuple[DeviceLimit, str, int]], subject: str, most_points: float = MAX_ERROR_POINTS
 ) -> Iterator[Check]:
     running = []
     for number, (limit, lengths, wanted) in enumerate(tenants):

@@ -1,4 +1,4 @@
-"""Create and open the file that is a machine's virtual GPUs, with its layout and its lock.
+"""Create and open the file that is a machine's virtual GPUs, with its layout, its lock and the models of GPUs.
 
 The layout mirrors native/vgpu/model.h byte for byte; a test compares the two.
 """
@@ -13,12 +13,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ctypes import c_char, c_int32, c_uint32, c_uint64
+from ctypes import c_char, c_int32, c_int64, c_uint32, c_uint64
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from batuta.gpu.vgpu.models import Model
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, did_you_mean
 
 MAGIC = int.from_bytes(b"BATUVGPU", "little")
 LAYOUT = 1
@@ -37,92 +37,57 @@ _PTHREAD_MUTEX_ROBUST = 1
 _ATTRIBUTE_BYTES = 64
 """More than any C library's pthread_mutexattr_t."""
 DRIVER_VERSION = "580.0.0"
+_GIB = 1 << 30
 _UUID_NAMESPACE = uuid.UUID("6f0c2f4e-43a5-4d6e-9a53-2c1be1f0a9d7")
+_C_TYPES: dict[str, Any] = {"char": c_char, "i32": c_int32, "i64": c_int64, "u32": c_uint32, "u64": c_uint64}
+
+
+def c_fields(declarations: str) -> list[tuple[str, Any]]:
+    """Return the fields of a structure, from declarations like those in C: `u64 start_ns, end_ns; char[64] name`."""
+    found: list[tuple[str, Any]] = []
+    for declaration in declarations.split(";"):
+        kind, names = declaration.split(maxsplit=1)
+        word, _, length = kind.rstrip("]").partition("[")
+        found += [
+            (name.strip(), _C_TYPES[word] * int(length) if length else _C_TYPES[word]) for name in names.split(",")
+        ]
+    return found
 
 
 class Run(ctypes.Structure):
     """Kernels of one process, one after the other without a gap."""
 
-    _fields_ = (
-        ("start_ns", c_uint64),
-        ("end_ns", c_uint64),
-        ("process", c_uint32),
-        ("launches", c_uint32),
-    )
+    _fields_ = c_fields("u64 start_ns, end_ns; u32 process, launches")
 
 
 class Bucket(ctypes.Structure):
     """What a device did in one interval."""
 
-    _fields_ = (
-        ("number", c_uint64),
-        ("busy_ns", c_uint64),
-        ("received_bytes", c_uint64),
-        ("sent_bytes", c_uint64),
-    )
+    _fields_ = c_fields("u64 number, busy_ns, received_bytes, sent_bytes")
 
 
 class Event(ctypes.Structure):
     """What `nvmlEventSetWait` reports."""
 
-    _fields_ = (("type", c_uint64), ("data", c_uint64))
+    _fields_ = c_fields("u64 type, data")
 
 
 class Device(ctypes.Structure):
     """One GPU: its properties, its injected faults, its activity."""
 
     _fields_ = (
-        ("name", c_char * 64),
-        ("uuid", c_char * 48),
-        ("serial", c_char * 32),
-        ("pci_bus_id", c_char * 32),
-        ("compute_major", c_uint32),
-        ("compute_minor", c_uint32),
-        ("multiprocessors", c_uint32),
-        ("threads_per_multiprocessor", c_uint32),
-        ("pci_domain", c_uint32),
-        ("pci_bus", c_uint32),
-        ("pci_device", c_uint32),
-        ("pci_id", c_uint32),
-        ("numa_node", c_int32),
-        ("memory_bus_bits", c_uint32),
-        ("pcie_generation", c_uint32),
-        ("pcie_width", c_uint32),
-        ("memory_bytes", c_uint64),
-        ("context_bytes", c_uint64),
-        ("kernel_ns", c_uint64),
-        ("idle_mw", c_uint32),
-        ("limit_mw", c_uint32),
-        ("idle_sm_mhz", c_uint32),
-        ("max_sm_mhz", c_uint32),
-        ("memory_mhz", c_uint32),
-        ("idle_celsius", c_int32),
-        ("busy_celsius", c_int32),
-        ("slowdown_celsius", c_int32),
-        ("shutdown_celsius", c_int32),
-        ("ecc", c_uint32),
-        ("row_remap", c_uint32),
-        ("links", c_uint32),
-        ("link_mbps", c_uint32),
+        *c_fields("char[64] name; char[48] uuid; char[32] serial; char[32] pci_bus_id"),
+        *c_fields("u32 compute_major, compute_minor, multiprocessors, threads_per_multiprocessor"),
+        *c_fields("u32 pci_domain, pci_bus, pci_device, pci_id; i32 numa_node"),
+        *c_fields("u32 memory_bus_bits, pcie_generation, pcie_width; u64 memory_bytes, context_bytes, kernel_ns"),
+        *c_fields("u32 idle_mw, limit_mw, idle_sm_mhz, max_sm_mhz, memory_mhz"),
+        *c_fields("i32 idle_celsius, busy_celsius, slowdown_celsius, shutdown_celsius"),
+        *c_fields("u32 ecc, row_remap, links, link_mbps"),
         ("link_peer", c_int32 * LINKS),
-        ("lost", c_uint32),
-        ("uncorrectable", c_uint32),
-        ("fixed_celsius", c_int32),
-        ("links_down", c_uint32),
-        ("ecc_volatile", c_uint64 * 2),
-        ("ecc_aggregate", c_uint64 * 2),
-        ("remapped_correctable", c_uint32),
-        ("remapped_uncorrectable", c_uint32),
-        ("remap_pending", c_uint32),
-        ("remap_failed", c_uint32),
-        ("used_bytes", c_uint64),
-        ("busy_ns", c_uint64),
-        ("launches", c_uint64),
-        ("settled_ns", c_uint64),
-        ("busy_until_ns", c_uint64),
-        ("first_run", c_uint64),
-        ("next_run", c_uint64),
-        ("next_event", c_uint64),
+        *c_fields("u32 lost, uncorrectable; i32 fixed_celsius; u32 links_down"),
+        *c_fields("u64[2] ecc_volatile, ecc_aggregate"),
+        *c_fields("u32 remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed"),
+        *c_fields("u64 used_bytes, busy_ns, launches, settled_ns, busy_until_ns, first_run, next_run, next_event"),
         ("events", Event * EVENTS),
         ("buckets", Bucket * BUCKETS),
         ("runs", Run * RUNS),
@@ -132,19 +97,14 @@ class Device(ctypes.Structure):
 class Share(ctypes.Structure):
     """What a process had of a device in one interval."""
 
-    _fields_ = (("number", c_uint64), ("busy_ns", c_uint64))
+    _fields_ = c_fields("u64 number, busy_ns")
 
 
 class Use(ctypes.Structure):
     """What a process has of one device."""
 
     _fields_ = (
-        ("used_bytes", c_uint64),
-        ("peak_bytes", c_uint64),
-        ("busy_ns", c_uint64),
-        ("launches", c_uint64),
-        ("contexts", c_uint32),
-        ("reserved", c_uint32),
+        *c_fields("u64 used_bytes, peak_bytes, busy_ns, launches; u32 contexts, reserved"),
         ("shares", Share * BUCKETS),
     )
 
@@ -152,35 +112,21 @@ class Use(ctypes.Structure):
 class Process(ctypes.Structure):
     """A process: a pid and the time it started, in clock ticks since boot."""
 
-    _fields_ = (
-        ("taken", c_uint32),
-        ("pid", c_int32),
-        ("start_ticks", c_uint64),
-        ("use", Use * DEVICES),
-    )
+    _fields_ = (*c_fields("u32 taken; i32 pid; u64 start_ticks"), ("use", Use * DEVICES))
 
 
 class DeviceFile(ctypes.Structure):
     """The whole file."""
 
     _fields_ = (
-        ("magic", c_uint64),
-        ("layout", c_uint32),
-        ("devices_count", c_uint32),
-        ("size_bytes", c_uint64),
-        ("created_s", c_uint64),
-        ("damaged", c_uint32),
-        ("repairs", c_uint32),
-        ("reaped_ns", c_uint64),
-        ("driver_version", c_char * 32),
-        ("lock", c_uint64 * 8),
+        *c_fields("u64 magic; u32 layout, devices_count; u64 size_bytes, created_s; u32 damaged, repairs"),
+        *c_fields("u64 reaped_ns; char[32] driver_version; u64[8] lock"),
         ("devices", Device * DEVICES),
         ("processes", Process * PROCESSES),
     )
 
 
 def make_lock(file: DeviceFile) -> None:
-    """Write a lock that is free."""
     threads = ctypes.CDLL(None)
     attributes = (ctypes.c_char * _ATTRIBUTE_BYTES)()
     for result in (
@@ -211,6 +157,63 @@ def locked(file: DeviceFile) -> Iterator[None]:
 
 
 _SIZE_BYTES = ctypes.sizeof(DeviceFile)
+_OF_THE_MODEL = (
+    *("multiprocessors", "threads_per_multiprocessor", "memory_bus_bits", "pcie_generation"),
+    *("max_sm_mhz", "memory_mhz", "row_remap", "link_mbps"),
+)
+"""Fields of a device that are its model's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The properties of a GPU model. Temperatures and idle values are typical, not measured."""
+
+    name: str
+    """As NVML reports it."""
+    memory_bytes: int
+    compute: tuple[int, int]
+    multiprocessors: int
+    threads_per_multiprocessor: int
+    limit_w: int
+    idle_w: int
+    max_sm_mhz: int
+    memory_mhz: int
+    memory_bus_bits: int
+    pcie_generation: int
+    row_remap: bool = True
+    links: int = 0
+    link_mbps: int = 0
+    switched: bool = False
+    """NVLink goes to a switch, which joins all; else to the other GPUs in turn."""
+
+
+_V100_LINKS: dict[str, Any] = {"links": 6, "link_mbps": 25_781}
+_A100_LINKS: dict[str, Any] = {"links": 12, "link_mbps": 25_781, "switched": True}
+_H100_LINKS: dict[str, Any] = {"links": 18, "link_mbps": 26_562, "switched": True}
+
+MODELS = {
+    "P100": Model("Tesla P100-PCIE-16GB", 16 * _GIB, (6, 0), 56, 2048, 250, 27, 1328, 715, 4096, 3, False),
+    "V100": Model(
+        "Tesla V100-SXM2-16GB", 16 * _GIB, (7, 0), 80, 2048, 300, 40, 1530, 877, 4096, 3, False, **_V100_LINKS
+    ),
+    "T4": Model("Tesla T4", 15 * _GIB, (7, 5), 40, 1024, 70, 10, 1590, 5001, 256, 3, False),
+    "A10": Model("NVIDIA A10", 23 * _GIB, (8, 6), 72, 1536, 150, 16, 1695, 6251, 384, 4),
+    "A100": Model("NVIDIA A100-SXM4-40GB", 40 * _GIB, (8, 0), 108, 2048, 400, 50, 1410, 1215, 5120, 4, **_A100_LINKS),
+    "A100-80GB": Model(
+        "NVIDIA A100-SXM4-80GB", 80 * _GIB, (8, 0), 108, 2048, 400, 60, 1410, 1593, 5120, 4, **_A100_LINKS
+    ),
+    "L4": Model("NVIDIA L4", 23 * _GIB, (8, 9), 58, 1536, 72, 12, 2040, 6251, 192, 4),
+    "H100": Model("NVIDIA H100 80GB HBM3", 80 * _GIB, (9, 0), 132, 2048, 700, 70, 1980, 2619, 5120, 5, **_H100_LINKS),
+    "H200": Model("NVIDIA H200", 141 * _GIB, (9, 0), 132, 2048, 700, 75, 1980, 3201, 6144, 5, **_H100_LINKS),
+}
+
+
+def find_model(name: str) -> Model:
+    """Return the model with a name as in task files, in upper or lower case."""
+    for known, model in MODELS.items():
+        if known.lower() == name.lower():
+            return model
+    raise InputError.of(f"unknown GPU model: {name}", fix=did_you_mean(name, tuple(MODELS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +228,10 @@ class Machine:
     kernel_ns: int = 20_000
     """How long a launch takes for each wave of threads that the device can hold at once."""
     context_bytes: int = 0
-    """What each context takes of the memory."""
     label: str = ""
     """The same label, the same UUIDs; empty: new ones each time."""
 
     def problems(self) -> list[Problem]:
-        """Return all that is wrong with it."""
         checks = (
             (1 <= self.gpus <= DEVICES, f"--gpus: from 1 to {DEVICES}, not {self.gpus}"),
             (1 <= self.numa_nodes <= 64, f"--numa: from 1 to 64 nodes, not {self.numa_nodes}"),
@@ -283,22 +284,19 @@ def _describe(device: Device, machine: Machine, index: int, unique: uuid.UUID) -
     device.pci_bus_id = f"00000000:{device.pci_bus:02X}:00.0".encode()
     device.pci_id = 0x10DE
     device.compute_major, device.compute_minor = model.compute
-    device.multiprocessors = model.multiprocessors
-    device.threads_per_multiprocessor = model.threads_per_multiprocessor
+    for name in _OF_THE_MODEL:
+        setattr(device, name, getattr(model, name))
     device.numa_node = index * machine.numa_nodes // machine.gpus
-    device.memory_bus_bits = model.memory_bus_bits
-    device.pcie_generation, device.pcie_width = model.pcie_generation, 16
+    device.pcie_width = 16
     device.memory_bytes = machine.memory_bytes or model.memory_bytes
     device.context_bytes = machine.context_bytes
     device.kernel_ns = machine.kernel_ns
     device.idle_mw, device.limit_mw = model.idle_w * 1000, model.limit_w * 1000
-    device.idle_sm_mhz, device.max_sm_mhz = 300, model.max_sm_mhz
-    device.memory_mhz = model.memory_mhz
+    device.idle_sm_mhz = 300
     device.idle_celsius, device.busy_celsius = 32, 72
     device.slowdown_celsius, device.shutdown_celsius = 90, 96
-    device.ecc, device.row_remap = 1, model.row_remap
+    device.ecc = 1
     device.links = model.links if machine.gpus > 1 else 0
-    device.link_mbps = model.link_mbps
     others = [other for other in range(machine.gpus) if other != index]
     for link in range(LINKS):
         device.link_peer[link] = -1 if model.switched or not others else others[link % len(others)]
@@ -324,8 +322,7 @@ def _checked_size(path: Path, head: bytes) -> int:
     layout = int.from_bytes(head[8:12], "little")
     if layout != LAYOUT:
         raise InputError.of(
-            f"{path} has layout {layout}, this version reads {LAYOUT}",
-            fix="make it again: batuta vgpu create --force",
+            f"{path} has layout {layout}, this version reads {LAYOUT}", fix="make it again: batuta vgpu create --force"
         )
     size = path.stat().st_size
     if size != _SIZE_BYTES or int.from_bytes(head[16:24], "little") != _SIZE_BYTES:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from batuta.gpu.owners import is_alive
 from batuta.gpu.vgpu.device_file import Device, DeviceFile, open_device_file
-from batuta.gpu.vgpu.snapshot import is_alive
 from batuta.spec.problem import InputError, Problem
 
 _XID_TEXTS: Final = {
@@ -36,11 +37,8 @@ def write_xid(log: Path, host: str, pci_bus_id: str, xid: int, process: tuple[in
     try:
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # In one piece, whatever else writes.
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+        with open(log, "ab", buffering=0, opener=partial(os.open, mode=0o600)) as file:
+            file.write(line.encode())
     except OSError as error:
         raise InputError.of(f"cannot write to {log}: {error.strerror}") from error
 
@@ -65,7 +63,6 @@ class FaultSpec:
     """Clear all faults first; counters that outlive a restart stay."""
 
     def problems(self) -> list[Problem]:
-        """Return all that is wrong with it."""
         temperature_c = self.temperature_c or 0
         counts = {"ecc-corrected": self.corrected, "ecc-uncorrected": self.uncorrected}
         counts["remapped-rows"] = self.remapped_rows

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from batuta.gpu.owners import is_alive
 from batuta.gpu.vgpu.device_file import BUCKET_NS, WINDOW_BUCKETS, Device, Process, open_device_file
 
 _Interval = tuple[int, int, int]
@@ -120,13 +121,3 @@ def _unsettled(device: Device, now_ns: int, living: Mapping[int, Process]) -> li
         if run.process in living
     )
     return [interval for interval in intervals if interval[1] < interval[2]]
-
-
-def is_alive(pid: int, start_ticks: int) -> bool:
-    """Return whether this very process runs: not another with its pid, and not a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return False
-    state, *fields = text.rpartition(")")[2].split()
-    return state not in ("Z", "X") and int(fields[18]) == start_ticks

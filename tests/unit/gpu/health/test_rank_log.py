@@ -2,19 +2,18 @@
 
 from pathlib import Path
 
-from batuta.gpu.health.findings import TAIL_BYTES, RankLog
+from batuta.gpu.health.findings import TAIL_BYTES, read_tail
 
 
 def test_only_what_is_new_is_read_and_never_more_than_the_end(tmp_path: Path):
     path = tmp_path / "0.log"
-    log = RankLog(path)
-    assert log.tail(0) == ([], 0)
+    assert read_tail(path, 0) == ([], 0)
     path.write_text("one\ntwo\n")
-    assert log.tail(0) == (["one", "two"], 8)
-    assert log.tail(4) == (["two"], 8)
+    assert read_tail(path, 0) == (["one", "two"], 8)
+    assert read_tail(path, 4) == (["two"], 8)
     path.write_text("new\n")
-    assert log.tail(8) == (["new"], 4)
+    assert read_tail(path, 8) == (["new"], 4)
     path.write_bytes(b"x" * 10 * TAIL_BYTES + b"\nlast\n")
-    lines, end = log.tail(0)
+    lines, end = read_tail(path, 0)
     assert (lines[-1], end) == ("last", 10 * TAIL_BYTES + 6)
     assert len(lines[0]) <= 1000

@@ -1,13 +1,9 @@
-"""The agent's metrics, over HTTP and as Prometheus reads them."""
+"""The agent's metrics, as Prometheus reads them."""
 
-import urllib.error
-import urllib.request
-
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from batuta.gpu.owners import Owner
-from batuta.gpu.profiler.export import MetricsServer, render_metrics
+from batuta.gpu.profiler.export import render_metrics
 from batuta.gpu.profiler.usage import NodeUsage
 from tests.unit.gpu.profiler.scenes import A, B, Node, gpu, process
 
@@ -63,22 +59,3 @@ def test_names_that_need_quotes_get_them():
     odd = Owner('a"b\\c\n', "p", "n")
     (labels, _), *_ = series(render_metrics(usage(odd), 1, 0))["batuta_gpu_utilisation_ratio"]
     assert labels["job"] == odd.job
-
-
-def test_the_port_serves_metrics_and_probes():
-    trouble = ""
-    with MetricsServer("127.0.0.1", 0, lambda: "x 1", lambda: trouble) as server:
-        base = f"http://127.0.0.1:{server.port}"
-        with urllib.request.urlopen(f"{base}/metrics", timeout=5) as answer:
-            assert answer.read() == b"x 1\n"
-            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        with urllib.request.urlopen(f"{base}/healthz", timeout=5) as answer:
-            assert answer.status == 200
-        trouble = "NVML does not answer"
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{base}/healthz", timeout=5)
-        assert refused.value.code == 503
-        refused.value.close()
-        with pytest.raises(urllib.error.HTTPError) as missing:
-            urllib.request.urlopen(f"{base}/nothing", timeout=5)
-        missing.value.close()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from batuta.gpu.owners import Owner, ProcessWork
+from batuta.gpu.owners import LocalOwners, Owner, ProcessWork
 from batuta.gpu.profiler.behaviour import Activity, Bottleneck, Stage
 from batuta.gpu.profiler.profiler import Profiler, Timing
 from batuta.gpu.profiler.sources import NodeSample
@@ -127,7 +127,7 @@ class TestGpus:
         assert found.utilisation is None
 
     def test_before_the_first_look_there_is_nothing(self):
-        usage = Profiler(lambda: NodeSample(0.0, ()), node="n").usage()
+        usage = Profiler(lambda: NodeSample(0.0, ()), LocalOwners(), node="n").usage()
         assert (usage.gpus, usage.jobs, usage.time_s) == ((), (), 0.0)
 
 

@@ -2,6 +2,7 @@
 
 import threading
 
+from batuta.gpu.owners import LocalOwners
 from batuta.gpu.profiler.profiler import Profiler, ProfilerThread, Timing
 from batuta.gpu.profiler.sources import NodeSample
 from tests.unit.gpu.profiler.scenes import gpu
@@ -28,19 +29,28 @@ class Looks:
 
 def test_it_looks_again_and_again_until_it_is_told_to_end():
     looks = Looks(5)
-    with ProfilerThread(Profiler(looks, node="n", timing=Timing(interval_s=0.01))) as sampling:
+    with ProfilerThread(Profiler(looks, LocalOwners(), node="n", timing=Timing(interval_s=0.01))) as sampling:
         assert looks.enough.wait(WITHIN_S)
         assert sampling.usage().gpus[0].utilisation == 0.5
     ended = looks.count
-    assert not sampling.is_alive
+    assert not any(thread.name == "batuta-profiler" for thread in threading.enumerate())
     assert sampling.samples == ended
 
 
 def test_a_driver_that_fails_for_a_while_does_not_end_it():
-    looks, worked = Looks(6, failing=3), list[int]()
-    profiler = Profiler(looks, node="n", timing=Timing(interval_s=0.01))
-    with ProfilerThread(profiler, lambda: worked.append(looks.count)) as sampling:
+    looks = Looks(6, failing=3)
+    sampling = ProfilerThread(Profiler(looks, LocalOwners(), node="n", timing=Timing(interval_s=0.01)))
+    begun_s = sampling.sampled_s
+    with sampling:
         assert looks.enough.wait(WITHIN_S)
-    assert sampling.failures == 3
-    assert worked[0] == 4
-    assert sampling.samples >= 3
+    assert (sampling.failures, sampling.samples) == (3, looks.count - 3)
+    assert sampling.sampled_s > begun_s
+
+
+def test_a_driver_that_never_answers_has_not_been_sampled():
+    looks = Looks(3, failing=1_000_000)
+    sampling = ProfilerThread(Profiler(looks, LocalOwners(), node="n", timing=Timing(interval_s=0.01)))
+    begun_s = sampling.sampled_s
+    with sampling:
+        assert looks.enough.wait(WITHIN_S)
+    assert (sampling.samples, sampling.sampled_s) == (0, begun_s)

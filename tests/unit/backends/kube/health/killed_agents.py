@@ -22,10 +22,11 @@ from batuta.backends.kube import names, objects
 from batuta.backends.kube.health.annotations import read_seen
 from batuta.backends.kube.health.node_reports import JobsOnNodes, NodeReportReader
 from batuta.backends.kube.health.state import from_text, to_text
-from batuta.bootstrap.agent_health import HealthNotesPublisher, KernelNotes, PciAddresses
+from batuta.bootstrap.agent_health import HealthNotesPublisher, KernelNotes
 from batuta.core.health_rules import Finding, HealthRules
 from batuta.gpu.health.kernel_log import LogFile
 from batuta.gpu.health.log_queue import KernelLogQueue
+from batuta.gpu.health.nvml_source import PciAddresses
 from tests.unit.gpu.health.killed_readers import Daemon
 
 CODE = ("/batuta/gpu/health/", "/batuta/bootstrap/agent_", "/kube/health/")

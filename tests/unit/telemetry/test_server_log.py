@@ -5,7 +5,7 @@ import logging
 import stat
 from pathlib import Path
 
-from batuta.bootstrap.telemetry import open_log
+from batuta.telemetry.logs import open_log
 
 
 def test_log_can_be_read_by_its_owner_only(tmp_path: Path):

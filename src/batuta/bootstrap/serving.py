@@ -1,0 +1,90 @@
+"""What all processes of Batuta that serve have in common: signals, sockets, HTTP with probes and metrics, plain logs.
+
+Light to import: an agent that serves no metrics needs no HTTP server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from batuta.spec.problem import InputError
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+_GRACE_S: Final = 3
+_METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def call_at_signals(end: Callable[[], None]) -> None:
+    """Calls `end` from the running event loop at SIGINT and SIGTERM. Only the main thread of a process gets signals."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, end)
+
+
+def listen(host: str, port: int, fix: str) -> socket.socket:
+    """A socket that listens, or an InputError: a port that is taken is found out before anything else is done."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InputError.of(f"cannot listen at {host}:{port}: {error.strerror}", fix=fix) from error
+    listener.listen(1024)
+    return listener
+
+
+class ProbesApp:
+    """An ASGI application that answers probes, and metrics by a function; everything else is for another."""
+
+    def __init__(
+        self,
+        trouble: Callable[[], str],
+        metrics: Callable[[Scope], Awaitable[str]],
+        find_app: Callable[[], Awaitable[ASGIApp]],
+        unready: Callable[[], str] = str,
+    ) -> None:
+        """`trouble` says what is wrong, `unready` why it cannot be asked; empty when nothing is."""
+        self._probes = {"/healthz": trouble, "/readyz": unready}
+        self._metrics, self._find_app = metrics, find_app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        from starlette.responses import PlainTextResponse, Response
+
+        if scope["type"] != "http":
+            return
+        match scope["path"]:
+            case "/healthz" | "/readyz" as probe:
+                trouble = self._probes[probe]()
+                app: ASGIApp = PlainTextResponse(f"{trouble or 'ok'}\n", 503 if trouble else 200)
+            case "/metrics":
+                app = Response(await self._metrics(scope), media_type=_METRICS)
+            case _:
+                app = await self._find_app()
+        await app(scope, receive, send)
+
+
+def http_server(app: ASGIApp) -> uvicorn.Server:
+    """A server that leaves signals to its caller."""
+    import uvicorn
+
+    settings: dict[str, Any] = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False}
+    server = uvicorn.Server(uvicorn.Config(app, timeout_graceful_shutdown=_GRACE_S, **settings))
+    server.capture_signals = nullcontext  # type: ignore[method-assign, assignment]
+    return server
+
+
+def log_plainly() -> None:
+    """Lines on stderr, for processes that have no engine."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -1,0 +1,57 @@
+"""The port of agents and operators: probes, metrics, and what is not there."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx2
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp
+
+from batuta.bootstrap.serving import ProbesApp, http_server, listen
+from batuta.spec.problem import InputError
+
+
+def served(app: ASGIApp, ask: Callable[[httpx2.AsyncClient], Awaitable[None]]) -> None:
+    async def story() -> None:
+        listener = listen("127.0.0.1", 0, "")
+        server = http_server(app)
+        serving = asyncio.create_task(server.serve([listener]))
+        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+            await ask(client)
+        server.should_exit = True
+        await serving
+
+    asyncio.run(asyncio.wait_for(story(), 30))
+
+
+def test_the_port_serves_metrics_and_probes():
+    trouble = ""
+
+    async def metrics(_: object) -> str:
+        return "x 1\n"
+
+    async def nothing() -> ASGIApp:
+        return PlainTextResponse("not found\n", 404)
+
+    async def ask(client: httpx2.AsyncClient) -> None:
+        nonlocal trouble
+        answer = await client.get("/metrics?a=b")
+        assert answer.content == b"x 1\n"
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        for probe in ("/healthz", "/readyz"):
+            answer = await client.get(probe)
+            assert (answer.status_code, answer.text) == (200, "ok\n")
+        trouble = "NVML does not answer"
+        answer = await client.get("/healthz")
+        assert (answer.status_code, answer.text) == (503, f"{trouble}\n")
+        assert (await client.get("/nothing")).status_code == 404
+
+    served(ProbesApp(lambda: trouble, metrics, nothing), ask)
+
+
+def test_a_port_that_is_taken_is_said():
+    with listen("127.0.0.1", 0, "") as first:
+        port = first.getsockname()[1]
+        with pytest.raises(InputError, match=f"cannot listen at 127.0.0.1:{port}"):
+            listen("127.0.0.1", port, "choose another --port")
