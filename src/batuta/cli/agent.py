@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
+from batuta.cli.options import Output, OutputOption, flag, option
 from batuta.cli.output import DASH, Column, print_result, print_table
 
 if TYPE_CHECKING:
@@ -15,58 +15,26 @@ if TYPE_CHECKING:
 
 
 def agent(
-    once: Annotated[bool, typer.Option("--once", help="Look, print a table, and end; no cluster is asked.")] = False,
-    node: Annotated[
-        str,
-        typer.Option("--node", help="The node's name; default the host's.", envvar="NODE_NAME", metavar="NAME"),
-    ] = "",
-    interval: Annotated[float, typer.Option("--interval", help="Seconds between looks.", metavar="S")] = 1.0,
-    report_every: Annotated[
-        float, typer.Option("--report-every", help="Seconds between reports to the cluster.", metavar="S")
-    ] = 30.0,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option("--metrics-port", help="Serve metrics and probes; default not.", metavar="N", show_default=False),
-    ] = None,
-    listen: Annotated[str, typer.Option("--listen", help="The address of that port.", metavar="HOST")] = "0.0.0.0",
+    once: Annotated[bool, flag("--once", "Look, print a table, and end; no cluster is asked.")] = False,
+    node: Annotated[str, option("The node's name; default the host's.", "NAME", envvar="NODE_NAME")] = "",
+    interval: Annotated[float, option("Seconds between looks.", "S")] = 1.0,
+    report_every: Annotated[float, option("Seconds between reports to the cluster.", "S")] = 30.0,
+    metrics_port: Annotated[int | None, option("Serve metrics and probes; default not.", "N")] = None,
+    listen: Annotated[str, option("The address of that port.", "HOST")] = "0.0.0.0",
     kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            "--kubeconfig",
-            help="Report to this cluster; in a pod to its own without being told.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        Path | None, option("Report to this cluster; in a pod to its own without being told.", "FILE")
     ] = None,
-    context: Annotated[
-        str | None, typer.Option("--context", help="Which cluster of it.", metavar="NAME", show_default=False)
-    ] = None,
-    dcgm: Annotated[
-        str,
-        typer.Option("--dcgm", help="Read DCGM exporter's series here, as in http://localhost:9400/metrics."),
-    ] = "",
+    context: Annotated[str | None, option("Which cluster of it.", "NAME")] = None,
+    dcgm: Annotated[str, option("Read DCGM exporter's series here, as in http://localhost:9400/metrics.")] = "",
     kubelet_socket: Annotated[
-        Path | None,
-        typer.Option(
-            "--kubelet-socket",
-            help="Its podresources interface; default as kubelets have it.",
-            metavar="PATH",
-            show_default=False,
-        ),
+        Path | None, option("Its podresources interface; default as kubelets have it.", "PATH")
     ] = None,
-    proc: Annotated[Path, typer.Option("--proc", help="Where the host's /proc is.", metavar="DIR")] = Path("/proc"),
+    proc: Annotated[Path, option("Where the host's /proc is.", "DIR")] = Path("/proc"),
     kernel_log: Annotated[
         Path | None,
-        typer.Option(
-            "--kernel-log",
-            help="Look for errors of GPUs here, as in /dev/kmsg or /var/log/kern.log; default nowhere.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        option("Look for errors of GPUs here, as in /dev/kmsg or /var/log/kern.log; default nowhere.", "FILE"),
     ] = None,
-    state: Annotated[
-        Path, typer.Option("--state", help="Keeps how far the kernel log was read.", metavar="DIR")
-    ] = Path("/var/lib/batuta/agent"),
+    state: Annotated[Path, option("Keeps how far the kernel log was read.", "DIR")] = Path("/var/lib/batuta/agent"),
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Watch the GPUs of this node, and tell the cluster how they are used.
@@ -76,11 +44,8 @@ def agent(
     metrics batuta_gpu_*. With --kernel-log the operator is told of errors of GPUs, and looks after them.
 
     Examples:
-
       batuta agent --once
-
       batuta agent --node worker-1 --kubeconfig ~/.kube/config --metrics-port 9477
-
       batuta agent --kernel-log /dev/kmsg
     """
     from batuta.bootstrap.agent import AgentOptions, look_once, run_agent

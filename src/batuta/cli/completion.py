@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from batuta.cli.options import argument
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError
 
@@ -33,9 +34,7 @@ def completion() -> None:
     Verbs, options, ids and names of jobs, nodes, queues and policies are completed.
 
     Examples:
-
       batuta completion install
-
       source <(batuta completion bash)
     """
 
@@ -68,9 +67,7 @@ def fish() -> None:
 
 
 @app.command()
-def install(
-    shell: Annotated[Shell | None, typer.Argument(metavar="[SHELL]", help="Default: the one you use.")] = None,
-) -> None:
+def install(shell: Annotated[Shell | None, argument("[SHELL]", "Default: the one you use.")] = None) -> None:
     """Write the script to where the shell looks for it, and load it from the shell's own start file.
 
     bash: ~/.bash_completions/batuta.sh, sourced by ~/.bashrc; zsh: ~/.zfunc/_batuta, found by ~/.zshrc;

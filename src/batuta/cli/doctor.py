@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import typer
 
 from batuta import __version__
-from batuta.cli.options import HomeOption, Output, OutputOption, target_cluster
+from batuta.cli.options import HomeOption, Output, OutputOption, flag, target_cluster
 from batuta.cli.output import console, print_json, print_rich, spinner
 from batuta.client.address import find_home, read_server_file, show_path
 from batuta.client.errors import ApiError, ClientError, NoServerError
@@ -56,8 +56,8 @@ NEVER_FITS = frozenset(("EXCEEDS_CLUSTER", "NO_ACCEPTED_TYPE", "NO_MATCHING_NODE
 
 def doctor(
     output: OutputOption = Output.TABLE,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Look through a large journal for damage, too.")] = False,
+    as_json: Annotated[bool, flag("--json", "The same as -o json.")] = False,
+    full: Annotated[bool, flag("--full", "Look through a large journal for damage, too.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Check machine, state directory, server and cluster.
@@ -66,11 +66,8 @@ def doctor(
     looks at a Kubernetes cluster instead. The exit code is 1 when something is an error.
 
     Examples:
-
       batuta doctor
-
       batuta doctor --json
-
       batuta --context prod doctor
     """
     with spinner("checking"):
@@ -194,11 +191,7 @@ def check_sdk(python: str | None = None) -> Finding:
         return note("SDK", "no python3 is on the PATH", "jobs in Python need one")
     try:
         done = subprocess.run(
-            [python, "-c", _PRINT_SDK_VERSION],
-            capture_output=True,
-            text=True,
-            timeout=_SDK_TIMEOUT_S,
-            check=False,
+            [python, "-c", _PRINT_SDK_VERSION], capture_output=True, text=True, timeout=_SDK_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as trouble:
         return warning("SDK", f"{python} does not run: {trouble}", "repair it, or its folder on the PATH")
@@ -268,9 +261,7 @@ def _check_lock(home: Path) -> Finding:
     recorded = read_server_file(home).get("pid")
     if pid is None and recorded is not None:
         return warning(
-            "lock",
-            f"the last server (pid {recorded}) was killed",
-            "batuta up recovers everything from the journal",
+            "lock", f"the last server (pid {recorded}) was killed", "batuta up recovers everything from the journal"
         )
     if pid is not None and recorded is not None and recorded != pid:
         return warning("lock", f"held by pid {pid}; server.json names {recorded}", "wait until it has started")
@@ -347,9 +338,7 @@ def _check_version(cluster: Cluster) -> Finding:
     if cluster.version == __version__:
         return ok("version", f"{__version__}, as the server")
     return warning(
-        "version",
-        f"this is {__version__}, the server is {cluster.version}",
-        "batuta down --keep-jobs, then batuta up",
+        "version", f"this is {__version__}, the server is {cluster.version}", "batuta down --keep-jobs, then batuta up"
     )
 
 

@@ -12,11 +12,14 @@ from batuta.cli.options import (
     HomeOption,
     Output,
     OutputOption,
+    argument,
     collect_problems,
     complete_jobs,
     complete_nodes,
     complete_policies,
     connect_to_server,
+    flag,
+    option,
     stopped_server_home,
 )
 from batuta.cli.output import (
@@ -39,15 +42,12 @@ if TYPE_CHECKING:
     from batuta.apitypes.forecasts import Change, EtaAnswer, Expected, JobChange, JobEta, WhatIfAnswer
 _SHOWN_JOBS = 20
 
-ArrivalsOption = Annotated[
-    bool, typer.Option("--arrivals/--no-arrivals", help="Whether jobs keep coming as they did lately.")
-]
+ArrivalsOption = Annotated[bool, flag("--arrivals/--no-arrivals", "Whether jobs keep coming as they did lately.")]
 
 
 def eta(
     job: Annotated[
-        str | None,
-        typer.Argument(metavar="[JOB]", help="Id or name of a job; default: all.", autocompletion=complete_jobs),
+        str | None, argument("[JOB]", "Id or name of a job; default: all.", autocompletion=complete_jobs)
     ] = None,
     arrivals: ArrivalsOption = True,
     output: OutputOption = Output.TABLE,
@@ -60,9 +60,7 @@ def eta(
     the first time, in nine of ten by the second; how earlier answers came true is taken into account.
 
     Examples:
-
       batuta eta
-
       batuta eta resnet --no-arrivals
     """
     forecast = _request_eta(job, home, arrivals)
@@ -128,31 +126,17 @@ def _time(forecast: EtaAnswer, time_s: float | None) -> str:
 
 def whatif(
     policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy", "-p", help="Another policy decides.", metavar="NAME", autocompletion=complete_policies
-        ),
+        str | None, option("Another policy decides.", "NAME", names="--policy -p", autocompletion=complete_policies)
     ] = None,
-    add_nodes: Annotated[str, typer.Option("--add-nodes", help="Nodes join, as in 2x8:A100.", metavar="NODES")] = "",
-    quota: Annotated[
-        list[Path] | None, typer.Option("--quota", help="Quota of a file is applied.", metavar="FILE")
-    ] = None,
-    submit: Annotated[
-        list[Path] | None, typer.Option("--submit", help="A task is submitted.", metavar="TASK.yaml")
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", help="GPUs of the submitted tasks, as in A100:4.", metavar="GPUS")
-    ] = None,
-    num_nodes: Annotated[
-        str | None, typer.Option("--num-nodes", help="Nodes of the submitted tasks.", metavar="N")
-    ] = None,
-    drain: Annotated[
-        list[str] | None,
-        typer.Option("--drain", help="A node is drained.", metavar="NODE", autocompletion=complete_nodes),
-    ] = None,
+    add_nodes: Annotated[str, option("Nodes join, as in 2x8:A100.", "NODES")] = "",
+    quota: Annotated[list[Path] | None, option("Quota of a file is applied.", "FILE")] = None,
+    submit: Annotated[list[Path] | None, option("A task is submitted.", "TASK.yaml")] = None,
+    gpus: Annotated[str | None, option("GPUs of the submitted tasks, as in A100:4.", "GPUS")] = None,
+    num_nodes: Annotated[str | None, option("Nodes of the submitted tasks.", "N")] = None,
+    drain: Annotated[list[str] | None, option("A node is drained.", "NODE", autocompletion=complete_nodes)] = None,
     arrivals: ArrivalsOption = False,
-    seed: Annotated[int, typer.Option("--seed", help="Other luck of the jobs.", min=0)] = 0,
-    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also jobs for which little changes.")] = False,
+    seed: Annotated[int, option("Other luck of the jobs.", min=0)] = 0,
+    all_jobs: Annotated[bool, flag("--all -a", "Also jobs for which little changes.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -162,11 +146,8 @@ def whatif(
     Several changes come together; --quota, --submit and --drain may be repeated.
 
     Examples:
-
       batuta whatif --policy afs-l
-
       batuta whatif --add-nodes 2x8:A100 --drain node-3
-
       batuta whatif --submit train.yaml --gpus A100:8
     """
     from batuta.client.submission import Submission
@@ -175,10 +156,7 @@ def whatif(
     problems: list[Problem] = []
     if (gpus or num_nodes) and not submit:
         problems.append(Problem("--gpus and --num-nodes are for tasks", fix="add --submit TASK.yaml"))
-    overrides = {
-        "gpus": gpus,
-        "num_nodes": int(num_nodes) if num_nodes and num_nodes.isdecimal() else num_nodes,
-    }
+    overrides = {"gpus": gpus, "num_nodes": int(num_nodes) if num_nodes and num_nodes.isdecimal() else num_nodes}
     texts, tasks = list[tuple[str, str]](), list[Submission]()
     for path in quota or ():
         with collect_problems(problems):
@@ -224,10 +202,7 @@ def _print_what_if(result: WhatIfAnswer, all_jobs: bool) -> None:
         ("mean waiting from now on", *_change_cells(result.wait_s, format_seconds)),
         ("finish-time fairness, mean", *_change_cells(result.fairness, _hundredths)),
         ("finish-time fairness, worst", *_change_cells(result.worst_fairness, _hundredths)),
-        (
-            "GPUs in use",
-            *_change_cells(result.utilisation, lambda value: DASH if value is None else f"{value:.0%}"),
-        ),
+        ("GPUs in use", *_change_cells(result.utilisation, lambda value: DASH if value is None else f"{value:.0%}")),
         ("until all are done", *_change_cells(result.makespan_s, format_seconds)),
         ("restarts", *_count_cells(result.restarts)),
         ("preemptions", *_count_cells(result.preemptions)),

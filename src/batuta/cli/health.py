@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
+from batuta.cli.options import Output, OutputOption, option
 from batuta.cli.output import DASH, Column, print_json, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError
@@ -27,14 +27,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-RulesOption = Annotated[
-    Path | None,
-    typer.Option("--rules", metavar="FILE", help="An edited copy of the rules; default: Batuta's."),
-]
-LogOption = Annotated[
-    str | None,
-    typer.Option("--log", metavar="FILE", help="A kernel log, or what a job printed; - reads standard input."),
-]
+RulesOption = Annotated[Path | None, option("An edited copy of the rules; default: Batuta's.", "FILE")]
+LogOption = Annotated[str | None, option("A kernel log, or what a job printed; - reads standard input.", "FILE")]
 
 
 @app.command()
@@ -53,11 +47,8 @@ def check_rules(log: LogOption = None, rules: RulesOption = None, output: Output
     """Check a file of rules, and tell for each line of a log what would be done. Nothing is done.
 
     Examples:
-
       batuta health check-rules --rules my-rules.yaml
-
       batuta health check-rules --log /var/log/kern.log
-
       dmesg | batuta health check-rules --rules my-rules.yaml --log -
     """
     from batuta.gpu.health.rules import dry_run_rules, read_rules

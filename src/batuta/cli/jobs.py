@@ -17,20 +17,15 @@ from batuta.cli.options import (
     Output,
     OutputOption,
     YesOption,
+    argument,
     complete_jobs,
     complete_queues,
     connect,
+    flag,
+    option,
     target_cluster,
 )
-from batuta.cli.output import (
-    confirm,
-    console,
-    format_gpus,
-    format_seconds,
-    print_json,
-    print_result,
-    print_stderr,
-)
+from batuta.cli.output import confirm, console, format_gpus, format_seconds, print_json, print_result, print_stderr
 from batuta.cli.verbs import CommandGroup
 from batuta.client.errors import AmbiguousJobError, UnknownJobError
 from batuta.spec.problem import InputError, Problem, did_you_mean
@@ -43,11 +38,11 @@ if TYPE_CHECKING:
 RECENT = 10
 """So many ended jobs are shown without --all."""
 
-AllOption = Annotated[bool, typer.Option("--all", "-a", help="All jobs, however long ago they ended.")]
-SkipOption = Annotated[bool, typer.Option("--skip-finished", "-s", help="Only jobs that are not over.")]
-UserOption = Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")]
+AllOption = Annotated[bool, flag("--all -a", "All jobs, however long ago they ended.")]
+SkipOption = Annotated[bool, flag("--skip-finished -s", "Only jobs that are not over.")]
+UserOption = Annotated[str | None, option("Only this user's jobs.", names="--user -u")]
 QueueOption = Annotated[
-    str | None, typer.Option("--queue", "-q", help="Only jobs of this queue.", autocompletion=complete_queues)
+    str | None, option("Only jobs of this queue.", names="--queue -q", autocompletion=complete_queues)
 ]
 
 
@@ -65,9 +60,7 @@ def queue(
     it has / asked for, and the range of an elastic one.
 
     Examples:
-
       batuta queue
-
       batuta queue -a --user ana -o json
     """
     with connect(home) as client:
@@ -81,7 +74,7 @@ def queue(
 
 
 def history(
-    since: Annotated[str, typer.Option("--since", help="How far back, as in 12h or 7d.")] = "7d",
+    since: Annotated[str, option("How far back, as in 12h or 7d.")] = "7d",
     user: UserOption = None,
     queue: QueueOption = None,
     output: OutputOption = Output.TABLE,
@@ -90,9 +83,7 @@ def history(
     """List the jobs that have ended, and how they did.
 
     Examples:
-
       batuta history --since 24h
-
       batuta history --since 30d --user ana -o json
     """
     from batuta.spec.quantity import parse_duration_s
@@ -135,18 +126,14 @@ def get_jobs(output: OutputOption = Output.TABLE, home: HomeOption = None) -> No
 
 
 def status(
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Id or name of a job.", autocompletion=complete_jobs)
-    ] = None,
+    job: Annotated[str | None, argument("[JOB]", "Id or name of a job.", autocompletion=complete_jobs)] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
     """Show the cluster at a glance, or everything about one job.
 
     Examples:
-
       batuta status
-
       batuta status resnet -o json
     """
     with connect(home) as client:
@@ -193,7 +180,7 @@ def _print_cluster(cluster: Cluster, where: str) -> None:
 
 def cancel(
     jobs: JobsArgument = None,
-    all: Annotated[bool, typer.Option("--all", "-a", help="All jobs that are not over.")] = False,
+    all: Annotated[bool, flag("--all -a", "All jobs that are not over.")] = False,
     yes: YesOption = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
@@ -201,9 +188,7 @@ def cancel(
     """End jobs for good. Their processes are gone when they show as CANCELLED.
 
     Examples:
-
       batuta cancel resnet 17
-
       batuta cancel --all -y
     """
     if bool(jobs) == all:
@@ -250,17 +235,11 @@ def start(jobs: JobsArgument = None, output: OutputOption = Output.TABLE, home: 
 def resize(
     job: JobArgument,
     size: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[N|auto]",
-            help="The same as --nodes; auto: the range of the task, as the scheduler likes.",
-        ),
+        str | None, argument("[N|auto]", "The same as --nodes; auto: the range of the task, as the scheduler likes.")
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", min=1, help="Run at exactly this size, or within the range.")
-    ] = None,
-    min_nodes: Annotated[int | None, typer.Option("--min-nodes", min=1, help="Smallest size.")] = None,
-    max_nodes: Annotated[int | None, typer.Option("--max-nodes", min=1, help="Largest size.")] = None,
+    nodes: Annotated[int | None, option("Run at exactly this size, or within the range.", min=1)] = None,
+    min_nodes: Annotated[int | None, option("Smallest size.", min=1)] = None,
+    max_nodes: Annotated[int | None, option("Largest size.", min=1)] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -269,13 +248,9 @@ def resize(
     A job of one size can be given another one until it has started.
 
     Examples:
-
       batuta resize resnet --nodes 4
-
       batuta resize resnet --min-nodes 1 --max-nodes 8
-
       batuta resize resnet auto
-
       batuta --context prod resize resnet 4
     """
     is_auto = size == "auto"
@@ -324,11 +299,7 @@ def find_jobs(client: Connection, names: Sequence[str]) -> list[Job]:
 
 
 def _change_each(
-    names: Sequence[str] | None,
-    home: HomeOption,
-    output: Output,
-    change: Callable[[Connection, Job], Job],
-    what: str,
+    names: Sequence[str] | None, home: HomeOption, output: Output, change: Callable[[Connection, Job], Job], what: str
 ) -> None:
     if not names:
         raise InputError.of("which jobs?", fix="give their ids or names")

@@ -21,11 +21,14 @@ from batuta.cli.options import (
     Output,
     OutputOption,
     YesOption,
+    argument,
     collect_problems,
     command_line,
     complete_any_jobs,
     complete_queues,
     connect,
+    flag,
+    option,
     selected_cluster,
 )
 from batuta.cli.output import confirm, is_interactive, print_json, print_notes, print_stderr
@@ -57,73 +60,46 @@ class LaunchCommand(TyperCommand):
 def launch(
     ctx: typer.Context,
     task: Annotated[
-        str | None,
-        typer.Argument(metavar="[TASK.yaml | - | -- COMMAND…]", help="A task file (-: standard input), or a command."),
+        str | None, argument("[TASK.yaml | - | -- COMMAND…]", "A task file (-: standard input), or a command.")
     ] = None,
     like: Annotated[
         str | None,
-        typer.Option(
-            "--like",
-            help="Run what an earlier job ran, with its secrets; other options stand over it.",
-            metavar="JOB",
+        option(
+            "Run what an earlier job ran, with its secrets; other options stand over it.",
+            "JOB",
             autocompletion=complete_any_jobs,
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
+    name: Annotated[str | None, option("Name of the job.", names="--name -n")] = None,
     gpus: Annotated[
         str | None,
-        typer.Option(
-            "--gpus",
-            help="GPUs for each node, as in H100:4, 2 or H100:0.5; 0 runs on CPU. "
-            "Default: what the file says; 1 for a command.",
+        option(
+            "GPUs for each node, as in H100:4, 2 or H100:0.5; 0 runs on CPU. "
+            "Default: what the file says; 1 for a command."
         ),
     ] = None,
-    num_nodes: Annotated[
-        str | None, typer.Option("--num-nodes", help="How many nodes; auto leaves it open.", metavar="N")
-    ] = None,
-    min_nodes: Annotated[int | None, typer.Option("--min-nodes", help="It can run on as few.", metavar="N")] = None,
-    max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="It can use as many.", metavar="N")] = None,
+    num_nodes: Annotated[str | None, option("How many nodes; auto leaves it open.", "N")] = None,
+    min_nodes: Annotated[int | None, option("It can run on as few.", "N")] = None,
+    max_nodes: Annotated[int | None, option("It can use as many.", "N")] = None,
     restartable: Annotated[
-        bool | None, typer.Option("--restartable", help="A restart loses nothing: resize it at any time.")
+        bool | None, flag("--restartable", "A restart loses nothing: resize it at any time.")
     ] = None,
     env: Annotated[
-        list[str] | None,
-        typer.Option("--env", "-e", metavar="K=V", help="A variable; K alone takes yours. May be repeated."),
+        list[str] | None, option("A variable; K alone takes yours. May be repeated.", "K=V", names="--env -e")
     ] = None,
-    env_file: Annotated[
-        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="A dotenv file of variables.")
-    ] = None,
-    secret: Annotated[
-        list[str] | None,
-        typer.Option("--secret", metavar="K=V", help="A variable that is never shown; K alone takes yours."),
-    ] = None,
-    workdir: Annotated[
-        str | None,
-        typer.Option("--workdir", metavar="DIR", help="Where it runs; default for a command: here."),
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option("--image-id", metavar="IMAGE", help="On a cluster: the image it runs in.")
-    ] = None,
-    workdir_in_image: Annotated[
-        str | None,
-        typer.Option("--workdir-in-image", metavar="DIR", help="On a cluster: where the image has workdir."),
-    ] = None,
+    env_file: Annotated[list[Path] | None, option("A dotenv file of variables.", "FILE")] = None,
+    secret: Annotated[list[str] | None, option("A variable that is never shown; K alone takes yours.", "K=V")] = None,
+    workdir: Annotated[str | None, option("Where it runs; default for a command: here.", "DIR")] = None,
+    image: Annotated[str | None, option("On a cluster: the image it runs in.", "IMAGE", names="--image-id")] = None,
+    workdir_in_image: Annotated[str | None, option("On a cluster: where the image has workdir.", "DIR")] = None,
     queue: Annotated[
-        str | None,
-        typer.Option("--queue", "-q", help="The queue it waits in.", autocompletion=complete_queues),
+        str | None, option("The queue it waits in.", names="--queue -q", autocompletion=complete_queues)
     ] = None,
-    priority: Annotated[
-        str | None,
-        typer.Option("--priority", help="-1000 to 1000, or a priority class; higher goes first.", metavar="P"),
-    ] = None,
-    dryrun: Annotated[bool, typer.Option("--dryrun", help="Only check it, and show what would be asked for.")] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return at once, instead of following its output.")
-    ] = False,
+    priority: Annotated[str | None, option("-1000 to 1000, or a priority class; higher goes first.", "P")] = None,
+    dryrun: Annotated[bool, flag("--dryrun", "Only check it, and show what would be asked for.")] = False,
+    detach: Annotated[bool, flag("--detach -d", "Return at once, instead of following its output.")] = False,
     yes: YesOption = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end without its output; its exit code is ours.")
-    ] = False,
+    wait: Annotated[bool, flag("--wait", "Wait for its end without its output; its exit code is ours.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -132,19 +108,12 @@ def launch(
     The exit code is 0 when the job succeeded, 100 when it failed, 103 when it was cancelled.
 
     Examples:
-
       batuta launch train.yaml --env LR=0.1 --min-nodes 1 --max-nodes 8
-
       batuta launch -n hello --gpus 2 -- python hello.py
-
       batuta launch -n prepare --gpus 0 -- python prepare.py
-
       batuta launch train.yaml --dryrun
-
       batuta launch train.yaml -d -o json
-
       batuta launch --like 17 --env LR=0.01
-
       batuta --context prod launch train.yaml -d
     """
     from batuta.client.submission import Submission
@@ -180,7 +149,7 @@ def launch(
 
 
 def create(
-    file: Annotated[Path, typer.Option("--file", "-f", help="The task file.", metavar="FILE")],
+    file: Annotated[Path, option("The task file.", "FILE", names="--file -f")],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -282,8 +251,7 @@ def _variables(env: Sequence[str], env_files: Sequence[Path], secret: Sequence[s
 def _for_cluster(image: str | None, workdir_in_image: str | None) -> dict[str, Any]:
     if (image or workdir_in_image) and selected_cluster() is None:
         raise InputError.of(
-            "--image-id and --workdir-in-image are for a Kubernetes cluster",
-            fix="batuta --context NAME launch …",
+            "--image-id and --workdir-in-image are for a Kubernetes cluster", fix="batuta --context NAME launch …"
         )
     return {"image_id": image, "workdir_in_image": workdir_in_image}
 

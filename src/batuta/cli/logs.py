@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.job_view import NOT_FOUND, exit_code_of, reason_text
-from batuta.cli.options import HomeOption, JobArgument, command_line, connect, parse_time_s, target_cluster
+from batuta.cli.options import (
+    HomeOption,
+    JobArgument,
+    command_line,
+    connect,
+    flag,
+    option,
+    parse_time_s,
+    target_cluster,
+)
 from batuta.cli.output import console, format_seconds, format_time, print_stderr, spinner
 from batuta.client.errors import ClientError, OutputGoneError, UnknownJobError
 from batuta.spec.problem import InputError, Problem
@@ -26,22 +35,10 @@ if TYPE_CHECKING:
 
 
 LokiOption = Annotated[
-    str | None,
-    typer.Option(
-        "--loki",
-        help="A Loki that has the output of pods that are gone; default $BATUTA_LOKI.",
-        metavar="URL",
-        show_default=False,
-    ),
+    str | None, option("A Loki that has the output of pods that are gone; default $BATUTA_LOKI.", "URL")
 ]
 TenantOption = Annotated[
-    str | None,
-    typer.Option(
-        "--loki-tenant",
-        help="Whose logs, where it keeps several people's; default $BATUTA_LOKI_TENANT.",
-        metavar="NAME",
-        show_default=False,
-    ),
+    str | None, option("Whose logs, where it keeps several people's; default $BATUTA_LOKI_TENANT.", "NAME")
 ]
 _MAX_PARTIAL_LINE = 8 << 10
 """A line without end is printed when it has so many bytes."""
@@ -69,31 +66,15 @@ class LogRequest:
 
 def logs(
     job: JobArgument,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on until the job ends.")] = True,
-    tail: Annotated[
-        int | None, typer.Option("--tail", "-n", min=0, help="Begin with the last N lines.", metavar="N")
-    ] = None,
+    follow: Annotated[bool, flag("--follow/--no-follow", "Go on until the job ends.")] = True,
+    tail: Annotated[int | None, option("Begin with the last N lines.", "N", names="--tail -n", min=0)] = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            help="On a cluster: nothing older, as in 2h (ago), 09:30 or '2026-11-16 08:30'.",
-            metavar="TIME",
-        ),
+        str | None, option("On a cluster: nothing older, as in 2h (ago), 09:30 or '2026-11-16 08:30'.", "TIME")
     ] = None,
     node_rank: Annotated[
-        int | None,
-        typer.Option(
-            "--node-rank",
-            min=0,
-            help="One replica's, as it was printed; default: all, each line with its rank.",
-            metavar="R",
-            show_default=False,
-        ),
+        int | None, option("One replica's, as it was printed; default: all, each line with its rank.", "R", min=0)
     ] = None,
-    status: Annotated[
-        bool, typer.Option("--status", help="Print nothing but the state; the exit code tells it too.")
-    ] = False,
+    status: Annotated[bool, flag("--status", "Print nothing but the state; the exit code tells it too.")] = False,
     loki: LokiOption = None,
     loki_tenant: TenantOption = None,
     home: HomeOption = None,
@@ -110,13 +91,9 @@ def logs(
     from $BATUTA_LOKI_TOKEN.
 
     Examples:
-
       batuta logs resnet
-
       batuta logs 17 --no-follow --tail 100 --node-rank 1
-
       batuta logs 17 --status || echo "not yet, or not well"
-
       batuta -n team-a logs resnet --since 2d --loki http://loki.example:3100
     """
     with connect(home) as client:
@@ -137,12 +114,7 @@ def logs(
 
 
 def _log_request(
-    home: Path | None,
-    rank: int | None,
-    tail: int | None,
-    since: str | None,
-    loki: str | None,
-    tenant: str | None,
+    home: Path | None, rank: int | None, tail: int | None, since: str | None, loki: str | None, tenant: str | None
 ) -> LogRequest:
     """Return the options as a request. A server keeps all output, without the time of each line."""
     if target_cluster(home) is None:
@@ -184,11 +156,7 @@ def print_log(client: Connection, job: Job, request: LogRequest) -> None:
 
 
 def follow_output(
-    client: Connection,
-    job: Job,
-    rank: int | None = None,
-    tail: int | None = None,
-    since_s: float | None = None,
+    client: Connection, job: Job, rank: int | None = None, tail: int | None = None, since_s: float | None = None
 ) -> int:
     """Print the output until the job ends, and return its exit code. Ctrl-C detaches, and the job goes on."""
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import HomeOption, NodeArgument, Output, OutputOption, connect
+from batuta.cli.options import HomeOption, NodeArgument, Output, OutputOption, connect, option
 from batuta.cli.output import DASH, Column, format_age, format_seconds, print_json, print_table, state_text
 from batuta.cli.verbs import CommandGroup
 
@@ -27,11 +27,8 @@ def nodes(ctx: typer.Context, output: OutputOption = Output.TABLE, home: HomeOpt
     """List nodes; take them out of service and back.
 
     Examples:
-
       batuta nodes
-
       batuta nodes drain node-1
-
       batuta nodes mended node-1 --gpu 3
     """
     if ctx.invoked_subcommand is None:
@@ -81,19 +78,14 @@ def drain(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOpt
 @app.command()
 def mended(
     node: NodeArgument,
-    gpu: Annotated[
-        int | None,
-        typer.Option("--gpu", min=0, metavar="N", help="Only this GPU was ill; default: the node."),
-    ] = None,
+    gpu: Annotated[int | None, option("Only this GPU was ill; default: the node.", "N", min=0)] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
     """Say that what a node or GPU needed is done: it is tested, and comes back after its probation.
 
     Examples:
-
       batuta nodes mended node-1
-
       batuta nodes mended node-1 --gpu 3
     """
     with connect(home) as client:

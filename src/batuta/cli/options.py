@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,21 @@ if TYPE_CHECKING:
     from batuta.client.connection import Connection
 
 
+def option(help: str, metavar: str | None = None, *, names: str = "", **settings: Any) -> Any:
+    """Declare an option with a value. Without `names` it is called like its parameter."""
+    return typer.Option(*names.split(), help=help, metavar=metavar, **settings)
+
+
+def flag(names: str, help: str, **settings: Any) -> Any:
+    """Declare an option without a value."""
+    return typer.Option(*names.split(), help=help, **settings)
+
+
+def argument(metavar: str, help: str, **settings: Any) -> Any:
+    """Declare a positional argument."""
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
 class Output(StrEnum):
     """How results are printed."""
 
@@ -31,7 +46,7 @@ class Output(StrEnum):
     JSON = "json"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table for people, json for programs.")]
+OutputOption = Annotated[Output, option("table for people, json for programs.", names="--output -o")]
 
 _TIME_FORMATS = "write it like 2026-11-16, '2026-11-16 09:30', 09:30, or 24h for 24 hours ago"
 _TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
@@ -47,36 +62,18 @@ NO_CLUSTER = ANSWERED_BY_OPERATOR | frozenset(
 """Verbs that take no cluster before them."""
 
 ContextOption = Annotated[
-    str | None,
-    typer.Option(
-        "--context",
-        help=f"A Kubernetes cluster of your kubeconfig; default ${CONTEXT_VARIABLE}.",
-        metavar="NAME",
-        show_default=False,
-    ),
+    str | None, option(f"A Kubernetes cluster of your kubeconfig; default ${CONTEXT_VARIABLE}.", "NAME")
 ]
-KubeconfigOption = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="Another kubeconfig.", metavar="FILE", show_default=False)
-]
-NamespaceOption = Annotated[
-    str | None,
-    typer.Option("--namespace", "-n", help="A namespace of the cluster.", metavar="NAME", show_default=False),
-]
-AllNamespacesOption = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all its namespaces.")]
+KubeconfigOption = Annotated[Path | None, option("Another kubeconfig.", "FILE")]
+NamespaceOption = Annotated[str | None, option("A namespace of the cluster.", "NAME", names="--namespace -n")]
+AllNamespacesOption = Annotated[bool, flag("--all-namespaces -A", "Jobs of all its namespaces.")]
 
 # After the verb: for programs that serve a cluster and mostly run in it.
 OwnKubeconfigOption = Annotated[
     Path | None,
-    typer.Option(
-        "--kubeconfig",
-        help="How to reach the cluster; default $KUBECONFIG, ~/.kube/config, or the pod's own account.",
-        metavar="FILE",
-        show_default=False,
-    ),
+    option("How to reach the cluster; default $KUBECONFIG, ~/.kube/config, or the pod's own account.", "FILE"),
 ]
-OwnContextOption = Annotated[
-    str | None, typer.Option("--context", help="Which cluster of it.", metavar="NAME", show_default=False)
-]
+OwnContextOption = Annotated[str | None, option("Which cluster of it.", "NAME")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +153,9 @@ def command_line(*words: str) -> str:
 
 
 HomeOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--home",
-        help="State directory of the server; default $BATUTA_HOME, else ~/.batuta.",
-        metavar="DIR",
-        show_default=False,
-    ),
+    Path | None, option("State directory of the server; default $BATUTA_HOME, else ~/.batuta.", "DIR")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, flag("--yes -y", "Do not ask.")]
 
 
 def connect(home: Path | None) -> Connection:
@@ -229,10 +220,7 @@ def _complete(
     given = ctx.find_root().params
     try:
         cluster = read_cluster_options(
-            given.get("context"),
-            given.get("kubeconfig"),
-            given.get("namespace"),
-            bool(given.get("all_namespaces")),
+            given.get("context"), given.get("kubeconfig"), given.get("namespace"), bool(given.get("all_namespaces"))
         )
         with Client(timeout_s=1.0) if cluster is None else cluster.connect() as client:
             return [(word, text) for word, text in words(client) if word.startswith(incomplete)]
@@ -240,22 +228,13 @@ def _complete(
         return []
 
 
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id or name of a job.", autocompletion=complete_jobs)]
-JobsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="JOB…", help="Ids or names of jobs.", autocompletion=complete_jobs),
-]
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.", autocompletion=complete_nodes)]
+JobArgument = Annotated[str, argument("JOB", "Id or name of a job.", autocompletion=complete_jobs)]
+JobsArgument = Annotated[list[str] | None, argument("JOB…", "Ids or names of jobs.", autocompletion=complete_jobs)]
+NodeArgument = Annotated[str, argument("NODE", "Name of a node.", autocompletion=complete_nodes)]
 
 
 OtlpOption = Annotated[
-    str | None,
-    typer.Option(
-        "--otlp",
-        help="Send traces of cycles there over OTLP/HTTP, as in http://127.0.0.1:4318.",
-        metavar="URL",
-        show_default=False,
-    ),
+    str | None, option("Send traces of cycles there over OTLP/HTTP, as in http://127.0.0.1:4318.", "URL")
 ]
 
 

@@ -13,10 +13,12 @@ from batuta.cli.options import (
     HomeOption,
     Output,
     OutputOption,
+    argument,
     collect_problems,
     complete_policies,
     connect,
     connect_to_server,
+    option,
 )
 from batuta.cli.output import Column, print_json, print_table
 from batuta.cli.verbs import CommandGroup
@@ -36,9 +38,7 @@ def policy(ctx: typer.Context, output: OutputOption = Output.TABLE, home: HomeOp
     """Show or change the policy that decides.
 
     Examples:
-
       batuta policy
-
       batuta policy set afs-l
     """
     if ctx.invoked_subcommand is None:
@@ -57,9 +57,7 @@ def show(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
 
 @app.command(name="set")
 def set_policy(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="See batuta policy list.", autocompletion=complete_policies)
-    ],
+    name: Annotated[str, argument("NAME", "See batuta policy list.", autocompletion=complete_policies)],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -73,10 +71,7 @@ def set_policy(
 
 @app.command()
 def shadow(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="See batuta policy list; off ends it.", autocompletion=complete_policies),
-    ],
+    name: Annotated[str, argument("NAME", "See batuta policy list; off ends it.", autocompletion=complete_policies)],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -134,11 +129,8 @@ def policies(output: OutputOption = Output.TABLE) -> None:
         typer.echo(f"{name:<{width}}  {text}")
 
 
-PolicyOption = Annotated[
-    str,
-    typer.Option("--policy", "-p", help="Name of a policy, or a Python file that has one.", metavar="POLICY"),
-]
-InputOption = Annotated[str, typer.Option("--input", "-i", help="A JSON file; - reads standard input.", metavar="FILE")]
+PolicyOption = Annotated[str, option("Name of a policy, or a Python file that has one.", "POLICY", names="--policy -p")]
+InputOption = Annotated[str, option("A JSON file; - reads standard input.", "FILE", names="--input -i")]
 
 
 def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Output.JSON) -> None:

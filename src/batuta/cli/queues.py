@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from batuta.cli import quota
-from batuta.cli.options import HomeOption, Output, OutputOption, connect
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, flag, option
 from batuta.cli.output import (
     DASH,
     Column,
@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 app = typer.Typer(cls=CommandGroup, name="queues", invoke_without_command=True, rich_markup_mode=None)
 
 
-TreeOption = Annotated[
-    bool, typer.Option("--tree", "-t", help="Cohorts and the queues in them, with a bar for each quota.")
-]
+TreeOption = Annotated[bool, flag("--tree -t", "Cohorts and the queues in them, with a bar for each quota.")]
 
 
 @app.callback()
@@ -47,13 +45,9 @@ def queues(
     """List queues, describe one; try out quota, and apply it.
 
     Examples:
-
       batuta queues
-
       batuta queues --tree
-
       batuta queues try case.yaml
-
       batuta queues apply -f quota.yaml
     """
     if ctx.invoked_subcommand is None:
@@ -78,8 +72,8 @@ def list_queues(tree: TreeOption = False, output: OutputOption = Output.TABLE, h
 
 @app.command()
 def describe(
-    name: Annotated[str, typer.Argument(metavar="QUEUE", help="Name of a queue.")],
-    limit: Annotated[int, typer.Option("--limit", "-l", min=1, max=1000, help="How many jobs of each list.")] = 100,
+    name: Annotated[str, argument("QUEUE", "Name of a queue.")],
+    limit: Annotated[int, option("How many jobs of each list.", names="--limit -l", min=1, max=1000)] = 100,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from batuta.cli.options import HomeOption, Output, OutputOption, collect_problems, connect
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, collect_problems, connect, flag, option
 from batuta.cli.output import print_json, print_notes, print_rich, print_stderr
 from batuta.spec.problem import InputError, Problem, did_you_mean
 
@@ -39,15 +39,11 @@ _KINDS = {
 
 
 def apply(
-    files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="Files of quota; - for standard input.")
-    ] = None,
+    files: Annotated[list[Path] | None, argument("FILE", "Files of quota; - for standard input.")] = None,
     file_options: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", metavar="FILE", help="The same, as kubectl has it.")
+        list[Path] | None, option("The same, as kubectl has it.", "FILE", names="--file -f")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check, and say what would change; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Check, and say what would change; change nothing.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -59,11 +55,8 @@ def apply(
     Example: batuta queues apply -f quota.yaml
 
     where quota.yaml has objects of kueue.x-k8s.io (ResourceFlavor, ClusterQueue, …), or
-
       queues:
-
         - {name: team-a, quota: {H100: 8}, cohort: research, weight: 2}
-
         - {name: night, held: true}
     """
     paths = [*(files or ()), *(file_options or ())]
@@ -75,11 +68,9 @@ def apply(
 
 
 def delete(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="ClusterQueue (cq), LocalQueue (lq), Cohort, …")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the object.")],
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Of a LocalQueue, if it has one.", metavar="NS")
-    ] = "",
+    kind: Annotated[str, argument("KIND", "ClusterQueue (cq), LocalQueue (lq), Cohort, …")],
+    name: Annotated[str, argument("NAME", "Name of the object.")],
+    namespace: Annotated[str, option("Of a LocalQueue, if it has one.", "NS", names="--namespace -n")] = "",
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -148,8 +139,8 @@ def _print_changes(changed: QuotaChanged, output: Output, *, dry_run: bool = Fal
 
 
 def try_out(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Cases: objects and steps, in YAML or JSON.")],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what differs from what the file expects.")] = False,
+    file: Annotated[Path, argument("FILE", "Cases: objects and steps, in YAML or JSON.")],
+    quiet: Annotated[bool, flag("--quiet -q", "Only what differs from what the file expects.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Try quota out: who would get it, who would lose it and why, step by step. Needs no server.
@@ -160,9 +151,7 @@ def try_out(
     Example: batuta queues try case.yaml
 
     where case.yaml has the objects of kueue.x-k8s.io, or queues in short form, and steps:
-
       objects: [{queues: [{name: a, quota: {"*": 4}}]}]
-
       steps: [{do: {submit: {name: w1, queue: a, requests: {batuta.dev/gpus: 2}}}}]
     """
     from batuta.spec.problem import read_text

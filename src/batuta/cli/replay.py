@@ -15,6 +15,8 @@ from batuta.cli.options import (
     OutputOption,
     collect_problems,
     connect_to_server,
+    flag,
+    option,
     parse_time_s,
 )
 from batuta.cli.output import (
@@ -40,15 +42,11 @@ _COMMANDS = ("start", "resize", "migrate", "preempt", "stop")
 
 
 def replay(
-    since: Annotated[
-        str,
-        typer.Option("--from", help="From when on: a date, a time, or 24h for so long ago.", metavar="TIME"),
-    ],
+    since: Annotated[str, option("From when on: a date, a time, or 24h for so long ago.", "TIME", names="--from")],
     policy: Annotated[
-        list[str],
-        typer.Option("--policy", "-p", help="A policy, or several as in srjf,afs-l; may be repeated.", metavar="NAMES"),
+        list[str], option("A policy, or several as in srjf,afs-l; may be repeated.", "NAMES", names="--policy -p")
     ],
-    until: Annotated[str | None, typer.Option("--to", help="Until when; default: now.", metavar="TIME")] = None,
+    until: Annotated[str | None, option("Until when; default: now.", "TIME", names="--to")] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -58,11 +56,8 @@ def replay(
     are the same. What is compared are the jobs that ended within this time.
 
     Examples:
-
       batuta replay --from 24h --policy srjf,afs-l
-
       batuta replay --from 24h -p srjf -p afs-l
-
       batuta replay --from '2026-11-15 09:00' --to '2026-11-15 18:00' -p elastic-tiresias
     """
     from batuta.client.address import find_home
@@ -70,9 +65,9 @@ def replay(
 
     problems: list[Problem] = []
     now_s, times = time.time(), dict[str, float]()
-    for option, text in (("--from", since), ("--to", until)):
+    for name, text in (("--from", since), ("--to", until)):
         with collect_problems(problems):
-            times[option] = now_s if text is None else parse_time_s(text, option, now_s)
+            times[name] = now_s if text is None else parse_time_s(text, name, now_s)
     names = [name.strip() for text in policy for name in text.split(",") if name.strip()]
     if not names:
         problems.append(Problem("--policy names no policy", fix="see batuta policies"))
@@ -105,10 +100,7 @@ def _print_replay(result: dict[str, Any]) -> None:
     rows = [
         (
             *((one["policy"] and f"{one['policy']}, replayed") or "really", format_seconds(one["jct_s"])),
-            *(
-                _against(one["jct_s"], actual["jct_s"]) if one["policy"] else "",
-                format_seconds(one["wait_s"]),
-            ),
+            *(_against(one["jct_s"], actual["jct_s"]) if one["policy"] else "", format_seconds(one["wait_s"])),
             *(f"{one['gpu_hours']:.2f}", str(one["restarts"]), str(one["preemptions"])),
         )
         for one in result["rows"]
@@ -127,8 +119,7 @@ def _against(seconds: float | None, actual_s: float | None) -> str:
 
 def shadow(
     outcome: Annotated[
-        bool,
-        typer.Option("--outcome", help="Also replay the journal since then: what jobs would have taken."),
+        bool, flag("--outcome", "Also replay the journal since then: what jobs would have taken.")
     ] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
@@ -171,12 +162,7 @@ def _print_shadow(report: ShadowAnswer) -> None:
     print_table(columns, [(name, *(str(own.get(kind, 0)) for kind in _COMMANDS)) for name, own in counted])
     if report.differences:
         typer.echo("")
-        columns = (
-            Column("JOB"),
-            Column("GPUS", right=True),
-            Column("WOULD HAVE", right=True),
-            Column("SINCE"),
-        )
+        columns = (Column("JOB"), Column("GPUS", right=True), Column("WOULD HAVE", right=True), Column("SINCE"))
         rows = [
             (one.id, str(one.has), str(one.would_have), format_age(one.since_s))
             for one in report.differences[:_SHOWN_JOBS]

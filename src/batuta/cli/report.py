@@ -15,6 +15,7 @@ from batuta.cli.options import (
     OutputOption,
     collect_problems,
     connect_to_server,
+    option,
     parse_time_s,
     stopped_server_home,
 )
@@ -30,13 +31,10 @@ _HOUR_S = 3600.0
 
 def report(
     from_: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="As in 7d (ago), 2026-11-16 or '2026-11-16 08:30'."),
+        str | None, option("As in 7d (ago), 2026-11-16 or '2026-11-16 08:30'.", "TIME", names="--from")
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same; default: now.")] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page with pictures.")
-    ] = None,
+    to: Annotated[str | None, option("The same; default: now.", "TIME")] = None,
+    html: Annotated[Path | None, option("Write it as a page with pictures.", "FILE")] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -47,11 +45,8 @@ def report(
     Beside it what jobs waited for. Without times it is the last week; days are those of UTC.
 
     Examples:
-
       batuta report
-
       batuta report --from 30d --html waste.html
-
       batuta report --from 2026-11-01 --to 2026-11-08 -o json
     """
     found = _request_report(home, *_span(from_, to))
@@ -68,9 +63,9 @@ def report(
 def _span(from_: str | None, to: str | None) -> tuple[float | None, float | None]:
     """Return both times; raise the problems of both together."""
     now_s, problems, found = time.time(), list[Problem](), list[float | None]()
-    for option, text in (("--from", from_), ("--to", to)):
+    for name, text in (("--from", from_), ("--to", to)):
         with collect_problems(problems):
-            found.append(None if text is None else max(0.0, parse_time_s(text, option, now_s)))
+            found.append(None if text is None else max(0.0, parse_time_s(text, name, now_s)))
     if problems:
         raise InputError(problems)
     return found[0], found[1]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
+from batuta.cli.options import Output, OutputOption, argument, option
 from batuta.cli.output import DASH, Column, format_mib, print_result, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError
@@ -37,8 +37,7 @@ def share() -> None:
 
 @app.command()
 def selftest(
-    gpu: Annotated[int, typer.Option("--gpu", help="On which GPU, from 0.", metavar="N")] = 0,
-    output: OutputOption = Output.TABLE,
+    gpu: Annotated[int, option("On which GPU, from 0.", "N")] = 0, output: OutputOption = Output.TABLE
 ) -> None:
     """Try on a GPU whether limits hold; fails if one does not.
 
@@ -61,10 +60,7 @@ def selftest(
 
 @app.command()
 def status(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[PATH…]", help="Limits files, folders with them, or regions."),
-    ] = None,
+    paths: Annotated[list[Path] | None, argument("[PATH…]", "Limits files, folders with them, or regions.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show what containers may have and have of their GPUs.

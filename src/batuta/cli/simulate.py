@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption, collect_problems, complete_policies
+from batuta.cli.options import Output, OutputOption, collect_problems, complete_policies, flag, option
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
@@ -35,86 +35,43 @@ class Knowledge(StrEnum):
 
 
 ClusterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        "-c",
-        help="COUNTxGPUS[:TYPE],… as in 16x4:T4,2x8:A100, or a YAML file.",
-        metavar="CLUSTER",
-    ),
+    str | None, option("COUNTxGPUS[:TYPE],… as in 16x4:T4,2x8:A100, or a YAML file.", "CLUSTER", names="--cluster -c")
 ]
-FormatOption = Annotated[
-    str | None, typer.Option("--format", help="Format of the workload; by default told by its first line.")
-]
+FormatOption = Annotated[str | None, option("Format of the workload; by default told by its first line.")]
 ElasticOption = Annotated[
-    str,
-    typer.Option(
-        "--elastic",
-        help="Size range for jobs of rigid traces as factors of their size, as in 0.5:2, or 'rigid'.",
-        metavar="LOW:HIGH",
-    ),
+    str, option("Size range for jobs of rigid traces as factors of their size, as in 0.5:2, or 'rigid'.", "LOW:HIGH")
 ]
 SpeedOption = Annotated[
-    str,
-    typer.Option(
-        "--speed",
-        help="How jobs of rigid traces scale: linear, amdahl:F, power:E, alpha-beta:A:B, table:…",
-        metavar="MODEL",
-    ),
+    str, option("How jobs of rigid traces scale: linear, amdahl:F, power:E, alpha-beta:A:B, table:…", "MODEL")
 ]
-RoundOption = Annotated[
-    str | None,
-    typer.Option("--round", help="Decide in rounds of this length, as in 60s; default: at events."),
-]
+RoundOption = Annotated[str | None, option("Decide in rounds of this length, as in 60s; default: at events.")]
 RestartOption = Annotated[
-    str | None,
-    typer.Option("--restart", help="Time lost at a start, resize or migration, as in 30s; default: each job's."),
+    str | None, option("Time lost at a start, resize or migration, as in 30s; default: each job's.")
 ]
-IntervalOption = Annotated[
-    str, typer.Option("--min-interval", help="Not more than one change of plan in this time, as in 120s.")
-]
-WeighOption = Annotated[bool, typer.Option("--weigh/--no-weigh", help="Drop changes that cost more than they gain.")]
+IntervalOption = Annotated[str, option("Not more than one change of plan in this time, as in 120s.")]
+WeighOption = Annotated[bool, flag("--weigh/--no-weigh", "Drop changes that cost more than they gain.")]
 ProfilesOption = Annotated[
-    Path | None,
-    typer.Option("--profiles", help="Folder of measured profiles (goodput replay); default: beside the workload."),
+    Path | None, option("Folder of measured profiles (goodput replay); default: beside the workload.")
 ]
-KnowledgeOption = Annotated[
-    Knowledge, typer.Option("--knowledge", help="What a policy may know in the goodput replay.")
-]
-LengthsOption = Annotated[
-    str,
-    typer.Option(
-        "--lengths",
-        help="Shares of their epochs that jobs of the goodput replay run for.",
-        metavar="LEAST-MOST",
-    ),
-]
-FailuresOption = Annotated[
-    str | None,
-    typer.Option("--failures", help="Failures: mtbf=30d,mttr=2h or a script file.", metavar="SPEC|FILE"),
-]
-QueuesOption = Annotated[
-    Path | None,
-    typer.Option("--queues", help="Quota: a file of Kueue's objects, or of queues in short form.", metavar="FILE"),
-]
+KnowledgeOption = Annotated[Knowledge, option("What a policy may know in the goodput replay.")]
+LengthsOption = Annotated[str, option("Shares of their epochs that jobs of the goodput replay run for.", "LEAST-MOST")]
+FailuresOption = Annotated[str | None, option("Failures: mtbf=30d,mttr=2h or a script file.", "SPEC|FILE")]
+QueuesOption = Annotated[Path | None, option("Quota: a file of Kueue's objects, or of queues in short form.", "FILE")]
 LocalityOption = Annotated[
     float,
-    typer.Option(
-        "--locality",
-        help="Factor on the speed of a job that spans nodes, as in 0.9; 1 means that it does not matter.",
-        min=0.01,
-        max=1.0,
+    option(
+        "Factor on the speed of a job that spans nodes, as in 0.9; 1 means that it does not matter.", min=0.01, max=1.0
     ),
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N jobs.", min=1, metavar="N")]
-ReportOption = Annotated[Path | None, typer.Option("--report", help="Write a self-contained HTML report here.")]
-JobsOption = Annotated[Path | None, typer.Option("--jobs", help="Write results per job here (.jsonl or .parquet).")]
+LimitOption = Annotated[int | None, option("Only the first N jobs.", "N", min=1)]
+ReportOption = Annotated[Path | None, option("Write a self-contained HTML report here.")]
+JobsOption = Annotated[Path | None, option("Write results per job here (.jsonl or .parquet).")]
 
 
 def simulate(
-    workload: Annotated[str, typer.Option("--workload", "-w", help="A workload file, or 'sample'.")] = "sample",
+    workload: Annotated[str, option("A workload file, or 'sample'.", names="--workload -w")] = "sample",
     policy: Annotated[
-        str, typer.Option("--policy", "-p", help="See `batuta policies`.", autocompletion=complete_policies)
+        str, option("See `batuta policies`.", names="--policy -p", autocompletion=complete_policies)
     ] = "rent",
     cluster: ClusterOption = None,
     format: FormatOption = None,
@@ -131,23 +88,18 @@ def simulate(
     queues: QueuesOption = None,
     locality: LocalityOption = 1.0,
     limit: LimitOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="0: the workload itself; others draw its jobs anew.", min=0)] = 0,
-    explain: Annotated[str | None, typer.Option("--explain", help="Print the story of one job.", metavar="JOB")] = None,
+    seed: Annotated[int, option("0: the workload itself; others draw its jobs anew.", min=0)] = 0,
+    explain: Annotated[str | None, option("Print the story of one job.", "JOB")] = None,
     report: ReportOption = None,
     jobs: JobsOption = None,
-    timeline: Annotated[
-        Path | None, typer.Option("--timeline", help="Write the cluster over time here (.jsonl or .parquet).")
-    ] = None,
+    timeline: Annotated[Path | None, option("Write the cluster over time here (.jsonl or .parquet).")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a workload under one policy.
 
     Examples:
-
       batuta simulate --workload sample --policy afs-l --report out.html
-
       batuta simulate -w jobs.csv -c 16x4:T4 -p elastic-fifo --elastic 0.5:2 --speed amdahl:0.05
-
       batuta simulate -w sample -p tiresias --explain job-017
     """
     from batuta.backends.sim.experiment import Experiment, workload_of
@@ -252,16 +204,14 @@ def _print_story(story: DecisionHistory) -> None:
 
 def compare(
     workload: Annotated[
-        list[str] | None,
-        typer.Option("--workload", "-w", help="A workload file, or 'sample'; may be repeated."),
+        list[str] | None, option("A workload file, or 'sample'; may be repeated.", names="--workload -w")
     ] = None,
     policies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--policies",
-            "-p",
-            help="Names with commas, or 'all' (default) for all but the replays; may be repeated.",
-            metavar="NAMES",
+        option(
+            "Names with commas, or 'all' (default) for all but the replays; may be repeated.",
+            "NAMES",
+            names="--policies -p",
         ),
     ] = None,
     cluster: ClusterOption = None,
@@ -279,14 +229,9 @@ def compare(
     queues: QueuesOption = None,
     locality: LocalityOption = 1.0,
     limit: LimitOption = None,
-    seeds: Annotated[
-        int, typer.Option("--seeds", help="How often, each time with other draws of the jobs.", min=1)
-    ] = 1,
-    parallel: Annotated[int, typer.Option("--parallel", "-j", help="Runs at the same time.", min=1)] = 2,
-    baseline: Annotated[
-        str | None,
-        typer.Option("--baseline", help="Policy that ratios are to; default: fifo, else the first."),
-    ] = None,
+    seeds: Annotated[int, option("How often, each time with other draws of the jobs.", min=1)] = 1,
+    parallel: Annotated[int, option("Runs at the same time.", names="--parallel -j", min=1)] = 2,
+    baseline: Annotated[str | None, option("Policy that ratios are to; default: fifo, else the first.")] = None,
     report: ReportOption = None,
     jobs: JobsOption = None,
     output: OutputOption = Output.TABLE,
@@ -294,9 +239,7 @@ def compare(
     """Compare policies on the same workloads and the same seeds.
 
     Examples:
-
       batuta compare --workload sample --report out.html
-
       batuta compare -p fifo,elastic-fifo,afs-l -w trace.csv -c 16x8 --elastic 0.5:2 --seeds 8
     """
     from batuta.backends.sim.experiment import Experiment

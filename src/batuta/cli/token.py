@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from batuta.cli.options import HomeOption, Output, OutputOption, connect_to_server
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect_to_server, flag, option
 from batuta.cli.output import Column, format_time, is_interactive, print_json, print_stderr, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.client.errors import ClientError
@@ -39,10 +39,8 @@ def token() -> None:
 
 @app.command()
 def create(
-    user: Annotated[str, typer.Option("--user", "-u", help="Whose jobs they will be.")],
-    role: Annotated[
-        Role, typer.Option("--role", help="viewer reads, user submits and changes own jobs, admin does all.")
-    ] = Role.USER,
+    user: Annotated[str, option("Whose jobs they will be.", names="--user -u")],
+    role: Annotated[Role, option("viewer reads, user submits and changes own jobs, admin does all.")] = Role.USER,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -78,8 +76,7 @@ def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) ->
 
 @app.command()
 def revoke(
-    hash: Annotated[str, typer.Argument(metavar="HASH", help="From batuta token list; its beginning will do.")],
-    home: HomeOption = None,
+    hash: Annotated[str, argument("HASH", "From batuta token list; its beginning will do.")], home: HomeOption = None
 ) -> None:
     """Make a token invalid at once.
 
@@ -95,7 +92,7 @@ def revoke(
 
 
 def dashboard(
-    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser, where there is one.")] = True,
+    open_it: Annotated[bool, flag("--open/--no-open", "Open it in a browser, where there is one.")] = True,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:

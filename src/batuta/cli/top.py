@@ -12,11 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from batuta.cli.events import command_sentences
 from batuta.cli.job_view import queue_table
-from batuta.cli.options import HomeOption, Output, OutputOption, connect
+from batuta.cli.options import HomeOption, Output, OutputOption, connect, option
 from batuta.cli.output import console, fit_table, format_time, is_terminal, print_json, print_rich, state_text
 from batuta.client.errors import ClientError, NoServerError
 
@@ -33,9 +31,7 @@ _SHOWN_DECISIONS = 20
 
 
 def top(
-    every: Annotated[
-        float, typer.Option("--every", min=0.2, max=3600, help="Seconds between two looks.", metavar="S")
-    ] = 1.0,
+    every: Annotated[float, option("Seconds between two looks.", "S", min=0.2, max=3600)] = 1.0,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:

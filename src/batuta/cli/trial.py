@@ -13,10 +13,13 @@ from batuta.cli.options import (
     HomeOption,
     Output,
     OutputOption,
+    argument,
     collect_problems,
     command_line,
     complete_queues,
     connect,
+    flag,
+    option,
     selected_cluster,
 )
 from batuta.cli.output import (
@@ -43,25 +46,15 @@ _EXIT_CODES = {"SUCCEEDED": 0, "CANCELLED": 103}
 
 
 def trial(
-    task: Annotated[Path, typer.Argument(metavar="TASK.yaml", help="A task file.")],
-    sizes: Annotated[
-        str | None,
-        typer.Option("--sizes", metavar="N,…", help="Numbers of GPUs; default: 1, 2, 4 … as far as it may."),
-    ] = None,
-    budget: Annotated[str | None, typer.Option("--budget", metavar="TIME", help="For all of it; default: 5m.")] = None,
-    each: Annotated[
-        str | None,
-        typer.Option("--each", metavar="TIME", help="At each size; default: its part of it, 1m at most."),
-    ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option("--priority", metavar="P", help="Of the trial runs, -1000 to 1000; default: the task's."),
-    ] = None,
+    task: Annotated[Path, argument("TASK.yaml", "A task file.")],
+    sizes: Annotated[str | None, option("Numbers of GPUs; default: 1, 2, 4 … as far as it may.", "N,…")] = None,
+    budget: Annotated[str | None, option("For all of it; default: 5m.", "TIME")] = None,
+    each: Annotated[str | None, option("At each size; default: its part of it, 1m at most.", "TIME")] = None,
+    priority: Annotated[int | None, option("Of the trial runs, -1000 to 1000; default: the task's.", "P")] = None,
     queue: Annotated[
-        str | None,
-        typer.Option("--queue", "-q", help="The queue they wait in.", autocompletion=complete_queues),
+        str | None, option("The queue they wait in.", names="--queue -q", autocompletion=complete_queues)
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return at once.")] = False,
+    detach: Annotated[bool, flag("--detach -d", "Return at once.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -71,11 +64,8 @@ def trial(
     what it showed; the task itself is not launched. At a cluster it is a TrialRun. Ctrl-C detaches.
 
     Examples:
-
       batuta trial train.yaml
-
       batuta trial train.yaml --sizes 1,2,4 --budget 3m
-
       batuta --context prod trial train.yaml
     """
     from batuta.client.submission import Submission

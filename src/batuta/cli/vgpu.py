@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import HomeOption, Output, OutputOption
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, flag, option
 from batuta.cli.output import DASH, Column, format_mib, print_result, print_stderr, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError, Problem
 
 app = typer.Typer(cls=CommandGroup, name="vgpu", no_args_is_help=True, rich_markup_mode=None)
 
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file that the virtual GPUs live in.")]
-NodeArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Their file, or the name of a node of batuta up --virtual.")
-]
+FileArgument = Annotated[Path, argument("FILE", "The file that the virtual GPUs live in.")]
+NodeArgument = Annotated[Path, argument("FILE", "Their file, or the name of a node of batuta up --virtual.")]
 
 if TYPE_CHECKING:
     from batuta.gpu.vgpu.snapshot import VirtualGpu
@@ -40,19 +38,14 @@ def vgpu() -> None:
 @app.command()
 def create(
     file: FileArgument,
-    gpus: Annotated[int, typer.Option("--gpus", help="How many.", metavar="N")] = 1,
-    model: Annotated[str, typer.Option("--model", help="What they are: T4, A100, H100 …")] = "T4",
-    memory: Annotated[str | None, typer.Option("--memory", help="Of each, as in 16GiB; default: the model's.")] = None,
-    numa: Annotated[int, typer.Option("--numa", help="NUMA nodes that they are on, in equal parts.", metavar="N")] = 1,
-    kernel_us: Annotated[
-        float, typer.Option("--kernel-us", help="Microseconds a launch takes, for each wave of threads.")
-    ] = 20.0,
-    context_memory: Annotated[
-        str | None,
-        typer.Option("--context-memory", help="What a context takes, as in 300MiB; default: nothing."),
-    ] = None,
-    label: Annotated[str, typer.Option("--label", help="The same label gives the same UUIDs; default: new ones.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
+    gpus: Annotated[int, option("How many.", "N")] = 1,
+    model: Annotated[str, option("What they are: T4, A100, H100 …")] = "T4",
+    memory: Annotated[str | None, option("Of each, as in 16GiB; default: the model's.")] = None,
+    numa: Annotated[int, option("NUMA nodes that they are on, in equal parts.", "N")] = 1,
+    kernel_us: Annotated[float, option("Microseconds a launch takes, for each wave of threads.")] = 20.0,
+    context_memory: Annotated[str | None, option("What a context takes, as in 300MiB; default: nothing.")] = None,
+    label: Annotated[str, option("The same label gives the same UUIDs; default: new ones.")] = "",
+    force: Annotated[bool, flag("--force", "Replace the file if it exists.")] = False,
 ) -> None:
     """Make a file with virtual GPUs.
 
@@ -100,47 +93,27 @@ def status(file: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOp
 @app.command()
 def inject(
     file: NodeArgument,
-    gpu: Annotated[int, typer.Option("--gpu", help="Which one, from 0.", metavar="N")],
+    gpu: Annotated[int, option("Which one, from 0.", "N")],
     xid: Annotated[
-        int | None,
-        typer.Option("--xid", help="An Xid error; 79 takes the GPU off the bus, 48 and 95 end its contexts."),
+        int | None, option("An Xid error; 79 takes the GPU off the bus, 48 and 95 end its contexts.")
     ] = None,
-    temperature: Annotated[
-        int | None, typer.Option("--temperature", help="In °C, whatever the load; 0: as the load says.")
-    ] = None,
-    ecc_corrected: Annotated[
-        int, typer.Option("--ecc-corrected", help="So many more corrected memory errors.", metavar="N")
-    ] = 0,
-    ecc_uncorrected: Annotated[
-        int, typer.Option("--ecc-uncorrected", help="So many more uncorrected ones.", metavar="N")
-    ] = 0,
-    remapped_rows: Annotated[
-        int, typer.Option("--remapped-rows", help="So many more rows replaced, in effect after a reset.")
-    ] = 0,
-    remap_failed: Annotated[
-        bool, typer.Option("--remap-failed", help="No spare row is left where one is needed.")
-    ] = False,
-    link_down: Annotated[int | None, typer.Option("--link-down", help="An NVLink link fails.", metavar="LINK")] = None,
-    heal: Annotated[
-        bool,
-        typer.Option("--heal", help="First all is well again, as after a reset; lifetime counters stay."),
-    ] = False,
+    temperature: Annotated[int | None, option("In °C, whatever the load; 0: as the load says.")] = None,
+    ecc_corrected: Annotated[int, option("So many more corrected memory errors.", "N")] = 0,
+    ecc_uncorrected: Annotated[int, option("So many more uncorrected ones.", "N")] = 0,
+    remapped_rows: Annotated[int, option("So many more rows replaced, in effect after a reset.")] = 0,
+    remap_failed: Annotated[bool, flag("--remap-failed", "No spare row is left where one is needed.")] = False,
+    link_down: Annotated[int | None, option("An NVLink link fails.", "LINK")] = None,
+    heal: Annotated[bool, flag("--heal", "First all is well again, as after a reset; lifetime counters stay.")] = False,
     log: Annotated[
         Path | None,
-        typer.Option(
-            "--log",
-            metavar="FILE",
-            help="Where the driver's line about an Xid goes; default: the log that its server reads.",
-        ),
+        option("Where the driver's line about an Xid goes; default: the log that its server reads.", "FILE"),
     ] = None,
     home: HomeOption = None,
 ) -> None:
     """Harm a virtual GPU, or heal it.
 
     Examples:
-
       batuta vgpu inject node.vgpu --gpu 1 --temperature 95
-
       batuta vgpu inject node-0 --gpu 1 --xid 79
     """
     from batuta.bootstrap.local_facts import virtual_kernel_log
@@ -167,7 +140,7 @@ def inject(
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def run(
     file: NodeArgument,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="The program and its arguments.")],
+    command: Annotated[list[str], argument("-- COMMAND…", "The program and its arguments.")],
     home: HomeOption = None,
 ) -> None:
     """Run a program that sees the virtual GPUs and no others.
@@ -228,13 +201,7 @@ def print_gpus(gpus: Sequence[VirtualGpu]) -> None:
     """Print the GPUs, then the processes on them."""
     print_table(_GPUS, [_gpu_row(gpu) for gpu in gpus])
     rows = [
-        (
-            str(gpu.index),
-            str(one.pid),
-            format_mib(one.used_bytes),
-            format_mib(one.peak_bytes),
-            f"{one.launches:,}",
-        )
+        (str(gpu.index), str(one.pid), format_mib(one.used_bytes), format_mib(one.peak_bytes), f"{one.launches:,}")
         for gpu in gpus
         for one in gpu.processes
     ]
