@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.options import Output, OutputOption, flag, option
-from batuta.cli.output import DASH, Column, print_result, print_table
+from batuta.cli.output import DASH, Column, format_number, print_result, print_table
 
 if TYPE_CHECKING:
     from batuta.gpu.profiler.usage import GpuUsage, JobUsage, NodeUsage
@@ -71,65 +71,30 @@ def agent(
     print_result(look_once(options), output, print_usage)
 
 
-_GPUS = (
-    Column("GPU", right=True),
-    Column("MODEL", least=6),
-    Column("UTIL", right=True),
-    Column("MEMORY", right=True),
-    Column("PCIE", right=True, drop=4),
-    Column("NVLINK", right=True, drop=5),
-    Column("POWER", right=True, drop=3),
-    Column("TEMP", right=True, drop=2),
-    Column("JOBS", least=8),
+_GPUS: tuple[Column[GpuUsage], ...] = (
+    Column("GPU", lambda gpu: str(gpu.index), right=True),
+    Column("MODEL", lambda gpu: gpu.model, least=6),
+    Column("UTIL", lambda gpu: format_number(gpu.utilisation, ".0%"), right=True),
+    Column("MEMORY", lambda gpu: f"{format_number(gpu.memory_used_mib, '.0f')}/{gpu.memory_mib:.0f}MiB", right=True),
+    Column("PCIE", lambda gpu: format_number(gpu.pcie_mib_s, ".0f", "MiB/s"), right=True, drop=4),
+    Column("NVLINK", lambda gpu: format_number(gpu.nvlink_mib_s, ".0f", "MiB/s"), right=True, drop=5),
+    Column("POWER", lambda gpu: format_number(gpu.power_w, ".0f", "W"), right=True, drop=3),
+    Column("TEMP", lambda gpu: format_number(gpu.temperature_c, ".0f", "C"), right=True, drop=2),
+    Column("JOBS", lambda gpu: ", ".join(dict.fromkeys(owner.job for owner in gpu.owners)) or DASH, least=8),
 )
-_JOBS = (
-    Column("JOB", least=8),
-    Column("GPUS"),
-    Column("UTIL", right=True),
-    Column("MEMORY", right=True),
-    Column("TYPE", drop=1),
-    Column("STAGE", drop=2),
-    Column("BOTTLENECK", drop=3),
+_JOBS: tuple[Column[JobUsage], ...] = (
+    Column("JOB", lambda job: job.job, least=8),
+    Column("GPUS", lambda job: ",".join(map(str, job.gpus))),
+    Column("UTIL", lambda job: format_number(job.utilisation and job.utilisation.mean, ".0%"), right=True),
+    Column("MEMORY", lambda job: format_number(job.memory_mib, ".0f", "MiB"), right=True),
+    Column("TYPE", lambda job: job.behaviour.activity.value, drop=1),
+    Column("STAGE", lambda job: job.behaviour.stage.value, drop=2),
+    Column("BOTTLENECK", lambda job: job.behaviour.bottleneck.value, drop=3),
 )
 
 
 def print_usage(usage: NodeUsage) -> None:
     """Print the GPUs, then the jobs on them."""
-    print_table(_GPUS, [_gpu_row(gpu) for gpu in usage.gpus], "no GPUs")
+    print_table(_GPUS, usage.gpus, "no GPUs")
     typer.echo()
-    print_table(_JOBS, [_job_row(job) for job in usage.jobs], "no jobs of Batuta on them")
-
-
-def _gpu_row(gpu: GpuUsage) -> tuple[str, ...]:
-    used = DASH if gpu.memory_used_mib is None else f"{gpu.memory_used_mib:.0f}"
-    return (
-        str(gpu.index),
-        gpu.model,
-        _percent(gpu.utilisation),
-        f"{used}/{gpu.memory_mib:.0f}MiB",
-        _amount(gpu.pcie_mib_s, "MiB/s"),
-        _amount(gpu.nvlink_mib_s, "MiB/s"),
-        _amount(gpu.power_w, "W"),
-        _amount(gpu.temperature_c, "C"),
-        ", ".join(dict.fromkeys(owner.job for owner in gpu.owners)) or DASH,
-    )
-
-
-def _job_row(job: JobUsage) -> tuple[str, ...]:
-    return (
-        job.job,
-        ",".join(map(str, job.gpus)),
-        _percent(None if job.utilisation is None else job.utilisation.mean),
-        _amount(job.memory_mib, "MiB"),
-        job.behaviour.activity.value,
-        job.behaviour.stage.value,
-        job.behaviour.bottleneck.value,
-    )
-
-
-def _percent(value: float | None) -> str:
-    return DASH if value is None else f"{value:.0%}"
-
-
-def _amount(value: float | None, unit: str) -> str:
-    return DASH if value is None else f"{value:.0f}{unit}"
+    print_table(_JOBS, usage.jobs, "no jobs of Batuta on them")

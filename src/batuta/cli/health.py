@@ -63,7 +63,7 @@ def check_rules(log: LogOption = None, rules: RulesOption = None, output: Output
     if output is Output.JSON:
         print_json(tried)
     elif log is not None:
-        _show(tried)
+        print_table(_TRIED, tried, "no line of this log tells of an error of a GPU")
 
 
 @contextmanager
@@ -79,13 +79,10 @@ def _opened(log: str) -> Iterator[Iterable[str]]:
         raise InputError.of(f"cannot be read: {error.strerror or error}", file=log) from None
 
 
-def _show(tried: list[DryRunResult]) -> None:
-    columns = (
-        Column("LINE", right=True),
-        Column("WHAT"),
-        Column("WHERE", drop=1),
-        Column("MEANS", least=12),
-        Column("WOULD BE DONE", least=16),
-    )
-    rows = [(str(one.line), one.what, one.where or DASH, one.means, one.done) for one in tried]
-    print_table(columns, rows, "no line of this log tells of an error of a GPU")
+_TRIED: tuple[Column[DryRunResult], ...] = (
+    Column("LINE", lambda one: str(one.line), right=True),
+    Column("WHAT", lambda one: one.what),
+    Column("WHERE", lambda one: one.where or DASH, drop=1),
+    Column("MEANS", lambda one: one.means, least=12),
+    Column("WOULD BE DONE", lambda one: one.done, least=16),
+)

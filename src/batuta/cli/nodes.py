@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from batuta.cli.options import HomeOption, NodeArgument, Output, OutputOption, connect, option
-from batuta.cli.output import DASH, Column, format_age, format_seconds, print_json, print_table, state_text
+from batuta.cli.output import (
+    DASH,
+    Column,
+    format_age,
+    format_number,
+    format_seconds,
+    print_json,
+    print_table,
+    state_text,
+)
 from batuta.cli.verbs import CommandGroup
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from batuta.apitypes.resources import HealthShown, Node, NodeCpu, Share
+    from batuta.apitypes.resources import Gpu, HealthShown, Node, NodeCpu, Share
 
 
 app = typer.Typer(cls=CommandGroup, name="nodes", invoke_without_command=True, rich_markup_mode=None)
@@ -98,36 +107,32 @@ def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     Example: batuta gpus
     """
     with connect(home) as client:
-        found = client.nodes()
+        found = [(node, gpu) for node in client.nodes() for gpu in node.gpus]
         names = {job.id: job.label for job in client.jobs(active=True)}
     if output is Output.JSON:
-        rows = [
-            {"node": node.name, "state": node.state, "type": node.gpu_type} | asdict(gpu)
-            for node in found
-            for gpu in node.gpus
-        ]
-        print_json(rows)
+        print_json(
+            [{"node": node.name, "state": node.state, "type": node.gpu_type} | asdict(gpu) for node, gpu in found]
+        )
         return
-    columns = (
-        Column("NODE"),
-        Column("GPU", right=True),
-        Column("TYPE"),
-        Column("STATE"),
-        Column("BUSY", right=True, drop=1),
-        Column("JOBS", least=12),
+    columns: tuple[Column[tuple[Node, Gpu]], ...] = (
+        Column("NODE", lambda own: own[0].name),
+        Column("GPU", lambda own: str(own[1].index), right=True),
+        Column("TYPE", lambda own: own[0].gpu_type),
+        Column("STATE", lambda own: state_text(_gpu_state(*own))),
+        Column("BUSY", lambda own: format_number(own[1].utilisation, ".0%"), right=True, drop=1),
+        Column("JOBS", lambda own: _gpu_jobs(own[1], names), least=12),
     )
-    print_table(columns, [row for node in found for row in _gpu_rows(node, names)], "there are no GPUs")
+    print_table(columns, found, "there are no GPUs")
 
 
-def _gpu_rows(node: Node, names: dict[str, str]) -> list[tuple[str | Text, ...]]:
-    rows: list[tuple[str | Text, ...]] = []
-    for gpu in node.gpus:
-        state = node.state if node.state != "ready" else "used" if gpu.jobs else "free"
-        state = state if gpu.healthy else "unhealthy"
-        busy = DASH if gpu.utilisation is None else f"{100 * gpu.utilisation:.0f}%"
-        jobs = ", ".join(names.get(one.id, one.id) + _share_text(one.share) for one in gpu.jobs)
-        rows.append((node.name, str(gpu.index), node.gpu_type, state_text(state), busy, jobs or DASH))
-    return rows
+def _gpu_state(node: Node, gpu: Gpu) -> str:
+    if not gpu.healthy:
+        return "unhealthy"
+    return node.state if node.state != "ready" else "used" if gpu.jobs else "free"
+
+
+def _gpu_jobs(gpu: Gpu, names: dict[str, str]) -> str:
+    return ", ".join(names.get(one.id, one.id) + _share_text(one.share) for one in gpu.jobs) or DASH
 
 
 def _share_text(share: Share | None) -> str:
@@ -145,38 +150,29 @@ def _cpus(cpu: NodeCpu) -> str:
     return f"{cpu.total - cpu.free:g}/{cpu.total:g}"
 
 
+_NODES: tuple[Column[Node], ...] = (
+    Column("NODE", lambda node: node.name),
+    Column("STATE", lambda node: state_text(node.state)),
+    Column("TYPE", lambda node: node.gpu_type or DASH),
+    Column("GPUS", lambda node: str(len(node.gpus)), right=True),
+    Column("USED", lambda node: str(sum(1 for gpu in node.gpus if gpu.jobs)), right=True),
+    Column("UNHEALTHY", lambda node: str(sum(1 for gpu in node.gpus if not gpu.healthy)), right=True, drop=2),
+    Column("CPUS", lambda node: _cpus(node.cpu), right=True, drop=4),
+    Column("RACK", lambda node: node.rack or DASH, drop=1),
+    Column("ADDRESS", lambda node: node.address or DASH, drop=3),
+    Column("JOBS", lambda node: ", ".join(_jobs_on(node)) or DASH, least=10),
+)
+
+
+def _jobs_on(node: Node) -> Iterable[str]:
+    return dict.fromkeys((*(job.id for gpu in node.gpus for job in gpu.jobs), *node.cpu.jobs))
+
+
 def _print_nodes(found: tuple[Node, ...], output: Output) -> None:
     if output is Output.JSON:
         print_json(found)
         return
-    columns = (
-        Column("NODE"),
-        Column("STATE"),
-        Column("TYPE"),
-        Column("GPUS", right=True),
-        Column("USED", right=True),
-        Column("UNHEALTHY", right=True, drop=2),
-        Column("CPUS", right=True, drop=4),
-        Column("RACK", drop=1),
-        Column("ADDRESS", drop=3),
-        Column("JOBS", least=10),
-    )
-    rows = [
-        (
-            node.name,
-            state_text(node.state),
-            node.gpu_type or DASH,
-            str(len(node.gpus)),
-            str(sum(1 for gpu in node.gpus if gpu.jobs)),
-            str(sum(1 for gpu in node.gpus if not gpu.healthy)),
-            _cpus(node.cpu),
-            node.rack or DASH,
-            node.address or DASH,
-            ", ".join(dict.fromkeys((*(job.id for gpu in node.gpus for job in gpu.jobs), *node.cpu.jobs))) or DASH,
-        )
-        for node in found
-    ]
-    print_table(columns, rows, "there are no nodes")
+    print_table(_NODES, found, "there are no nodes")
     print_health(found)
 
 
@@ -186,12 +182,8 @@ def print_health(found: tuple[Node, ...]) -> None:
     if not rows:
         return
     columns = (
-        Column("WHAT"),
-        Column("HEALTH"),
-        Column("SINCE", right=True),
-        Column("BY"),
-        Column("WHY", least=16),
-        Column("TO DO", least=8),
+        *(Column("WHAT"), Column("HEALTH"), Column("SINCE", right=True), Column("BY")),
+        *(Column("WHY", least=16), Column("TO DO", least=8)),
     )
     typer.echo("")
     print_table(columns, rows, "")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import typer
 
@@ -163,6 +163,11 @@ def format_mib(size_bytes: int | None) -> str:
     return DASH if size_bytes is None else f"{size_bytes >> 20}MiB"
 
 
+def format_number(value: float | None, form: str, unit: str = "") -> str:
+    """Return a number in a form such as `.0%`, with its unit; a dash when it is not known."""
+    return DASH if value is None else f"{value:{form}}{unit}"
+
+
 def facts_table(facts: Iterable[tuple[str, str | Text]]) -> RenderableType:
     """Return a table of names and values that wrap, without those that have no value."""
     from rich.table import Table
@@ -183,19 +188,21 @@ _MIN_WIDTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[T]):
     """A column. Those with the highest `drop` are left out first, those with 0 never. One with `least` may be
     cut to this width, or with `fold` be wrapped.
     """
 
     title: str
+    cell: Callable[[T], str | Text] | None = None
+    """What it shows of a row; None where rows are tuples of cells."""
     right: bool = False
     drop: int = 0
     least: int | None = None
     fold: bool = False
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], empty: str = "") -> None:
+def print_table(columns: Sequence[Column[T]], rows: Sequence[T], empty: str = "") -> None:
     """Print the rows, or `empty` when there are none."""
     out = console()
     if not rows and empty:
@@ -209,14 +216,13 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]],
         out.print(f"not shown: {', '.join(hidden)} (-o json has all)", style="dim")
 
 
-def fit_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None
-) -> tuple[RenderableType, list[str]]:
+def fit_table(columns: Sequence[Column[T]], rows: Sequence[T], width: int | None) -> tuple[RenderableType, list[str]]:
     """Return the table for a width (None: any), and the titles of the columns that do not fit."""
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    shown_cells: Any = [[one.cell(row) for one in columns if one.cell] or row for row in rows]
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in shown_cells]
     natural = [
         max([len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)
     ]
@@ -237,7 +243,7 @@ def fit_table(
 
 
 def _fit_columns(
-    columns: Sequence[Column], natural: Sequence[int], width: int | None
+    columns: Sequence[Column[Any]], natural: Sequence[int], width: int | None
 ) -> tuple[list[int], dict[int, int]]:
     """Return the columns that fit, and their widths."""
     least = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from batuta.apitypes.queues import Cohort, HoldingJob, Queue, QueueDetail, Queues, QuotaCell, WaitingJob
+    from batuta.apitypes.resources import QuotaReserved
 
 
 app = typer.Typer(cls=CommandGroup, name="queues", invoke_without_command=True, rich_markup_mode=None)
@@ -136,50 +137,43 @@ QUEUE_STATE_STYLES = {
     "misconfigured": "red",
     "unknown": "red",
 }
+_QUOTA_TITLES = ("OF", "NOMINAL", "USED", "BORROWED", "LENT")
 _COLUMNS = (
-    Column("QUEUE", least=8),
-    Column("STATE", drop=1, least=8),
-    Column("OF", least=8),
-    Column("NOMINAL", right=True),
-    Column("USED", right=True),
-    Column("BORROWED", right=True),
-    Column("LENT", right=True),
-    Column("PENDING", right=True),
-    Column("RUNNING", right=True),
-    Column("COHORT", drop=2, least=6),
-    Column("WEIGHT", right=True, drop=3),
-    Column("SHARE", right=True, drop=4),
+    *(Column("QUEUE", least=8), Column("STATE", drop=1, least=8), Column("OF", least=8)),
+    *(Column(title, right=True) for title in _QUOTA_TITLES[1:]),
+    *(Column("PENDING", right=True), Column("RUNNING", right=True), Column("COHORT", drop=2, least=6)),
+    *(Column("WEIGHT", right=True, drop=3), Column("SHARE", right=True, drop=4)),
 )
-_CELLS = (
-    Column("OF", least=8),
-    Column("NOMINAL", right=True),
-    Column("USED", right=True),
-    Column("RESERVED", right=True),
-    Column("GROWTH", right=True),
-    Column("BORROWED", right=True),
-    Column("LENT", right=True),
-    Column("MAY BORROW", right=True, drop=1),
-    Column("MAY LEND", right=True, drop=2),
+_CELLS: tuple[Column[QuotaCell], ...] = (
+    Column("OF", lambda cell: flavor_resource_name(cell.flavor, cell.resource), least=8),
+    Column("NOMINAL", lambda cell: format_amount(cell.resource, cell.nominal), right=True),
+    Column("USED", lambda cell: format_amount(cell.resource, cell.used), right=True),
+    Column("RESERVED", lambda cell: _amount_or_dash(cell.resource, cell.reserved), right=True),
+    Column("GROWTH", lambda cell: _amount_or_dash(cell.resource, cell.growth), right=True),
+    Column("BORROWED", lambda cell: _amount_or_dash(cell.resource, cell.borrowed), right=True),
+    Column("LENT", lambda cell: _amount_or_dash(cell.resource, cell.lent), right=True),
+    Column("MAY BORROW", lambda cell: _limit(cell.resource, cell.borrowing_limit), right=True, drop=1),
+    Column("MAY LEND", lambda cell: _limit(cell.resource, cell.lending_limit), right=True, drop=2),
 )
-_WAITING = (
-    Column("PLACE", right=True),
-    Column("ID", right=True),
-    Column("NAME", least=10),
-    Column("USER", drop=4, least=8),
-    Column("PRIORITY", right=True, drop=3),
-    Column("NEEDS", right=True),
-    Column("SUBMITTED", right=True, drop=2),
-    Column("WHY", least=36, fold=True),
+_WAITING: tuple[Column[WaitingJob], ...] = (
+    Column("PLACE", lambda job: str(job.place), right=True),
+    Column("ID", lambda job: job.id, right=True),
+    Column("NAME", lambda job: job.name or DASH, least=10),
+    Column("USER", lambda job: job.user or DASH, drop=4, least=8),
+    Column("PRIORITY", lambda job: str(job.priority), right=True, drop=3),
+    Column("NEEDS", lambda job: str(job.gpus), right=True),
+    Column("SUBMITTED", lambda job: format_age(job.submitted_s), right=True, drop=2),
+    Column("WHY", lambda job: _why(job.quota_reserved), least=36, fold=True),
 )
-_HOLDING = (
-    Column("ID", right=True),
-    Column("NAME", least=10),
-    Column("USER", drop=2, least=8),
-    Column("PRIORITY", right=True, drop=3),
-    Column("GPUS", right=True),
-    Column("RESERVED", right=True),
-    Column("SUBMITTED", right=True, drop=1),
-    Column("FLAVORS", least=12),
+_HOLDING: tuple[Column[HoldingJob], ...] = (
+    Column("ID", lambda job: job.id, right=True),
+    Column("NAME", lambda job: job.name or DASH, least=10),
+    Column("USER", lambda job: job.user or DASH, drop=2, least=8),
+    Column("PRIORITY", lambda job: str(job.priority), right=True, drop=3),
+    Column("GPUS", lambda job: str(job.gpus), right=True),
+    Column("RESERVED", lambda job: str(job.reserved), right=True),
+    Column("SUBMITTED", lambda job: format_age(job.submitted_s), right=True, drop=1),
+    Column("FLAVORS", lambda job: ", ".join(dict.fromkeys(job.flavors.values())) or DASH, least=12),
 )
 
 
@@ -192,7 +186,7 @@ def print_queues(queues: Sequence[Queue]) -> None:
             print_stderr(f"note: {queue.message}")
 
 
-def _rows(queue: Queue) -> Iterable[tuple[str | Text, ...]]:
+def _rows(queue: Queue) -> Iterator[tuple[str | Text, ...]]:
     about = (
         str(queue.pending),
         str(queue.running),
@@ -204,20 +198,23 @@ def _rows(queue: Queue) -> Iterable[tuple[str | Text, ...]]:
     if not queue.cells:
         limit = NO_LIMIT if queue.state == "open" else DASH
         yield (*head, "all GPUs", limit, format_amount("gpu", queue.used.get("*", 0)), DASH, DASH, *about)
-    for number, cell in enumerate(queue.cells):
-        first = number == 0
-        yield (
-            *(head if first else ("", "")),
-            flavor_resource_name(cell.flavor, cell.resource),
-            *_amounts(cell, cell.nominal, cell.used, cell.borrowed, cell.lent),
-            *(about if first else ("",) * len(about)),
-        )
+    for cell in queue.cells:
+        amounts = (column.cell(cell) for column in _CELLS if column.cell and column.title in _QUOTA_TITLES)
+        yield (*head, *amounts, *about)
+        head, about = ("", ""), ("",) * len(about)
 
 
-def _amounts(cell: QuotaCell, *amounts: float) -> tuple[str, ...]:
-    """Return the amounts; 0 is a dash, except for the first two: nominal quota and usage."""
-    shown = [format_amount(cell.resource, amount) for amount in amounts]
-    return tuple(shown[:2] + [text if text != "0" else DASH for text in shown[2:]])
+def _amount_or_dash(resource: str, amount: float) -> str:
+    shown = format_amount(resource, amount)
+    return DASH if shown == "0" else shown
+
+
+def _limit(resource: str, limit: float | None) -> str:
+    return "all" if limit is None else format_amount(resource, limit)
+
+
+def _why(reserved: QuotaReserved | None) -> str:
+    return "" if reserved is None else f"{reserved.reason}: {reserved.message}"
 
 
 def state_of(queue: Queue) -> Text:
@@ -238,15 +235,15 @@ def print_queue_detail(queue: QueueDetail) -> None:
     _print_head(queue)
     if queue.cells:
         typer.echo()
-        print_table(_CELLS, [_cell_row(cell) for cell in queue.cells])
+        print_table(_CELLS, queue.cells)
     if queue.holding:
         typer.echo()
         _title("who has its quota", len(queue.holding), queue.running)
-        print_table(_HOLDING, [_holding_row(job) for job in queue.holding])
+        print_table(_HOLDING, queue.holding)
     typer.echo()
     if queue.waiting:
         _title("who waits, the next one first", len(queue.waiting), queue.pending)
-        print_table(_WAITING, [_waiting_row(job) for job in queue.waiting])
+        print_table(_WAITING, queue.waiting)
     else:
         typer.echo("no job waits in it")
 
@@ -282,41 +279,6 @@ def _local_queues(queue: QueueDetail) -> str:
 
 def _title(what: str, shown: int, total: int) -> None:
     typer.echo(f"{what} (the first {shown} of {total}):" if shown < total else f"{what}:")
-
-
-def _cell_row(cell: QuotaCell) -> tuple[str, ...]:
-    amounts = (cell.nominal, cell.used, cell.reserved, cell.growth, cell.borrowed, cell.lent)
-    limits = [
-        "all" if limit is None else format_amount(cell.resource, limit)
-        for limit in (cell.borrowing_limit, cell.lending_limit)
-    ]
-    return (flavor_resource_name(cell.flavor, cell.resource), *_amounts(cell, *amounts), *limits)
-
-
-def _waiting_row(job: WaitingJob) -> tuple[str, ...]:
-    return (
-        str(job.place),
-        job.id,
-        job.name or DASH,
-        job.user or DASH,
-        str(job.priority),
-        f"{job.gpus}",
-        format_age(job.submitted_s),
-        "" if job.quota_reserved is None else f"{job.quota_reserved.reason}: {job.quota_reserved.message}",
-    )
-
-
-def _holding_row(job: HoldingJob) -> tuple[str, ...]:
-    return (
-        job.id,
-        job.name or DASH,
-        job.user or DASH,
-        str(job.priority),
-        str(job.gpus),
-        str(job.reserved),
-        format_age(job.submitted_s),
-        ", ".join(dict.fromkeys(job.flavors.values())) or DASH,
-    )
 
 
 OWN, BORROWED, LENT, IDLE = "█", "▓", "▒", "·"

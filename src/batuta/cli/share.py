@@ -87,47 +87,11 @@ def _containers(paths: list[Path]) -> Iterator[ContainerShare]:
                 yield read_region(region)
 
 
-_CHECKS = (Column("CHECK"), Column("RESULT", least=20), Column("", right=True))
-_CONTAINERS = (
-    Column("CONTAINER", least=8),
-    Column("GPU", least=8),
-    Column("MEMORY", right=True),
-    Column("PEAK", right=True, drop=3),
-    Column("REFUSED", right=True, drop=2),
-    Column("COMPUTE", right=True),
-    Column("NOW", right=True),
-    Column("LAUNCHES", right=True, drop=4),
-    Column("DEVICE TIME", right=True, drop=1),
-    Column("WAITED", right=True, drop=5),
-    Column("PIDS", least=5),
+_CHECKS: tuple[Column[Check], ...] = (
+    Column("CHECK", lambda check: check.subject),
+    Column("RESULT", lambda check: check.verdict, least=20),
+    Column("", lambda check: "ok" if check.holds else "FAILS", right=True),
 )
-
-
-def print_checks(checks: Sequence[Check]) -> None:
-    """Print a row for each check of the self-test."""
-    print_table(_CHECKS, [(one.subject, one.verdict, "ok" if one.holds else "FAILS") for one in checks])
-
-
-def print_containers(containers: Sequence[ContainerShare]) -> None:
-    """Print a row for each container and GPU."""
-    rows = [_device_row(container.container, device) for container in containers for device in container.devices]
-    print_table(_CONTAINERS, rows, "no container is limited here")
-
-
-def _device_row(container: str, device: DeviceShare) -> tuple[str, ...]:
-    return (
-        container,
-        device.uuid,
-        f"{device.used_bytes >> 20}/{format_mib(device.limit_bytes)}",
-        format_mib(device.peak_bytes),
-        str(device.refusals),
-        _compute(device),
-        f"{device.rate_percent:.0f}%",
-        f"{device.launches:,}",
-        f"{device.charged_s:.1f}s",
-        f"{device.waited_s:.1f}s",
-        " ".join(str(one.pid) for one in device.processes) or DASH,
-    )
 
 
 def _compute(device: DeviceShare) -> str:
@@ -136,3 +100,28 @@ def _compute(device: DeviceShare) -> str:
     if soft is not None:
         return f"{soft:.0f}-{hard:.0f}%" if hard is not None else f"from {soft:.0f}%"
     return f"{hard:.0f}%" if hard is not None else f"weight {device.weight}"
+
+
+_DEVICES: tuple[Column[tuple[str, DeviceShare]], ...] = (
+    Column("CONTAINER", lambda own: own[0], least=8),
+    Column("GPU", lambda own: own[1].uuid, least=8),
+    Column("MEMORY", lambda own: f"{own[1].used_bytes >> 20}/{format_mib(own[1].limit_bytes)}", right=True),
+    Column("PEAK", lambda own: format_mib(own[1].peak_bytes), right=True, drop=3),
+    Column("REFUSED", lambda own: str(own[1].refusals), right=True, drop=2),
+    Column("COMPUTE", lambda own: _compute(own[1]), right=True),
+    Column("NOW", lambda own: f"{own[1].rate_percent:.0f}%", right=True),
+    Column("LAUNCHES", lambda own: f"{own[1].launches:,}", right=True, drop=4),
+    Column("DEVICE TIME", lambda own: f"{own[1].charged_s:.1f}s", right=True, drop=1),
+    Column("WAITED", lambda own: f"{own[1].waited_s:.1f}s", right=True, drop=5),
+    Column("PIDS", lambda own: " ".join(str(one.pid) for one in own[1].processes) or DASH, least=5),
+)
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    print_table(_CHECKS, checks)
+
+
+def print_containers(containers: Sequence[ContainerShare]) -> None:
+    """Print a row for each container and GPU."""
+    rows = [(container.container, device) for container in containers for device in container.devices]
+    print_table(_DEVICES, rows, "no container is limited here")

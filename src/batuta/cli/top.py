@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from batuta.cli.events import command_sentences
-from batuta.cli.job_view import queue_table
+from batuta.cli.job_view import columns_for
 from batuta.cli.options import HomeOption, Output, OutputOption, connect, option
 from batuta.cli.output import console, fit_table, format_time, is_terminal, print_json, print_rich, state_text
 from batuta.client.errors import ClientError, NoServerError
@@ -154,11 +154,10 @@ def render(view: ClusterView, width: int, height: int | None) -> RenderableType:
         map_lines = map_lines[: max(3, height // 4)]
         room = max(1, height - len(head) - len(map_lines) - len(decisions) - 6)
         more, jobs = max(0, len(jobs) - room), jobs[:room]
-    columns, rows = queue_table(jobs)
-    kept = [place for place, column in enumerate(columns) if column.title not in HIDDEN_COLUMNS]
-    table, _ = fit_table([columns[place] for place in kept], [[row[place] for place in kept] for row in rows], width)
+    columns = [column for column in columns_for(jobs) if column.title not in HIDDEN_COLUMNS]
+    table, _ = fit_table(columns, jobs, width)
     parts: list[RenderableType] = [*head, Text(), *map_lines, Text()]
-    parts.append(table if rows else Text("no job is running or waiting", style="dim"))
+    parts.append(table if jobs else Text("no job is running or waiting", style="dim"))
     if more:
         parts.append(Text(f"… and {more} more", style="dim"))
     if decisions:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
@@ -26,6 +26,7 @@ from batuta.cli.output import (
     DASH,
     Column,
     format_gpus,
+    format_number,
     print_json,
     print_notes,
     print_result,
@@ -155,37 +156,37 @@ def print_new_runs(found: Trial, printed: set[int], show: Callable[[str], None])
             print_stderr(f"{format_gpus(run.gpus)}: {_speed(run) or run.state}")
 
 
-def print_trial(found: Trial) -> None:
-    """Print a row for each size, and the conclusion."""
-    columns = (
-        *(Column("GPUS", right=True), Column("TYPE", drop=3), Column("STEPS/S", right=True)),
-        *(Column("SPEED", right=True, drop=1), Column("MEMORY", right=True), Column("BUSY", right=True)),
-        *(Column("EFFICIENCY", right=True), Column("RESULT", least=12, fold=True)),
-    )
-    print_table(columns, [_row(run) for run in found.runs])
-    if found.sentence:
-        typer.echo(f"\n{found.sentence}")
-
-
-def _row(run: TrialRun) -> Sequence[str]:
-    return (
-        str(run.gpus),
-        run.gpu_type or DASH,
-        DASH if run.steps_per_s is None else f"{run.steps_per_s:.3g}",
-        _speed(run) or DASH,
-        DASH if run.memory_mib is None else _memory(run.memory_mib),
-        DASH if run.utilisation is None else f"{run.utilisation:.0%}",
-        DASH if run.efficiency is None else f"{run.efficiency:.0%}",
-        f"{run.state}: {run.detail}" if run.detail and run.units_per_s is None else run.state,
-    )
-
-
 def _speed(run: TrialRun) -> str:
     return "" if run.units_per_s is None else f"{run.units_per_s:.3g} {run.unit}/s"
 
 
-def _memory(mib: int) -> str:
+def _memory(mib: int | None) -> str:
+    if mib is None:
+        return DASH
     return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
+
+
+def _result(run: TrialRun) -> str:
+    return f"{run.state}: {run.detail}" if run.detail and run.units_per_s is None else run.state
+
+
+_RUNS: tuple[Column[TrialRun], ...] = (
+    Column("GPUS", lambda run: str(run.gpus), right=True),
+    Column("TYPE", lambda run: run.gpu_type or DASH, drop=3),
+    Column("STEPS/S", lambda run: format_number(run.steps_per_s, ".3g"), right=True),
+    Column("SPEED", lambda run: _speed(run) or DASH, right=True, drop=1),
+    Column("MEMORY", lambda run: _memory(run.memory_mib), right=True),
+    Column("BUSY", lambda run: format_number(run.utilisation, ".0%"), right=True),
+    Column("EFFICIENCY", lambda run: format_number(run.efficiency, ".0%"), right=True),
+    Column("RESULT", _result, least=12, fold=True),
+)
+
+
+def print_trial(found: Trial) -> None:
+    """Print a row for each size, and the conclusion."""
+    print_table(_RUNS, found.runs)
+    if found.sentence:
+        typer.echo(f"\n{found.sentence}")
 
 
 def follow_trial_run(client: KubeClient, submission: Any, output: Output, *, detach: bool) -> int:

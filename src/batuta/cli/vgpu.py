@@ -22,7 +22,7 @@ FileArgument = Annotated[Path, argument("FILE", "The file that the virtual GPUs 
 NodeArgument = Annotated[Path, argument("FILE", "Their file, or the name of a node of batuta up --virtual.")]
 
 if TYPE_CHECKING:
-    from batuta.gpu.vgpu.snapshot import VirtualGpu
+    from batuta.gpu.vgpu.snapshot import ProcessUse, VirtualGpu
 
 
 @app.callback()
@@ -176,49 +176,29 @@ def _device_file(named: Path, home: Path | None) -> Path:
     return of_node if of_node.exists() else named
 
 
-_GPUS = (
-    Column("GPU", right=True),
-    Column("NAME", least=8),
-    Column("TEMP", right=True),
-    Column("POWER", right=True, drop=3),
-    Column("MEMORY", right=True),
-    Column("UTIL", right=True),
-    Column("NUMA", right=True, drop=4),
-    Column("ECC", right=True, drop=2),
-    Column("LINKS", right=True, drop=5),
-    Column("STATE"),
+_GPUS: tuple[Column[VirtualGpu], ...] = (
+    Column("GPU", lambda gpu: str(gpu.index), right=True),
+    Column("NAME", lambda gpu: gpu.name, least=8),
+    Column("TEMP", lambda gpu: f"{gpu.temperature_c}C", right=True),
+    Column("POWER", lambda gpu: f"{gpu.power_w:.0f}/{gpu.power_limit_w:.0f}W", right=True, drop=3),
+    Column("MEMORY", lambda gpu: f"{gpu.used_bytes >> 20}/{format_mib(gpu.memory_bytes)}", right=True),
+    Column("UTIL", lambda gpu: f"{gpu.utilization:.0%}", right=True),
+    Column("NUMA", lambda gpu: str(gpu.numa_node), right=True, drop=4),
+    Column("ECC", lambda gpu: str(gpu.ecc_uncorrected), right=True, drop=2),
+    Column("LINKS", lambda gpu: f"{gpu.links_up}/{gpu.links}" if gpu.links else DASH, right=True, drop=5),
+    Column("STATE", lambda gpu: "lost" if gpu.lost else "memory failed" if gpu.memory_failed else "ok"),
 )
-_PROCESSES = (
-    Column("GPU", right=True),
-    Column("PID", right=True),
-    Column("MEMORY", right=True),
-    Column("PEAK", right=True, drop=1),
-    Column("LAUNCHES", right=True, drop=2),
+_PROCESSES: tuple[Column[tuple[VirtualGpu, ProcessUse]], ...] = (
+    Column("GPU", lambda own: str(own[0].index), right=True),
+    Column("PID", lambda own: str(own[1].pid), right=True),
+    Column("MEMORY", lambda own: format_mib(own[1].used_bytes), right=True),
+    Column("PEAK", lambda own: format_mib(own[1].peak_bytes), right=True, drop=1),
+    Column("LAUNCHES", lambda own: f"{own[1].launches:,}", right=True, drop=2),
 )
 
 
 def print_gpus(gpus: Sequence[VirtualGpu]) -> None:
     """Print the GPUs, then the processes on them."""
-    print_table(_GPUS, [_gpu_row(gpu) for gpu in gpus])
-    rows = [
-        (str(gpu.index), str(one.pid), format_mib(one.used_bytes), format_mib(one.peak_bytes), f"{one.launches:,}")
-        for gpu in gpus
-        for one in gpu.processes
-    ]
+    print_table(_GPUS, gpus)
     typer.echo()
-    print_table(_PROCESSES, rows, "no processes")
-
-
-def _gpu_row(gpu: VirtualGpu) -> tuple[str, ...]:
-    return (
-        str(gpu.index),
-        gpu.name,
-        f"{gpu.temperature_c}C",
-        f"{gpu.power_w:.0f}/{gpu.power_limit_w:.0f}W",
-        f"{gpu.used_bytes >> 20}/{format_mib(gpu.memory_bytes)}",
-        f"{gpu.utilization:.0%}",
-        str(gpu.numa_node),
-        str(gpu.ecc_uncorrected),
-        f"{gpu.links_up}/{gpu.links}" if gpu.links else DASH,
-        "lost" if gpu.lost else "memory failed" if gpu.memory_failed else "ok",
-    )
+    print_table(_PROCESSES, [(gpu, process) for gpu in gpus for process in gpu.processes], "no processes")
