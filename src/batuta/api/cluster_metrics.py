@@ -265,12 +265,7 @@ def _single_nodes(snapshot: WorldSnapshot, states: list[str]) -> Iterator[Metric
     yield gauge("batuta_node_gpus", "GPUs of a node.", ["node", "state"], values)
     names = (node.name for node in snapshot.nodes)
     serves = {(name,): int(state == "ready") for name, state in zip(names, states, strict=False)}
-    yield gauge(
-        "batuta_node_ready",
-        "1 when a node may get new jobs, 0 when it is cordoned or lost.",
-        ["node"],
-        serves,
-    )
+    yield gauge("batuta_node_ready", "1 when a node may get new jobs, 0 when it is cordoned or lost.", ["node"], serves)
 
 
 def _gpu_utilisation(snapshot: WorldSnapshot, facts: NodeFacts) -> Iterator[Metric]:
@@ -294,10 +289,7 @@ def _placement(snapshot: WorldSnapshot) -> Iterator[Metric]:
         {(): pieces / total if total else 0.0},
     )
     yield gauge(
-        "batuta_largest_free_block_gpus",
-        "Free GPUs of the node that has most of them.",
-        [],
-        {(): max(free, default=0)},
+        "batuta_largest_free_block_gpus", "Free GPUs of the node that has most of them.", [], {(): max(free, default=0)}
     )
     largest = max((node.gpus for node in snapshot.nodes), default=0)
     spread = [held.size for held in snapshot.placements if held is not None and len(held.spans) > 1 and held.size]

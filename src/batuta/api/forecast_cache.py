@@ -50,11 +50,7 @@ class ForecastCache:
     """
 
     def __init__(
-        self,
-        foresight: ForecastFn,
-        fork: Callable[[], World],
-        settings: Settings,
-        fence: Fence | None = None,
+        self, foresight: ForecastFn, fork: Callable[[], World], settings: Settings, fence: Fence | None = None
     ) -> None:
         self._foresight = foresight
         self._fork = fork

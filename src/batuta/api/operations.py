@@ -88,8 +88,7 @@ def _exceeds_quota(job: Job, queue: ClusterQueue, tree: QuotaTree, *, has_rest: 
         for resource in group.resources:
             needs = demand(job, resource, job.min)
             most = max(
-                (node.most(tree.fr_number[FlavorResource(one.flavor, resource)]) for one in group.flavors),
-                default=0,
+                (node.most(tree.fr_number[FlavorResource(one.flavor, resource)]) for one in group.flavors), default=0
             )
             if needs > most:
                 gpus = "GPU" if needs == MILLI else "GPUs"
@@ -138,9 +137,7 @@ def patched_job(job: Job, patch: JobPatch, sizes: TaskSizes | None) -> Job:
             update={"nodes": sizes.asked, "min_nodes": sizes.low, "max_nodes": sizes.high, "auto": None}
         )
     changed = replace(
-        job,
-        priority=job.priority if patch.priority is None else patch.priority,
-        queue=patch.queue or job.queue,
+        job, priority=job.priority if patch.priority is None else patch.priority, queue=patch.queue or job.queue
     )
     if patch.nodes is None and patch.min_nodes is None and patch.max_nodes is None:
         return changed

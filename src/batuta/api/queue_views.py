@@ -7,16 +7,7 @@ from collections.abc import Iterable
 from batuta.api.snapshot import WorldSnapshot
 from batuta.api.views import JsonObject, view_decision
 from batuta.core.job import Job
-from batuta.core.quota import (
-    ALL_GPUS,
-    MILLI,
-    NO_LIMIT,
-    ClusterQueue,
-    StopPolicy,
-    counts_gpus,
-    rest_of,
-    tell_rest,
-)
+from batuta.core.quota import ALL_GPUS, MILLI, NO_LIMIT, ClusterQueue, StopPolicy, counts_gpus, rest_of, tell_rest
 from batuta.quota.reasons import quota_reserved
 from batuta.quota.usage import CohortUse, DoorUse, FlavorUsage, JobUse, QueueUse
 from batuta.spec.task_job import DEFAULT_QUEUE
@@ -202,10 +193,4 @@ def _view_holding(use: JobUse) -> JsonObject:
 
 
 def _view_job(job: Job) -> JsonObject:
-    return {
-        "id": job.id,
-        "name": job.name,
-        "user": job.user,
-        "priority": job.priority,
-        "submitted_s": job.submit_s,
-    }
+    return {"id": job.id, "name": job.name, "user": job.user, "priority": job.priority, "submitted_s": job.submit_s}

@@ -53,12 +53,7 @@ class HttpProblem(Exception):
     """A request that is refused or fails: an HTTP status and the reason."""
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        *,
-        problems: Sequence[Problem] = (),
-        headers: Mapping[str, str] | None = None,
+        self, status: int, detail: str, *, problems: Sequence[Problem] = (), headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(detail)
         self.status = status

@@ -137,11 +137,7 @@ def _ended_by(past: PastJob) -> JsonObject | None:
     if past.reason is None:
         return None
     evidence = past.evidence or ()
-    return {
-        "code": past.reason.name,
-        "sentence": past.reason.sentence(evidence),
-        "evidence": dict(evidence),
-    }
+    return {"code": past.reason.name, "sentence": past.reason.sentence(evidence), "evidence": dict(evidence)}
 
 
 def view_dry_run(job: Job) -> JsonObject:

@@ -85,7 +85,9 @@ _GPUS: tuple[Column[GpuUsage], ...] = (
 _JOBS: tuple[Column[JobUsage], ...] = (
     Column("JOB", lambda job: job.job, least=8),
     Column("GPUS", lambda job: ",".join(map(str, job.gpus))),
-    Column("UTIL", lambda job: format_number(job.utilisation and job.utilisation.mean, ".0%"), right=True),
+    Column(
+        "UTIL", lambda job: format_number(None if job.utilisation is None else job.utilisation.mean, ".0%"), right=True
+    ),
     Column("MEMORY", lambda job: format_number(job.memory_mib, ".0f", "MiB"), right=True),
     Column("TYPE", lambda job: job.behaviour.activity.value, drop=1),
     Column("STAGE", lambda job: job.behaviour.stage.value, drop=2),

@@ -25,6 +25,7 @@ from batuta.cli.options import (
 from batuta.cli.output import (
     DASH,
     Column,
+    format_number,
     format_seconds,
     print_json,
     print_result,
@@ -39,7 +40,7 @@ from batuta.spec.problem import InputError, Problem
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from batuta.apitypes.forecasts import Change, EtaAnswer, Expected, JobChange, JobEta, WhatIfAnswer
+    from batuta.apitypes.forecasts import Change, EtaAnswer, JobChange, JobEta, WhatIfAnswer
 _SHOWN_JOBS = 20
 
 ArrivalsOption = Annotated[bool, flag("--arrivals/--no-arrivals", "Whether jobs keep coming as they did lately.")]
@@ -88,29 +89,22 @@ def _request_eta(job: str | None, home: Path | None, arrivals: bool) -> EtaAnswe
 
 
 def _print_eta(forecast: EtaAnswer) -> None:
-    columns = (
-        Column("ID"),
-        Column("NAME", least=8),
-        Column("STATE", drop=2),
-        Column("STARTS", right=True),
-        Column("AT THE LATEST", right=True, drop=3),
-        Column("FINISHES", right=True),
-        Column("AT THE LATEST", right=True),
-        Column("", drop=1, least=10),
+    def start(at_s: float | None, one: JobEta, started: str) -> str:
+        """Return a time of the start; `started` for a job that has GPUs."""
+        has_started = one.start.p50_s is not None and one.start.p50_s <= forecast.now_s
+        return started if has_started else _time(forecast, at_s)
+
+    columns: tuple[Column[JobEta], ...] = (
+        Column("ID", lambda one: one.id),
+        Column("NAME", lambda one: one.name, least=8),
+        Column("STATE", lambda one: state_text(one.state), drop=2),
+        Column("STARTS", lambda one: start(one.start.p50_s, one, "started"), right=True),
+        Column("AT THE LATEST", lambda one: start(one.start.p90_s, one, ""), right=True, drop=3),
+        Column("FINISHES", lambda one: _time(forecast, one.finish.p50_s), right=True),
+        Column("AT THE LATEST", lambda one: _time(forecast, one.finish.p90_s), right=True),
+        Column("", lambda one: one.why, drop=1, least=10),
     )
-    rows = [(*(one.id, one.name, state_text(one.state)), *_times(forecast, one), one.why) for one in forecast.jobs]
-    print_table(columns, rows, empty="there is no job that is not over")
-
-
-def _times(forecast: EtaAnswer, one: JobEta) -> tuple[str, str, str, str]:
-    """Return start and finish, each as P50 and P90; a job that has GPUs has started."""
-    started = one.start.p50_s is not None and one.start.p50_s <= forecast.now_s
-    start = ("started", "") if started else _time_pair(forecast, one.start)
-    return (*start, *_time_pair(forecast, one.finish))
-
-
-def _time_pair(forecast: EtaAnswer, expected: Expected) -> tuple[str, str]:
-    return _time(forecast, expected.p50_s), _time(forecast, expected.p90_s)
+    print_table(columns, forecast.jobs, empty="there is no job that is not over")
 
 
 def _time(forecast: EtaAnswer, time_s: float | None) -> str:
@@ -197,65 +191,55 @@ def _request_what_if(request: dict[str, Any], home: Path | None) -> WhatIfAnswer
 
 
 def _print_what_if(result: WhatIfAnswer, all_jobs: bool) -> None:
-    rows = [
-        ("mean completion time", *_change_cells(result.jct_s, format_seconds)),
-        ("mean waiting from now on", *_change_cells(result.wait_s, format_seconds)),
-        ("finish-time fairness, mean", *_change_cells(result.fairness, _hundredths)),
-        ("finish-time fairness, worst", *_change_cells(result.worst_fairness, _hundredths)),
-        ("GPUs in use", *_change_cells(result.utilisation, lambda value: DASH if value is None else f"{value:.0%}")),
-        ("until all are done", *_change_cells(result.makespan_s, format_seconds)),
-        ("restarts", *_count_cells(result.restarts)),
-        ("preemptions", *_count_cells(result.preemptions)),
+    shown = [
+        ("mean completion time", result.jct_s, format_seconds, _share_grown),
+        ("mean waiting from now on", result.wait_s, format_seconds, _share_grown),
+        ("finish-time fairness, mean", result.fairness, _form(".2f"), _share_grown),
+        ("finish-time fairness, worst", result.worst_fairness, _form(".2f"), _share_grown),
+        ("GPUs in use", result.utilisation, _form(".0%"), _share_grown),
+        ("until all are done", result.makespan_s, format_seconds, _share_grown),
+        ("restarts", result.restarts, _form(".1f"), _count_grown),
+        ("preemptions", result.preemptions, _form(".1f"), _count_grown),
     ]
     if result.unfinished.before or result.unfinished.after:
-        rows.append(("jobs that never end", *_change_cells(result.unfinished, lambda value: f"{value or 0:.0f}")))
-    columns = (Column(""), Column("NOW", right=True), Column("CHANGED", right=True), Column("", right=True))
-    print_table(columns, rows)
+        shown.append(("jobs that never end", result.unfinished, lambda value: f"{value or 0:.0f}", _share_grown))
+    rows = [(name, show(one.before), show(one.after), grown(one)) for name, one, show, grown in shown]
+    print_table((Column(""), *(Column(title, right=True) for title in ("NOW", "CHANGED", ""))), rows)
     jobs = _most_changed(result, all_jobs)
     if jobs:
         typer.echo("")
-        _print_job_changes(jobs)
+        print_table(_JOB_CHANGES, jobs)
         if len(jobs) < len(result.jobs):
             left = len(result.jobs) - len(jobs)
             print_stderr(f"{left} more job{'' if left == 1 else 's'}: --all shows {'it' if left == 1 else 'them'}")
     print_stderr(f"{'; '.join(result.assumes)} ({result.runs} runs)")
 
 
-def _print_job_changes(jobs: list[JobChange]) -> None:
-    columns = (
-        *(Column("ID"), Column("NAME", drop=2, least=8)),
-        *(Column("DONE AFTER", right=True), Column("CHANGED", right=True), Column("", right=True)),
-        *(Column("WAITS", right=True, drop=1), Column("CHANGED", right=True, drop=1)),
-    )
-    rows = [
-        (
-            *(one.id, one.name, *_change_cells(one.jct_s, format_seconds)),
-            *(format_seconds(one.wait_s.before), format_seconds(one.wait_s.after)),
-        )
-        for one in jobs
-    ]
-    print_table(columns, rows)
+def _form(form: str) -> Callable[[float | None], str]:
+    return lambda value: format_number(value, form)
 
 
-def _change_cells(change: Change, show: Callable[[float | None], str]) -> tuple[str, str, str]:
+def _share_grown(change: Change) -> str:
     before, after = change.before, change.after
     share = f"{after / before - 1:+.0%}" if before and after is not None and before > 0 else ""
-    return show(before), show(after), "" if share in ("+0%", "-0%") else share
+    return "" if share in ("+0%", "-0%") else share
 
 
-def _count_cells(change: Change) -> tuple[str, str, str]:
-    """Return counts and their difference as a number: a percentage of small counts says little."""
-    before, after = change.before, change.after
-    grown = "" if before is None or after is None else f"{after - before:+.1f}"
-    return _tenths(before), _tenths(after), "" if grown in ("+0.0", "-0.0") else grown
+def _count_grown(change: Change) -> str:
+    """Return the difference as a number: a percentage of small counts says little."""
+    grown = "" if change.before is None or change.after is None else f"{change.after - change.before:+.1f}"
+    return "" if grown in ("+0.0", "-0.0") else grown
 
 
-def _hundredths(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f}"
-
-
-def _tenths(value: float | None) -> str:
-    return DASH if value is None else f"{value:.1f}"
+_JOB_CHANGES: tuple[Column[JobChange], ...] = (
+    Column("ID", lambda one: one.id),
+    Column("NAME", lambda one: one.name, drop=2, least=8),
+    Column("DONE AFTER", lambda one: format_seconds(one.jct_s.before), right=True),
+    Column("CHANGED", lambda one: format_seconds(one.jct_s.after), right=True),
+    Column("", lambda one: _share_grown(one.jct_s), right=True),
+    Column("WAITS", lambda one: format_seconds(one.wait_s.before), right=True, drop=1),
+    Column("CHANGED", lambda one: format_seconds(one.wait_s.after), right=True, drop=1),
+)
 
 
 def _most_changed(result: WhatIfAnswer, all_jobs: bool) -> list[JobChange]:

@@ -23,9 +23,8 @@ from batuta.cli.output import (
 from batuta.cli.verbs import CommandGroup
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from batuta.apitypes.resources import Gpu, HealthShown, Node, NodeCpu, Share
+    from batuta.cli.output import Cells
 
 
 app = typer.Typer(cls=CommandGroup, name="nodes", invoke_without_command=True, rich_markup_mode=None)
@@ -181,15 +180,15 @@ def print_health(found: tuple[Node, ...]) -> None:
     rows = [row for node in found for row in _health_rows(node)]
     if not rows:
         return
-    columns = (
+    columns: tuple[Column[Cells], ...] = (
         *(Column("WHAT"), Column("HEALTH"), Column("SINCE", right=True), Column("BY")),
         *(Column("WHY", least=16), Column("TO DO", least=8)),
     )
     typer.echo("")
-    print_table(columns, rows, "")
+    print_table(columns, rows)
 
 
-def _health_rows(node: Node) -> Iterator[tuple[str | Text, ...]]:
+def _health_rows(node: Node) -> Iterator[Cells]:
     if node.state in ("cordoned", "draining") and node.cordoned_by:
         since = DASH if node.cordoned_s is None else format_age(node.cordoned_s)
         undo = f"batuta nodes uncordon {node.name}"
@@ -201,7 +200,7 @@ def _health_rows(node: Node) -> Iterator[tuple[str | Text, ...]]:
             yield _health_row(f"{node.name} GPU {gpu.index}", gpu.health, f"{node.name} --gpu {gpu.index}")
 
 
-def _health_row(what: str, health: HealthShown, named: str) -> tuple[str | Text, ...]:
+def _health_row(what: str, health: HealthShown, named: str) -> Cells:
     state = f"{health.state}, in service" if health.held else health.state
     return (
         what,

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
+    Cells = Sequence[str | Text]
+    """A row of a table whose columns read nothing themselves."""
 
 T = TypeVar("T")
 

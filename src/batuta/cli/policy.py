@@ -100,9 +100,8 @@ def list_policies(output: OutputOption = Output.TABLE, home: HomeOption = None) 
     if output is Output.JSON:
         print_json(known)
         return
-    columns = (Column(""), Column("POLICY"), Column("WHAT IT DOES", least=20))
     rows = [("*" if one.name == known.name else "", one.name, one.summary) for one in known.policies]
-    print_table(columns, rows)
+    print_table((Column(""), Column("POLICY"), Column("WHAT IT DOES", least=20)), rows)
 
 
 def _print_policy(known: PolicyAnswer, output: Output) -> None:

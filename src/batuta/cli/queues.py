@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from batuta.apitypes.queues import Cohort, HoldingJob, Queue, QueueDetail, Queues, QuotaCell, WaitingJob
     from batuta.apitypes.resources import QuotaReserved
+    from batuta.cli.output import Cells
 
 
 app = typer.Typer(cls=CommandGroup, name="queues", invoke_without_command=True, rich_markup_mode=None)
@@ -138,7 +139,7 @@ QUEUE_STATE_STYLES = {
     "unknown": "red",
 }
 _QUOTA_TITLES = ("OF", "NOMINAL", "USED", "BORROWED", "LENT")
-_COLUMNS = (
+_COLUMNS: tuple[Column[Cells], ...] = (
     *(Column("QUEUE", least=8), Column("STATE", drop=1, least=8), Column("OF", least=8)),
     *(Column(title, right=True) for title in _QUOTA_TITLES[1:]),
     *(Column("PENDING", right=True), Column("RUNNING", right=True), Column("COHORT", drop=2, least=6)),
@@ -186,15 +187,10 @@ def print_queues(queues: Sequence[Queue]) -> None:
             print_stderr(f"note: {queue.message}")
 
 
-def _rows(queue: Queue) -> Iterator[tuple[str | Text, ...]]:
-    about = (
-        str(queue.pending),
-        str(queue.running),
-        queue.cohort or DASH,
-        f"{queue.weight:g}",
-        format_share(queue.share),
-    )
-    head: tuple[str | Text, ...] = (queue.name, state_of(queue))
+def _rows(queue: Queue) -> Iterator[Cells]:
+    head: Cells = (queue.name, state_of(queue))
+    jobs = (str(queue.pending), str(queue.running))
+    about: Cells = (*jobs, queue.cohort or DASH, f"{queue.weight:g}", format_share(queue.share))
     if not queue.cells:
         limit = NO_LIMIT if queue.state == "open" else DASH
         yield (*head, "all GPUs", limit, format_amount("gpu", queue.used.get("*", 0)), DASH, DASH, *about)

@@ -34,11 +34,17 @@ from batuta.client.errors import ClientError
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.apitypes.forecasts import ShadowAnswer
+    from batuta.apitypes.forecasts import ShadowAnswer, ShadowDifference
 
 
 _SHOWN_JOBS = 20
 _COMMANDS = ("start", "resize", "migrate", "preempt", "stop")
+_DIFFERENCES: tuple[Column[ShadowDifference], ...] = (
+    Column("JOB", lambda one: one.id),
+    Column("GPUS", lambda one: str(one.has), right=True),
+    Column("WOULD HAVE", lambda one: str(one.would_have), right=True),
+    Column("SINCE", lambda one: format_age(one.since_s)),
+)
 
 
 def replay(
@@ -91,21 +97,16 @@ def _run_replay(home: Path, from_s: float, to_s: float, policies: Sequence[str])
 
 def _print_replay(result: dict[str, Any]) -> None:
     actual = result["rows"][0]
-    columns = (
-        Column(""),
-        *(Column("MEAN COMPLETION", right=True), Column("", right=True)),
-        *(Column("MEAN WAITING", right=True), Column("GPU-HOURS", right=True)),
-        *(Column("RESTARTS", right=True), Column("PREEMPTIONS", right=True, drop=1)),
+    columns: tuple[Column[dict[str, Any]], ...] = (
+        Column("", lambda one: f"{one['policy']}, replayed" if one["policy"] else "really"),
+        Column("MEAN COMPLETION", lambda one: format_seconds(one["jct_s"]), right=True),
+        Column("", lambda one: _against(one["jct_s"], actual["jct_s"]) if one["policy"] else "", right=True),
+        Column("MEAN WAITING", lambda one: format_seconds(one["wait_s"]), right=True),
+        Column("GPU-HOURS", lambda one: f"{one['gpu_hours']:.2f}", right=True),
+        Column("RESTARTS", lambda one: str(one["restarts"]), right=True),
+        Column("PREEMPTIONS", lambda one: str(one["preemptions"]), right=True, drop=1),
     )
-    rows = [
-        (
-            *((one["policy"] and f"{one['policy']}, replayed") or "really", format_seconds(one["jct_s"])),
-            *(_against(one["jct_s"], actual["jct_s"]) if one["policy"] else "", format_seconds(one["wait_s"])),
-            *(f"{one['gpu_hours']:.2f}", str(one["restarts"]), str(one["preemptions"])),
-        )
-        for one in result["rows"]
-    ]
-    print_table(columns, rows)
+    print_table(columns, result["rows"])
     print_stderr(f"over {actual['jobs']} jobs that ended, of {result['jobs']} that lived within this time")
     for one in result["rows"]:
         if one["missing"]:
@@ -155,18 +156,13 @@ def _print_shadow(report: ShadowAnswer) -> None:
         f"{report.policy} watches {report.active_policy} since {format_age(report.since_s)}: "
         f"{report.cycles} cycles, {agreed} alike, {report.skipped} not looked at"
     )
+    counted = ((report.active_policy, report.did), (f"{report.policy}, would", report.would))
     if report.trouble:
         print_stderr(f"it could not decide {report.failed} times: {report.trouble}")
-    columns = (Column(""), *(Column(f"{kind.upper()}S", right=True) for kind in _COMMANDS))
-    counted = ((report.active_policy, report.did), (f"{report.policy}, would", report.would))
-    print_table(columns, [(name, *(str(own.get(kind, 0)) for kind in _COMMANDS)) for name, own in counted])
+    commands = [(name, *(str(own.get(kind, 0)) for kind in _COMMANDS)) for name, own in counted]
+    print_table((Column(""), *(Column(f"{kind.upper()}S", right=True) for kind in _COMMANDS)), commands)
     if report.differences:
         typer.echo("")
-        columns = (Column("JOB"), Column("GPUS", right=True), Column("WOULD HAVE", right=True), Column("SINCE"))
-        rows = [
-            (one.id, str(one.has), str(one.would_have), format_age(one.since_s))
-            for one in report.differences[:_SHOWN_JOBS]
-        ]
-        print_table(columns, rows)
+        print_table(_DIFFERENCES, report.differences[:_SHOWN_JOBS])
         if len(report.differences) > _SHOWN_JOBS:
             print_stderr(f"{len(report.differences) - _SHOWN_JOBS} more jobs: -o json has all")

@@ -24,7 +24,8 @@ from batuta.client.errors import NoServerError
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.apitypes.report import Account, QueueSpent, Report, UserSpent
+    from batuta.apitypes.report import Account, Report, Spent
+    from batuta.cli.output import Cells
 
 _HOUR_S = 3600.0
 
@@ -100,7 +101,7 @@ def _print_report(found: Report) -> None:
     total = found.total
     typer.echo(f"{format_time(found.from_s)} to {format_time(found.to_s)}: {_headline(total)}\n")
     shares = ("USED", "NOT BUSY", "RESTARTS", "LOST", "IDLE", "FRAGMENTED", "OUT")
-    columns = (
+    columns: tuple[Column[Cells], ...] = (
         Column("DAY (UTC)"),
         Column("GPU-HOURS", right=True),
         *(Column(title, right=True, drop=k // 4) for k, title in enumerate(shares)),
@@ -137,7 +138,7 @@ def _cells(own: Account) -> Sequence[str]:
     return (_hours(own.capacity_gpu_s), *shares, _hours(own.waiting_gpu_s))
 
 
-def _spent_cells(own: QueueSpent | UserSpent) -> Sequence[str]:
+def _spent_cells(own: Spent) -> Sequence[str]:
     held = (own.used_gpu_s, own.unused_gpu_s, own.restarting_gpu_s, own.lost_gpu_s)
     return tuple(map(_hours, (*held, own.waiting_gpu_s)))
 

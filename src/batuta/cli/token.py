@@ -70,8 +70,8 @@ def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) ->
     if output is Output.JSON:
         print_json([{"hash": t.hash, "user": t.user, "role": t.role, "created_s": t.created_s} for t in found])
         return
-    columns = (Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1))
-    print_table(columns, [(t.hash[:_SHOWN], t.user, t.role, format_time(t.created_s)) for t in found], "no tokens")
+    rows = [(t.hash[:_SHOWN], t.user, t.role, format_time(t.created_s)) for t in found]
+    print_table((Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1)), rows, "no tokens")
 
 
 @app.command()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote
 
 import httpx2
@@ -14,7 +13,7 @@ import httpx2
 from batuta.apitypes import resources as a
 from batuta.client.address import Address, find_address
 from batuta.client.cluster_calls import ClusterCalls
-from batuta.client.connection import RankPiece, follow_ranks
+from batuta.client.connection import JobClient, RankPiece, follow_ranks
 from batuta.client.decoding import decode, decode_list
 from batuta.client.errors import AmbiguousJobError, ApiError, ClientError, UnknownJobError
 from batuta.client.submission import Submission
@@ -23,7 +22,7 @@ from batuta.client.transport import RANKS, TIMEOUT_S, Transport, follow_log, wai
 PAGE = 1000
 
 
-class Client(ClusterCalls):
+class Client(ClusterCalls, JobClient):
     """A connection to a Batuta server. Opens nothing before it is used.
 
     Without arguments it is the server of $BATUTA_SERVER, else the one of the state directory ($BATUTA_HOME,
@@ -40,14 +39,6 @@ class Client(ClusterCalls):
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         super().__init__(Transport(lambda: find_address(server, token, home), timeout_s, transport))
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._transport.close()
@@ -102,8 +93,9 @@ class Client(ClusterCalls):
         )
         return decode(a.Submitted, answer)
 
-    def manifest(self, submission: Submission) -> None:
+    def manifest(self, submission: Submission) -> Mapping[str, Any] | None:
         """None: the server makes a job of a task."""
+        return None
 
     # --------------------------------------------------------------------------------------------------- look
 
@@ -180,26 +172,6 @@ class Client(ClusterCalls):
                 return tuple(found)
             params["cursor"] = page["next"]
 
-    def wait(
-        self,
-        job: a.Job | str,
-        until: Literal["running", "ended"] = "ended",
-        timeout_s: float | None = None,
-        tell: Callable[[a.Job], None] | None = None,
-    ) -> a.Job:
-        """Returns when the job runs, or has ended (however: look at its state).
-
-        It outlasts a restart of the server.
-        `tell` gets the job each time something happened to it. Raises WaitTimeoutError.
-        """
-        if until not in ("running", "ended"):
-            raise ValueError(f"until must be 'running' or 'ended', got {until!r}")
-
-        def done(now: a.Job) -> bool:
-            return now.is_over or (until == "running" and now.state == "RUNNING")
-
-        return self.wait_until(job, done, timeout_s, tell)
-
     def wait_until(
         self,
         job: a.Job | str,
@@ -207,7 +179,6 @@ class Client(ClusterCalls):
         timeout_s: float | None = None,
         tell: Callable[[a.Job], None] | None = None,
     ) -> a.Job:
-        """The same for any condition."""
         check_value("timeout_s", timeout_s, int, float)
         known = self._known(job)
         return wait_for(self._transport, known.id, lambda: self._job(known.id), done, timeout_s, tell)
@@ -244,12 +215,7 @@ class Client(ClusterCalls):
             yield from response.iter_bytes()
 
     def rank_logs(
-        self,
-        job: a.Job | str,
-        *,
-        follow: bool = False,
-        tail: int | None = None,
-        since_s: float | None = None,
+        self, job: a.Job | str, *, follow: bool = False, tail: int | None = None, since_s: float | None = None
     ) -> Iterator[RankPiece]:
         """What all replicas printed, as pairs of a rank and some bytes: as it comes, or rank by rank."""
         known = self._known(job)
@@ -282,12 +248,7 @@ class Client(ClusterCalls):
         return self._change(job, wish="run")
 
     def resize(
-        self,
-        job: a.Job | str,
-        nodes: int | None = None,
-        *,
-        min_nodes: int | None = None,
-        max_nodes: int | None = None,
+        self, job: a.Job | str, nodes: int | None = None, *, min_nodes: int | None = None, max_nodes: int | None = None
     ) -> a.Job:
         """Asks for another number of nodes, or another range of them."""
         asked = {"nodes": nodes, "min_nodes": min_nodes, "max_nodes": max_nodes}

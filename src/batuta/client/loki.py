@@ -8,12 +8,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx2
 
+from batuta.client.connection import Closable
 from batuta.client.errors import ClientError
 from batuta.client.kube.logs import ReportFilter, last_lines
 
@@ -76,7 +76,7 @@ class Line:
     stream: str = ""
 
 
-class Loki:
+class Loki(Closable):
     """A connection to one Loki. Opens nothing before it is used."""
 
     def __init__(
@@ -95,12 +95,7 @@ class Loki:
         self._over = over
         self._http: httpx2.Client | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._http is not None:
             self._http.close()
             self._http = None
@@ -111,13 +106,7 @@ class Loki:
 
     def page(self, query: str, from_ns: int, to_ns: int, *, limit: int, direction: Direction = "forward") -> list[Line]:
         """At most `limit` lines with `from_ns` <= time < `to_ns`, in the order of `direction`."""
-        params = {
-            "query": query,
-            "start": str(from_ns),
-            "end": str(to_ns),
-            "limit": str(limit),
-            "direction": direction,
-        }
+        params = {"query": query, "start": str(from_ns), "end": str(to_ns), "limit": str(limit), "direction": direction}
         lines = self._read(self._with_retries(params))
         # Streams come one after another. Lines of one nanosecond keep the order that Loki gives them.
         lines.sort(key=lambda line: line.time_ns, reverse=direction == "backward")

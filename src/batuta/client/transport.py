@@ -96,12 +96,7 @@ class Transport:
 
     @contextmanager
     def stream(
-        self,
-        path: str,
-        *,
-        quiet_s: float,
-        headers: Mapping[str, str] | None = None,
-        params: Params | None = None,
+        self, path: str, *, quiet_s: float, headers: Mapping[str, str] | None = None, params: Params | None = None
     ) -> Iterator[httpx2.Response]:
         """An answer that goes on. A silence of `quiet_s` raises httpx2.ReadTimeout; nothing is repeated."""
         limits = httpx2.Timeout(self._timeout_s, read=quiet_s)

@@ -13,14 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from batuta.api.auth import check_viewer
-from batuta.api.cluster_metrics import (
-    counter,
-    gauge,
-    job_metrics,
-    node_metrics,
-    queue_metrics,
-    schedule_metrics,
-)
+from batuta.api.cluster_metrics import counter, gauge, job_metrics, node_metrics, queue_metrics, schedule_metrics
 from batuta.api.dependencies import NodeFacts
 from batuta.api.routes import problems
 from batuta.api.scheduler_counters import SchedulerCounters
@@ -131,10 +124,7 @@ def duration_metrics(calibration: Calibration) -> Iterator[Metric]:
         coverage,
     )
     yield gauge(
-        "batuta_duration_forecast_window_jobs",
-        "Jobs over which the coverage is measured.",
-        [],
-        {(): calibration.jobs},
+        "batuta_duration_forecast_window_jobs", "Jobs over which the coverage is measured.", [], {(): calibration.jobs}
     )
     yield counter(
         "batuta_duration_forecasts",

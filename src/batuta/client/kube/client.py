@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, NoReturn, Self, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from batuta.apitypes import resources as a
 from batuta.backends.kube.client.api import Api
@@ -17,6 +16,7 @@ from batuta.backends.kube.client.errors import Forbidden
 from batuta.backends.kube.operator.watched_kinds import UNIFIED_JOB
 from batuta.backends.kube.unified_job.from_task import TaskManifests
 from batuta.backends.kube.unified_job.model import UnifiedJob
+from batuta.client.connection import JobClient
 from batuta.client.errors import ClientError, WaitTimeoutError
 from batuta.client.kube import reading, writing
 from batuta.client.kube.logs import follow_log, follow_logs, read_log, read_logs
@@ -29,7 +29,7 @@ from batuta.client.submission import Submission
 JobRef: TypeAlias = a.Job | str
 
 
-class KubeClient:
+class KubeClient(JobClient):
     """A connection to a cluster. Opens nothing before it is used.
 
     A job is given by its name, `namespace/name`, or a Job.
@@ -49,14 +49,6 @@ class KubeClient:
         self._all = all_namespaces
         self._version = version
         self._where = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._session.close()
@@ -149,13 +141,7 @@ class KubeClient:
             story = story_of(uj, events)
             trial = await writing.trial_of(api, uj.metadata.name, uj.metadata.namespace)
             return a.Explanation(
-                uj.id,
-                seen.state,
-                reason,
-                story,
-                size_choice=seen.size_choice,
-                endpoints=seen.endpoints,
-                trial=trial,
+                uj.id, seen.state, reason, story, size_choice=seen.size_choice, endpoints=seen.endpoints, trial=trial
             )
 
         return self._session.run(ask)
@@ -181,18 +167,6 @@ class KubeClient:
         uj = self._session.run(lambda api: self._find(api, job))
         return result_of(uj)
 
-    def wait(
-        self,
-        job: JobRef,
-        until: Literal["running", "ended"] = "ended",
-        timeout_s: float | None = None,
-        tell: Callable[[a.Job], None] | None = None,
-    ) -> a.Job:
-        """Returns when the job runs, or has ended (however: look at its state)."""
-        return self.wait_until(
-            job, lambda now: now.is_over or (until == "running" and now.state == "RUNNING"), timeout_s, tell
-        )
-
     def wait_until(
         self,
         job: JobRef,
@@ -200,8 +174,6 @@ class KubeClient:
         timeout_s: float | None = None,
         tell: Callable[[a.Job], None] | None = None,
     ) -> a.Job:
-        """The same for any condition. It outlasts restarts of the API server."""
-
         async def ask(api: Api) -> a.Job:
             uj = await self._find(api, job)
             try:
@@ -214,13 +186,7 @@ class KubeClient:
         return self._session.run(ask)
 
     def log_bytes(
-        self,
-        job: JobRef,
-        *,
-        follow: bool = False,
-        rank: int = 0,
-        tail: int | None = None,
-        since_s: float | None = None,
+        self, job: JobRef, *, follow: bool = False, rank: int = 0, tail: int | None = None, since_s: float | None = None
     ) -> Iterator[bytes]:
         """One replica's output, as its pods wrote it. Raises OutputGoneError when they are gone."""
         uj = self._session.run(lambda api: self._find(api, job))
@@ -229,12 +195,7 @@ class KubeClient:
         return self._session.stream(lambda api: read(api, uj, rank, tail, since))
 
     def rank_logs(
-        self,
-        job: JobRef,
-        *,
-        follow: bool = False,
-        tail: int | None = None,
-        since_s: float | None = None,
+        self, job: JobRef, *, follow: bool = False, tail: int | None = None, since_s: float | None = None
     ) -> Iterator[tuple[int, bytes]]:
         """What all replicas printed, as pairs of a rank and some bytes."""
         uj = self._session.run(lambda api: self._find(api, job))
@@ -260,12 +221,7 @@ class KubeClient:
         return self._change(job, writing.resume)
 
     def resize(
-        self,
-        job: JobRef,
-        nodes: int | None = None,
-        *,
-        min_nodes: int | None = None,
-        max_nodes: int | None = None,
+        self, job: JobRef, nodes: int | None = None, *, min_nodes: int | None = None, max_nodes: int | None = None
     ) -> a.Job:
         """Pins its size, or changes the range within which the scheduler chooses."""
         return self._change(job, lambda api, uj: writing.resize(api, uj, nodes, min_nodes, max_nodes))

@@ -123,11 +123,7 @@ async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None, sinc
     news = asyncio.Event()
     pods = Informer(api, POD, lambda _: news.set(), namespace=meta.namespace, labels=labels_of(uj))
     jobs = Informer(
-        api,
-        UNIFIED_JOB,
-        lambda _: news.set(),
-        namespace=meta.namespace,
-        fields=f"metadata.name={meta.name}",
+        api, UNIFIED_JOB, lambda _: news.set(), namespace=meta.namespace, fields=f"metadata.name={meta.name}"
     )
     watching = [asyncio.create_task(one.run()) for one in (pods, jobs)]
     try:

@@ -271,11 +271,7 @@ async def wait_for(
     """Return the job when `done`; it is read again whenever it changes."""
     meta, news = uj.metadata, asyncio.Event()
     informer = Informer(
-        api,
-        UNIFIED_JOB,
-        lambda _: news.set(),
-        namespace=meta.namespace,
-        fields=f"metadata.name={meta.name}",
+        api, UNIFIED_JOB, lambda _: news.set(), namespace=meta.namespace, fields=f"metadata.name={meta.name}"
     )
     watching = asyncio.create_task(informer.run())
     try:

@@ -204,9 +204,7 @@ def _number(text: Any) -> float | None:
 
 
 def node_views(
-    nodes: Iterable[objects.Node],
-    pods: Iterable[objects.Pod],
-    gpu_resources: Sequence[str] = names.GPU_RESOURCES,
+    nodes: Iterable[objects.Node], pods: Iterable[objects.Pod], gpu_resources: Sequence[str] = names.GPU_RESOURCES
 ) -> tuple[a.Node, ...]:
     """The nodes that have GPUs, by name."""
     guests: dict[str, list[objects.Pod]] = {}

@@ -124,10 +124,7 @@ def _unpinned(uj: UnifiedJob) -> dict[str, Any]:
     target = uj.spec.replica_spec.target_replicas
     return {
         # Only as long as it is that target: the scheduler may be writing another one just now.
-        "metadata": {
-            "annotations": {names.TARGET: str(target)},
-            "resourceVersion": uj.metadata.resource_version,
-        },
+        "metadata": {"annotations": {names.TARGET: str(target)}, "resourceVersion": uj.metadata.resource_version},
         "spec": {"replicaSpec": {"targetReplicas": target}},
     }
 
@@ -281,10 +278,7 @@ async def _get_node(api: Api, node: str) -> objects.Node:
 
 
 _LONGEST_STEM: Final = 40
-_ANNOTATIONS: Final = {
-    names.TRIAL_BUDGET: "budgetSeconds",
-    names.TRIAL_EACH: "eachSeconds",
-}
+_ANNOTATIONS: Final = {names.TRIAL_BUDGET: "budgetSeconds", names.TRIAL_EACH: "eachSeconds"}
 _OF_TRIALS: Final = (names.TRIAL, names.TRIAL_SIZES, *_ANNOTATIONS)
 _NO_TRIALS: Final = "the cluster does not know TrialRuns: `batuta install --apply` adds them"
 
