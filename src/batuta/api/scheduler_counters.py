@@ -40,6 +40,20 @@ CARRY_OUT = "carry out"
 """The last step of a cycle: the plan is stored and its commands are given."""
 
 
+class Histogram:
+    """How often which times were taken, by upper bounds."""
+
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        self.bounds_s = bounds_s
+        self.buckets = [0] * (len(bounds_s) + 1)
+        """Not summed up; the last is for all that took longer."""
+        self.total_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(self.bounds_s, seconds)] += 1
+        self.total_s += seconds
+
+
 class SchedulerCounters(Observer):
     """The engine's watcher: cycles and their durations, events, commands, GPU time.
 
@@ -50,11 +64,8 @@ class SchedulerCounters(Observer):
         self._begun = self._lap = 0.0
         self.count = 0
         self.last_s = 0.0
-        self.total_s = 0.0
-        self.buckets = [0] * (len(CYCLE_BUCKETS_S) + 1)
-        """By upper bound in BUCKETS_S, not summed up; the last is for all that took longer."""
-        self.step_buckets = {step: [0] * (len(CYCLE_BUCKETS_S) + 1) for step in (*STEPS, CARRY_OUT)}
-        self.step_total_s = dict.fromkeys(self.step_buckets, 0.0)
+        self.times = Histogram(CYCLE_BUCKETS_S)
+        self.step_times = {step: Histogram(CYCLE_BUCKETS_S) for step in (*STEPS, CARRY_OUT)}
         self.events = EventCounts()
         self.schedule = ScheduleCounts()
         self.gpu_time = GpuTime()
@@ -70,16 +81,13 @@ class SchedulerCounters(Observer):
     def step_done(self, step: str) -> None:
         """Record the end of a step of the decision; the engine passes it to `decide`."""
         before, self._lap = self._lap, time.perf_counter()
-        took_s = self._lap - before
-        self.step_total_s[step] += took_s
-        self.step_buckets[step][bisect_left(CYCLE_BUCKETS_S, took_s)] += 1
+        self.step_times[step].add(self._lap - before)
 
     def decided(self, world: World, plan: Plan) -> None:
         if not plan.empty:
             self.step_done(CARRY_OUT)
         self.last_s = time.perf_counter() - self._begun
-        self.total_s += self.last_s
-        self.buckets[bisect_left(CYCLE_BUCKETS_S, self.last_s)] += 1
+        self.times.add(self.last_s)
         self.count += 1
         self.gpu_time.go_on(world)
 
@@ -96,17 +104,15 @@ class EventCounts:
 
     def __init__(self) -> None:
         self.by_type: Counter[str] = Counter(dict.fromkeys(EVENT_TYPES, 0))
-        self.buckets = {step: [0] * (len(TRANSITION_BUCKETS_S) + 1) for step in TRANSITION_STEPS}
-        self.total_s = dict.fromkeys(TRANSITION_STEPS, 0.0)
+        self.step_times = {step: Histogram(TRANSITION_BUCKETS_S) for step in TRANSITION_STEPS}
 
     def count(self, event: Event) -> None:
         self.by_type[type(event).__name__] += 1
         if isinstance(event, TransitionTimed):
-            for step in TRANSITION_STEPS:
+            for step, times in self.step_times.items():
                 seconds: float | None = getattr(event, f"{step}_s")
                 if seconds is not None:
-                    self.buckets[step][bisect_left(TRANSITION_BUCKETS_S, seconds)] += 1
-                    self.total_s[step] += seconds
+                    times.add(seconds)
 
 
 USES = ("used", "idle", "restarting", "free", "unavailable")
@@ -180,20 +186,6 @@ _FINAL = (JobState.SUCCEEDED, JobState.FAILED, JobState.FAILED_SETUP, JobState.C
 _CAUSES: dict[type, str] = {Preempt: "preempted", Resize: "resized", Migrate: "migrated"}
 _UNASKED = (Reason.REPAIRED, Reason.LOST_NODE)
 """Commands for jobs whose GPUs are gone: they could not be asked to save their work before."""
-
-
-class Histogram:
-    """A histogram."""
-
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        self.bounds_s = bounds_s
-        self.buckets = [0] * (len(bounds_s) + 1)
-        """Not summed up; the last is for all that took longer."""
-        self.total_s = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.buckets[bisect_left(self.bounds_s, seconds)] += 1
-        self.total_s += seconds
 
 
 class ScheduleCounts:
