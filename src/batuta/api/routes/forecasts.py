@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
@@ -18,9 +18,11 @@ from batuta.api.responses import HttpProblem, json_response, not_found, unproces
 from batuta.api.routes import problems
 from batuta.api.routes.submit import overrides_of, paths_of, text_of
 from batuta.api.state import AppState, StateDep
+from batuta.api.views import JsonObject, filled
+from batuta.apitypes import forecasts as f
 from batuta.backends.sim.forecast.forecast import Forecast, JobForecast
 from batuta.backends.sim.forecast.queries import WhatIfQuery
-from batuta.backends.sim.forecast.whatif import Comparison, Hypothesis, JobOutcome, Outcome
+from batuta.backends.sim.forecast.whatif import Comparison, Hypothesis, JobOutcome
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
@@ -202,53 +204,37 @@ def _answer_or_503(compute: Any) -> Any:
         raise HttpProblem(503, f"no forecast is available just now: {error}") from error
 
 
-# ------------------------------------------------------------------------------------------------------ views
-
-
-def view_forecast(found: Forecast, seen: Mapping[JobId, JobLabel], policy: str, job: str | None) -> dict[str, Any]:
+def view_forecast(found: Forecast, seen: Mapping[JobId, JobLabel], policy: str, job: str | None) -> JsonObject:
     """Return a forecast as JSON, for the jobs that are still alive."""
     jobs = [view_eta(one, *seen[one.job]) for one in found.jobs if one.job in seen and job in (None, one.job)]
-    return {
-        "now_s": found.now_s,
-        "policy": policy,
-        "runs": found.runs,
-        "precision": found.effort.precision,
-        "assumes": list(found.notes),
-        "jobs": jobs,
-    }
+    precision, assumes = found.effort.precision, list(found.notes)
+    return filled(f.EtaAnswer, found, policy=policy, precision=precision, assumes=assumes, jobs=jobs)
 
 
-def view_eta(one: JobForecast, name: str, state: str) -> dict[str, Any]:
-    return {
-        "id": one.job,
-        "name": name,
-        "state": state,
-        "start": {"p50_s": one.start_p50_s, "p90_s": one.start_p90_s},
-        "finish": {"p50_s": one.finish_p50_s, "p90_s": one.finish_p90_s},
-        "why": one.why,
-    }
+def view_eta(one: JobForecast, name: str, state: str) -> JsonObject:
+    start, finish = (
+        {"p50_s": getattr(one, f"{moment}_p50_s"), "p90_s": getattr(one, f"{moment}_p90_s")}
+        for moment in ("start", "finish")
+    )
+    return {"id": one.job, "name": name, "state": state, "start": start, "finish": finish, "why": one.why}
 
 
-def view_comparison(found: Comparison, names: dict[str, str], question: WhatIfQuery) -> dict[str, Any]:
-    totals = {name: _change(found.before, found.after, name) for name in _TOTALS}
+def view_comparison(found: Comparison, names: dict[str, str], question: WhatIfQuery) -> JsonObject:
     return {
         "now_s": found.now_s,
         "policy": question.policy,
         "changed_policy": question.changed_policy or question.policy,
         "runs": found.runs,
         "assumes": list(found.notes),
-        **totals,
+        **{name: _change((getattr(found.before, name), getattr(found.after, name))) for name in _TOTALS},
         "jobs": [_view_outcome(one, names.get(one.job, "")) for one in found.jobs],
     }
 
 
-def _change(before: Outcome, after: Outcome, name: str) -> dict[str, float]:
-    return {"before": getattr(before, name), "after": getattr(after, name)}
+def _change(pair: Iterable[float | None]) -> JsonObject:
+    return dict(zip(("before", "after"), pair, strict=True))
 
 
-def _view_outcome(one: JobOutcome, name: str) -> dict[str, Any]:
-    pairs = {
-        field: dict(zip(("before", "after"), getattr(one, field), strict=True))
-        for field in ("jct_s", "wait_s", "fairness")
-    }
+def _view_outcome(one: JobOutcome, name: str) -> JsonObject:
+    pairs = {field: _change(getattr(one, field)) for field in ("jct_s", "wait_s", "fairness")}
     return {"id": one.job, "name": name, **pairs}

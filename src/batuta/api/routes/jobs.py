@@ -34,7 +34,8 @@ from batuta.api.request_models import JobPatch
 from batuta.api.responses import HttpProblem, bad_input, json_response, not_found
 from batuta.api.routes import CHANGES, JobIdPath, Limit, problems
 from batuta.api.state import AppState, StateDep
-from batuta.api.views import JsonObject, emulated_gpu_types, endpoints_of, find_trial, view_job, view_trial
+from batuta.api.views import JsonObject, emulated_gpu_types, endpoints_of, filled, find_trial, view_job, view_trial
+from batuta.apitypes import resources as a
 from batuta.core.event import JobEnded
 from batuta.core.job import JobId
 from batuta.engine.suggest import Suggestion, suggest
@@ -295,16 +296,9 @@ def _lines(path: Path) -> Iterator[bytes]:
         os.close(file)
 
 
-def _point(reports: list[ProgressReport], k: int) -> dict[str, Any]:
-    report = reports[k]
-    return {
-        "time_s": report.time_s,
-        "step": report.step,
-        "epoch": report.epoch,
-        "loss": report.loss,
-        "samples_per_s": _speed(reports[max(0, k - _WINDOW) : k + 1]),
-        "metrics": dict(report.metrics),
-    }
+def _point(reports: list[ProgressReport], k: int) -> JsonObject:
+    speed = _speed(reports[max(0, k - _WINDOW) : k + 1])
+    return filled(a.ProgressPoint, reports[k], samples_per_s=speed, metrics=dict(reports[k].metrics))
 
 
 def _speed(window: list[ProgressReport]) -> float | None:
@@ -352,13 +346,6 @@ def _within_s(found: Suggestion, ends_s: Mapping[JobId, float], now_s: float) ->
     return max(0.0, *(ends_s[job] - now_s for job in ending))
 
 
-def _view_suggestion(found: Suggestion, within_s: float | None) -> dict[str, Any]:
-    return {
-        "code": found.remedy.name,
-        "sentence": str(found),
-        "facts": dict(found.facts),
-        "gpus": found.gpus,
-        "stops": list(found.stops),
-        "shrinks": list(found.shrinks),
-        "within_s": within_s,
-    }
+def _view_suggestion(found: Suggestion, within_s: float | None) -> JsonObject:
+    facts = dict(found.facts)
+    return filled(a.SuggestedChange, found, code=found.remedy.name, sentence=str(found), facts=facts, within_s=within_s)
