@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NoAnswer
 from http import HTTPStatus
@@ -11,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 from pydantic_core import to_json as encode
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -27,22 +26,11 @@ def to_json(value: Any) -> bytes:
         return encode(value, inf_nan_mode="null")
     except (PydanticSerializationError, UnicodeEncodeError):
         # A lone surrogate has no UTF-8, but an escape.
-        return json.dumps(_finite(value), separators=(",", ":")).encode()
+        return json.dumps(to_jsonable_python(value, inf_nan_mode="null"), separators=(",", ":")).encode()
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(to_json(value), status, headers, "application/json")
-
-
-def _finite(value: Any) -> Any:
-    """Return the value with null for NaN and infinities."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
 
 
 MEDIA_TYPE = "application/problem+json"
@@ -84,10 +72,7 @@ def problem_response(problem: HttpProblem) -> Response:
         "detail": problem.detail,
     }
     if problem.problems:
-        document["problems"] = [
-            {"message": one.message, "file": one.file, "line": one.line, "column": one.column, "fix": one.fix}
-            for one in problem.problems[:_MAX_PROBLEMS]
-        ]
+        document["problems"] = problem.problems[:_MAX_PROBLEMS]
     return Response(to_json(document), problem.status, problem.headers, MEDIA_TYPE)
 
 

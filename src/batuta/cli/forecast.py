@@ -13,7 +13,6 @@ from batuta.cli.options import (
     Output,
     OutputOption,
     argument,
-    collect_problems,
     complete_jobs,
     complete_nodes,
     complete_policies,
@@ -35,7 +34,7 @@ from batuta.cli.output import (
     state_text,
 )
 from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,6 @@ from batuta.cli.options import (
     OutputOption,
     YesOption,
     argument,
-    collect_problems,
     command_line,
     complete_any_jobs,
     complete_queues,
@@ -33,7 +32,7 @@ from batuta.cli.options import (
 )
 from batuta.cli.output import confirm, is_interactive, print_json, print_notes, print_stderr
 from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
     from batuta.apitypes.resources import Submitted

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
     from batuta.client.client import Client
@@ -246,15 +245,6 @@ def check_otlp_option(url: str | None, problems: list[Problem]) -> None:
 
     with collect_problems(problems):
         check_otlp(url)
-
-
-@contextmanager
-def collect_problems(problems: list[Problem]) -> Iterator[None]:
-    """Add the problems of an InputError in the body to `problems`: the user sees all of them at once."""
-    try:
-        yield
-    except InputError as error:
-        problems.extend(error.problems)
 
 
 def parse_time_s(text: str, option: str, now_s: float) -> float:

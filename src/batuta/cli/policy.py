@@ -14,7 +14,6 @@ from batuta.cli.options import (
     Output,
     OutputOption,
     argument,
-    collect_problems,
     complete_policies,
     connect,
     connect_to_server,
@@ -22,7 +21,7 @@ from batuta.cli.options import (
 )
 from batuta.cli.output import Column, print_json, print_table
 from batuta.cli.verbs import CommandGroup
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
     from batuta.apitypes.resources import PolicyAnswer

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from batuta.cli.options import HomeOption, Output, OutputOption, argument, collect_problems, connect, flag, option
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, flag, option
 from batuta.cli.output import print_json, print_notes, print_rich, print_stderr
-from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

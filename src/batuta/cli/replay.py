@@ -13,7 +13,6 @@ from batuta.cli.options import (
     HomeOption,
     Output,
     OutputOption,
-    collect_problems,
     connect_to_server,
     flag,
     option,
@@ -31,7 +30,7 @@ from batuta.cli.output import (
     spinner,
 )
 from batuta.client.errors import ClientError
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
     from batuta.apitypes.forecasts import ShadowAnswer, ShadowDifference

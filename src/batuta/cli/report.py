@@ -13,7 +13,6 @@ from batuta.cli.options import (
     HomeOption,
     Output,
     OutputOption,
-    collect_problems,
     connect_to_server,
     option,
     parse_time_s,
@@ -21,7 +20,7 @@ from batuta.cli.options import (
 )
 from batuta.cli.output import Column, format_time, print_json, print_notes, print_stderr, print_table, spinner
 from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
     from batuta.apitypes.report import Account, Report, Spent

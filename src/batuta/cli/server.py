@@ -21,14 +21,13 @@ from batuta.cli.options import (
     OutputOption,
     argument,
     check_otlp_option,
-    collect_problems,
     complete_policies,
     flag,
     option,
 )
 from batuta.cli.output import print_json, print_stderr, spinner
 from batuta.client.errors import ClientError, NoServerError
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 from batuta.telemetry import LogFormat
 
 if TYPE_CHECKING:

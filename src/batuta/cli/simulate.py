@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption, collect_problems, complete_policies, flag, option
-from batuta.spec.problem import InputError, Problem
+from batuta.cli.options import Output, OutputOption, complete_policies, flag, option
+from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

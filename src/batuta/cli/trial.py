@@ -14,7 +14,6 @@ from batuta.cli.options import (
     Output,
     OutputOption,
     argument,
-    collect_problems,
     command_line,
     complete_queues,
     connect,
@@ -34,7 +33,7 @@ from batuta.cli.output import (
     print_table,
     spinner,
 )
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
     from batuta.apitypes.resources import Job, Trial, TrialRun

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -40,6 +41,15 @@ class InputError(Exception):
     @staticmethod
     def of(message: str, **place: str | int) -> InputError:
         return InputError([Problem(message, **place)])  # type: ignore[arg-type]
+
+
+@contextmanager
+def collect_problems(problems: list[Problem]) -> Iterator[None]:
+    """Add the problems of an InputError in the body to `problems`: the user sees all of them at once."""
+    try:
+        yield
+    except InputError as error:
+        problems.extend(error.problems)
 
 
 def sorted_problems(problems: Iterable[Problem]) -> list[Problem]:

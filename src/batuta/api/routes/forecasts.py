@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import anyio.to_thread
 from fastapi import APIRouter, Query, Response
@@ -14,7 +13,7 @@ from batuta.api.auth import User, Viewer
 from batuta.api.forecast_cache import ForecastCache
 from batuta.api.models import EtaAnswer, WhatIfAnswer
 from batuta.api.request_models import Submit, WhatIfPost
-from batuta.api.responses import HttpProblem, json_response, not_found, unprocessable
+from batuta.api.responses import HttpProblem, json_response, not_found
 from batuta.api.routes import problems
 from batuta.api.routes.submit import overrides_of, paths_of, text_of
 from batuta.api.state import AppState, StateDep
@@ -32,27 +31,12 @@ from batuta.core.world import World
 from batuta.spec.cluster import parse_cluster_string
 from batuta.spec.kueue.change import merge
 from batuta.spec.kueue.files import read_quota_texts
-from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean
 from batuta.spec.task import Task, parse_task
 from batuta.spec.task_paths import PathRules
 
 JobOf: TypeAlias = Callable[[World, Task, int], Job]
 """Makes the job of a task, if it could ever run in such a World; the number distinguishes several."""
-T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _ProblemCollector:
-    """Collects the problems of several parts of a request."""
-
-    problems: list[Problem] = field(default_factory=list)
-
-    def attempt(self, work: Callable[[], T]) -> T | None:
-        try:
-            return work()
-        except InputError as error:
-            self.problems += error.problems
-            return None
 
 
 def read_hypothesis(world: World, asked: WhatIfPost, job_of: JobOf, paths: PathRules) -> Hypothesis:
@@ -60,28 +44,30 @@ def read_hypothesis(world: World, asked: WhatIfPost, job_of: JobOf, paths: PathR
 
     It changes the World: nodes and quota are applied to it, so that tasks which need them fit.
     """
-    reading, now_s = _ProblemCollector(), world.now_s
-    nodes = reading.attempt(lambda: _added_nodes(world, asked.add_nodes)) if asked.add_nodes else ()
-    quota = reading.attempt(lambda: _merged_quota(world.quota, asked)) if asked.quota else None
-    unknown = [name for name in asked.drain if name not in world.nodes.index]
-    reading.problems += [
-        Problem(f"there is no node {name}", fix=did_you_mean(name, list(world.nodes.index))) for name in unknown
+    problems, now_s = list[Problem](), world.now_s
+    nodes, quota, jobs = list[Node](), None, list[Job]()
+    with collect_problems(problems):
+        nodes = _added_nodes(world, asked.add_nodes) if asked.add_nodes else []
+    with collect_problems(problems):
+        quota = _merged_quota(world.quota, asked) if asked.quota else None
+    problems += [
+        Problem(f"there is no node {name}", fix=did_you_mean(name, list(world.nodes.index)))
+        for name in asked.drain
+        if name not in world.nodes.index
     ]
-    for node in nodes or ():
+    for node in nodes:
         apply(world, ev.NodeAdded(now_s, node))
     if quota is not None:
         apply(world, ev.QuotaSet(now_s, quota))
-    jobs = [
-        reading.attempt(partial(_hypothetical_job, world, one, number, job_of, paths))
-        for number, one in enumerate(asked.submit, start=1)
-    ]
-    if reading.problems:
-        raise InputError(reading.problems)
-    made = tuple(job for job in jobs if job is not None)
-    return Hypothesis(tuple(nodes or ()), quota, made, tuple(dict.fromkeys(asked.drain)))
+    for number, one in enumerate(asked.submit, start=1):
+        with collect_problems(problems):
+            jobs.append(_hypothetical_job(world, one, number, job_of, paths))
+    if problems:
+        raise InputError(problems)
+    return Hypothesis(tuple(nodes), quota, tuple(jobs), tuple(dict.fromkeys(asked.drain)))
 
 
-def _added_nodes(world: World, text: str) -> Sequence[Node]:
+def _added_nodes(world: World, text: str) -> list[Node]:
     """Return new nodes, under unused names."""
     found, number = list[Node](), 0
     for node in parse_cluster_string(text):
@@ -164,19 +150,16 @@ async def ask_what_if(state: StateDep, caller: User, post: WhatIfPost) -> Respon
 def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user: str) -> WhatIfQuery:
     """Return the question of a request, or raise all its problems."""
     found, wrong = Hypothesis(), list[Problem]()
-    try:
+    with collect_problems(wrong):
         found = read_hypothesis(fork.fork(), post, _job_of(state, user), state.deps.paths)
-    except InputError as error:
-        wrong += error.problems
-    if post.policy is not None:
-        try:
-            state.deps.check_policy(post.policy)
-        except InputError as error:
-            wrong += error.problems
-        except (LookupError, ValueError, RuntimeError) as error:
-            wrong.append(Problem(str(error.args[0]) if error.args else repr(error)))
+    try:
+        with collect_problems(wrong):
+            if post.policy is not None:
+                state.deps.check_policy(post.policy)
+    except (LookupError, ValueError, RuntimeError) as error:
+        wrong.append(Problem(str(error.args[0]) if error.args else repr(error)))
     if wrong:
-        raise unprocessable(InputError(wrong))
+        raise InputError(wrong)
     now_s = max(state.now_s(), fork.now_s)
     return WhatIfQuery(now_s, policy, post.policy or "", found, post.expects_arrivals, post.seed)
 

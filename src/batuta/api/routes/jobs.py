@@ -60,13 +60,10 @@ async def find_job(state: AppState, job: str) -> JsonObject:
 @router.get("", response_model=JobPage, responses=problems())
 async def list_jobs(state: StateDep, caller: Viewer, query: Annotated[JobQuery, Query()]) -> Response:
     """Jobs that are alive and those that are over, by submit time."""
-    snapshot, wanted = await state.snapshot(), query.filter()
+    snapshot = await state.snapshot()
 
     def page() -> Response:
-        newest = query.order == "newest"
-        return json_response(
-            page_of_jobs(snapshot, wanted, query.cursor, query.limit, newest=newest, now_s=state.now_s())
-        )
+        return json_response(page_of_jobs(snapshot, query, state.now_s()))
 
     is_long = len(snapshot.jobs) + len(snapshot.past) > _LONG_LIST
     return await anyio.to_thread.run_sync(page) if is_long else page()
