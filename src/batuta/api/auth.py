@@ -9,7 +9,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -27,6 +27,11 @@ SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing."""
 _FRESH_S = 2.0
 """Tokens are read again after this; a change through the API is seen at once."""
+COOKIE = "batuta_session"
+SESSION_S = 7 * 86_400.0
+CODE_S = 60.0
+_MAX_CODES = 1_000
+_KEY_SETTING = "session-key"
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="batuta"'}
 
 
@@ -122,18 +127,6 @@ def check_same_origin(request: Request) -> None:
         raise HttpProblem(403, f"a change from another origin ({origin[:100]}) is refused")
 
 
-async def check_viewer(request: Request) -> Caller:
-    return await _authorize(request, Role.VIEWER)
-
-
-async def _check_user(request: Request) -> Caller:
-    return await _authorize(request, Role.USER)
-
-
-async def _check_admin(request: Request) -> Caller:
-    return await _authorize(request, Role.ADMIN)
-
-
 async def _authorize(request: Request, role: Role) -> Caller:
     """Return the caller, if it has this role or a higher one."""
     authenticator: RequestAuthenticator = request.app.state.batuta.authenticator
@@ -150,16 +143,17 @@ async def _authorize(request: Request, role: Role) -> Caller:
     return caller
 
 
+def _check(role: Role) -> Callable[[Request], Awaitable[Caller]]:
+    async def authorize(request: Request) -> Caller:
+        return await _authorize(request, role)
+
+    return authorize
+
+
+check_viewer = _check(Role.VIEWER)
 Viewer = Annotated[Caller, Depends(check_viewer)]
-User = Annotated[Caller, Depends(_check_user)]
-Admin = Annotated[Caller, Depends(_check_admin)]
-
-
-COOKIE = "batuta_session"
-SESSION_S = 7 * 86_400.0
-CODE_S = 60.0
-_MAX_CODES = 1_000
-_KEY_SETTING = "session-key"
+User = Annotated[Caller, Depends(_check(Role.USER))]
+Admin = Annotated[Caller, Depends(_check(Role.ADMIN))]
 
 
 class Sessions:

@@ -35,6 +35,11 @@ def json_response(value: Any, status: int = 200, headers: dict[str, str] | None 
 
 MEDIA_TYPE = "application/problem+json"
 _MAX_PROBLEMS = 200
+_LATER = {"Retry-After": "5"}
+_NO_ANSWER = (
+    "the engine did not answer in time; what was asked for may still be done "
+    "(with an Idempotency-Key, a submit can be sent again)"
+)
 
 
 class HttpProblem(Exception):
@@ -83,10 +88,10 @@ def install_error_handlers(app: FastAPI) -> None:
         (InputError, unprocessable),
         (RequestValidationError, _invalid),
         (HTTPException, _http),
-        (JournalUnavailable, _unavailable),
+        (JournalUnavailable, lambda error: HttpProblem(507, f"nothing can be stored now: {error}", headers=_LATER)),
         (EngineStopped, lambda error: HttpProblem(503, str(error))),
-        (NoAnswer, _no_answer),
-        (Exception, lambda error: HttpProblem(500, "this is a fault of the server; its log has the details")),
+        (NoAnswer, lambda _: HttpProblem(504, _NO_ANSWER)),
+        (Exception, lambda _: HttpProblem(500, "this is a fault of the server; its log has the details")),
     )
     for kind, problem_of in answers:
         app.add_exception_handler(kind, _handler(problem_of))
@@ -111,15 +116,3 @@ def _invalid(error: RequestValidationError) -> HttpProblem:
 def _http(error: HTTPException) -> HttpProblem:
     detail = str(error.detail) if error.detail else HTTPStatus(error.status_code).phrase
     return HttpProblem(error.status_code, detail, headers=error.headers)
-
-
-def _unavailable(error: JournalUnavailable) -> HttpProblem:
-    return HttpProblem(507, f"nothing can be stored now: {error}", headers={"Retry-After": "5"})
-
-
-def _no_answer(_: Exception) -> HttpProblem:
-    return HttpProblem(
-        504,
-        "the engine did not answer in time; what was asked for may still be done "
-        "(with an Idempotency-Key, a submit can be sent again)",
-    )

@@ -93,16 +93,13 @@ def _run_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float:
     return float(run_s + since_s)
 
 
-def _past_run_s(past: PastJob) -> float:
-    return max(0.0, past.end_s - past.first_start_s) if past.run_s is None else past.run_s
-
-
 def _view_static(snapshot: WorldSnapshot, row: int) -> JsonObject:
     job, placement = snapshot.jobs[row], snapshot.placements[row]
     wish, restarts = snapshot.ints[(_WISH, _RESTARTS), row].tolist()
+    gpu_type = _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
     return {
         **_request(job, snapshot.states[row], _WISHES[wish]),
-        "gpus": _gpus(job, placement, _type_of(snapshot, job, placement)),
+        "gpus": _gpus(job, placement, gpu_type),
         "cpu": _cpu(job, placement),
         "placement": _placement(placement),
         "progress": copied(a.ProgressSeen, snapshot.progress.get(job.id)),
@@ -129,6 +126,7 @@ def view_past(past: PastJob) -> JsonObject:
 def _view_past(past: PastJob) -> JsonObject:
     job = past.job
     started_s = _known(past.first_start_s)
+    ran_s = max(0.0, past.end_s - past.first_start_s) if past.run_s is None else past.run_s
     return {
         **_request(job, past.state, "cancel" if past.state is JobState.CANCELLED else "run"),
         "gpus": _gpus(job, None, _accepted(job)),
@@ -138,7 +136,7 @@ def _view_past(past: PastJob) -> JsonObject:
         "eta_s": None,
         "started_s": started_s,
         "ended_s": past.end_s,
-        "duration_s": None if started_s is None else _past_run_s(past),
+        "duration_s": None if started_s is None else ran_s,
         "waited_s": max(0.0, (past.end_s if started_s is None else started_s) - job.submit_s),
         "restarts": past.restarts,
         "exit_code": past.exit_code,
@@ -219,10 +217,6 @@ def _cpu(job: Job, placement: Placement | None) -> JsonObject | None:
         "cpus": job.cpus_milli_per_gpu / 1000,
         "memory_mib": job.memory_mib_per_gpu,
     }
-
-
-def _type_of(snapshot: WorldSnapshot, job: Job, placement: Placement | None) -> str:
-    return _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
 
 
 def _accepted(job: Job) -> str:

@@ -39,31 +39,18 @@ def completion() -> None:
     """
 
 
-@app.command()
-def bash() -> None:
-    """Print the script for bash.
+def _add_script(shell: Shell, example: str) -> None:
+    def script() -> None:
+        from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    Example: source <(batuta completion bash)
-    """
-    _print(Shell.BASH)
+        typer.echo(get_completion_script(prog_name="batuta", complete_var=VARIABLE, shell=shell.value))
 
-
-@app.command()
-def zsh() -> None:
-    """Print the script for zsh.
-
-    Example: source <(batuta completion zsh)
-    """
-    _print(Shell.ZSH)
+    app.command(name=shell.value, help=f"Print the script for {shell.value}.\n\nExample: {example}")(script)
 
 
-@app.command()
-def fish() -> None:
-    """Print the script for fish.
-
-    Example: batuta completion fish | source
-    """
-    _print(Shell.FISH)
+_add_script(Shell.BASH, "source <(batuta completion bash)")
+_add_script(Shell.ZSH, "source <(batuta completion zsh)")
+_add_script(Shell.FISH, "batuta completion fish | source")
 
 
 @app.command()
@@ -82,12 +69,6 @@ def install(shell: Annotated[Shell | None, argument("[SHELL]", "Default: the one
         raise InputError.of(f"which shell? {chosen or 'yours'} is not known", fix="bash, zsh or fish")
     _, path = write(shell=chosen, prog_name="batuta", complete_var=VARIABLE)
     typer.echo(f"written to {path}; a new {chosen} will use it")
-
-
-def _print(shell: Shell) -> None:
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
-    typer.echo(get_completion_script(prog_name="batuta", complete_var=VARIABLE, shell=shell.value))
 
 
 def _own_shell() -> str:

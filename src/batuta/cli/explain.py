@@ -60,12 +60,9 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
         print_rich(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
     if explanation.quota_reserved is not None and not explanation.quota_reserved.status:
         print_rich(Text(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", style="dim"))
-    if (
-        explanation.checkpoint is not None
-        and explanation.checkpoint.sentence
-        and _adds_checkpoint_sentence(explanation)
-    ):
-        print_rich(Text(f"{explanation.checkpoint.sentence}.", style="yellow"))
+    checkpoint, is_said = explanation.checkpoint, reason is not None and reason.code == "KEEPS_SIZE"
+    if checkpoint is not None and checkpoint.sentence and explanation.state not in _WAITING and not is_said:
+        print_rich(Text(f"{checkpoint.sentence}.", style="yellow"))
     for sentence in _predictions(explanation):
         print_rich(Text(sentence, style="dim"))
     if explanation.trial is not None:
@@ -77,11 +74,6 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
     if explanation.story:
         typer.echo()
         print_rich(facts_table((format_time(one.time_s), one.sentence) for one in explanation.story))
-
-
-def _adds_checkpoint_sentence(explanation: Explanation) -> bool:
-    """Return whether to add the sentence on checkpoints: the job runs, and the reason does not say it."""
-    return explanation.state not in _WAITING and (explanation.reason is None or explanation.reason.code != "KEEPS_SIZE")
 
 
 def _predictions(explanation: Explanation) -> list[str]:
@@ -108,7 +100,6 @@ def _predictions(explanation: Explanation) -> list[str]:
 
 
 def _when(start: Expected) -> str:
-
     now_s = time.time()
     early, late = (None if at is None else max(0.0, at - now_s) for at in (start.p50_s, start.p90_s))
     latest = "" if late is None else f", at the latest in {format_seconds(late)}"

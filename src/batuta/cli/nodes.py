@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,14 +18,16 @@ from batuta.cli.output import (
     format_number,
     format_seconds,
     print_json,
+    print_result,
     print_table,
     state_text,
 )
 from batuta.cli.verbs import CommandGroup
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Gpu, HealthShown, Node, NodeCpu, Share
+    from batuta.apitypes.resources import Gpu, GpuTenant, HealthShown, Node
     from batuta.cli.output import Cells
+    from batuta.client.connection import Connection
 
 
 app = typer.Typer(cls=CommandGroup, name="nodes", invoke_without_command=True, rich_markup_mode=None)
@@ -50,7 +53,7 @@ def list_nodes(output: OutputOption = Output.TABLE, home: HomeOption = None) -> 
     Example: batuta nodes list -o json
     """
     with connect(home) as client:
-        _print_nodes(client.nodes(), output)
+        print_result(client.nodes(), output, _print_nodes)
 
 
 @app.command()
@@ -59,8 +62,7 @@ def cordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOp
 
     Example: batuta nodes cordon node-1
     """
-    with connect(home) as client:
-        _print_nodes((client.cordon(node),), output)
+    _change(home, output, lambda client: client.cordon(node))
 
 
 @app.command()
@@ -69,8 +71,7 @@ def uncordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: Home
 
     Example: batuta nodes uncordon node-1
     """
-    with connect(home) as client:
-        _print_nodes((client.uncordon(node),), output)
+    _change(home, output, lambda client: client.uncordon(node))
 
 
 @app.command()
@@ -79,8 +80,7 @@ def drain(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOpt
 
     Example: batuta nodes drain node-1
     """
-    with connect(home) as client:
-        _print_nodes((client.drain(node),), output)
+    _change(home, output, lambda client: client.drain(node))
 
 
 @app.command()
@@ -96,8 +96,12 @@ def mended(
       batuta nodes mended node-1
       batuta nodes mended node-1 --gpu 3
     """
+    _change(home, output, lambda client: client.mended(node, gpu))
+
+
+def _change(home: Path | None, output: Output, change: Callable[[Connection], Node]) -> None:
     with connect(home) as client:
-        _print_nodes((client.mended(node, gpu),), output)
+        print_result((change(client),), output, _print_nodes)
 
 
 def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
@@ -119,7 +123,7 @@ def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
         Column("TYPE", lambda own: own[0].gpu_type),
         Column("STATE", lambda own: state_text(_gpu_state(*own))),
         Column("BUSY", lambda own: format_number(own[1].utilisation, ".0%"), right=True, drop=1),
-        Column("JOBS", lambda own: _gpu_jobs(own[1], names), least=12),
+        Column("JOBS", lambda own: ", ".join(_tenant(one, names) for one in own[1].jobs) or DASH, least=12),
     )
     print_table(columns, found, "there are no GPUs")
 
@@ -130,23 +134,24 @@ def _gpu_state(node: Node, gpu: Gpu) -> str:
     return node.state if node.state != "ready" else "used" if gpu.jobs else "free"
 
 
-def _gpu_jobs(gpu: Gpu, names: dict[str, str]) -> str:
-    return ", ".join(names.get(one.id, one.id) + _share_text(one.share) for one in gpu.jobs) or DASH
-
-
-def _share_text(share: Share | None) -> str:
+def _tenant(tenant: GpuTenant, names: dict[str, str]) -> str:
+    """Return the name of a job, with its share of the GPU."""
+    share, name = tenant.share, names.get(tenant.id, tenant.id)
     if share is None:
-        return ""
+        return name
     parts = [f"{share.compute_percent}%"] if share.compute_percent else []
     parts += [f"{share.memory_mib} MiB"] if share.memory_mib else []
-    return f" [{', '.join(parts)}]"
+    return f"{name} [{', '.join(parts)}]"
 
 
-def _cpus(cpu: NodeCpu) -> str:
+def _cpus(node: Node) -> str:
     """Return `3/16`: CPUs that its jobs request, and all; `–` where CPUs are not counted."""
-    if cpu.total is None or cpu.free is None:
-        return DASH
-    return f"{cpu.total - cpu.free:g}/{cpu.total:g}"
+    total, free = node.cpu.total, node.cpu.free
+    return DASH if total is None or free is None else f"{total - free:g}/{total:g}"
+
+
+def _jobs_on(node: Node) -> str:
+    return ", ".join(dict.fromkeys((*(job.id for gpu in node.gpus for job in gpu.jobs), *node.cpu.jobs))) or DASH
 
 
 _NODES: tuple[Column[Node], ...] = (
@@ -156,21 +161,14 @@ _NODES: tuple[Column[Node], ...] = (
     Column("GPUS", lambda node: str(len(node.gpus)), right=True),
     Column("USED", lambda node: str(sum(1 for gpu in node.gpus if gpu.jobs)), right=True),
     Column("UNHEALTHY", lambda node: str(sum(1 for gpu in node.gpus if not gpu.healthy)), right=True, drop=2),
-    Column("CPUS", lambda node: _cpus(node.cpu), right=True, drop=4),
+    Column("CPUS", _cpus, right=True, drop=4),
     Column("RACK", lambda node: node.rack or DASH, drop=1),
     Column("ADDRESS", lambda node: node.address or DASH, drop=3),
-    Column("JOBS", lambda node: ", ".join(_jobs_on(node)) or DASH, least=10),
+    Column("JOBS", _jobs_on, least=10),
 )
 
 
-def _jobs_on(node: Node) -> Iterable[str]:
-    return dict.fromkeys((*(job.id for gpu in node.gpus for job in gpu.jobs), *node.cpu.jobs))
-
-
-def _print_nodes(found: tuple[Node, ...], output: Output) -> None:
-    if output is Output.JSON:
-        print_json(found)
-        return
+def _print_nodes(found: tuple[Node, ...]) -> None:
     print_table(_NODES, found, "there are no nodes")
     print_health(found)
 

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from batuta.cli.options import (
-    HomeOption,
-    Output,
-    OutputOption,
-    connect_to_server,
-    flag,
-    option,
-    parse_time_s,
-)
+from batuta.cli.options import HomeOption, Output, OutputOption, connect_to_server, flag, option, parse_time_s
 from batuta.cli.output import (
     DASH,
     Column,

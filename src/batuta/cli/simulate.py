@@ -7,8 +7,9 @@ import shlex
 import sys
 from dataclasses import replace
 from enum import StrEnum
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -107,31 +108,27 @@ def simulate(
 
     problems: list[Problem] = []
     times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
-    experiment = _check_experiment(
-        Experiment(
-            policy=policy,
-            workload=workload,
-            cluster=cluster or "",
-            format=format,
-            elastic=elastic,
-            speed=speed,
-            limit=limit,
-            seed=seed,
-            round_s=times.get("round"),
-            min_interval_s=times.get("min_interval") or 0.0,
-            restart_s=times.get("restart"),
-            weigh=weigh,
-            profiles=str(profiles) if profiles else None,
-            knowledge=knowledge.value,
-            lengths=lengths,
-            failures=failures,
-            queues=str(queues) if queues else None,
-            keep_segments=report is not None,
-            locality=locality,
-        ),
-        problems,
+    given = Experiment(
+        policy=policy,
+        workload=workload,
+        cluster=cluster or "",
+        format=format,
+        elastic=elastic,
+        speed=speed,
+        limit=limit,
+        seed=seed,
+        weigh=weigh,
+        profiles=str(profiles) if profiles else None,
+        knowledge=knowledge.value,
+        lengths=lengths,
+        failures=failures,
+        queues=str(queues) if queues else None,
+        keep_segments=report is not None,
+        locality=locality,
+        **times,
     )
-    if round is not None and times.get("round") == 0:
+    experiment = _check_experiment(given, problems)
+    if round is not None and times.get("round_s") == 0:
         problems.append(Problem("--round must be longer than 0s"))
     if explain is not None and not problems:
         known = workload_of(experiment).jobs
@@ -152,7 +149,9 @@ def simulate(
             summary["explain"] = _story_json(story)
         typer.echo(json.dumps(summary, indent=2))
     else:
-        _print_run(run)
+        from batuta.report.cli_table import run_view
+
+        _table_console().print(run_view(run))
         if story is not None:
             _print_story(story)
     if report is not None:
@@ -245,7 +244,6 @@ def compare(
     from batuta.backends.sim.experiment import Experiment
     from batuta.policies.registry import policy_names
 
-    workloads = workload or ["sample"]
     problems: list[Problem] = []
     times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
     asked = [name.strip() for text in policies or ["all"] for name in text.split(",") if name.strip()]
@@ -257,34 +255,29 @@ def compare(
     if baseline is not None and baseline not in names:
         problems.append(Problem(f"--baseline {baseline} is not among the policies"))
     experiments: list[Experiment] = []
-    for path in dict.fromkeys(workloads):
-        for name in names:
-            own: list[Problem] = []
-            base = _check_experiment(
-                Experiment(
-                    policy=name,
-                    workload=path,
-                    cluster=cluster or "",
-                    format=format,
-                    elastic=elastic,
-                    speed=speed,
-                    limit=limit,
-                    round_s=times.get("round"),
-                    min_interval_s=times.get("min_interval") or 0.0,
-                    restart_s=times.get("restart"),
-                    weigh=weigh,
-                    profiles=str(profiles) if profiles else None,
-                    knowledge=knowledge.value,
-                    lengths=lengths,
-                    failures=failures,
-                    queues=str(queues) if queues else None,
-                    keep_segments=report is not None,
-                    locality=locality,
-                ),
-                own,
-            )
-            problems.extend(problem for problem in own if problem not in problems)
-            experiments.extend(replace(base, seed=seed) for seed in range(seeds))
+    given = Experiment(
+        policy="",
+        workload="",
+        cluster=cluster or "",
+        format=format,
+        elastic=elastic,
+        speed=speed,
+        limit=limit,
+        weigh=weigh,
+        profiles=str(profiles) if profiles else None,
+        knowledge=knowledge.value,
+        lengths=lengths,
+        failures=failures,
+        queues=str(queues) if queues else None,
+        keep_segments=report is not None,
+        locality=locality,
+        **times,
+    )
+    for path, name in product(dict.fromkeys(workload or ["sample"]), names):
+        own: list[Problem] = []
+        base = _check_experiment(replace(given, policy=name, workload=path), own)
+        problems.extend(problem for problem in own if problem not in problems)
+        experiments.extend(replace(base, seed=seed) for seed in range(seeds))
     _check_outputs(report, [jobs], problems)
     if problems:
         raise InputError(problems)
@@ -292,10 +285,7 @@ def compare(
     runs = _run_all(experiments, parallel)
     if runs:
         _write_results(runs, report, jobs, None, baseline=chosen_baseline)
-        if output is Output.JSON:
-            typer.echo(json.dumps(_comparison_json(runs, chosen_baseline), indent=2))
-        else:
-            _print_comparison(runs, chosen_baseline)
+        _print_comparison(runs, chosen_baseline, output)
         if report is not None:
             typer.echo(f"report: {report}", err=True)
     if len(runs) < len(experiments):
@@ -338,14 +328,15 @@ def _check_experiment(experiment: Experiment, problems: list[Problem]) -> Experi
     return replace(experiment, cluster=cluster or "")
 
 
-def _parse_durations(problems: list[Problem], **texts: str | None) -> dict[str, float | None]:
-    """Return the durations in seconds; add what is wrong with them to `problems`."""
+def _parse_durations(problems: list[Problem], **texts: str | None) -> dict[str, Any]:
+    """Return the durations in seconds, as fields of an Experiment; add what is wrong with them to `problems`."""
     from batuta.spec.quantity import parse_duration_s
 
-    found: dict[str, float | None] = {}
+    found: dict[str, float] = {}
     for name, text in texts.items():
-        with collect_problems(problems):
-            found[name] = None if text is None else parse_duration_s(text, f"--{name.replace('_', '-')}")
+        if text is not None:
+            with collect_problems(problems):
+                found[f"{name}_s"] = parse_duration_s(text, f"--{name.replace('_', '-')}")
     return found
 
 
@@ -381,24 +372,15 @@ def _write_results(
         write_report(report, runs, baseline=baseline, origin=Provenance(command=command))
 
 
-def _print_run(run: RunResult) -> None:
-    from batuta.report.cli_table import run_view
-
-    _table_console().print(run_view(run))
-
-
-def _print_comparison(runs: Sequence[RunResult], baseline: str) -> None:
+def _print_comparison(runs: Sequence[RunResult], baseline: str, output: Output) -> None:
     from batuta.report.cli_table import comparison_view
-    from batuta.report.comparison import compare
-
-    console = _table_console()
-    console.print(comparison_view(compare(runs, baseline), width=console.width))
-
-
-def _comparison_json(runs: Sequence[RunResult], baseline: str) -> dict[str, object]:
     from batuta.report.comparison import compare, comparison_json
 
-    return comparison_json(compare(runs, baseline))
+    console, compared = _table_console(), compare(runs, baseline)
+    if output is Output.JSON:
+        typer.echo(json.dumps(comparison_json(compared), indent=2))
+    else:
+        console.print(comparison_view(compared, width=console.width))
 
 
 def _table_console() -> Console:

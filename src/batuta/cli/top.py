@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     Decisions = deque[tuple[float | None, str]]
 
 _SHOWN_DECISIONS = 20
+COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "bright_blue", "bright_green", "bright_magenta")
+HIDDEN_COLUMNS = ("USER", "QUEUE", "SUBMITTED", "RESTARTS")
+_CELL = 4
 
 
 def top(
@@ -91,42 +94,33 @@ def _follow_decisions(client: Connection, last: int, decisions: Decisions) -> No
 
 
 @contextmanager
-def _keys() -> Iterator[KeyReader]:
-    """Read single keys without Enter and without echo, if standard input is a terminal."""
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Read single keys without Enter and without echo, if standard input is a terminal.
+
+    What it yields waits for a key, at most so many seconds.
+    """
+    import select
     import termios
     import tty
 
-    if not sys.stdin.isatty():
-        yield KeyReader(None)
+    file = sys.stdin.fileno() if sys.stdin.isatty() else None
+
+    def pressed(within_s: float) -> str:
+        if file is None:
+            time.sleep(within_s)
+            return ""
+        ready, _, _ = select.select([file], [], [], within_s)
+        return os.read(file, 1).decode("ascii", "replace") if ready else ""
+
+    if file is None:
+        yield pressed
         return
-    file = sys.stdin.fileno()
     before = termios.tcgetattr(file)
     try:
         tty.setcbreak(file)
-        yield KeyReader(file)
+        yield pressed
     finally:
         termios.tcsetattr(file, termios.TCSADRAIN, before)
-
-
-class KeyReader:
-    """Waits for a key, at most `within_s`."""
-
-    def __init__(self, file: int | None) -> None:
-        self._file = file
-
-    def __call__(self, within_s: float) -> str:
-        import select
-
-        if self._file is None:
-            time.sleep(within_s)
-            return ""
-        ready, _, _ = select.select([self._file], [], [], within_s)
-        return os.read(self._file, 1).decode("ascii", "replace") if ready else ""
-
-
-COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "bright_blue", "bright_green", "bright_magenta")
-HIDDEN_COLUMNS = ("USER", "QUEUE", "SUBMITTED", "RESTARTS")
-_CELL = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,13 +116,9 @@ def _follow(client: Connection, submission: Any, output: Output, *, detach: bool
     submitted = client.send_submission(submission)
     job = submitted.job
     print_notes(submitted.notes)
+    later = f"{command_line('explain', job.id)} shows what is measured so far"
     if detach:
-        if output is Output.JSON:
-            print_json(job)
-        else:
-            typer.echo(f"job {job.label} is tried out")
-            print_stderr(f"{command_line('explain', job.id)} shows what is measured so far")
-        return 0
+        return _detached(job, output, f"job {job.label} is tried out", later)
     try:
         with spinner(f"job {job.label} is tried out") as status:
             printed: set[int] = set()
@@ -133,7 +129,7 @@ def _follow(client: Connection, submission: Any, output: Output, *, detach: bool
 
             job = client.wait(job, tell=look)
     except KeyboardInterrupt:
-        print_stderr(f"\ndetached; {command_line('explain', job.id)} shows what is measured so far")
+        print_stderr(f"\ndetached; {later}")
         return 0
     found = client.explain(job).trial
     if output is Output.JSON:
@@ -141,6 +137,15 @@ def _follow(client: Connection, submission: Any, output: Output, *, detach: bool
     elif found is not None:
         print_trial(found)
     return _EXIT_CODES.get(job.state, 100)
+
+
+def _detached(made: Any, output: Output, sentence: str, later: str) -> int:
+    if output is Output.JSON:
+        print_json(made)
+    else:
+        typer.echo(sentence)
+        print_stderr(later)
+    return 0
 
 
 def print_new_runs(found: Trial, printed: set[int], show: Callable[[str], None]) -> None:
@@ -194,12 +199,7 @@ def follow_trial_run(client: KubeClient, submission: Any, output: Output, *, det
     print_notes(notes)
     later = f"kubectl get trialrun -n {client.namespace} {name} -o yaml shows what is measured so far"
     if detach:
-        if output is Output.JSON:
-            print_json({"trial": f"{client.namespace}/{name}"})
-        else:
-            typer.echo(f"trial {name} is made")
-            print_stderr(later)
-        return 0
+        return _detached({"trial": f"{client.namespace}/{name}"}, output, f"trial {name} is made", later)
     printed: set[int] = set()
     try:
         with spinner(f"{name} is tried out") as status:

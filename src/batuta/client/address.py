@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from batuta.client.errors import ClientError, NoServerError
 
@@ -101,13 +101,18 @@ def _read_token(home: Path) -> str:
         return ""  # the server says what it thinks of that
 
 
-def _checked_url(text: str) -> str:
-    url = text if "://" in text else f"http://{text}"
+def parse_url(text: str) -> SplitResult | None:
+    """The parts of a URL, with http:// where it has no scheme; None when it is not that of a server."""
     try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        sound = False
-    if not sound:
+        return None
+    return parts if is_sound else None
+
+
+def _checked_url(text: str) -> str:
+    parts = parse_url(text)
+    if parts is None:
         raise ClientError(f"{text!r} is not the address of a server: write it like http://127.0.0.1:7077")
-    return url.rstrip("/").removesuffix("/api/v1")
+    return parts.geturl().rstrip("/").removesuffix("/api/v1")

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from batuta.client.address import parse_url
 from batuta.client.connection import Closable
 from batuta.client.errors import ClientError
 from batuta.client.kube.logs import ReportFilter, last_lines
@@ -50,15 +51,11 @@ class LokiAddress:
     @classmethod
     def of(cls, text: str, token: str = "", tenant: str = "") -> Self:
         """Parse a URL, with or without the path of the API or of a push endpoint."""
-        url = text if "://" in text else f"http://{text}"
-        try:
-            parts = urlsplit(url)
-            sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            sound = False
-        if not sound or parts.query or parts.fragment:
+        parts = parse_url(text)
+        if parts is None or parts.query or parts.fragment:
             raise LokiError(f"{text!r} is not the address of a Loki: write it like http://loki.example:3100")
-        return cls(re.sub(r"(/loki/api/v1(/[a-z_]+)?|/otlp(/v1/logs)?)?/*$", "", url), token, tenant)
+        path = r"(/loki/api/v1(/[a-z_]+)?|/otlp(/v1/logs)?)?/*$"
+        return cls(re.sub(path, "", parts.geturl()), token, tenant)
 
     @property
     def name(self) -> str:
@@ -249,18 +246,10 @@ def read_lines(
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Line]:
     """Yield every line once, by time. `note` is called if lines cannot be read."""
-    for from_ns, to_ns in _windows(asked, newest_first=newest_first):
-        window = RangeQuery(asked.query, from_ns, to_ns)
-        if newest_first:
-            yield from _in_window(loki, window, "backward", page_lines, note)
-        else:
-            yield from _in_window(loki, window, "forward", page_lines, note)
-
-
-def _windows(asked: RangeQuery, *, newest_first: bool) -> Iterator[tuple[int, int]]:
     starts = range(asked.from_ns, asked.to_ns, WINDOW_NS)
     for from_ns in reversed(starts) if newest_first else starts:
-        yield from_ns, min(from_ns + WINDOW_NS, asked.to_ns)
+        window = RangeQuery(asked.query, from_ns, min(from_ns + WINDOW_NS, asked.to_ns))
+        yield from _in_window(loki, window, "backward" if newest_first else "forward", page_lines, note)
 
 
 def _in_window(

@@ -10,7 +10,6 @@ import anyio.to_thread
 from fastapi import APIRouter, Query, Response
 
 from batuta.api.auth import User, Viewer
-from batuta.api.forecast_cache import ForecastCache
 from batuta.api.models import EtaAnswer, WhatIfAnswer
 from batuta.api.request_models import Submit, WhatIfPost
 from batuta.api.responses import HttpProblem, json_response, not_found
@@ -26,7 +25,6 @@ from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.cluster import Node
 from batuta.core.job import Job, JobId
-from batuta.core.quota import Quota
 from batuta.core.world import World
 from batuta.spec.cluster import parse_cluster_string
 from batuta.spec.kueue.change import merge
@@ -49,7 +47,8 @@ def read_hypothesis(world: World, asked: WhatIfPost, job_of: JobOf, paths: PathR
     with collect_problems(problems):
         nodes = _added_nodes(world, asked.add_nodes) if asked.add_nodes else []
     with collect_problems(problems):
-        quota = _merged_quota(world.quota, asked) if asked.quota else None
+        texts = [(file.name, file.text) for file in asked.quota]
+        quota = merge(world.quota, read_quota_texts(texts)) if texts else None
     problems += [
         Problem(f"there is no node {name}", fix=did_you_mean(name, list(world.nodes.index)))
         for name in asked.drain
@@ -76,10 +75,6 @@ def _added_nodes(world: World, text: str) -> list[Node]:
         number += 1
         found.append(replace(node, name=name))
     return found
-
-
-def _merged_quota(quota: Quota, asked: WhatIfPost) -> Quota:
-    return merge(quota, read_quota_texts([(file.name, file.text) for file in asked.quota]))
 
 
 def _hypothetical_job(world: World, asked: Submit, number: int, job_of: JobOf, paths: PathRules) -> Job:
@@ -113,7 +108,9 @@ async def get_eta(
     arrivals: Annotated[bool, Query(description="whether jobs keep coming as they did lately")] = True,
 ) -> Response:
     """When jobs start and finish, as quantiles. An answer may be some seconds old."""
-    forecasts, snapshot = _forecasts_of(state), await state.snapshot()
+    forecasts, snapshot = state.forecasts, await state.snapshot()
+    if forecasts is None:
+        raise not_found("foresight at this server")
     if job is not None and job not in snapshot.rows:
         raise not_found(f"job {job} that is not over")
     policy = snapshot.policy or state.deps.policy
@@ -150,8 +147,12 @@ async def ask_what_if(state: StateDep, caller: User, post: WhatIfPost) -> Respon
 def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user: str) -> WhatIfQuery:
     """Return the question of a request, or raise all its problems."""
     found, wrong = Hypothesis(), list[Problem]()
+
+    def job_of(world: World, task: Task, number: int) -> Job:
+        return state.operations.fitting_job(world, task, user, number, max(state.now_s(), world.now_s))
+
     with collect_problems(wrong):
-        found = read_hypothesis(fork.fork(), post, _job_of(state, user), state.deps.paths)
+        found = read_hypothesis(fork.fork(), post, job_of, state.deps.paths)
     try:
         with collect_problems(wrong):
             if post.policy is not None:
@@ -162,19 +163,6 @@ def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user:
         raise InputError(wrong)
     now_s = max(state.now_s(), fork.now_s)
     return WhatIfQuery(now_s, policy, post.policy or "", found, post.expects_arrivals, post.seed)
-
-
-def _job_of(state: AppState, user: str) -> JobOf:
-    def make(world: World, task: Task, number: int) -> Job:
-        return state.operations.fitting_job(world, task, user, number, max(state.now_s(), world.now_s))
-
-    return make
-
-
-def _forecasts_of(state: AppState) -> ForecastCache:
-    if state.forecasts is None:
-        raise not_found("foresight at this server")
-    return state.forecasts
 
 
 def _answer_or_503(compute: Any) -> Any:
