@@ -21,8 +21,9 @@ from urllib.parse import urlsplit
 import typer
 
 from batuta import __version__
+from batuta.bootstrap import local_facts
 from batuta.cli.options import HomeOption, Output, OutputOption, flag, target_cluster
-from batuta.cli.output import console, print_json, print_rich, spinner
+from batuta.cli.output import console, print_json, print_rich, spinner, styled
 from batuta.client.address import find_home, read_server_file, show_path
 from batuta.client.errors import ApiError, ClientError, NoServerError
 from batuta.engine.soundness import Finding, Severity, error, named, note, ok, warning
@@ -108,18 +109,17 @@ def _check_local(home: Path | None, full: bool) -> Iterator[Finding]:
 def _print_findings(findings: Sequence[Finding]) -> None:
     """Print a table that wraps long cells: a fix must not be cut."""
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("CHECK", no_wrap=True)
     table.add_column("RESULT", no_wrap=True)
     table.add_column("FOUND", overflow="fold")
     for finding in findings:
-        found = Text(finding.found)
+        found = styled(finding.found)
         if finding.fix:
             found.append(f"\n→ {finding.fix}", style="italic")
         severity = finding.severity.value
-        table.add_row(Text(finding.check), Text(severity, style=_STYLES[severity]), found)
+        table.add_row(styled(finding.check), styled(severity, style=_STYLES[severity]), found)
     print_rich(table)
     counts = {name: sum(1 for one in findings if one.severity == name) for name in ("error", "warning")}
     summary = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count)
@@ -150,10 +150,9 @@ def _check_python() -> Finding:
 
 
 def _check_gpus() -> Finding:
-    from batuta.bootstrap.local_facts import count_gpus
 
     try:
-        count = count_gpus()
+        count = local_facts.count_gpus()
     except Exception as trouble:  # a driver that is half installed fails in its own ways
         return warning("GPUs", f"NVML fails: {trouble}", "look at nvidia-smi, or use batuta up --virtual")
     if count == 0:
@@ -162,9 +161,8 @@ def _check_gpus() -> Finding:
 
 
 def _check_leftovers(home: Path) -> Iterator[Finding]:
-    from batuta.bootstrap.local_facts import find_leftovers
 
-    found = find_leftovers(home)
+    found = local_facts.find_leftovers(home)
     if not found:
         yield ok("processes", "none is left over from a job")
         return
@@ -252,10 +250,9 @@ def _check_secrets(home: Path) -> Iterator[Finding]:
 
 
 def _check_lock(home: Path) -> Finding:
-    from batuta.bootstrap.local_facts import server_pid
 
     try:
-        pid = server_pid(home)
+        pid = local_facts.server_pid(home)
     except (ClientError, OSError) as trouble:
         return error("lock", str(trouble), "end the process that holds it")
     recorded = read_server_file(home).get("pid")
@@ -270,8 +267,6 @@ def _check_lock(home: Path) -> Finding:
 
 def check_ports(home: Path, default: int = DEFAULT_PORT) -> Iterator[Finding]:
     """Check that the server listens at its address; without a server, that the default port is free."""
-    from batuta.bootstrap.local_facts import server_pid
-
     url = read_server_file(home).get("url")
     parts = urlsplit(str(url)) if url else None
     if parts is None or not parts.hostname or not parts.port:
@@ -282,7 +277,7 @@ def check_ports(home: Path, default: int = DEFAULT_PORT) -> Iterator[Finding]:
         socket.create_connection((host, parts.port), _CONNECT_TIMEOUT_S).close()
     except OSError as trouble:
         # A server that was killed leaves its address behind.
-        worse = warning if server_pid(home) is None else error
+        worse = warning if local_facts.server_pid(home) is None else error
         yield worse("port", f"no server listens at {url}: {trouble.strerror or trouble}", "batuta up")
         return
     yield ok("port", f"{parts.port} answers")

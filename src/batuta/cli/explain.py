@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from batuta.apitypes.resources import FINAL_STATES
 from batuta.cli.options import HomeOption, JobArgument, Output, OutputOption, connect
 from batuta.cli.output import (
+    assembled,
     facts_table,
     format_gpus,
     format_seconds,
@@ -19,6 +21,7 @@ from batuta.cli.output import (
     print_rich,
     spinner,
     state_text,
+    styled,
 )
 from batuta.cli.trial import print_trial
 from batuta.client.errors import ApiError, ClientError
@@ -39,8 +42,6 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
 
     Example: batuta explain resnet
     """
-    from rich.text import Text
-
     with connect(home) as client:
         known = client.job(job)
         explanation = client.explain(known)
@@ -54,17 +55,17 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
         return
     reason = explanation.reason
     sentence = f": {reason.sentence}" if reason is not None and reason.sentence else ""
-    print_rich(Text.assemble(f"job {known.label} is ", state_text(explanation.state), sentence))
+    print_rich(assembled(f"job {known.label} is ", state_text(explanation.state), sentence))
     if reason is not None and reason.evidence:
         numbers = ", ".join(f"{name} {_number(value)}" for name, value in reason.evidence.items())
-        print_rich(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
+        print_rich(styled(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
     if explanation.quota_reserved is not None and not explanation.quota_reserved.status:
-        print_rich(Text(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", style="dim"))
+        print_rich(styled(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", style="dim"))
     checkpoint, is_said = explanation.checkpoint, reason is not None and reason.code == "KEEPS_SIZE"
     if checkpoint is not None and checkpoint.sentence and explanation.state not in _WAITING and not is_said:
-        print_rich(Text(f"{checkpoint.sentence}.", style="yellow"))
+        print_rich(styled(f"{checkpoint.sentence}.", style="yellow"))
     for sentence in _predictions(explanation):
-        print_rich(Text(sentence, style="dim"))
+        print_rich(styled(sentence, style="dim"))
     if explanation.trial is not None:
         typer.echo("\nTrial runs")
         print_trial(explanation.trial)
@@ -78,8 +79,6 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
 
 def _predictions(explanation: Explanation) -> list[str]:
     """Return what the scheduler knows or predicts of the job."""
-    from batuta.apitypes.resources import FINAL_STATES
-
     found = (
         [f"its size was left open: {explanation.size_choice.sentence}"] if explanation.size_choice is not None else []
     )
@@ -120,13 +119,12 @@ def _suggestion_effects(one: SuggestedChange) -> str:
 
 def _suggestion_table(suggestions: Sequence[SuggestedChange]) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, min_width=1)
     table.add_column(overflow="fold")
     for one in suggestions:
-        table.add_row("", Text.assemble(one.sentence, (_suggestion_effects(one), "dim")))
+        table.add_row("", assembled(one.sentence, (_suggestion_effects(one), "dim")))
     return table
 
 

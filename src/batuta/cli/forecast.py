@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from batuta.apitypes.forecasts import EtaAnswer, WhatIfAnswer
 from batuta.cli.options import (
     HomeOption,
     Output,
@@ -33,8 +34,9 @@ from batuta.cli.output import (
     spinner,
     state_text,
 )
+from batuta.client.decoding import decode
 from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.problem import InputError, Problem, collect_problems, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,9 +82,7 @@ def _request_eta(job: str | None, home: Path | None, arrivals: bool) -> EtaAnswe
                 known = None if job is None else client.job(job).id
                 return client.eta(known, expects_arrivals=arrivals)
         except NoServerError:
-            from batuta.apitypes.forecasts import EtaAnswer
             from batuta.bootstrap import offline
-            from batuta.client.decoding import decode
 
             return decode(EtaAnswer, offline.eta(stopped_server_home(home), job, expects_arrivals=arrivals))
 
@@ -144,7 +144,6 @@ def whatif(
       batuta whatif --submit train.yaml --gpus A100:8
     """
     from batuta.client.submission import Submission
-    from batuta.spec.problem import read_text
 
     problems: list[Problem] = []
     if (gpus or num_nodes) and not submit:
@@ -181,10 +180,8 @@ def _request_what_if(request: dict[str, Any], home: Path | None) -> WhatIfAnswer
             with connect_to_server(home) as client:
                 return client.what_if(**request)
         except NoServerError:
-            from batuta.apitypes.forecasts import WhatIfAnswer
             from batuta.bootstrap import offline
             from batuta.client.cluster_calls import what_if_body
-            from batuta.client.decoding import decode
 
             return decode(WhatIfAnswer, offline.what_if(stopped_server_home(home), dict(what_if_body(**request))))
 

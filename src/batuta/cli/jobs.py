@@ -25,10 +25,20 @@ from batuta.cli.options import (
     option,
     target_cluster,
 )
-from batuta.cli.output import confirm, console, format_gpus, format_seconds, print_json, print_result, print_stderr
+from batuta.cli.output import (
+    confirm,
+    console,
+    format_gpus,
+    format_seconds,
+    print_json,
+    print_result,
+    print_stderr,
+    styled,
+)
 from batuta.cli.verbs import CommandGroup
 from batuta.client.errors import AmbiguousJobError, UnknownJobError
 from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.spec.quantity import parse_duration_s
 
 if TYPE_CHECKING:
     from batuta.apitypes.resources import Cluster, Job
@@ -86,8 +96,6 @@ def history(
       batuta history --since 24h
       batuta history --since 30d --user ana -o json
     """
-    from batuta.spec.quantity import parse_duration_s
-
     since_s = time.time() - parse_duration_s(since, "--since")
     with connect(home) as client:
         found = client.jobs(active=False, user=user, queue=queue, since_s=since_s, newest_first=True)
@@ -155,8 +163,6 @@ def _show_cluster(client: Connection, output: Output) -> None:
 
 
 def _print_cluster(cluster: Cluster, where: str) -> None:
-    from rich.text import Text
-
     out = console()
     gpus = cluster.gpus
     kind = "virtual GPUs" if cluster.virtual else "GPUs"
@@ -167,14 +173,14 @@ def _print_cluster(cluster: Cluster, where: str) -> None:
     if cluster.now_s is not None and cluster.started_s is not None:
         age = f", up for {format_seconds(max(0.0, cluster.now_s - cluster.started_s))}"
     policy = f"; policy {cluster.policy}" if cluster.policy else ""
-    out.print(Text(f"Batuta {cluster.version} at {where}{age}"))
+    out.print(styled(f"Batuta {cluster.version} at {where}{age}"))
     # A user without access to the nodes of a cluster sees none of them.
     if gpus.total or cluster.policy:
-        out.print(Text(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}"))
+        out.print(styled(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}"))
     if counts:
-        out.print(Text(f"jobs: {counts}"))
+        out.print(styled(f"jobs: {counts}"))
     if cluster.trouble:
-        out.print(Text(f"trouble: {cluster.trouble}", style="bold red"))
+        out.print(styled(f"trouble: {cluster.trouble}", style="bold red"))
     out.print()
 
 

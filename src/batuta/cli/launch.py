@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
+import select
+import stat
 import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from batuta.apitypes.resources import Cpu, Gpus, Job, Share, Submitted
 from batuta.cli.job_view import cpu_of
 from batuta.cli.logs import follow_output, wait_for_end
 from batuta.cli.options import (
@@ -200,12 +206,6 @@ def _from_stdin(overrides: dict[str, Any]) -> Submission:
 
 def _refuse_stdin() -> None:
     """Refuse input from a pipe: a job does not read it, and it would be lost."""
-    import array
-    import fcntl
-    import select
-    import stat
-    import termios
-
     try:
         mode = os.fstat(0).st_mode
         if stat.S_ISREG(mode):
@@ -296,7 +296,6 @@ def _submit(client: Connection, submission: Submission, output: Output, *, follo
 
 def preview_offline(submission: Submission) -> Submitted:
     """Read the task as the server does. Whether it fits the cluster is unknown."""
-    from batuta.apitypes.resources import Cpu, Gpus, Job, Share, Submitted
     from batuta.spec.task import parse_task
     from batuta.spec.task_env import Overrides
     from batuta.spec.task_job import task_to_job

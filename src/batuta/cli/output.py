@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import typer
 
 from batuta.cli.options import Output
+from batuta.client.decoding import encode
 from batuta.spec.problem import InputError
+from batuta.spec.quantity import show_duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -45,8 +47,6 @@ STATE_STYLES = {
 
 def print_json(value: Any) -> None:
     """Print dataclasses, or lists and mappings of them, as one JSON document."""
-    from batuta.client.decoding import encode
-
     typer.echo(json.dumps(encode(value), indent=2, ensure_ascii=False))
 
 
@@ -124,16 +124,25 @@ class _NoSpinner:
         pass
 
 
-def state_text(state: str) -> Text:
+def styled(text: str = "", style: str = "", *, no_wrap: bool | None = None) -> Text:
     from rich.text import Text
 
-    return Text(state, style=STATE_STYLES.get(state, ""))
+    return Text(text, style=style, no_wrap=no_wrap)
+
+
+def assembled(*parts: str | Text | tuple[str, str]) -> Text:
+    """Return a text of parts, those with a style as pairs."""
+    from rich.text import Text
+
+    return Text.assemble(*parts)
+
+
+def state_text(state: str) -> Text:
+    return styled(state, STATE_STYLES.get(state, ""))
 
 
 def format_seconds(seconds: float | None) -> str:
     """Return `3m 20s`; a dash when it is not known."""
-    from batuta.spec.quantity import show_duration
-
     if seconds is None or math.isnan(seconds):
         return DASH
     return show_duration(float(round(seconds)) if seconds >= 1 else round(seconds, 2))

@@ -21,7 +21,7 @@ from batuta.cli.options import (
 )
 from batuta.cli.output import Column, print_json, print_table
 from batuta.cli.verbs import CommandGroup
-from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.problem import InputError, Problem, collect_problems, read_text
 
 if TYPE_CHECKING:
     from batuta.apitypes.resources import PolicyAnswer
@@ -161,7 +161,6 @@ def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Ou
 
 
 def _read_snapshots(source: str) -> str:
-    from batuta.spec.problem import read_text
 
     if source != "-":
         return read_text(Path(source))

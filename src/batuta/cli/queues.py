@@ -12,6 +12,7 @@ from batuta.cli.options import HomeOption, Output, OutputOption, argument, conne
 from batuta.cli.output import (
     DASH,
     Column,
+    assembled,
     console,
     facts_table,
     format_age,
@@ -21,6 +22,7 @@ from batuta.cli.output import (
     print_rich,
     print_stderr,
     print_table,
+    styled,
 )
 from batuta.cli.verbs import CommandGroup
 from batuta.client.errors import ApiError, ClientError
@@ -214,9 +216,7 @@ def _why(reserved: QuotaReserved | None) -> str:
 
 
 def state_of(queue: Queue) -> Text:
-    from rich.text import Text
-
-    return Text(queue.state, style=QUEUE_STATE_STYLES.get(queue.state, ""))
+    return styled(queue.state, style=QUEUE_STATE_STYLES.get(queue.state, ""))
 
 
 def format_share(share: float | None) -> str:
@@ -245,12 +245,10 @@ def print_queue_detail(queue: QueueDetail) -> None:
 
 
 def _print_head(queue: QueueDetail) -> None:
-    from rich.text import Text
-
     share = format_share(queue.share)
     facts: list[tuple[str, str | Text]] = [
         ("queue", queue.name),
-        ("state", state_of(queue) + Text(f": {queue.message}" if queue.message else "")),
+        ("state", state_of(queue) + styled(f": {queue.message}" if queue.message else "")),
         ("cohort", queue.cohort),
         ("weight", f"{queue.weight:g}" + (f", weighted share {share}" if share != DASH else "")),
         ("strategy", queue.strategy if queue.cells else ""),
@@ -296,10 +294,9 @@ class TreeLine(NamedTuple):
 
 def print_queue_tree(tree: Queues) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     lines = list(tree_lines(tree))
-    names = [Text.assemble((line.guide, "dim"), (line.name, line.style)) for line in lines]
+    names = [assembled((line.guide, "dim"), (line.name, line.style)) for line in lines]
     kinds = ["" if line.cell is None else flavor_resource_name(line.cell.flavor, line.cell.resource) for line in lines]
     usage = [_usage_text(line) for line in lines]
     width = bar_width([name.cell_len for name in names], list(map(len, kinds)), list(map(len, usage)))
@@ -308,10 +305,10 @@ def print_queue_tree(tree: Queues) -> None:
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, kind, line, text in zip(names, kinds, lines, usage, strict=True):
-        bar = Text() if line.cell is None else draw_bar(line.cell, width)
-        table.add_row(name, Text(kind), bar, Text(text))
+        bar = styled() if line.cell is None else draw_bar(line.cell, width)
+        table.add_row(name, styled(kind), bar, styled(text))
     print_rich(table)
-    legend = Text("\n")
+    legend = styled("\n")
     for sign, meaning in _LEGEND:
         legend.append(f"{sign * 2} ", style=_STYLES[sign]).append(f"{meaning}  ", style="dim")
     print_rich(legend)
@@ -327,10 +324,8 @@ def bar_width(names: list[int], kinds: list[int], usage: list[int]) -> int:
 
 def draw_bar(cell: QuotaCell, width: int) -> Text:
     """Return a bar: own use, borrowed, idle, lent."""
-    from rich.text import Text
-
     whole = max(cell.total, cell.used)
-    text = Text()
+    text = styled()
     for sign, part in bar_parts(cell, width if whole else 0):
         text.append(sign * part, style=_STYLES[sign])
     return text

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, flag, option
-from batuta.cli.output import print_json, print_notes, print_rich, print_stderr
-from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean
+from batuta.cli.output import print_json, print_notes, print_rich, print_stderr, styled
+from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean, read_text
+from batuta.spec.quantity import show_milli
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -102,7 +103,6 @@ def export(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None
 def _read_files(paths: list[Path]) -> list[tuple[str, str]]:
     """Return names and texts of all files; raise all problems of all files together."""
     from batuta.spec.kueue.files import read_quota_texts
-    from batuta.spec.problem import read_text
 
     texts, problems = list[tuple[str, str]](), list[Problem]()
     for path in paths:
@@ -154,7 +154,6 @@ def try_out(
       objects: [{queues: [{name: a, quota: {"*": 4}}]}]
       steps: [{do: {submit: {name: w1, queue: a, requests: {batuta.dev/gpus: 2}}}}]
     """
-    from batuta.spec.problem import read_text
     from batuta.spec.quota_case_reader import parse_valid_cases
 
     cases, problems = parse_valid_cases(read_text(file), str(file))
@@ -198,19 +197,17 @@ def _as_json(standing: QuotaStatus) -> dict[str, Any]:
 
 
 def _print_case(case: QuotaCase, steps: list[StepResult]) -> None:
-    from rich.text import Text
-
-    print_rich(Text(case.name, style="bold"))
+    print_rich(styled(case.name, style="bold"))
     for note in case.notes:
-        print_rich(Text(f"    note: {note}", style="dim"))
+        print_rich(styled(f"    note: {note}", style="dim"))
     for number, one in enumerate(steps, start=1):
-        print_rich(Text(f"{number:>3} {_action_text(one.step.action)}"))
+        print_rich(styled(f"{number:>3} {_action_text(one.step.action)}"))
         rows = _rows(one.standing)
         if rows:
             print_rich(_table(rows))
         for difference in one.differences:
-            print_rich(_table([(Text("differs", style="bold red"), Text(difference))]))
-    print_rich(Text(""))
+            print_rich(_table([(styled("differs", style="bold red"), styled(difference))]))
+    print_rich(styled(""))
 
 
 def _table(rows: list[tuple[Text, ...]]) -> RenderableType:
@@ -227,10 +224,9 @@ def _table(rows: list[tuple[Text, ...]]) -> RenderableType:
 
 def _rows(standing: QuotaStatus) -> list[tuple[Text, ...]]:
     """Return a row for each preempted, admitted and pending workload: state, name, flavors or reason."""
-    from rich.text import Text
 
     def row(state: str, style: str, name: str, rest: str) -> tuple[Text, ...]:
-        return Text(state, style=style), Text(name, no_wrap=True), Text(rest)
+        return styled(state, style=style), styled(name, no_wrap=True), styled(rest)
 
     return [
         *(
@@ -273,7 +269,6 @@ def _action_text(action: Action) -> str:
 
 
 def _pod_set_text(one: PodSet) -> str:
-    from batuta.spec.quantity import show_milli
 
     requests = ", ".join(
         f"{show_milli(amount, is_bytes=resource == 'memory')} {resource}" for resource, amount in one.requests

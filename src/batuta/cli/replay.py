@@ -21,6 +21,7 @@ from batuta.cli.output import (
     print_table,
     spinner,
 )
+from batuta.client.address import find_home
 from batuta.client.errors import ClientError
 from batuta.spec.problem import InputError, Problem, collect_problems
 
@@ -57,7 +58,6 @@ def replay(
       batuta replay --from 24h -p srjf -p afs-l
       batuta replay --from '2026-11-15 09:00' --to '2026-11-15 18:00' -p elastic-tiresias
     """
-    from batuta.client.address import find_home
     from batuta.engine.profile import find_policy
 
     problems: list[Problem] = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from batuta.apitypes.report import Report
 from batuta.cli.options import (
     HomeOption,
     Output,
@@ -19,6 +20,7 @@ from batuta.cli.options import (
     stopped_server_home,
 )
 from batuta.cli.output import Column, format_time, print_json, print_notes, print_stderr, print_table, spinner
+from batuta.client.decoding import decode, encode
 from batuta.client.errors import NoServerError
 from batuta.spec.problem import InputError, Problem, collect_problems
 
@@ -78,15 +80,12 @@ def _request_report(home: Path | None, from_s: float | None, to_s: float | None)
             with connect_to_server(home) as client:
                 return client.report(from_s, to_s)
         except NoServerError:
-            from batuta.apitypes.report import Report
             from batuta.bootstrap.offline import account_at
-            from batuta.client.decoding import decode
 
             return decode(Report, account_at(stopped_server_home(home), from_s, to_s).plain())
 
 
 def _write_page(path: Path, found: Report) -> None:
-    from batuta.client.decoding import encode
     from batuta.report.gpu_usage_page import render_usage
     from batuta.report.result_files import NotWritable, write_text
 

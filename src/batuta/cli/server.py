@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from batuta.bootstrap.local_facts import count_gpus, prepare_home, run_server, server_pid
 from batuta.cli.options import (
     HomeOption,
     OtlpOption,
@@ -26,8 +28,10 @@ from batuta.cli.options import (
     option,
 )
 from batuta.cli.output import print_json, print_stderr, spinner
+from batuta.client.address import find_home, read_server_file, show_path
 from batuta.client.errors import ClientError, NoServerError
 from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.quantity import parse_duration_s
 from batuta.telemetry import LogFormat
 
 if TYPE_CHECKING:
@@ -171,8 +175,6 @@ def up(
       batuta up --virtual 2x8:H100
       batuta up --demo
     """
-    from batuta.client.address import find_home
-
     folder = find_home(home)
     virtual = virtual or demo
     problems: list[Problem] = []
@@ -199,15 +201,11 @@ def up(
     check_otlp_option(otlp, problems)
     if problems:
         raise InputError(problems)
-    if not virtual:
-        from batuta.bootstrap.local_facts import count_gpus
-
-        if count_gpus() == 0:
-            raise InputError.of("this machine has no GPU that NVML knows of", fix="batuta up --virtual")
+    if not virtual and count_gpus() == 0:
+        raise InputError.of("this machine has no GPU that NVML knows of", fix="batuta up --virtual")
     if detach:
         start_detached(folder, sys.argv[1:])
         return
-    from batuta.bootstrap.local_facts import run_server
     from batuta.bootstrap.local_server import UpOptions, idle_rules
     from batuta.engine.retention import Keep
 
@@ -283,7 +281,6 @@ def _read_shape(
 
 
 def _parse_idle_after(text: str, problems: list[Problem]) -> float:
-    from batuta.spec.quantity import parse_duration_s
 
     try:
         found = parse_duration_s(text, "--idle-after")
@@ -297,8 +294,6 @@ def _parse_idle_after(text: str, problems: list[Problem]) -> float:
 
 def _print_ready(server: Server) -> None:
     """Print where the server listens, and what to do next."""
-    from batuta.client.address import show_path
-
     home = show_path(server.state.path)
     typer.echo(f"Batuta serves at {server.url} (pid {os.getpid()}, state in {home}); Ctrl-C ends it", err=True)
     typer.echo("batuta dashboard opens the dashboard, batuta launch starts a job", err=True)
@@ -308,11 +303,6 @@ def _print_ready(server: Server) -> None:
 
 def start_detached(home: Path, words: list[str]) -> None:
     """Start `batuta up` in a session of its own, and return when it is ready; print its log where it ends."""
-    import subprocess
-
-    from batuta.bootstrap.local_facts import prepare_home, server_pid
-    from batuta.client.address import show_path
-
     prepare_home(home)
     if (pid := server_pid(home)) is not None:
         # Before its log is truncated.
@@ -339,7 +329,6 @@ def start_detached(home: Path, words: list[str]) -> None:
 
 
 def _wait_until_ready(home: Path, child: subprocess.Popen[bytes], log: Path) -> str:
-    from batuta.client.address import read_server_file
     from batuta.client.client import Client
 
     give_up = time.monotonic() + STARTUP_TIMEOUT_S
@@ -372,8 +361,6 @@ def down(
       batuta down
       batuta down --keep-jobs
     """
-    from batuta.bootstrap.local_facts import server_pid
-    from batuta.client.address import find_home, show_path
     from batuta.client.client import Client
 
     folder = find_home(home)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from batuta.cli.options import Output, OutputOption, argument, option
 from batuta.cli.output import DASH, Column, format_mib, print_result, print_table
 from batuta.cli.verbs import CommandGroup
+from batuta.gpu.devices import find_devices
+from batuta.gpu.share.limits import LIMITS_FORMAT, read_limits
+from batuta.gpu.share.region import ContainerShare, DeviceShare, read_region
+from batuta.gpu.share.selftest import Check, run_selftest
 from batuta.spec.problem import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from batuta.gpu.share.region import ContainerShare, DeviceShare
-    from batuta.gpu.share.selftest import Check
-
 
 app = typer.Typer(cls=CommandGroup, name="share", no_args_is_help=True, rich_markup_mode=None)
 
@@ -45,9 +42,6 @@ def selftest(
 
     Example: batuta share selftest, or batuta vgpu run node.vgpu -- batuta share selftest
     """
-    from batuta.gpu.devices import find_devices
-    from batuta.gpu.share.selftest import run_selftest
-
     devices = find_devices()
     if not 0 <= gpu < len(devices):
         there = f"there are {len(devices)}" if devices else "there is none"
@@ -72,9 +66,6 @@ def status(
 
 def _containers(paths: list[Path]) -> Iterator[ContainerShare]:
     """Return what containers below `paths` use. A limits file that no process has read has no region."""
-    from batuta.gpu.share.limits import LIMITS_FORMAT, read_limits
-    from batuta.gpu.share.region import read_region
-
     for path in paths:
         if not path.exists() and path != _ROOT:
             raise InputError.of(f"there is no {path}", fix="name a limits file, a folder or a region")

@@ -15,6 +15,7 @@ import typer
 
 from batuta.cli.options import Output, OutputOption, complete_policies, flag, option
 from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.quantity import parse_duration_s, show_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,7 +194,6 @@ def _story_json(story: DecisionHistory) -> list[dict[str, object]]:
 
 
 def _print_story(story: DecisionHistory) -> None:
-    from batuta.spec.quantity import show_duration
 
     typer.echo(f"\nThe story of {story.job}:")
     for chapter in story.changes:
@@ -330,8 +330,6 @@ def _check_experiment(experiment: Experiment, problems: list[Problem]) -> Experi
 
 def _parse_durations(problems: list[Problem], **texts: str | None) -> dict[str, Any]:
     """Return the durations in seconds, as fields of an Experiment; add what is wrong with them to `problems`."""
-    from batuta.spec.quantity import parse_duration_s
-
     found: dict[str, float] = {}
     for name, text in texts.items():
         if text is not None:

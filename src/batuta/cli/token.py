@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import webbrowser
 from enum import StrEnum
 from typing import Annotated
 
@@ -102,8 +103,6 @@ def dashboard(
 
     Example: batuta dashboard
     """
-    import webbrowser
-
     with connect_to_server(home) as client:
         url = client.session_link()
     if output is Output.JSON:

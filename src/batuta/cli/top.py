@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
+import termios
 import threading
 import time
+import tty
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +18,17 @@ from typing import TYPE_CHECKING, Annotated
 from batuta.cli.events import command_sentences
 from batuta.cli.job_view import columns_for
 from batuta.cli.options import HomeOption, Output, OutputOption, connect, option
-from batuta.cli.output import console, fit_table, format_time, is_terminal, print_json, print_rich, state_text
+from batuta.cli.output import (
+    assembled,
+    console,
+    fit_table,
+    format_time,
+    is_terminal,
+    print_json,
+    print_rich,
+    state_text,
+    styled,
+)
 from batuta.client.errors import ClientError, NoServerError
 
 if TYPE_CHECKING:
@@ -59,7 +72,6 @@ def top(
 
 def _live(client: Connection, decisions: Decisions, every_s: float) -> None:
     from rich.live import Live
-    from rich.text import Text
 
     out = console()
     with _keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:
@@ -67,7 +79,7 @@ def _live(client: Connection, decisions: Decisions, every_s: float) -> None:
             try:
                 screen = render(_read_view(client, decisions), out.width, out.height)
             except NoServerError as error:
-                screen = Text(str(error), style="red")
+                screen = styled(str(error), style="red")
             live.update(screen, refresh=True)
             if pressed(every_s) in ("q", "Q"):
                 return
@@ -99,10 +111,6 @@ def _keys() -> Iterator[Callable[[float], str]]:
 
     What it yields waits for a key, at most so many seconds.
     """
-    import select
-    import termios
-    import tty
-
     file = sys.stdin.fileno() if sys.stdin.isatty() else None
 
     def pressed(within_s: float) -> str:
@@ -137,7 +145,6 @@ class ClusterView:
 def render(view: ClusterView, width: int, height: int | None) -> RenderableType:
     """Return the view for a screen of this size; all of it where `height` is None."""
     from rich.console import Group
-    from rich.text import Text
 
     head, map_lines = _header(view.cluster), _map(view.nodes, width)
     decisions = [_decision(*one) for one in view.decisions[-(6 if height is None else min(6, height // 5)) :]]
@@ -150,42 +157,38 @@ def render(view: ClusterView, width: int, height: int | None) -> RenderableType:
         more, jobs = max(0, len(jobs) - room), jobs[:room]
     columns = [column for column in columns_for(jobs) if column.title not in HIDDEN_COLUMNS]
     table, _ = fit_table(columns, jobs, width)
-    parts: list[RenderableType] = [*head, Text(), *map_lines, Text()]
-    parts.append(table if jobs else Text("no job is running or waiting", style="dim"))
+    parts: list[RenderableType] = [*head, styled(), *map_lines, styled()]
+    parts.append(table if jobs else styled("no job is running or waiting", style="dim"))
     if more:
-        parts.append(Text(f"… and {more} more", style="dim"))
+        parts.append(styled(f"… and {more} more", style="dim"))
     if decisions:
-        parts += [Text(), Text("last decisions", style="bold"), *decisions]
+        parts += [styled(), styled("last decisions", style="bold"), *decisions]
     return Group(*parts)
 
 
 def _header(cluster: Cluster) -> list[Text]:
-    from rich.text import Text
-
     gpus = cluster.gpus
     policy = f"policy {cluster.policy}   " if cluster.policy else ""
-    line = Text.assemble(
+    line = assembled(
         ("Batuta", "bold"),
         f" {cluster.version}   {gpus.used}/{gpus.total} GPUs used   {policy}",
         time.strftime("%H:%M:%S", time.localtime(cluster.now_s)),
     )
-    counts = Text("  ").join(
-        Text.assemble(f"{count} ", state_text(state)) for state, count in cluster.jobs.items() if count
+    counts = styled("  ").join(
+        assembled(f"{count} ", state_text(state)) for state, count in cluster.jobs.items() if count
     )
     lines = [line, counts]
     if cluster.trouble:
-        lines.append(Text(f"trouble: {cluster.trouble}", style="bold red"))
+        lines.append(styled(f"trouble: {cluster.trouble}", style="bold red"))
     return lines
 
 
 def _map(nodes: Sequence[Node], width: int) -> list[Text]:
     """Return a line for each node with a cell for each GPU: the id of its job in the colour of the job."""
-    from rich.text import Text
-
     longest = max((len(node.name) for node in nodes), default=0)
     lines = []
     for node in nodes:
-        line = Text(f"{node.name:<{longest}}  ")
+        line = styled(f"{node.name:<{longest}}  ")
         for gpu in node.gpus:
             line.append_text(_cell(gpu))
             line.append(" ")
@@ -197,16 +200,14 @@ def _map(nodes: Sequence[Node], width: int) -> list[Text]:
 
 
 def _cell(gpu: Gpu) -> Text:
-    from rich.text import Text
-
     if not gpu.healthy:
-        return Text("✗".center(_CELL), style="white on red")
+        return styled("✗".center(_CELL), style="white on red")
     if not gpu.jobs:
-        return Text("·".center(_CELL), style="dim")
+        return styled("·".center(_CELL), style="dim")
     if len(gpu.jobs) > 1:
-        return Text(f"{len(gpu.jobs)}×".center(_CELL), style="black on white")
+        return styled(f"{len(gpu.jobs)}×".center(_CELL), style="black on white")
     job = gpu.jobs[0].id
-    return Text(job.rpartition("/")[2][-_CELL:].center(_CELL), style=f"black on {colour_of(job)}")
+    return styled(job.rpartition("/")[2][-_CELL:].center(_CELL), style=f"black on {colour_of(job)}")
 
 
 def colour_of(job: str) -> str:
@@ -216,8 +217,6 @@ def colour_of(job: str) -> str:
 
 
 def _decision(time_s: float | None, sentence: str) -> Text:
-    from rich.text import Text
-
-    line = Text.assemble((format_time(time_s), "dim"), "  ", sentence)
+    line = assembled((format_time(time_s), "dim"), "  ", sentence)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line

@@ -13,6 +13,7 @@ import typer
 from batuta.cli.options import Output, OutputOption, argument, flag, option
 from batuta.cli.simulate import ClusterOption, ElasticOption, FormatOption, LimitOption, SpeedOption
 from batuta.cli.verbs import CommandGroup
+from batuta.spec.quantity import parse_duration_s, show_duration
 
 if TYPE_CHECKING:
     from batuta.backends.sim.workload import Workload, WorkloadSummary
@@ -117,7 +118,6 @@ def generate(
     """
     from batuta.backends.sim.traces.generator import JOBS_BY_GPUS, GeneratorOptions, parse_sizes
     from batuta.backends.sim.traces.generator import generate as make
-    from batuta.spec.quantity import parse_duration_s
 
     longest_s = parse_duration_s(longest, "the longest run time")
     options = GeneratorOptions(
@@ -160,8 +160,6 @@ def _show(summary: WorkloadSummary) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
-
-    from batuta.spec.quantity import show_duration
 
     table = Table(box=None, show_header=False, pad_edge=False)
     # Names come from files: `escape` keeps a bracket in them from being taken for markup.

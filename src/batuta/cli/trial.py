@@ -34,6 +34,7 @@ from batuta.cli.output import (
     spinner,
 )
 from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.quantity import parse_duration_s
 
 if TYPE_CHECKING:
     from batuta.apitypes.resources import Job, Trial, TrialRun
@@ -89,8 +90,6 @@ def _is_cluster(client: Connection) -> TypeGuard[KubeClient]:
 
 def _parse_options(sizes: str | None, budget: str | None, each: str | None, priority: int | None) -> dict[str, Any]:
     """Return the values of the options; raise all their problems together."""
-    from batuta.spec.quantity import parse_duration_s
-
     problems: list[Problem] = []
     if priority is not None and (cluster := selected_cluster()) is not None and cluster.explicit:
         problems.append(

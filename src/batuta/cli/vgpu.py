@@ -7,22 +7,29 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from batuta.bootstrap.local_facts import node_devices, virtual_kernel_log
 from batuta.cli.options import HomeOption, Output, OutputOption, argument, flag, option
 from batuta.cli.output import DASH, Column, format_mib, print_result, print_stderr, print_table
 from batuta.cli.verbs import CommandGroup
+from batuta.client.address import find_home
+from batuta.gpu.native_libraries import vgpu_environment
+from batuta.gpu.vgpu.device_file import Machine, open_device_file
+from batuta.gpu.vgpu.device_file import create_device_file as make
+from batuta.gpu.vgpu.inject import FaultSpec
+from batuta.gpu.vgpu.inject import inject as harm_it
+from batuta.gpu.vgpu.models import find_model
+from batuta.gpu.vgpu.snapshot import ProcessUse, VirtualGpu, read_gpus
 from batuta.spec.problem import InputError, Problem
+from batuta.spec.quantity import parse_memory_mib
 
 app = typer.Typer(cls=CommandGroup, name="vgpu", no_args_is_help=True, rich_markup_mode=None)
 
 FileArgument = Annotated[Path, argument("FILE", "The file that the virtual GPUs live in.")]
 NodeArgument = Annotated[Path, argument("FILE", "Their file, or the name of a node of batuta up --virtual.")]
-
-if TYPE_CHECKING:
-    from batuta.gpu.vgpu.snapshot import ProcessUse, VirtualGpu
 
 
 @app.callback()
@@ -51,10 +58,6 @@ def create(
 
     Example: batuta vgpu create --gpus 4 --memory 16GiB --model T4 node.vgpu
     """
-    from batuta.gpu.vgpu.device_file import Machine
-    from batuta.gpu.vgpu.device_file import create_device_file as make
-    from batuta.gpu.vgpu.models import find_model
-
     problems: list[Problem] = []
     memory_bytes = _parse_bytes(memory, "--memory", problems)
     context_bytes = _parse_bytes(context_memory, "--context-memory", problems)
@@ -70,7 +73,6 @@ def create(
 
 
 def _parse_bytes(text: str | None, option: str, problems: list[Problem]) -> int:
-    from batuta.spec.quantity import parse_memory_mib
 
     try:
         return 0 if text is None else parse_memory_mib(text) << 20
@@ -85,8 +87,6 @@ def status(file: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOp
 
     Example: batuta vgpu status node.vgpu, or batuta vgpu status node-0
     """
-    from batuta.gpu.vgpu.snapshot import read_gpus
-
     print_result(read_gpus(_device_file(file, home)), output, print_gpus)
 
 
@@ -116,11 +116,6 @@ def inject(
       batuta vgpu inject node.vgpu --gpu 1 --temperature 95
       batuta vgpu inject node-0 --gpu 1 --xid 79
     """
-    from batuta.bootstrap.local_facts import virtual_kernel_log
-    from batuta.client.address import find_home
-    from batuta.gpu.vgpu.inject import FaultSpec
-    from batuta.gpu.vgpu.inject import inject as harm_it
-
     harm = FaultSpec(
         xid=xid,
         temperature_c=temperature,
@@ -147,9 +142,6 @@ def run(
 
     Example: batuta vgpu run node.vgpu -- python train.py, or batuta vgpu run node-0 -- nvitop
     """
-    from batuta.gpu.native_libraries import vgpu_environment
-    from batuta.gpu.vgpu.device_file import open_device_file
-
     file = _device_file(file, home)
     with open_device_file(file):
         pass  # refuses a file of another kind before the program starts
@@ -167,9 +159,6 @@ def run(
 
 def _device_file(named: Path, home: Path | None) -> Path:
     """Return the path itself, or the device file of the virtual node of this name in the state directory."""
-    from batuta.bootstrap.local_facts import node_devices
-    from batuta.client.address import find_home
-
     if named.exists() or named.name != str(named):
         return named
     of_node = node_devices(find_home(home), str(named))
