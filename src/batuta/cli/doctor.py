@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import typer
 
 from batuta import __version__
+from batuta.apitypes.resources import Cluster, Job, Node
 from batuta.bootstrap import local_facts
 from batuta.cli.options import HomeOption, Output, OutputOption, flag, target_cluster
 from batuta.cli.output import console, print_json, print_rich, spinner, styled
@@ -30,7 +31,6 @@ from batuta.engine.soundness import Finding, Severity, error, named, note, ok, w
 from batuta.store.integrity import check_disk_space
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Cluster, Job, Node
     from batuta.client.client import Client
 
 

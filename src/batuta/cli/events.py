@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from batuta.apitypes.resources import Event
 from batuta.cli.options import HomeOption, Output, OutputOption, complete_jobs, connect, flag, option
 from batuta.cli.output import format_gpus, format_time
-
-if TYPE_CHECKING:
-    from batuta.apitypes.resources import Event
-
 
 HIDDEN_TYPES = ("JobProgressed", "JobCheckpointed", "TransitionTimed", "TimePassed")
 """Types that are printed only with --type or as JSON."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from batuta.apitypes.forecasts import EtaAnswer, WhatIfAnswer
+from batuta.apitypes.forecasts import Change, EtaAnswer, JobChange, JobEta, WhatIfAnswer
+from batuta.cli import output as out
 from batuta.cli.options import (
     HomeOption,
     Output,
@@ -22,26 +24,11 @@ from batuta.cli.options import (
     option,
     stopped_server_home,
 )
-from batuta.cli.output import (
-    DASH,
-    Column,
-    format_number,
-    format_seconds,
-    print_json,
-    print_result,
-    print_stderr,
-    print_table,
-    spinner,
-    state_text,
-)
+from batuta.cli.output import DASH, Column
 from batuta.client.decoding import decode
 from batuta.client.errors import NoServerError
 from batuta.spec.problem import InputError, Problem, collect_problems, read_text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from batuta.apitypes.forecasts import Change, EtaAnswer, JobChange, JobEta, WhatIfAnswer
 _SHOWN_JOBS = 20
 
 ArrivalsOption = Annotated[bool, flag("--arrivals/--no-arrivals", "Whether jobs keep coming as they did lately.")]
@@ -67,16 +54,16 @@ def eta(
     """
     forecast = _request_eta(job, home, arrivals)
     if output is Output.JSON:
-        print_json(forecast)
+        out.print_json(forecast)
         return
     _print_eta(forecast)
     if forecast.jobs:
-        print_stderr(f"under {forecast.policy}, {'; '.join(forecast.assumes)} ({forecast.runs} runs)")
+        out.print_stderr(f"under {forecast.policy}, {'; '.join(forecast.assumes)} ({forecast.runs} runs)")
 
 
 def _request_eta(job: str | None, home: Path | None, arrivals: bool) -> EtaAnswer:
     """Return the forecast of the server; without a server, that from its journal."""
-    with spinner("looking ahead"):
+    with out.spinner("looking ahead"):
         try:
             with connect_to_server(home) as client:
                 known = None if job is None else client.job(job).id
@@ -96,21 +83,21 @@ def _print_eta(forecast: EtaAnswer) -> None:
     columns: tuple[Column[JobEta], ...] = (
         Column("ID", lambda one: one.id),
         Column("NAME", lambda one: one.name, least=8),
-        Column("STATE", lambda one: state_text(one.state), drop=2),
+        Column("STATE", lambda one: out.state_text(one.state), drop=2),
         Column("STARTS", lambda one: start(one.start.p50_s, one, "started"), right=True),
         Column("AT THE LATEST", lambda one: start(one.start.p90_s, one, ""), right=True, drop=3),
         Column("FINISHES", lambda one: _time(forecast, one.finish.p50_s), right=True),
         Column("AT THE LATEST", lambda one: _time(forecast, one.finish.p90_s), right=True),
         Column("", lambda one: one.why, drop=1, least=10),
     )
-    print_table(columns, forecast.jobs, empty="there is no job that is not over")
+    out.print_table(columns, forecast.jobs, empty="there is no job that is not over")
 
 
 def _time(forecast: EtaAnswer, time_s: float | None) -> str:
     """Return `in 12m 5s (14:05)`; without the time of day for a World whose clock begins at 0."""
     if time_s is None:
         return DASH
-    ahead = f"in {format_seconds(max(time_s - forecast.now_s, 0.0))}"
+    ahead = f"in {out.format_seconds(max(time_s - forecast.now_s, 0.0))}"
     if abs(forecast.now_s - time.time()) > 7 * 86_400:
         return ahead
     then, now = time.localtime(time_s), time.localtime()
@@ -170,12 +157,12 @@ def whatif(
     if problems:
         raise InputError(problems)
     result = _request_what_if(request, home)
-    print_result(result, output, lambda found: _print_what_if(found, all_jobs))
+    out.print_result(result, output, lambda found: _print_what_if(found, all_jobs))
 
 
 def _request_what_if(request: dict[str, Any], home: Path | None) -> WhatIfAnswer:
     """Return the result of the server; without a server, that from its journal."""
-    with spinner("looking ahead twice"):
+    with out.spinner("looking ahead twice"):
         try:
             with connect_to_server(home) as client:
                 return client.what_if(**request)
@@ -188,31 +175,31 @@ def _request_what_if(request: dict[str, Any], home: Path | None) -> WhatIfAnswer
 
 def _print_what_if(result: WhatIfAnswer, all_jobs: bool) -> None:
     shown = [
-        ("mean completion time", result.jct_s, format_seconds, _share_grown),
-        ("mean waiting from now on", result.wait_s, format_seconds, _share_grown),
+        ("mean completion time", result.jct_s, out.format_seconds, _share_grown),
+        ("mean waiting from now on", result.wait_s, out.format_seconds, _share_grown),
         ("finish-time fairness, mean", result.fairness, _form(".2f"), _share_grown),
         ("finish-time fairness, worst", result.worst_fairness, _form(".2f"), _share_grown),
         ("GPUs in use", result.utilisation, _form(".0%"), _share_grown),
-        ("until all are done", result.makespan_s, format_seconds, _share_grown),
+        ("until all are done", result.makespan_s, out.format_seconds, _share_grown),
         ("restarts", result.restarts, _form(".1f"), _count_grown),
         ("preemptions", result.preemptions, _form(".1f"), _count_grown),
     ]
     if result.unfinished.before or result.unfinished.after:
         shown.append(("jobs that never end", result.unfinished, lambda value: f"{value or 0:.0f}", _share_grown))
     rows = [(name, show(one.before), show(one.after), grown(one)) for name, one, show, grown in shown]
-    print_table((Column(""), *(Column(title, right=True) for title in ("NOW", "CHANGED", ""))), rows)
+    out.print_table((Column(""), *(Column(title, right=True) for title in ("NOW", "CHANGED", ""))), rows)
     jobs = _most_changed(result, all_jobs)
     if jobs:
         typer.echo("")
-        print_table(_JOB_CHANGES, jobs)
+        out.print_table(_JOB_CHANGES, jobs)
         if len(jobs) < len(result.jobs):
             left = len(result.jobs) - len(jobs)
-            print_stderr(f"{left} more job{'' if left == 1 else 's'}: --all shows {'it' if left == 1 else 'them'}")
-    print_stderr(f"{'; '.join(result.assumes)} ({result.runs} runs)")
+            out.print_stderr(f"{left} more job{'' if left == 1 else 's'}: --all shows {'it' if left == 1 else 'them'}")
+    out.print_stderr(f"{'; '.join(result.assumes)} ({result.runs} runs)")
 
 
 def _form(form: str) -> Callable[[float | None], str]:
-    return lambda value: format_number(value, form)
+    return lambda value: out.format_number(value, form)
 
 
 def _share_grown(change: Change) -> str:
@@ -230,11 +217,11 @@ def _count_grown(change: Change) -> str:
 _JOB_CHANGES: tuple[Column[JobChange], ...] = (
     Column("ID", lambda one: one.id),
     Column("NAME", lambda one: one.name, drop=2, least=8),
-    Column("DONE AFTER", lambda one: format_seconds(one.jct_s.before), right=True),
-    Column("CHANGED", lambda one: format_seconds(one.jct_s.after), right=True),
+    Column("DONE AFTER", lambda one: out.format_seconds(one.jct_s.before), right=True),
+    Column("CHANGED", lambda one: out.format_seconds(one.jct_s.after), right=True),
     Column("", lambda one: _share_grown(one.jct_s), right=True),
-    Column("WAITS", lambda one: format_seconds(one.wait_s.before), right=True, drop=1),
-    Column("CHANGED", lambda one: format_seconds(one.wait_s.after), right=True, drop=1),
+    Column("WAITS", lambda one: out.format_seconds(one.wait_s.before), right=True, drop=1),
+    Column("CHANGED", lambda one: out.format_seconds(one.wait_s.after), right=True, drop=1),
 )
 
 

@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batuta.cli.output import (
-    DASH,
-    Column,
-    facts_table,
-    format_age,
-    format_seconds,
-    format_time,
-    print_rich,
-    print_table,
-    state_text,
-)
+from batuta.apitypes.resources import Job
+from batuta.cli import output as out
+from batuta.cli.output import DASH, Column
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from batuta.apitypes.resources import Job
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 100, "FAILED_SETUP": 100, "CANCELLED": 103}
 NOT_FINISHED, NOT_FOUND = 101, 102
@@ -75,7 +66,7 @@ def reason_text(job: Job) -> str:
 
 def state_of(job: Job) -> Text:
     """Return the state, with a requested one that is not reached yet."""
-    text = state_text(job.state)
+    text = out.state_text(job.state)
     if not job.is_over and job.wish in ("park", "cancel"):
         requested = "parked" if job.wish == "park" else "cancelling"
         text.append(f" ({requested})", style="dim")
@@ -90,9 +81,9 @@ QUEUE_COLUMNS: tuple[Column[Job], ...] = (
     Column("STATE", state_of),
     Column("GPUS", gpus_of, right=True),
     Column("PROGRESS", progress_of, right=True),
-    Column("ETA", lambda job: DASH if job.is_over else format_seconds(job.eta_s), right=True, drop=1),
-    Column("SUBMITTED", lambda job: format_age(job.submitted_s), right=True, drop=3),
-    Column("DURATION", lambda job: format_seconds(job.duration_s), right=True, drop=2),
+    Column("ETA", lambda job: DASH if job.is_over else out.format_seconds(job.eta_s), right=True, drop=1),
+    Column("SUBMITTED", lambda job: out.format_age(job.submitted_s), right=True, drop=3),
+    Column("DURATION", lambda job: out.format_seconds(job.duration_s), right=True, drop=2),
     Column("RESTARTS", lambda job: str(job.restarts), right=True, drop=6),
     Column("REASON", reason_text, least=30),
 )
@@ -103,20 +94,20 @@ HISTORY_COLUMNS: tuple[Column[Job], ...] = (
     Column("QUEUE", lambda job: job.queue, drop=5, least=8),
     Column("STATE", state_of),
     Column("GPUS", lambda job: DASH if job.cpu else str(job.gpus.wanted), right=True, drop=2),
-    Column("WAITED", lambda job: format_seconds(job.waited_s), right=True),
-    Column("DURATION", lambda job: format_seconds(job.duration_s), right=True),
-    Column("ENDED", lambda job: format_age(job.ended_s), right=True, drop=1),
+    Column("WAITED", lambda job: out.format_seconds(job.waited_s), right=True),
+    Column("DURATION", lambda job: out.format_seconds(job.duration_s), right=True),
+    Column("ENDED", lambda job: out.format_age(job.ended_s), right=True, drop=1),
     Column("RESTARTS", lambda job: str(job.restarts), right=True, drop=3),
     Column("DETAIL", reason_text, least=26),
 )
 
 
 def print_queue(jobs: Sequence[Job], empty: str) -> None:
-    print_table(columns_for(jobs), jobs, empty)
+    out.print_table(columns_for(jobs), jobs, empty)
 
 
 def print_history(jobs: Sequence[Job], empty: str) -> None:
-    print_table(columns_for(jobs, HISTORY_COLUMNS), jobs, empty)
+    out.print_table(columns_for(jobs, HISTORY_COLUMNS), jobs, empty)
 
 
 def columns_for(jobs: Sequence[Job], columns: Sequence[Column[Job]] = QUEUE_COLUMNS) -> Sequence[Column[Job]]:
@@ -128,7 +119,7 @@ def columns_for(jobs: Sequence[Job], columns: Sequence[Column[Job]] = QUEUE_COLU
 
 def print_job(job: Job) -> None:
     """Print all facts about one job."""
-    print_rich(facts_table(_facts(job)))
+    out.print_rich(out.facts_table(_facts(job)))
 
 
 def _facts(job: Job) -> list[tuple[str, str | Text]]:
@@ -140,9 +131,9 @@ def _facts(job: Job) -> list[tuple[str, str | Text]]:
         f"{place.node}: {', '.join(map(str, place.gpus))}" if place.gpus else place.node for place in job.placement
     )
     times = [
-        f"submitted {format_time(job.submitted_s)}",
-        *([f"started {format_time(job.started_s)}"] if job.started_s is not None else []),
-        *([f"ended {format_time(job.ended_s)}"] if job.ended_s is not None else []),
+        f"submitted {out.format_time(job.submitted_s)}",
+        *([f"started {out.format_time(job.started_s)}"] if job.started_s is not None else []),
+        *([f"ended {out.format_time(job.ended_s)}"] if job.ended_s is not None else []),
     ]
     return [
         ("job", job.label),
@@ -153,14 +144,14 @@ def _facts(job: Job) -> list[tuple[str, str | Text]]:
         ("on", places),
         ("ports", "" if job.is_over else ", ".join(job.endpoints)),
         ("progress", _full_progress(job)),
-        ("done in", DASH if job.is_over else format_seconds(job.eta_s)),
+        ("done in", DASH if job.is_over else out.format_seconds(job.eta_s)),
         ("times", ", ".join(times)),
-        ("waited", format_seconds(job.waited_s)),
-        ("ran", format_seconds(job.duration_s)),
+        ("waited", out.format_seconds(job.waited_s)),
+        ("ran", out.format_seconds(job.duration_s)),
         ("restarts", str(job.restarts) if job.restarts else ""),
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("image", str((job.task or {}).get("image_id") or "")),
-        ("time limit", format_seconds((job.task or {}).get("max_exec_time_s"))),
+        ("time limit", out.format_seconds((job.task or {}).get("max_exec_time_s"))),
         ("user", job.user),
         ("queue", f"{job.queue}, priority {job.priority}"),
         ("kind", job.kind),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from batuta.apitypes.resources import Cluster, Job
+from batuta.cli import output as out
 from batuta.cli.job_view import print_history, print_job, print_queue
 from batuta.cli.options import (
     HomeOption,
@@ -25,25 +27,11 @@ from batuta.cli.options import (
     option,
     target_cluster,
 )
-from batuta.cli.output import (
-    confirm,
-    console,
-    format_gpus,
-    format_seconds,
-    print_json,
-    print_result,
-    print_stderr,
-    styled,
-)
 from batuta.cli.verbs import CommandGroup
+from batuta.client.connection import Connection
 from batuta.client.errors import AmbiguousJobError, UnknownJobError
 from batuta.spec.problem import InputError, Problem, did_you_mean
 from batuta.spec.quantity import parse_duration_s
-
-if TYPE_CHECKING:
-    from batuta.apitypes.resources import Cluster, Job
-    from batuta.client.connection import Connection
-
 
 RECENT = 10
 """So many ended jobs are shown without --all."""
@@ -80,7 +68,7 @@ def queue(
             found += client.jobs(active=False, user=user, queue=queue, newest_first=True, limit=limit)
         _check_queue(client, home, queue, found)
     empty = "no jobs yet: `batuta launch -- COMMAND` starts one"
-    print_result(found, output, lambda jobs: print_queue(jobs, empty))
+    out.print_result(found, output, lambda jobs: print_queue(jobs, empty))
 
 
 def history(
@@ -101,7 +89,7 @@ def history(
         found = client.jobs(active=False, user=user, queue=queue, since_s=since_s, newest_first=True)
         _check_queue(client, home, queue, found)
     found = tuple(sorted(found, key=lambda job: -(job.ended_s or 0.0)))
-    print_result(found, output, lambda jobs: print_history(jobs, f"no job has ended within {since}"))
+    out.print_result(found, output, lambda jobs: print_history(jobs, f"no job has ended within {since}"))
 
 
 def _check_queue(client: Connection, home: Path | None, queue: str | None, found: Sequence[Job]) -> None:
@@ -149,21 +137,21 @@ def status(
             _show_cluster(client, output)
             return
         found = client.job(client.job(job))  # by id, once more: a list does not have the task
-        print_result(found, output, print_job)
+        out.print_result(found, output, print_job)
 
 
 def _show_cluster(client: Connection, output: Output) -> None:
     cluster = client.cluster()
     jobs = client.jobs(active=True, newest_first=True)
     if output is Output.JSON:
-        print_json({"cluster": cluster, "jobs": jobs})
+        out.print_json({"cluster": cluster, "jobs": jobs})
         return
     _print_cluster(cluster, client.where)
     print_queue(jobs, "no job is running or waiting")
 
 
 def _print_cluster(cluster: Cluster, where: str) -> None:
-    out = console()
+    terminal = out.console()
     gpus = cluster.gpus
     kind = "virtual GPUs" if cluster.virtual else "GPUs"
     cordoned = f", {gpus.cordoned} cordoned" if gpus.cordoned else ""
@@ -171,17 +159,19 @@ def _print_cluster(cluster: Cluster, where: str) -> None:
     counts = ", ".join(f"{count} {state}" for state, count in cluster.jobs.items() if count)
     age = ""
     if cluster.now_s is not None and cluster.started_s is not None:
-        age = f", up for {format_seconds(max(0.0, cluster.now_s - cluster.started_s))}"
+        age = f", up for {out.format_seconds(max(0.0, cluster.now_s - cluster.started_s))}"
     policy = f"; policy {cluster.policy}" if cluster.policy else ""
-    out.print(styled(f"Batuta {cluster.version} at {where}{age}"))
+    terminal.print(out.styled(f"Batuta {cluster.version} at {where}{age}"))
     # A user without access to the nodes of a cluster sees none of them.
     if gpus.total or cluster.policy:
-        out.print(styled(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}"))
+        terminal.print(
+            out.styled(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}")
+        )
     if counts:
-        out.print(styled(f"jobs: {counts}"))
+        terminal.print(out.styled(f"jobs: {counts}"))
     if cluster.trouble:
-        out.print(styled(f"trouble: {cluster.trouble}", style="bold red"))
-    out.print()
+        terminal.print(out.styled(f"trouble: {cluster.trouble}", style="bold red"))
+    terminal.print()
 
 
 def cancel(
@@ -203,12 +193,12 @@ def cancel(
         found = list(client.jobs(active=True)) if all else find_jobs(client, jobs or ())
         if not found:
             if output is Output.TABLE:
-                print_stderr("there is no job to cancel")
+                out.print_stderr("there is no job to cancel")
             _print_changed([], output, "")
             return
         if not yes and all:
             shown = ", ".join(job.label for job in found[:8]) + (", …" if len(found) > 8 else "")
-            confirm(f"Cancel {len(found)} {'job' if len(found) == 1 else 'jobs'} ({shown})?")
+            out.confirm(f"Cancel {len(found)} {'job' if len(found) == 1 else 'jobs'} ({shown})?")
         _print_changed([client.cancel(job) for job in found], output, "is being cancelled")
 
 
@@ -273,7 +263,7 @@ def resize(
             changed = client.resize(job, nodes, min_nodes=min_nodes, max_nodes=max_nodes)
         gpus = changed.gpus
         span = "" if gpus.min == gpus.max else f" ({gpus.min}–{gpus.max})"
-        _print_changed([changed], output, f"asks for {format_gpus(gpus.wanted)} now{span}")
+        _print_changed([changed], output, f"asks for {out.format_gpus(gpus.wanted)} now{span}")
 
 
 def _parse_nodes(size: str, nodes: int | None) -> int:
@@ -315,7 +305,7 @@ def _change_each(
 
 def _print_changed(jobs: Sequence[Job], output: Output, what: str) -> None:
     if output is Output.JSON:
-        print_json(jobs)
+        out.print_json(jobs)
         return
     for job in jobs:
         change = f"is {job.state} already" if job.is_over and job.state != "CANCELLED" else what

@@ -37,12 +37,11 @@ from batuta.cli.options import (
     selected_cluster,
 )
 from batuta.cli.output import confirm, is_interactive, print_json, print_notes, print_stderr
+from batuta.client.connection import Connection
 from batuta.client.errors import NoServerError
 from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Submitted
-    from batuta.client.connection import Connection
     from batuta.client.submission import Submission
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from batuta.apitypes.resources import Job
 from batuta.cli.job_view import NOT_FOUND, exit_code_of, reason_text
 from batuta.cli.options import (
     HomeOption,
@@ -25,12 +26,11 @@ from batuta.cli.options import (
     target_cluster,
 )
 from batuta.cli.output import console, format_seconds, format_time, print_stderr, spinner
+from batuta.client.connection import Connection
 from batuta.client.errors import ClientError, OutputGoneError, UnknownJobError
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Job
-    from batuta.client.connection import Connection
     from batuta.client.loki import LokiAddress
 
 

@@ -6,29 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from batuta.apitypes.resources import Gpu, GpuTenant, HealthShown, Node
+from batuta.cli import output as out
 from batuta.cli.options import HomeOption, NodeArgument, Output, OutputOption, connect, option
-from batuta.cli.output import (
-    DASH,
-    Column,
-    format_age,
-    format_number,
-    format_seconds,
-    print_json,
-    print_result,
-    print_table,
-    state_text,
-)
+from batuta.cli.output import DASH, Cells, Column
 from batuta.cli.verbs import CommandGroup
-
-if TYPE_CHECKING:
-    from batuta.apitypes.resources import Gpu, GpuTenant, HealthShown, Node
-    from batuta.cli.output import Cells
-    from batuta.client.connection import Connection
-
+from batuta.client.connection import Connection
 
 app = typer.Typer(cls=CommandGroup, name="nodes", invoke_without_command=True, rich_markup_mode=None)
 
@@ -53,7 +40,7 @@ def list_nodes(output: OutputOption = Output.TABLE, home: HomeOption = None) -> 
     Example: batuta nodes list -o json
     """
     with connect(home) as client:
-        print_result(client.nodes(), output, _print_nodes)
+        out.print_result(client.nodes(), output, _print_nodes)
 
 
 @app.command()
@@ -101,7 +88,7 @@ def mended(
 
 def _change(home: Path | None, output: Output, change: Callable[[Connection], Node]) -> None:
     with connect(home) as client:
-        print_result((change(client),), output, _print_nodes)
+        out.print_result((change(client),), output, _print_nodes)
 
 
 def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
@@ -113,7 +100,7 @@ def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
         found = [(node, gpu) for node in client.nodes() for gpu in node.gpus]
         names = {job.id: job.label for job in client.jobs(active=True)}
     if output is Output.JSON:
-        print_json(
+        out.print_json(
             [{"node": node.name, "state": node.state, "type": node.gpu_type} | asdict(gpu) for node, gpu in found]
         )
         return
@@ -121,11 +108,11 @@ def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
         Column("NODE", lambda own: own[0].name),
         Column("GPU", lambda own: str(own[1].index), right=True),
         Column("TYPE", lambda own: own[0].gpu_type),
-        Column("STATE", lambda own: state_text(_gpu_state(*own))),
-        Column("BUSY", lambda own: format_number(own[1].utilisation, ".0%"), right=True, drop=1),
+        Column("STATE", lambda own: out.state_text(_gpu_state(*own))),
+        Column("BUSY", lambda own: out.format_number(own[1].utilisation, ".0%"), right=True, drop=1),
         Column("JOBS", lambda own: ", ".join(_tenant(one, names) for one in own[1].jobs) or DASH, least=12),
     )
-    print_table(columns, found, "there are no GPUs")
+    out.print_table(columns, found, "there are no GPUs")
 
 
 def _gpu_state(node: Node, gpu: Gpu) -> str:
@@ -156,7 +143,7 @@ def _jobs_on(node: Node) -> str:
 
 _NODES: tuple[Column[Node], ...] = (
     Column("NODE", lambda node: node.name),
-    Column("STATE", lambda node: state_text(node.state)),
+    Column("STATE", lambda node: out.state_text(node.state)),
     Column("TYPE", lambda node: node.gpu_type or DASH),
     Column("GPUS", lambda node: str(len(node.gpus)), right=True),
     Column("USED", lambda node: str(sum(1 for gpu in node.gpus if gpu.jobs)), right=True),
@@ -169,7 +156,7 @@ _NODES: tuple[Column[Node], ...] = (
 
 
 def _print_nodes(found: tuple[Node, ...]) -> None:
-    print_table(_NODES, found, "there are no nodes")
+    out.print_table(_NODES, found, "there are no nodes")
     print_health(found)
 
 
@@ -183,14 +170,14 @@ def print_health(found: tuple[Node, ...]) -> None:
         *(Column("WHY", least=16), Column("TO DO", least=8)),
     )
     typer.echo("")
-    print_table(columns, rows)
+    out.print_table(columns, rows)
 
 
 def _health_rows(node: Node) -> Iterator[Cells]:
     if node.state in ("cordoned", "draining") and node.cordoned_by:
-        since = DASH if node.cordoned_s is None else format_age(node.cordoned_s)
+        since = DASH if node.cordoned_s is None else out.format_age(node.cordoned_s)
         undo = f"batuta nodes uncordon {node.name}"
-        yield node.name, state_text(node.state), since, node.cordoned_by, "cordoned by hand", undo
+        yield node.name, out.state_text(node.state), since, node.cordoned_by, "cordoned by hand", undo
     if node.health is not None and node.health.state != "healthy":
         yield _health_row(node.name, node.health, node.name)
     for gpu in node.gpus:
@@ -202,8 +189,8 @@ def _health_row(what: str, health: HealthShown, named: str) -> Cells:
     state = f"{health.state}, in service" if health.held else health.state
     return (
         what,
-        state_text(state),
-        format_age(health.since_s),
+        out.state_text(state),
+        out.format_age(health.since_s),
         health.who or DASH,
         health.reason or DASH,
         _next_step(health, named) or DASH,
@@ -212,7 +199,7 @@ def _health_row(what: str, health: HealthShown, named: str) -> Cells:
 
 def _next_step(health: HealthShown, named: str) -> str:
     if health.until_s is not None:
-        return f"back in {format_seconds(max(0.0, health.until_s - time.time()))}"
+        return f"back in {out.format_seconds(max(0.0, health.until_s - time.time()))}"
     if health.state == "ill" and health.remedy:
         return f"{health.remedy}, then: batuta nodes mended {named}"
     return ""

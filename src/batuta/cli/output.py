@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import typer
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-    Cells = Sequence[str | Text]
-    """A row of a table whose columns read nothing themselves."""
-
 T = TypeVar("T")
+Cells: TypeAlias = "Sequence[str | Text]"
+"""A row of a table whose columns read nothing themselves."""
 
 DASH = "–"
 STATE_STYLES = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from batuta.apitypes.resources import PolicyAnswer
 from batuta.cli.options import (
     HomeOption,
     Output,
@@ -24,7 +25,6 @@ from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError, Problem, collect_problems, read_text
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import PolicyAnswer
     from batuta.core.policy import Policy as SchedulingPolicy
     from batuta.core.view import PoolView
 

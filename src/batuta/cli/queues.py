@@ -7,33 +7,18 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from batuta.apitypes.queues import Cohort, HoldingJob, Queue, QueueDetail, Queues, QuotaCell, WaitingJob
+from batuta.apitypes.resources import QuotaReserved
+from batuta.cli import output as out
 from batuta.cli import quota
 from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, flag, option
-from batuta.cli.output import (
-    DASH,
-    Column,
-    assembled,
-    console,
-    facts_table,
-    format_age,
-    is_terminal,
-    print_json,
-    print_result,
-    print_rich,
-    print_stderr,
-    print_table,
-    styled,
-)
+from batuta.cli.output import DASH, Cells, Column
 from batuta.cli.verbs import CommandGroup
 from batuta.client.errors import ApiError, ClientError
 from batuta.spec.problem import did_you_mean
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-    from batuta.apitypes.queues import Cohort, HoldingJob, Queue, QueueDetail, Queues, QuotaCell, WaitingJob
-    from batuta.apitypes.resources import QuotaReserved
-    from batuta.cli.output import Cells
 
 
 app = typer.Typer(cls=CommandGroup, name="queues", invoke_without_command=True, rich_markup_mode=None)
@@ -67,7 +52,7 @@ def list_queues(tree: TreeOption = False, output: OutputOption = Output.TABLE, h
     with connect(home) as client:
         found = client.queue_tree()
     if output is Output.JSON:
-        print_json(found if tree else found.queues)
+        out.print_json(found if tree else found.queues)
     elif tree:
         print_queue_tree(found)
     else:
@@ -93,7 +78,7 @@ def describe(
                 raise
             known = [queue.name for queue in client.queues()]
             raise ClientError(f"there is no queue {name} ({did_you_mean(name, known)})") from None
-    print_result(found, output, print_queue_detail)
+    out.print_result(found, output, print_queue_detail)
 
 
 ALL_GPUS = "batuta.dev/gpus"
@@ -165,7 +150,7 @@ _WAITING: tuple[Column[WaitingJob], ...] = (
     Column("USER", lambda job: job.user or DASH, drop=4, least=8),
     Column("PRIORITY", lambda job: str(job.priority), right=True, drop=3),
     Column("NEEDS", lambda job: str(job.gpus), right=True),
-    Column("SUBMITTED", lambda job: format_age(job.submitted_s), right=True, drop=2),
+    Column("SUBMITTED", lambda job: out.format_age(job.submitted_s), right=True, drop=2),
     Column("WHY", lambda job: _why(job.quota_reserved), least=36, fold=True),
 )
 _HOLDING: tuple[Column[HoldingJob], ...] = (
@@ -175,7 +160,7 @@ _HOLDING: tuple[Column[HoldingJob], ...] = (
     Column("PRIORITY", lambda job: str(job.priority), right=True, drop=3),
     Column("GPUS", lambda job: str(job.gpus), right=True),
     Column("RESERVED", lambda job: str(job.reserved), right=True),
-    Column("SUBMITTED", lambda job: format_age(job.submitted_s), right=True, drop=1),
+    Column("SUBMITTED", lambda job: out.format_age(job.submitted_s), right=True, drop=1),
     Column("FLAVORS", lambda job: ", ".join(dict.fromkeys(job.flavors.values())) or DASH, least=12),
 )
 
@@ -183,10 +168,10 @@ _HOLDING: tuple[Column[HoldingJob], ...] = (
 def print_queues(queues: Sequence[Queue]) -> None:
     """Print a row for each flavor and resource; the facts of the queue stand in the first one."""
     rows = [row for queue in queues for row in _rows(queue)]
-    print_table(_COLUMNS, rows, "there are no queues")
+    out.print_table(_COLUMNS, rows, "there are no queues")
     for queue in queues:
         if queue.state == "active" and queue.message and (queue.pending or not any(queue.quota.values())):
-            print_stderr(f"note: {queue.message}")
+            out.print_stderr(f"note: {queue.message}")
 
 
 def _rows(queue: Queue) -> Iterator[Cells]:
@@ -216,7 +201,7 @@ def _why(reserved: QuotaReserved | None) -> str:
 
 
 def state_of(queue: Queue) -> Text:
-    return styled(queue.state, style=QUEUE_STATE_STYLES.get(queue.state, ""))
+    return out.styled(queue.state, style=QUEUE_STATE_STYLES.get(queue.state, ""))
 
 
 def format_share(share: float | None) -> str:
@@ -231,15 +216,15 @@ def print_queue_detail(queue: QueueDetail) -> None:
     _print_head(queue)
     if queue.cells:
         typer.echo()
-        print_table(_CELLS, queue.cells)
+        out.print_table(_CELLS, queue.cells)
     if queue.holding:
         typer.echo()
         _title("who has its quota", len(queue.holding), queue.running)
-        print_table(_HOLDING, queue.holding)
+        out.print_table(_HOLDING, queue.holding)
     typer.echo()
     if queue.waiting:
         _title("who waits, the next one first", len(queue.waiting), queue.pending)
-        print_table(_WAITING, queue.waiting)
+        out.print_table(_WAITING, queue.waiting)
     else:
         typer.echo("no job waits in it")
 
@@ -248,7 +233,7 @@ def _print_head(queue: QueueDetail) -> None:
     share = format_share(queue.share)
     facts: list[tuple[str, str | Text]] = [
         ("queue", queue.name),
-        ("state", state_of(queue) + styled(f": {queue.message}" if queue.message else "")),
+        ("state", state_of(queue) + out.styled(f": {queue.message}" if queue.message else "")),
         ("cohort", queue.cohort),
         ("weight", f"{queue.weight:g}" + (f", weighted share {share}" if share != DASH else "")),
         ("strategy", queue.strategy if queue.cells else ""),
@@ -257,7 +242,7 @@ def _print_head(queue: QueueDetail) -> None:
         ("they need", ", ".join(format_requests(queue.needs))),
         ("reached by", _local_queues(queue)),
     ]
-    print_rich(facts_table(facts))
+    out.print_rich(out.facts_table(facts))
 
 
 def _jobs(queue: QueueDetail) -> str:
@@ -296,7 +281,7 @@ def print_queue_tree(tree: Queues) -> None:
     from rich.table import Table
 
     lines = list(tree_lines(tree))
-    names = [assembled((line.guide, "dim"), (line.name, line.style)) for line in lines]
+    names = [out.assembled((line.guide, "dim"), (line.name, line.style)) for line in lines]
     kinds = ["" if line.cell is None else flavor_resource_name(line.cell.flavor, line.cell.resource) for line in lines]
     usage = [_usage_text(line) for line in lines]
     width = bar_width([name.cell_len for name in names], list(map(len, kinds)), list(map(len, usage)))
@@ -305,27 +290,27 @@ def print_queue_tree(tree: Queues) -> None:
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, kind, line, text in zip(names, kinds, lines, usage, strict=True):
-        bar = styled() if line.cell is None else draw_bar(line.cell, width)
-        table.add_row(name, styled(kind), bar, styled(text))
-    print_rich(table)
-    legend = styled("\n")
+        bar = out.styled() if line.cell is None else draw_bar(line.cell, width)
+        table.add_row(name, out.styled(kind), bar, out.styled(text))
+    out.print_rich(table)
+    legend = out.styled("\n")
     for sign, meaning in _LEGEND:
         legend.append(f"{sign * 2} ", style=_STYLES[sign]).append(f"{meaning}  ", style="dim")
-    print_rich(legend)
+    out.print_rich(legend)
 
 
 def bar_width(names: list[int], kinds: list[int], usage: list[int]) -> int:
     """Return the width that the terminal leaves for bars, so that the numbers fit on one line if possible."""
-    if not is_terminal():
+    if not out.is_terminal():
         return _WIDEST
-    left = console().width - 3 * _GAP - sum(max(widths, default=0) for widths in (names, kinds, usage))
+    left = out.console().width - 3 * _GAP - sum(max(widths, default=0) for widths in (names, kinds, usage))
     return max(_NARROWEST, min(_WIDEST, left))
 
 
 def draw_bar(cell: QuotaCell, width: int) -> Text:
     """Return a bar: own use, borrowed, idle, lent."""
     whole = max(cell.total, cell.used)
-    text = styled()
+    text = out.styled()
     for sign, part in bar_parts(cell, width if whole else 0):
         text.append(sign * part, style=_STYLES[sign])
     return text

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from batuta.apitypes.queues import QuotaChanged
 from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, flag, option
 from batuta.cli.output import print_json, print_notes, print_rich, print_stderr, styled
 from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean, read_text
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from batuta.apitypes.queues import QuotaChanged
     from batuta.quota.simulator import QuotaSimulator, QuotaStatus
     from batuta.spec.quota_case import Action, PodSet, QuotaCase, Step
 

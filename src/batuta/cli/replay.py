@@ -5,29 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from batuta.apitypes.forecasts import ShadowAnswer, ShadowDifference
+from batuta.cli import output as out
 from batuta.cli.options import HomeOption, Output, OutputOption, connect_to_server, flag, option, parse_time_s
-from batuta.cli.output import (
-    DASH,
-    Column,
-    format_age,
-    format_seconds,
-    print_json,
-    print_result,
-    print_stderr,
-    print_table,
-    spinner,
-)
+from batuta.cli.output import DASH, Column
 from batuta.client.address import find_home
 from batuta.client.errors import ClientError
 from batuta.spec.problem import InputError, Problem, collect_problems
-
-if TYPE_CHECKING:
-    from batuta.apitypes.forecasts import ShadowAnswer, ShadowDifference
-
 
 _SHOWN_JOBS = 20
 _COMMANDS = ("start", "resize", "migrate", "preempt", "stop")
@@ -35,7 +23,7 @@ _DIFFERENCES: tuple[Column[ShadowDifference], ...] = (
     Column("JOB", lambda one: one.id),
     Column("GPUS", lambda one: str(one.has), right=True),
     Column("WOULD HAVE", lambda one: str(one.would_have), right=True),
-    Column("SINCE", lambda one: format_age(one.since_s)),
+    Column("SINCE", lambda one: out.format_age(one.since_s)),
 )
 
 
@@ -76,13 +64,13 @@ def replay(
     if problems:
         raise InputError(problems)
     result = _run_replay(find_home(home), times["--from"], times["--to"], names)
-    print_result(result, output, _print_replay)
+    out.print_result(result, output, _print_replay)
 
 
 def _run_replay(home: Path, from_s: float, to_s: float, policies: Sequence[str]) -> dict[str, Any]:
     from batuta.bootstrap import offline
 
-    with spinner("reading the journal") as status:
+    with out.spinner("reading the journal") as status:
         return offline.replay(home, from_s, to_s, policies, lambda name: status.update(f"replaying {name}"))
 
 
@@ -90,19 +78,21 @@ def _print_replay(result: dict[str, Any]) -> None:
     actual = result["rows"][0]
     columns: tuple[Column[dict[str, Any]], ...] = (
         Column("", lambda one: f"{one['policy']}, replayed" if one["policy"] else "really"),
-        Column("MEAN COMPLETION", lambda one: format_seconds(one["jct_s"]), right=True),
+        Column("MEAN COMPLETION", lambda one: out.format_seconds(one["jct_s"]), right=True),
         Column("", lambda one: _against(one["jct_s"], actual["jct_s"]) if one["policy"] else "", right=True),
-        Column("MEAN WAITING", lambda one: format_seconds(one["wait_s"]), right=True),
+        Column("MEAN WAITING", lambda one: out.format_seconds(one["wait_s"]), right=True),
         Column("GPU-HOURS", lambda one: f"{one['gpu_hours']:.2f}", right=True),
         Column("RESTARTS", lambda one: str(one["restarts"]), right=True),
         Column("PREEMPTIONS", lambda one: str(one["preemptions"]), right=True, drop=1),
     )
-    print_table(columns, result["rows"])
-    print_stderr(f"over {actual['jobs']} jobs that ended, of {result['jobs']} that lived within this time")
+    out.print_table(columns, result["rows"])
+    out.print_stderr(f"over {actual['jobs']} jobs that ended, of {result['jobs']} that lived within this time")
     for one in result["rows"]:
         if one["missing"]:
-            print_stderr(f"{one['missing']} jobs that ended really do not end under {one['policy']}, and are left out")
-    print_stderr("; ".join(result["assumes"]))
+            out.print_stderr(
+                f"{one['missing']} jobs that ended really do not end under {one['policy']}, and are left out"
+            )
+    out.print_stderr("; ".join(result["assumes"]))
 
 
 def _against(seconds: float | None, actual_s: float | None) -> str:
@@ -127,10 +117,10 @@ def shadow(
         report = client.shadow()
         folder = client.address.home if client.address is not None else None
     if output is Output.JSON:
-        print_json(report)
+        out.print_json(report)
         return
     if not report.policy:
-        print_stderr("no policy watches: batuta policy shadow NAME lets one")
+        out.print_stderr("no policy watches: batuta policy shadow NAME lets one")
         return
     _print_shadow(report)
     if outcome:
@@ -144,16 +134,16 @@ def shadow(
 def _print_shadow(report: ShadowAnswer) -> None:
     agreed = f"{report.agreed / report.cycles:.0%}" if report.cycles else DASH
     typer.echo(
-        f"{report.policy} watches {report.active_policy} since {format_age(report.since_s)}: "
+        f"{report.policy} watches {report.active_policy} since {out.format_age(report.since_s)}: "
         f"{report.cycles} cycles, {agreed} alike, {report.skipped} not looked at"
     )
     counted = ((report.active_policy, report.did), (f"{report.policy}, would", report.would))
     if report.trouble:
-        print_stderr(f"it could not decide {report.failed} times: {report.trouble}")
+        out.print_stderr(f"it could not decide {report.failed} times: {report.trouble}")
     commands = [(name, *(str(own.get(kind, 0)) for kind in _COMMANDS)) for name, own in counted]
-    print_table((Column(""), *(Column(f"{kind.upper()}S", right=True) for kind in _COMMANDS)), commands)
+    out.print_table((Column(""), *(Column(f"{kind.upper()}S", right=True) for kind in _COMMANDS)), commands)
     if report.differences:
         typer.echo("")
-        print_table(_DIFFERENCES, report.differences[:_SHOWN_JOBS])
+        out.print_table(_DIFFERENCES, report.differences[:_SHOWN_JOBS])
         if len(report.differences) > _SHOWN_JOBS:
-            print_stderr(f"{len(report.differences) - _SHOWN_JOBS} more jobs: -o json has all")
+            out.print_stderr(f"{len(report.differences) - _SHOWN_JOBS} more jobs: -o json has all")

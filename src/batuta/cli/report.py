@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from batuta.apitypes.report import Report
+from batuta.apitypes.report import Account, Report, Spent
 from batuta.cli.options import (
     HomeOption,
     Output,
@@ -19,14 +19,10 @@ from batuta.cli.options import (
     parse_time_s,
     stopped_server_home,
 )
-from batuta.cli.output import Column, format_time, print_json, print_notes, print_stderr, print_table, spinner
+from batuta.cli.output import Cells, Column, format_time, print_json, print_notes, print_stderr, print_table, spinner
 from batuta.client.decoding import decode, encode
 from batuta.client.errors import NoServerError
 from batuta.spec.problem import InputError, Problem, collect_problems
-
-if TYPE_CHECKING:
-    from batuta.apitypes.report import Account, Report, Spent
-    from batuta.cli.output import Cells
 
 _HOUR_S = 3600.0
 

@@ -35,8 +35,6 @@ from batuta.spec.quantity import parse_duration_s
 from batuta.telemetry import LogFormat
 
 if TYPE_CHECKING:
-    import subprocess
-
     from batuta.bootstrap.local_server import Server
     from batuta.engine.stragglers.rank_watch import RankRules
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import product
@@ -18,8 +19,6 @@ from batuta.spec.problem import InputError, Problem, collect_problems
 from batuta.spec.quantity import parse_duration_s, show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
     from batuta.backends.sim.experiment import Experiment

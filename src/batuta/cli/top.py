@@ -15,28 +15,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
+from batuta.apitypes.resources import Cluster, Gpu, Job, Node
+from batuta.cli import output as out
 from batuta.cli.events import command_sentences
 from batuta.cli.job_view import columns_for
 from batuta.cli.options import HomeOption, Output, OutputOption, connect, option
-from batuta.cli.output import (
-    assembled,
-    console,
-    fit_table,
-    format_time,
-    is_terminal,
-    print_json,
-    print_rich,
-    state_text,
-    styled,
-)
+from batuta.client.connection import Connection
 from batuta.client.errors import ClientError, NoServerError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
-
-    from batuta.apitypes.resources import Cluster, Gpu, Job, Node
-    from batuta.client.connection import Connection
 
     Decisions = deque[tuple[float | None, str]]
 
@@ -61,9 +50,9 @@ def top(
         view = _read_view(client, decisions)
         if output is Output.JSON:
             shown = [{"time_s": time_s, "sentence": sentence} for time_s, sentence in view.decisions]
-            print_json({"cluster": view.cluster, "nodes": view.nodes, "jobs": view.jobs, "decisions": shown})
-        elif not is_terminal():
-            print_rich(render(view, 160, None))
+            out.print_json({"cluster": view.cluster, "nodes": view.nodes, "jobs": view.jobs, "decisions": shown})
+        elif not out.is_terminal():
+            out.print_rich(render(view, 160, None))
         else:
             threading.Thread(target=_follow_decisions, args=(connect(home), last, decisions), daemon=True).start()
             with suppress(KeyboardInterrupt):
@@ -73,13 +62,13 @@ def top(
 def _live(client: Connection, decisions: Decisions, every_s: float) -> None:
     from rich.live import Live
 
-    out = console()
-    with _keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:
+    terminal = out.console()
+    with _keys() as pressed, Live(console=terminal, screen=True, auto_refresh=False) as live:
         while True:
             try:
-                screen = render(_read_view(client, decisions), out.width, out.height)
+                screen = render(_read_view(client, decisions), terminal.width, terminal.height)
             except NoServerError as error:
-                screen = styled(str(error), style="red")
+                screen = out.styled(str(error), style="red")
             live.update(screen, refresh=True)
             if pressed(every_s) in ("q", "Q"):
                 return
@@ -156,30 +145,30 @@ def render(view: ClusterView, width: int, height: int | None) -> RenderableType:
         room = max(1, height - len(head) - len(map_lines) - len(decisions) - 6)
         more, jobs = max(0, len(jobs) - room), jobs[:room]
     columns = [column for column in columns_for(jobs) if column.title not in HIDDEN_COLUMNS]
-    table, _ = fit_table(columns, jobs, width)
-    parts: list[RenderableType] = [*head, styled(), *map_lines, styled()]
-    parts.append(table if jobs else styled("no job is running or waiting", style="dim"))
+    table, _ = out.fit_table(columns, jobs, width)
+    parts: list[RenderableType] = [*head, out.styled(), *map_lines, out.styled()]
+    parts.append(table if jobs else out.styled("no job is running or waiting", style="dim"))
     if more:
-        parts.append(styled(f"… and {more} more", style="dim"))
+        parts.append(out.styled(f"… and {more} more", style="dim"))
     if decisions:
-        parts += [styled(), styled("last decisions", style="bold"), *decisions]
+        parts += [out.styled(), out.styled("last decisions", style="bold"), *decisions]
     return Group(*parts)
 
 
 def _header(cluster: Cluster) -> list[Text]:
     gpus = cluster.gpus
     policy = f"policy {cluster.policy}   " if cluster.policy else ""
-    line = assembled(
+    line = out.assembled(
         ("Batuta", "bold"),
         f" {cluster.version}   {gpus.used}/{gpus.total} GPUs used   {policy}",
         time.strftime("%H:%M:%S", time.localtime(cluster.now_s)),
     )
-    counts = styled("  ").join(
-        assembled(f"{count} ", state_text(state)) for state, count in cluster.jobs.items() if count
+    counts = out.styled("  ").join(
+        out.assembled(f"{count} ", out.state_text(state)) for state, count in cluster.jobs.items() if count
     )
     lines = [line, counts]
     if cluster.trouble:
-        lines.append(styled(f"trouble: {cluster.trouble}", style="bold red"))
+        lines.append(out.styled(f"trouble: {cluster.trouble}", style="bold red"))
     return lines
 
 
@@ -188,12 +177,12 @@ def _map(nodes: Sequence[Node], width: int) -> list[Text]:
     longest = max((len(node.name) for node in nodes), default=0)
     lines = []
     for node in nodes:
-        line = styled(f"{node.name:<{longest}}  ")
+        line = out.styled(f"{node.name:<{longest}}  ")
         for gpu in node.gpus:
             line.append_text(_cell(gpu))
             line.append(" ")
         if node.state != "ready":
-            line.append_text(state_text(node.state))
+            line.append_text(out.state_text(node.state))
         line.truncate(width, overflow="ellipsis")
         lines.append(line)
     return lines
@@ -201,13 +190,13 @@ def _map(nodes: Sequence[Node], width: int) -> list[Text]:
 
 def _cell(gpu: Gpu) -> Text:
     if not gpu.healthy:
-        return styled("✗".center(_CELL), style="white on red")
+        return out.styled("✗".center(_CELL), style="white on red")
     if not gpu.jobs:
-        return styled("·".center(_CELL), style="dim")
+        return out.styled("·".center(_CELL), style="dim")
     if len(gpu.jobs) > 1:
-        return styled(f"{len(gpu.jobs)}×".center(_CELL), style="black on white")
+        return out.styled(f"{len(gpu.jobs)}×".center(_CELL), style="black on white")
     job = gpu.jobs[0].id
-    return styled(job.rpartition("/")[2][-_CELL:].center(_CELL), style=f"black on {colour_of(job)}")
+    return out.styled(job.rpartition("/")[2][-_CELL:].center(_CELL), style=f"black on {colour_of(job)}")
 
 
 def colour_of(job: str) -> str:
@@ -217,6 +206,6 @@ def colour_of(job: str) -> str:
 
 
 def _decision(time_s: float | None, sentence: str) -> Text:
-    line = assembled((format_time(time_s), "dim"), "  ", sentence)
+    line = out.assembled((out.format_time(time_s), "dim"), "  ", sentence)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line

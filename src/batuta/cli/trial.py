@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
+from batuta.apitypes.resources import Job, Trial, TrialRun
+from batuta.cli import output as out
 from batuta.cli.options import (
     HomeOption,
     Output,
@@ -21,24 +23,12 @@ from batuta.cli.options import (
     option,
     selected_cluster,
 )
-from batuta.cli.output import (
-    DASH,
-    Column,
-    format_gpus,
-    format_number,
-    print_json,
-    print_notes,
-    print_result,
-    print_stderr,
-    print_table,
-    spinner,
-)
+from batuta.cli.output import DASH, Column
+from batuta.client.connection import Connection
 from batuta.spec.problem import InputError, Problem, collect_problems
 from batuta.spec.quantity import parse_duration_s
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Job, Trial, TrialRun
-    from batuta.client.connection import Connection
     from batuta.client.kube.client import KubeClient
 
 
@@ -114,12 +104,12 @@ def _parse_options(sizes: str | None, budget: str | None, each: str | None, prio
 def _follow(client: Connection, submission: Any, output: Output, *, detach: bool) -> int:
     submitted = client.send_submission(submission)
     job = submitted.job
-    print_notes(submitted.notes)
+    out.print_notes(submitted.notes)
     later = f"{command_line('explain', job.id)} shows what is measured so far"
     if detach:
         return _detached(job, output, f"job {job.label} is tried out", later)
     try:
-        with spinner(f"job {job.label} is tried out") as status:
+        with out.spinner(f"job {job.label} is tried out") as status:
             printed: set[int] = set()
 
             def look(now: Job) -> None:
@@ -128,11 +118,11 @@ def _follow(client: Connection, submission: Any, output: Output, *, detach: bool
 
             job = client.wait(job, tell=look)
     except KeyboardInterrupt:
-        print_stderr(f"\ndetached; {later}")
+        out.print_stderr(f"\ndetached; {later}")
         return 0
     found = client.explain(job).trial
     if output is Output.JSON:
-        print_json(found)
+        out.print_json(found)
     elif found is not None:
         print_trial(found)
     return _EXIT_CODES.get(job.state, 100)
@@ -140,10 +130,10 @@ def _follow(client: Connection, submission: Any, output: Output, *, detach: bool
 
 def _detached(made: Any, output: Output, sentence: str, later: str) -> int:
     if output is Output.JSON:
-        print_json(made)
+        out.print_json(made)
     else:
         typer.echo(sentence)
-        print_stderr(later)
+        out.print_stderr(later)
     return 0
 
 
@@ -153,10 +143,10 @@ def print_new_runs(found: Trial, printed: set[int], show: Callable[[str], None])
 
     for run in found.runs:
         if run.state in ("waits", "runs"):
-            show(escape(f"{format_gpus(run.gpus)}: {run.state} (job {run.run})"))
+            show(escape(f"{out.format_gpus(run.gpus)}: {run.state} (job {run.run})"))
         elif run.state not in ("planned", "not tried") and run.gpus not in printed:
             printed.add(run.gpus)
-            print_stderr(f"{format_gpus(run.gpus)}: {_speed(run) or run.state}")
+            out.print_stderr(f"{out.format_gpus(run.gpus)}: {_speed(run) or run.state}")
 
 
 def _speed(run: TrialRun) -> str:
@@ -176,18 +166,18 @@ def _result(run: TrialRun) -> str:
 _RUNS: tuple[Column[TrialRun], ...] = (
     Column("GPUS", lambda run: str(run.gpus), right=True),
     Column("TYPE", lambda run: run.gpu_type or DASH, drop=3),
-    Column("STEPS/S", lambda run: format_number(run.steps_per_s, ".3g"), right=True),
+    Column("STEPS/S", lambda run: out.format_number(run.steps_per_s, ".3g"), right=True),
     Column("SPEED", lambda run: _speed(run) or DASH, right=True, drop=1),
     Column("MEMORY", lambda run: _memory(run.memory_mib), right=True),
-    Column("BUSY", lambda run: format_number(run.utilisation, ".0%"), right=True),
-    Column("EFFICIENCY", lambda run: format_number(run.efficiency, ".0%"), right=True),
+    Column("BUSY", lambda run: out.format_number(run.utilisation, ".0%"), right=True),
+    Column("EFFICIENCY", lambda run: out.format_number(run.efficiency, ".0%"), right=True),
     Column("RESULT", _result, least=12, fold=True),
 )
 
 
 def print_trial(found: Trial) -> None:
     """Print a row for each size, and the conclusion."""
-    print_table(_RUNS, found.runs)
+    out.print_table(_RUNS, found.runs)
     if found.sentence:
         typer.echo(f"\n{found.sentence}")
 
@@ -195,13 +185,13 @@ def print_trial(found: Trial) -> None:
 def follow_trial_run(client: KubeClient, submission: Any, output: Output, *, detach: bool) -> int:
     """Create a TrialRun, print its runs as they are measured, and return the exit code. Ctrl-C detaches."""
     name, notes = client.try_out(submission)
-    print_notes(notes)
+    out.print_notes(notes)
     later = f"kubectl get trialrun -n {client.namespace} {name} -o yaml shows what is measured so far"
     if detach:
         return _detached({"trial": f"{client.namespace}/{name}"}, output, f"trial {name} is made", later)
     printed: set[int] = set()
     try:
-        with spinner(f"{name} is tried out") as status:
+        with out.spinner(f"{name} is tried out") as status:
             state, found = client.trial(name)
             while not found.over:
                 print_new_runs(found, printed, status.update)
@@ -209,7 +199,7 @@ def follow_trial_run(client: KubeClient, submission: Any, output: Output, *, det
                 state, found = client.trial(name)
             print_new_runs(found, printed, status.update)
     except KeyboardInterrupt:
-        print_stderr(f"\ndetached; {later}")
+        out.print_stderr(f"\ndetached; {later}")
         return 0
-    print_result(found, output, print_trial)
+    out.print_result(found, output, print_trial)
     return _EXIT_CODES.get(state, 100)
