@@ -24,7 +24,6 @@ from batuta.store.records import Role, Settings, Token, Tokens, hash_of
 
 _RANK = {Role.VIEWER: 0, Role.USER: 1, Role.ADMIN: 2}
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
-"""Methods that change nothing."""
 _FRESH_S = 2.0
 """Tokens are read again after this; a change through the API is seen at once."""
 COOKIE = "batuta_session"
@@ -128,7 +127,6 @@ def check_same_origin(request: Request) -> None:
 
 
 async def _authorize(request: Request, role: Role) -> Caller:
-    """Return the caller, if it has this role or a higher one."""
     authenticator: RequestAuthenticator = request.app.state.batuta.authenticator
     caller = await authenticator.caller(request)
     if caller is None:
@@ -170,7 +168,6 @@ class Sessions:
         self._key = _load_signing_key(settings)
 
     def new_code(self, token_hash: str) -> str:
-        """Create a code for one login with a token."""
         # 192 random bits are plenty, and the link fits into a line of a terminal.
         code, now_s = secrets.token_urlsafe(24), self._clock()
         with self._lock:

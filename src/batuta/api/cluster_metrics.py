@@ -44,7 +44,6 @@ def _filled(
 
 
 def histogram(name: str, help_: str, times: Histogram | Mapping[str, Histogram]) -> Metric:
-    """Return a histogram, or one for each step."""
     family = HistogramMetricFamily(name, help_, labels=["step"] if isinstance(times, Mapping) else [])
     for labels, one in times.items() if isinstance(times, Mapping) else (((), times),):
         bounds = (*map(str, one.bounds_s), "+Inf")
@@ -163,7 +162,6 @@ def _idle_jobs(snapshot: WorldSnapshot) -> Iterator[tuple[tuple[str, str], float
 MAX_NODE_SERIES = 2_000
 """Nodes that have series of their own, in the order in which they came."""
 MAX_GPU_SERIES = 8_000
-"""GPUs whose use has a series of its own."""
 NODE_STATES = ("ready", "cordoned", "lost")
 
 
@@ -279,7 +277,6 @@ def _cells(owners: Iterable[tuple[str, tuple[FlavorUsage, ...]]]) -> Iterator[tu
 
 
 def _amounts(kind: str, cells: list[tuple[str, FlavorUsage]], quota: str) -> Iterator[Metric]:
-    """GPUs, CPUs, bytes, pods."""
     for field, help_ in (
         ("total", f"Quota: {quota}."),
         ("used", "What jobs use."),

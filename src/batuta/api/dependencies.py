@@ -54,7 +54,6 @@ class NoJobHistory:
 
 
 MAX_JOB_SERIES = 50
-"""How many jobs have metrics of their own by default."""
 USER_PRIORITY = 0
 """As in Slurm, users may lower the priority of their jobs, and only an admin may raise it."""
 STATIC = Path(__file__).parent / "static"
@@ -105,7 +104,6 @@ class ServerDependencies:
     policy: str
     """The policy that the engine was started with; the World has one that was chosen since."""
     policies: Sequence[tuple[str, str]]
-    """Names and summaries of all policies that can be chosen."""
     check_policy: Callable[[str], object]
     """Raises InputError or LookupError, with a sentence for users, for a policy that cannot be used."""
     rules_of: Callable[[str], SchedulerProfile]
@@ -126,7 +124,6 @@ class ServerDependencies:
     user_priority: int = USER_PRIORITY
     """The highest priority that users may give jobs of queues that say nothing; admins may give any."""
     metrics_per_job: int = MAX_JOB_SERIES
-    """How many jobs have metrics of their own; 0 for none."""
     paths: PathRules = field(default_factory=lambda: PathRules(None, Path.home()))
     """How paths of submitted tasks are understood; relative ones start where the client says."""
     images: Callable[[], ContainerSupport] | None = None
@@ -136,7 +133,6 @@ class ServerDependencies:
     account: Callable[[float | None, float | None], dict[str, Any]] | None = None
     """The report of GPU time between two times; None where there is none."""
     account_page: Callable[[Mapping[str, Any]], str] | None = None
-    """The same report as an HTML page."""
     experience: JobHistory = field(default_factory=NoJobHistory)
     shadow: Shadow | None = None
     """The shadow policy; None where this server has none."""

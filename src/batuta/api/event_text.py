@@ -56,10 +56,8 @@ class PublicEvent(NamedTuple):
     seq: int
     type: str
     jobs: frozenset[str]
-    """The jobs that it is about."""
     data: str
     frame: bytes
-    """As a server-sent event."""
 
 
 def type_of(text: str) -> str:
@@ -89,7 +87,6 @@ def public_event(entry: StoredEvent) -> PublicEvent:
 
 
 def public_plan(event: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan with its commands in sentences."""
     plan = event["plan"]
     return {
         "v": event["v"],
@@ -137,7 +134,6 @@ def _frame(seq: int, kind: str, data: str) -> bytes:
 
 
 def with_seq(event: PublicEvent) -> dict[str, Any]:
-    """Return the event as an object, with its sequence number."""
     return {"seq": event.seq, **json.loads(event.data)}
 
 

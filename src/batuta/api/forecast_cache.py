@@ -30,7 +30,6 @@ REST_FACTOR = 3.0
 MAX_AGE_S = 600.0
 """An older forecast is not shown beside a job any more."""
 HINDSIGHT_SETTING = "forecast-hindsight"
-"""The setting that stores how earlier forecasts came true."""
 
 
 @dataclass(frozen=True, slots=True)

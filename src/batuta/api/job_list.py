@@ -36,7 +36,6 @@ class JobQuery(BaseModel):
     cursor: Annotated[str, Field(max_length=512, description="`next` of the last answer")] = ""
 
     def living(self, snapshot: WorldSnapshot) -> Sequence[int]:
-        """Return the rows of the living jobs that match, in order."""
         if self.active is False:
             return ()
         jobs, states = snapshot.jobs, snapshot.states
@@ -45,7 +44,6 @@ class JobQuery(BaseModel):
         return rows if since_s is None else [row for row in rows if jobs[row].submit_s >= since_s]
 
     def over(self, snapshot: WorldSnapshot) -> Sequence[tuple[Key, PastJob]]:
-        """Return the past jobs that match, in order."""
         if self.active is True:
             return ()
         found = self._matching(snapshot.past, lambda one: one[1].job, lambda one: one[1].state)

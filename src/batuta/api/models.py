@@ -143,7 +143,6 @@ class LogSearch(BaseModel):
 
     matches: list[LogLine]
     total: int
-    """How many there are."""
     lines: int
     """How many were looked at."""
 
@@ -155,7 +154,6 @@ class UsePoint(BaseModel):
     busy: float
     """0 to 1, the mean of its GPUs."""
     gpus: int
-    """How many of them were measured."""
 
 
 class GpuUse(BaseModel):

@@ -202,7 +202,6 @@ class Submission:
     job: JobId = ""
     is_new: bool = True
     caller: Caller | None = None
-    """The sender; None for the server itself."""
 
 
 def _request(
@@ -269,7 +268,6 @@ class Operations:
         return job
 
     def check_priority(self, world: World, job: Job, caller: Caller) -> None:
-        """Raise HttpProblem if the caller may not give a job its priority."""
         own = world.effective_quota.max_priority(job.namespace, job.queue)
         most, by = (self._user_priority, "the role user") if own is None else (own, f"queue {job.queue}")
         asked = job.priority if job.trial is None else max(job.priority, job.trial.priority)
@@ -329,7 +327,6 @@ class Operations:
 
     @_request
     def cordon(self, world: World, node: NodeName) -> Sequence[ev.Event]:
-        """Start nothing new on this node."""
         return self._cordon(world, node)
 
     @_request

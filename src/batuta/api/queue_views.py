@@ -21,7 +21,6 @@ _STOPPED = {
 
 
 def view_queues(snapshot: WorldSnapshot) -> JsonObject:
-    """Return all queues and cohorts."""
     return {
         "queues": [view_queue(snapshot, one) for one in queues_of(snapshot)],
         "cohorts": [filled(q.Cohort, one, cells=_view_cells(one.flavors)) for one in snapshot.use.cohorts],
@@ -125,7 +124,6 @@ def _kind(use: FlavorUsage) -> str:
 
 
 def _view_cells(uses: Iterable[FlavorUsage]) -> list[JsonObject]:
-    """Return all amounts; one without a limit only while it is used."""
     return [_view_cell(one) for one in uses if one.used or not _is_open(one)]
 
 

@@ -64,7 +64,6 @@ def bad_input(message: str, fix: str = "", *, file: str = "") -> HttpProblem:
 
 
 def unprocessable(error: InputError) -> HttpProblem:
-    """Return the 422 with all problems of an input."""
     return HttpProblem(422, "; ".join(map(str, error.problems[:3])), problems=error.problems)
 
 

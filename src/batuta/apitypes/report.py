@@ -70,4 +70,3 @@ class Report:
     users: tuple[UserSpent, ...] = ()
     days: tuple[DayAccount, ...] = ()
     notes: tuple[str, ...] = ()
-    """What is missing from it."""

@@ -68,7 +68,6 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
 
 
 def _predictions(explanation: Explanation) -> list[str]:
-    """Return what the scheduler knows or predicts of the job."""
     found = (
         [f"its size was left open: {explanation.size_choice.sentence}"] if explanation.size_choice is not None else []
     )
@@ -126,7 +125,6 @@ def _quota(reason: str) -> str:
 
 
 def _ahead(count: int | None) -> str:
-    """Return how many jobs of its queue are ahead of it."""
     if not count:
         return "" if count is None else "; it is the next of its queue"
     return f"; {count} {'job' if count == 1 else 'jobs'} of its queue {'is' if count == 1 else 'are'} ahead"

@@ -226,7 +226,6 @@ _JOB_CHANGES: tuple[Column[JobChange], ...] = (
 
 
 def _most_changed(result: WhatIfAnswer, all_jobs: bool) -> list[JobChange]:
-    """Return the jobs that change most, and new ones, in their order."""
     if all_jobs:
         return list(result.jobs)
 

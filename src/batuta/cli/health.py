@@ -68,7 +68,6 @@ def check_rules(log: LogOption = None, rules: RulesOption = None, output: Output
 
 @contextmanager
 def _opened(log: str) -> Iterator[Iterable[str]]:
-    """Open a file, or standard input, as lines."""
     if log == "-":
         yield sys.stdin
         return

@@ -18,7 +18,6 @@ NOT_FINISHED, NOT_FOUND = 101, 102
 
 
 def exit_code_of(job: Job) -> int:
-    """Return the exit code for the state of a job."""
     return EXIT_CODES.get(job.state, NOT_FINISHED)
 
 
@@ -118,7 +117,6 @@ def columns_for(jobs: Sequence[Job], columns: Sequence[Column[Job]] = QUEUE_COLU
 
 
 def print_job(job: Job) -> None:
-    """Print all facts about one job."""
     out.print_rich(out.facts_table(_facts(job)))
 
 

@@ -34,7 +34,6 @@ from batuta.spec.problem import InputError, Problem, did_you_mean
 from batuta.spec.quantity import parse_duration_s
 
 RECENT = 10
-"""So many ended jobs are shown without --all."""
 
 AllOption = Annotated[bool, flag("--all -a", "All jobs, however long ago they ended.")]
 SkipOption = Annotated[bool, flag("--skip-finished -s", "Only jobs that are not over.")]

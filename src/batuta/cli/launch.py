@@ -192,7 +192,6 @@ def _task_or_command(
 
 
 def _from_stdin(overrides: dict[str, Any]) -> Submission:
-    """Return the task file from standard input."""
     from batuta.client.submission import Submission
 
     text = "" if sys.stdin.isatty() else sys.stdin.read()

@@ -142,7 +142,6 @@ def _print_state(client: Connection, job: str) -> int:
 
 
 def print_log(client: Connection, job: Job, request: LogRequest) -> None:
-    """Print the output of a job so far: from the cluster or the server, else from Loki."""
     pieces = output_of(client, job, request.rank, request.tail, request.since_s, follow=False)
     try:
         first = next(pieces, b"")

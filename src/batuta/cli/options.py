@@ -29,12 +29,10 @@ def option(help: str, metavar: str | None = None, *, names: str = "", **settings
 
 
 def flag(names: str, help: str, **settings: Any) -> Any:
-    """Declare an option without a value."""
     return typer.Option(*names.split(), help=help, **settings)
 
 
 def argument(metavar: str, help: str, **settings: Any) -> Any:
-    """Declare a positional argument."""
     return typer.Argument(metavar=metavar, help=help, **settings)
 
 
@@ -181,13 +179,10 @@ def complete_any_jobs(ctx: typer.Context, incomplete: str) -> list[tuple[str, st
 
 
 def complete_nodes(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete names of nodes."""
     return _complete(ctx, incomplete, lambda client: [(one.name, one.state) for one in client.nodes()])
 
 
 def complete_queues(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete names of queues."""
-
     def words(client: Connection) -> list[tuple[str, str]]:
         return [(one.name, f"{one.running} running, {one.pending} waiting") for one in client.queues()]
 
@@ -238,7 +233,6 @@ OtlpOption = Annotated[
 
 
 def check_otlp_option(url: str | None, problems: list[Problem]) -> None:
-    """Add what is wrong with --otlp to `problems`."""
     if url is None:
         return
     from batuta.bootstrap.telemetry import check_otlp

@@ -82,12 +82,10 @@ def is_terminal() -> bool:
 
 
 def is_interactive() -> bool:
-    """Return whether a user can answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def print_stderr(message: str) -> None:
-    """Print a message that is not part of the result."""
     typer.echo(message, err=True)
 
 
@@ -213,7 +211,6 @@ class Column(Generic[T]):
 
 
 def print_table(columns: Sequence[Column[T]], rows: Sequence[T], empty: str = "") -> None:
-    """Print the rows, or `empty` when there are none."""
     out = console()
     if not rows and empty:
         out.print(empty, style="dim")
@@ -255,7 +252,6 @@ def fit_table(columns: Sequence[Column[T]], rows: Sequence[T], width: int | None
 def _fit_columns(
     columns: Sequence[Column[Any]], natural: Sequence[int], width: int | None
 ) -> tuple[list[int], dict[int, int]]:
-    """Return the columns that fit, and their widths."""
     least = {
         place: min(natural[place], column.least) if column.least is not None else natural[place]
         for place, column in enumerate(columns)

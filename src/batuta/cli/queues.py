@@ -308,7 +308,6 @@ def bar_width(names: list[int], kinds: list[int], usage: list[int]) -> int:
 
 
 def draw_bar(cell: QuotaCell, width: int) -> Text:
-    """Return a bar: own use, borrowed, idle, lent."""
     whole = max(cell.total, cell.used)
     text = out.styled()
     for sign, part in bar_parts(cell, width if whole else 0):

@@ -247,7 +247,6 @@ def _preemption_text(reason: str, preemption: str, by: str) -> str:
 
 
 def _action_text(action: Action) -> str:
-    """Describe the action of a step."""
     from batuta.spec.quota_case import ChangeQuota, Delete, Finish, PatchWorkload, Submit
 
     match action:
@@ -286,7 +285,6 @@ class StepResult(NamedTuple):
 
 
 def run_case(case: QuotaCase) -> Iterator[StepResult]:
-    """Run the steps of a case, one after the other."""
     from batuta.quota.simulator import QuotaSimulator
 
     trial, over = QuotaSimulator(case.quota, case.nodes), set[str]()

@@ -249,7 +249,6 @@ def parse_hang_after(text: str, problems: list[Problem]) -> float:
 
 
 def rank_rules(hang_after_s: float, stragglers: Stragglers) -> RankRules:
-    """Return the rules for --hang-after and --stragglers."""
     from batuta.engine.stragglers.rank_watch import RankRules, StragglerAction
     from batuta.prediction.hang import HangRules
 

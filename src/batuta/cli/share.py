@@ -113,6 +113,5 @@ def print_checks(checks: Sequence[Check]) -> None:
 
 
 def print_containers(containers: Sequence[ContainerShare]) -> None:
-    """Print a row for each container and GPU."""
     rows = [(container.container, device) for container in containers for device in container.devices]
     print_table(_DEVICES, rows, "no container is limited here")

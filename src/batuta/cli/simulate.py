@@ -356,7 +356,6 @@ def _write_results(
     timeline: Path | None,
     baseline: str | None = None,
 ) -> None:
-    """Write the report and the tables that were asked for."""
     from batuta.report.page import Provenance, write_report
     from batuta.report.result_files import write_jobs, write_timeline
 

@@ -128,7 +128,6 @@ class ClusterView:
     nodes: Sequence[Node]
     jobs: Sequence[Job]
     decisions: Sequence[tuple[float | None, str]]
-    """Times and sentences, the newest last."""
 
 
 def render(view: ClusterView, width: int, height: int | None) -> RenderableType:

@@ -28,14 +28,12 @@ class Verb:
     section: str
     sentence: str
     module: str
-    """The module of this package that has the code."""
     attribute: str = ""
     """The function, or the Typer of a family; empty: the name of the verb."""
     command_class: str = ""
     """A class of the same module that parses the command line, if not the default one."""
 
     def load(self) -> Any:
-        """Import the code and return the command."""
         module = import_module(f"batuta.cli.{self.module}")
         found = getattr(module, self.attribute or self.name)
         if isinstance(found, typer.Typer):

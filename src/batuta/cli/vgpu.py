@@ -187,7 +187,6 @@ _PROCESSES: tuple[Column[tuple[VirtualGpu, ProcessUse]], ...] = (
 
 
 def print_gpus(gpus: Sequence[VirtualGpu]) -> None:
-    """Print the GPUs, then the processes on them."""
     print_table(_GPUS, gpus)
     typer.echo()
     print_table(_PROCESSES, [(gpu, process) for gpu in gpus for process in gpu.processes], "no processes")

@@ -33,7 +33,6 @@ class Address:
 
     @property
     def name(self) -> str:
-        """A short name of the server."""
         return show_path(self.home) if self.home is not None else self.url
 
 
@@ -59,7 +58,6 @@ def find_address(
 
 
 def find_home(home: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The state directory that is meant."""
     try:
         return Path(home or environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute()
     except RuntimeError:
@@ -87,7 +85,6 @@ def no_server(home: Path) -> NoServerError:
 
 
 def show_path(path: Path) -> str:
-    """A path as its owner would write it."""
     try:
         return f"~/{path.relative_to(Path.home())}"
     except (ValueError, RuntimeError):

@@ -145,11 +145,9 @@ class Client(ClusterCalls, JobClient):
         return tuple(found)
 
     def explain(self, job: a.Job | str) -> a.Explanation:
-        """Why a job has the GPUs that it has, and its history."""
         return decode(a.Explanation, self._get(job, "/explain"))
 
     def suggestions(self, job: a.Job | str) -> tuple[a.SuggestedChange, ...]:
-        """The smallest changes that would start it now."""
         return decode_list(a.SuggestedChange, self._get(job, "/suggestions"), "suggestions")
 
     def result(self, job: a.Job | str) -> Any:
@@ -158,11 +156,9 @@ class Client(ClusterCalls, JobClient):
         return answer.get("value") if isinstance(answer, dict) else answer
 
     def progress(self, job: a.Job | str, points: int = 500) -> tuple[a.ProgressPoint, ...]:
-        """The reports of a job over time, thinned."""
         return decode_list(a.ProgressPoint, self._get(job, "/progress", points=points), "points")
 
     def job_events(self, job: a.Job | str) -> tuple[a.Event, ...]:
-        """All events of a job in the journal."""
         found: list[a.Event] = []
         params: dict[str, Any] = {"limit": PAGE}
         while True:
@@ -265,7 +261,6 @@ class Client(ClusterCalls, JobClient):
         return self._change(job, priority=priority)
 
     def move(self, job: a.Job | str, queue: str) -> a.Job:
-        """Puts it into another queue."""
         check_value("queue", queue, str)
         return self._change(job, queue=queue)
 

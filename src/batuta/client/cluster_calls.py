@@ -17,7 +17,6 @@ from batuta.client.submission import Submission
 from batuta.client.transport import Transport, follow_events, read_past
 
 MAX_EVENT_WINDOW = 20_000
-"""How many events are searched for recent ones."""
 SLOW_TIMEOUT_S = 200.0
 """For forecasts and reports: they take a while where there are thousands of jobs."""
 DOCTOR_TIMEOUT_S = 120.0
@@ -34,7 +33,6 @@ class ClusterCalls:
         return decode(a.Cluster, self._transport.json("GET", "/cluster"))
 
     def timeline(self, since_s: float | None = None) -> dict[str, Any]:
-        """The GPUs of each job over time."""
         params = {} if since_s is None else {"since_s": since_s}
         answer: dict[str, Any] = self._transport.json("GET", "/timeline", params=params)
         return answer
@@ -73,7 +71,6 @@ class ClusterCalls:
         return self.queue_tree().queues
 
     def queue_tree(self) -> q.Queues:
-        """All queues, and the cohorts that they are in."""
         return decode(q.Queues, self._transport.json("GET", "/queues"))
 
     def queue(self, name: str, limit: int = 100) -> q.QueueDetail:
@@ -90,11 +87,9 @@ class ClusterCalls:
         return decode(a.PolicyAnswer, self._transport.json("GET", "/policy"))
 
     def set_policy(self, name: str) -> a.PolicyAnswer:
-        """Uses another policy from the next cycle on."""
         return decode(a.PolicyAnswer, self._transport.json("PUT", "/policy", json={"name": name}))
 
     def quota_objects(self) -> list[dict[str, Any]]:
-        """The quota now, as Kueue objects."""
         found = self._transport.json("GET", "/quota")
         objects = found.get("objects") if isinstance(found, dict) else None
         if not isinstance(objects, list):
@@ -152,7 +147,6 @@ class ClusterCalls:
         return decode(f.WhatIfAnswer, found)
 
     def shadow(self) -> f.ShadowAnswer:
-        """What the shadow policy would have done."""
         return decode(f.ShadowAnswer, self._transport.json("GET", "/shadow"))
 
     def set_shadow(self, policy: str) -> f.ShadowAnswer:
@@ -174,7 +168,6 @@ class ClusterCalls:
     # ------------------------------------------------------------------------------------------------- events
 
     def last_event(self) -> int:
-        """The number of the newest event."""
         return self.cluster().seq
 
     def events(self, after: int | None = None, types: Sequence[str] = (), job: str | None = None) -> Iterator[a.Event]:

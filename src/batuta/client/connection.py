@@ -69,7 +69,6 @@ class JobClient(Closable):
 
 
 RankPiece: TypeAlias = tuple[int, bytes]
-"""Whose, and some bytes of it."""
 MAX_RANKS: Final = 64
 """So many are followed at once: each takes a connection and a thread. `--node-rank` shows the others."""
 _POLL_S: Final = 0.5

@@ -28,7 +28,6 @@ PAUSES_S: Final = (0.5, 1.0, 2.0)
 """Between tries, when Loki says that it has too much to do."""
 LONGEST_PAUSE_S: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 64 << 20
-"""Of one answer."""
 _BUSY: Final = frozenset({429, 502, 503, 504})
 _PATH: Final = "/loki/api/v1/query_range"
 _EXCERPT: Final = 300
@@ -200,7 +199,6 @@ class Loki(Closable):
 
 
 def quote_logql(text: str) -> str:
-    """Return a text as a LogQL string."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -285,7 +283,6 @@ REPLICA_LABEL: Final = "batuta_replica"
 LAUNCHER: Final = "launcher"
 MAX_OUTPUT_LINES: Final = 1_000_000
 MAX_OUTPUT_BYTES: Final = 512 << 20
-"""Of what is printed in all."""
 _NS_PER_S: Final = 10**9
 _PIECE_BYTES: Final = 64 << 10
 

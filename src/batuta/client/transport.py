@@ -228,9 +228,7 @@ def _parse(text: str) -> dict[str, object]:
 QUIET_S = 40.0
 """The server sends a comment every 15 s: a connection that is silent for longer is dead."""
 OFFSET = "Batuta-Log-Offset"
-"""The header that says where in the log an answer begins."""
 RANKS = "Batuta-Log-Ranks"
-"""The header that says how many ranks have printed something."""
 
 
 def follow_events(transport: Transport, after: int | None, params: Params) -> Iterator[Event]:

@@ -145,7 +145,6 @@ async def ask_what_if(state: StateDep, caller: User, post: WhatIfPost) -> Respon
 
 
 def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user: str) -> WhatIfQuery:
-    """Return the question of a request, or raise all its problems."""
     found, wrong = Hypothesis(), list[Problem]()
 
     def job_of(world: World, task: Task, number: int) -> Job:
@@ -166,7 +165,6 @@ def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user:
 
 
 def _answer_or_503(compute: Any) -> Any:
-    """Return the answer; 503 when it cannot be computed."""
     try:
         return compute()
     except (InputError, HttpProblem):

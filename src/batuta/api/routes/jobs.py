@@ -160,7 +160,6 @@ async def explain_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Respon
 
 
 def _start_of(state: AppState, job: str) -> dict[str, float | None] | None:
-    """Return when a job will start, by the last forecast."""
     found = None if state.forecasts is None else state.forecasts.last_of(job)
     if found is None:
         return None
@@ -227,7 +226,6 @@ async def get_result(state: StateDep, caller: Viewer, job: JobIdPath) -> Respons
 
 
 MAX_PROGRESS_BYTES = 4 << 20
-"""Of a longer file, only some blocks are read."""
 _BLOCK_BYTES = 8 << 10
 _WINDOW = 5
 """Reports over which speed is measured."""
@@ -247,7 +245,6 @@ def read_progress_curve(path: Path, points: int) -> list[dict[str, Any]]:
 
 
 def thin(numbers: Sequence[int], points: int) -> list[int]:
-    """Return evenly spread elements of a sequence."""
     count = len(numbers)
     if count <= points:
         return list(numbers)

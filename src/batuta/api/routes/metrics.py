@@ -88,7 +88,6 @@ def cluster_metrics(
 
 
 def fence_metrics(troubles: Mapping[str, Trouble]) -> Iterator[Metric]:
-    """Yield the failures of parts that the engine goes on without."""
     failures = {part: trouble.failures for part, trouble in troubles.items()}
     failing = {part: int(trouble.is_failing) for part, trouble in troubles.items()}
     help_ = "Failures of parts that the engine goes on without, by part."
@@ -97,7 +96,6 @@ def fence_metrics(troubles: Mapping[str, Trouble]) -> Iterator[Metric]:
 
 
 def engine_metrics(service: Service, version: str, policy: str) -> Iterator[Metric]:
-    """Yield the health of the engine, and the build."""
     yield counter("batuta_engine_cpu_seconds", "CPU time of the engine's thread.", [], service.cpu_s)
     healthy = 0 if service.trouble or not service.running else 1
     yield gauge("batuta_engine_healthy", "1 when the engine goes on.", [], healthy)

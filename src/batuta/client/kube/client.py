@@ -109,7 +109,6 @@ class KubeClient(JobClient):
 
     @property
     def namespace(self) -> str:
-        """The namespace of new jobs."""
         return self._session.run(self._own_namespace)
 
     # --------------------------------------------------------------------------------------------------- look
@@ -122,7 +121,6 @@ class KubeClient(JobClient):
     async def jobs(
         self, api: Api, /, *, newest_first: bool = False, limit: int | None = None, **wanted: Any
     ) -> tuple[a.Job, ...]:
-        """All jobs of the namespace that match; `wanted` are fields of reading.JobFilter."""
         found = await reading.list_jobs(api, await self._scope(api), reading.JobFilter(**wanted))
         return tuple(found[::-1] if newest_first else found)[:limit]
 
@@ -157,7 +155,6 @@ class KubeClient(JobClient):
         return {"waiting longer in its queue": ahead, "waiting in its queue": len(waiting)}
 
     def result(self, job: JobRef) -> Any:
-        """What the script gave to `batuta.sdk.result`. Raises ApiError (404) when it gave nothing."""
         return result_of(self._found(job))
 
     @_asks
@@ -187,7 +184,6 @@ class KubeClient(JobClient):
     def rank_logs(
         self, job: JobRef, *, follow: bool = False, tail: int | None = None, since_s: float | None = None
     ) -> Iterator[tuple[int, bytes]]:
-        """What all replicas printed, as pairs of a rank and some bytes."""
         uj, read = self._found(job), follow_logs if follow else read_logs
         return self._session.stream(lambda api: read(api, uj, tail, _as_time(since_s)))
 
@@ -198,11 +194,9 @@ class KubeClient(JobClient):
     # ------------------------------------------------------------------------------------------------- change
 
     def cancel(self, job: JobRef) -> a.Job:
-        """Ends it for good. It is over when its state says so: `wait` for that."""
         return self._change(job, writing.cancel)
 
     def park(self, job: JobRef) -> a.Job:
-        """Takes its GPUs away until `resume`."""
         return self._change(job, writing.park)
 
     def resume(self, job: JobRef) -> a.Job:
@@ -227,14 +221,12 @@ class KubeClient(JobClient):
 
     @_asks
     async def cluster(self, api: Api) -> a.Cluster:
-        """GPUs and jobs at a glance."""
         return await reading.read_cluster(api, await self._scope(api), self._version)
 
     def nodes(self) -> tuple[a.Node, ...]:
         return self._session.run(reading.list_nodes)
 
     def cordon(self, node: str) -> a.Node:
-        """Nothing new starts there; what runs stays."""
         return self._node_action(node, lambda api: writing.cordon(api, node))
 
     def uncordon(self, node: str) -> a.Node:
@@ -296,7 +288,6 @@ class KubeClient(JobClient):
         return tuple(event_view(one) for one in found[-count:]) if count else ()
 
     def events(self, after: int | None = None, types: Sequence[str] = (), job: str | None = None) -> Iterator[a.Event]:
-        """Events as they happen, for ever."""
         scope = self._session.run(self._scope)
         for one in self._session.stream(lambda api: reading.watch_events(api, scope, after)):
             if matches(one, types, job):
@@ -305,7 +296,6 @@ class KubeClient(JobClient):
     # ------------------------------------------------------------------------------------------------ details
 
     async def _own_namespace(self, api: Api) -> str:
-        """Return the namespace of new jobs."""
         self._where = f"{api.access.server}"
         return self._namespace or api.access.namespace or "default"
 

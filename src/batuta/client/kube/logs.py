@@ -52,7 +52,6 @@ class ReportFilter:
 
 
 def last_lines(log: bytes, count: int) -> bytes:
-    """The last lines of a log."""
     return b"".join(log.splitlines(keepends=True)[-count:]) if count > 0 else b""
 
 

@@ -217,7 +217,6 @@ async def list_jobs(api: Api, namespace: str, choice: JobFilter) -> list[a.Job]:
 
 
 async def list_nodes(api: Api) -> tuple[a.Node, ...]:
-    """Nodes with GPUs, and who has them."""
     found = await api.list(NODE, page=PAGE)
     pods = await api.list(POD, fields="spec.nodeName!=", page=PAGE)
     return node_views(found.items, pods.items)
@@ -300,7 +299,6 @@ async def past_events(api: Api, namespace: str) -> tuple[list[KubeEvent], int]:
 
 
 async def watch_events(api: Api, namespace: str, after: int | None) -> AsyncIterator[KubeEvent]:
-    """Yield events as they happen, for ever."""
     queue: asyncio.Queue[KubeEvent] = asyncio.Queue()
 
     def take(changes: Sequence[Change[KubeEvent]]) -> None:

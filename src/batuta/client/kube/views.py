@@ -77,7 +77,6 @@ def result_of(uj: UnifiedJob) -> Any:
 
 
 def wish_of(uj: UnifiedJob) -> str:
-    """What its user wants to become of it."""
     if uj.metadata.annotations.get(names.CANCEL, "") not in ("", "false"):
         return "cancel"
     return "park" if uj.spec.suspend or pinned_replicas(uj) == 0 else "run"
@@ -206,7 +205,6 @@ def _number(text: Any) -> float | None:
 def node_views(
     nodes: Iterable[objects.Node], pods: Iterable[objects.Pod], gpu_resources: Sequence[str] = names.GPU_RESOURCES
 ) -> tuple[a.Node, ...]:
-    """The nodes that have GPUs, by name."""
     guests: dict[str, list[objects.Pod]] = {}
     for pod in pods:
         if pod.spec.node_name and not is_over(pod):

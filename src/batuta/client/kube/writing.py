@@ -107,7 +107,6 @@ async def resize(api: Api, uj: UnifiedJob, replicas: int | None, least: int | No
 
 
 async def unpin(api: Api, uj: UnifiedJob) -> UnifiedJob:
-    """Let the scheduler change a size that a user set."""
     return uj if pinned_replicas(uj) is None else await _patch(api, uj, _unpinned(uj))
 
 
@@ -226,7 +225,6 @@ def _completed_unified_job(unified: dict[str, Any], given: Mapping[str, Any], co
 
 
 async def cordon(api: Api, node: str) -> None:
-    """Start nothing new there; what runs stays."""
     await _get_node(api, node)
     await api.patch(NODE, node, {"spec": {"unschedulable": True}})
 
@@ -339,7 +337,6 @@ async def create_trial(api: Api, found: TrialManifests) -> TrialRun:
 
 
 async def find_trial(api: Api, name: str, namespace: str) -> TrialRun:
-    """A trial as it is now."""
     try:
         return await api.get(TRIAL_RUN, name, namespace)
     except NotFound:
@@ -358,7 +355,6 @@ async def trial_of(api: Api, job: str, namespace: str) -> a.Trial | None:
 
 
 def trial_view(run: TrialRun) -> a.Trial:
-    """Return a TrialRun as the API type."""
     status = run.status
     return a.Trial(
         over=run.is_over,
