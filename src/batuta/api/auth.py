@@ -56,11 +56,9 @@ class TokenAuthenticator(Protocol):
 
     async def bearing(self, token: str) -> Caller | None:
         """Return the caller with this token; None when it is not valid."""
-        ...
 
     async def find(self, hash_: str) -> Caller | None:
         """Return the caller with the token of this hash, which is what a session stores."""
-        ...
 
 
 class StoredTokenAuthenticator:

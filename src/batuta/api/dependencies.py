@@ -34,11 +34,9 @@ class JobHistory(Protocol):
         `open_up_to` is the most GPUs that may be chosen; None where its user gave a size. `for_good`: it
         keeps the size that is chosen now.
         """
-        ...
 
     def calibration(self) -> Calibration:
         """Return how well the predicted lengths of jobs came true."""
-        ...
 
 
 class NoJobHistory:
@@ -67,7 +65,6 @@ class JobFiles(Protocol):
 
     def ranks(self, job: JobId) -> list[int]:
         """Return the ranks that have, or had, a log; none for a job that has not started."""
-        ...
 
     def progress_path(self, job: JobId) -> Path: ...
 
@@ -77,11 +74,9 @@ class NodeFacts(Protocol):
 
     def address(self, node: NodeName) -> str:
         """Return where its replicas are reached; empty when unknown."""
-        ...
 
     def utilisation(self, node: NodeName) -> Mapping[int, float]:
         """Return the utilisation (0 to 1) of each GPU that is measured."""
-        ...
 
 
 class NoNodeFacts:

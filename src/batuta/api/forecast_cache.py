@@ -102,7 +102,8 @@ class ForecastCache:
         if hindsight is None:
             return found
         corrected = hindsight.calibrate(found)
-        self._save_hindsight(hindsight)
+        with self._fence.around("how forecasts came true"):
+            self._settings.put(HINDSIGHT_SETTING, json.dumps(hindsight.dump()))
         if not hindsight.count:
             return corrected
         answers = "1 earlier answer" if hindsight.count == 1 else f"{hindsight.count} earlier answers"
@@ -117,10 +118,6 @@ class ForecastCache:
         except (StoreError, ValueError) as error:
             _log.warning("the record of how forecasts came true cannot be read: %s", error)
         return found
-
-    def _save_hindsight(self, hindsight: ForecastCalibrator) -> None:
-        with self._fence.around("how forecasts came true"):
-            self._settings.put(HINDSIGHT_SETTING, json.dumps(hindsight.dump()))
 
 
 def _is_fresh(cached: _CachedForecast, job: str | None) -> bool:

@@ -66,6 +66,17 @@ def _described(hint: Any) -> Any:
     return hint
 
 
+def answer(name: str, doc: str, /, **types: Any) -> type[BaseModel]:
+    """Return the pydantic model of an answer that no client of ours reads; all its fields are required."""
+    declared: dict[str, Any] = {field: (hint, ...) for field, hint in types.items()}
+    model: type[BaseModel] = create_model(name, __doc__=doc, __module__=__name__, **declared)
+    return model
+
+
+def _listed(model: type[BaseModel]) -> Any:
+    return list[model]  # type: ignore[valid-type]
+
+
 # ----------------------------------------------------------------------------------------------------- jobs
 
 _DETAILS = ("quota_reserved", "stands_for", "endpoints", "task")
@@ -125,66 +136,19 @@ class JobEvents(BaseModel):
     next: str | None
 
 
-class Result(BaseModel):
-    """What a job returned."""
-
-    value: Any
-
-
-class LogLine(BaseModel):
-    """A line of a log, counted from the first one that is still there."""
-
-    line: int
-    text: str
-
-
-class LogSearch(BaseModel):
-    """Lines in which a text stands; the last ones when there are too many."""
-
-    matches: list[LogLine]
-    total: int
-    lines: int
-    """How many were looked at."""
-
-
-class UsePoint(BaseModel):
-    """How busy the GPUs of a job were, as measured up to a time."""
-
-    time_s: float
-    busy: float
-    """0 to 1, the mean of its GPUs."""
-    gpus: int
-
-
-class GpuUse(BaseModel):
-    """How busy the GPUs of a job were over time; empty where it is not measured."""
-
-    points: list[UsePoint]
-
-
-class Segment(BaseModel):
-    """A time with the same number of GPUs."""
-
-    from_s: float
-    to_s: float
-    gpus: int
-
-
-class JobTimeline(BaseModel):
-    """The GPUs of one job over time."""
-
-    id: str
-    name: str
-    segments: list[Segment]
-
-
-class Timeline(BaseModel):
-    """The GPUs of all jobs over time."""
-
-    from_s: float
-    to_s: float
-    gpus: int
-    jobs: list[JobTimeline]
+Result = answer("Result", "What a job returned.", value=Any)
+LogLine = answer("LogLine", "A line of a log, counted from the first one that is still there.", line=int, text=str)
+_found = "Lines in which a text stands; the last ones when there are too many."
+LogSearch = answer("LogSearch", _found, matches=_listed(LogLine), total=int, lines=int)
+_point = "How busy the GPUs of a job were, as measured up to a time."
+# The mean of its GPUs, 0 to 1, and how many of them were measured.
+UsePoint = answer("UsePoint", _point, time_s=float, busy=float, gpus=int)
+_use = "How busy the GPUs of a job were over time; empty where it is not measured."
+GpuUse = answer("GpuUse", _use, points=_listed(UsePoint))
+Segment = answer("Segment", "A time with the same number of GPUs.", from_s=float, to_s=float, gpus=int)
+JobTimeline = answer("JobTimeline", "The GPUs of one job over time.", id=str, name=str, segments=_listed(Segment))
+_all = "The GPUs of all jobs over time."
+Timeline = answer("Timeline", _all, from_s=float, to_s=float, gpus=int, jobs=_listed(JobTimeline))
 
 
 # -------------------------------------------------------------------------------------------------- cluster
@@ -219,29 +183,15 @@ TokenMade = response_model(resources.Token, "TokenMade", "A new token.", role=Ro
 TokenList = response_model(resources.TokenList)
 
 
-class SessionLink(BaseModel):
-    """A link that logs a browser in."""
-
-    url: str
-
-
-class Session(BaseModel):
-    """Who asks."""
-
-    user: str
-    role: Role
+SessionLink = answer("SessionLink", "A link that logs a browser in.", url=str)
+Session = answer("Session", "Who asks.", user=str, role=Role)
+Health = answer("Health", "How the server is.", status=str)
 
 
 class Accepted(BaseModel):
     """It will be done."""
 
     accepted: Literal[True] = True
-
-
-class Health(BaseModel):
-    """How the server is."""
-
-    status: str
 
 
 # --------------------------------------------------------------------------------------- queues and forecasts
@@ -266,9 +216,5 @@ QuotaChanged = response_model(queues.QuotaChanged)
 EtaAnswer = response_model(forecasts.EtaAnswer)
 WhatIfAnswer = response_model(forecasts.WhatIfAnswer)
 ShadowAnswer = response_model(forecasts.ShadowAnswer)
-
-
-class QuotaObjects(BaseModel):
-    """All that holds now, as Kueue's objects (v1beta2)."""
-
-    objects: list[dict[str, Any]]
+_objects = "All that holds now, as Kueue's objects (v1beta2)."
+QuotaObjects = answer("QuotaObjects", _objects, objects=list[dict[str, Any]])

@@ -15,13 +15,7 @@ from batuta.spec.problem import InputError
 
 VARIABLE = "_BATUTA_COMPLETE"
 
-
-class Shell(StrEnum):
-    """Shells that can be completed."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
+Shell = StrEnum("Shell", {"BASH": "bash", "ZSH": "zsh", "FISH": "fish"})
 
 
 app = typer.Typer(cls=CommandGroup, name="completion", no_args_is_help=True, rich_markup_mode=None)

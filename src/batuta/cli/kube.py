@@ -16,12 +16,7 @@ from batuta.telemetry import LogFormat
 if TYPE_CHECKING:
     from batuta.bootstrap.kube import Installation
 
-
-class ManifestFormat(StrEnum):
-    """How manifests are printed."""
-
-    YAML = "yaml"
-    JSON = "json"
+ManifestFormat = StrEnum("ManifestFormat", {"YAML": "yaml", "JSON": "json"})
 
 
 def install(
@@ -142,13 +137,7 @@ def operator(
     )
 
 
-class ModeChoice(StrEnum):
-    """How shares are held."""
-
-    AUTO = "auto"
-    DMEM = "dmem"
-    MPS = "mps"
-    PRELOAD = "preload"
+ModeChoice = StrEnum("ModeChoice", {"AUTO": "auto", "DMEM": "dmem", "MPS": "mps", "PRELOAD": "preload"})
 
 
 def device_plugin(

@@ -47,13 +47,7 @@ SHUTDOWN_TIMEOUT_S = 150.0
 _SHOWN_LINES = 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-
-class Stragglers(StrEnum):
-    """Values of --stragglers."""
-
-    MOVE = "move"
-    REPORT = "report"
-    OFF = "off"
+Stragglers = StrEnum("Stragglers", {"MOVE": "move", "REPORT": "report", "OFF": "off"})
 
 
 HangAfterOption = Annotated[
@@ -61,20 +55,9 @@ HangAfterOption = Annotated[
 ]
 StragglersOption = Annotated[Stragglers, option("What becomes of jobs with a rank that is slower than the others.")]
 
+ShareOrder = StrEnum("ShareOrder", {"BIN_PACK": "bin-pack", "SPREAD": "spread"})
 
-class ShareOrder(StrEnum):
-    """Values of --shares."""
-
-    BIN_PACK = "bin-pack"
-    SPREAD = "spread"
-
-
-class IdleAction(StrEnum):
-    """Values of --idle-action."""
-
-    REPORT = "report"
-    SHRINK = "shrink"
-    PARK = "park"
+IdleAction = StrEnum("IdleAction", {"REPORT": "report", "SHRINK": "shrink", "PARK": "park"})
 
 
 def up(

@@ -26,13 +26,9 @@ if TYPE_CHECKING:
     from batuta.backends.sim.result import RunResult
 
 
-class Knowledge(StrEnum):
-    """What a policy may know in the goodput replay."""
-
-    OWN = "own"
-    HISTORY = "history"
-    HISTORY_TOTALS = "history+totals"
-    ORACLE = "oracle"
+Knowledge = StrEnum(
+    "Knowledge", {"OWN": "own", "HISTORY": "history", "HISTORY_TOTALS": "history+totals", "ORACLE": "oracle"}
+)
 
 
 ClusterOption = Annotated[

@@ -15,13 +15,7 @@ from batuta.cli.output import Column, format_time, is_interactive, print_json, p
 from batuta.cli.verbs import CommandGroup
 from batuta.client.errors import ClientError
 
-
-class Role(StrEnum):
-    """What a token may do."""
-
-    VIEWER = "viewer"
-    USER = "user"
-    ADMIN = "admin"
+Role = StrEnum("Role", {"VIEWER": "viewer", "USER": "user", "ADMIN": "admin"})
 
 
 _SHOWN = 16

@@ -84,13 +84,13 @@ class Transport:
                 # address with it, and is not waited for as long as one that was killed.
                 ended = isinstance(error, NoServerError) and tried >= len(self._pauses_s)
                 if pause_s is None or not self._met or ended:
-                    self._leave()  # the next try may find a server that was started since
+                    self.close()  # the next try may find a server that was started since
                     raise self._unreachable(error) from None
             except httpx2.TransportError as error:
                 if pause_s is None or not repeatable:
-                    self._leave()
+                    self.close()
                     raise ClientError(f"lost the connection to the server: {error}") from None
-            self._leave()
+            self.close()
             time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
@@ -107,10 +107,11 @@ class Transport:
 
     def wait_for_server(self) -> None:
         """After a stream broke off: returns when the server answers again, or raises NoServerError."""
-        self._leave()
+        self.close()
         self.send("GET", "/cluster", pauses_s=self._long_pauses_s)
 
     def close(self) -> None:
+        """Forget the connection: the next request looks anew for the server."""
         if self._http is not None:
             self._http.close()
             self._http = None
@@ -134,10 +135,6 @@ class Transport:
             trust_env=not local,
             verify=parts.scheme == "https",
         )
-
-    def _leave(self) -> None:
-        """Forgets the connection, so that the next request looks anew for the server."""
-        self.close()
 
     def _checked(self, response: httpx2.Response) -> httpx2.Response:
         self._met = True
@@ -166,9 +163,7 @@ def read_problem(response: httpx2.Response) -> ApiError:
     known = body if isinstance(body, dict) else {}
     found = known.get("problems")
     problems = [_problem(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    detail = str(known.get("detail") or "")
-    if not detail:
-        detail = _HINTS.get(response.status_code, "")
+    detail = str(known.get("detail") or _HINTS.get(response.status_code, ""))
     title = str(known.get("title") or response.reason_phrase)
     return ApiError(response.status_code, title, detail, problems)
 

@@ -233,15 +233,13 @@ _WINDOW = 5
 
 def read_progress_curve(path: Path, points: int) -> list[dict[str, Any]]:
     """Return at most `points` reports, in the order of the file, with the first and the last one."""
-    reports = [
-        report
-        for part in (path.with_name(path.name + ".1"), path)
-        for report in _reports(part)
-        if not report.is_checkpoint
-    ]
-    one = _one_rank(reports)
-    chosen = thin(range(len(one)), points)
-    return [_point(one, k) for k in chosen]
+    parts = (path.with_name(path.name + ".1"), path)
+    read = (parse_line(line) for part in parts for line in _lines(part))
+    reports = [report for report in read if report is not None and not report.is_checkpoint]
+    # All ranks do the same steps.
+    lowest = min((report.rank or 0 for report in reports), default=0)
+    own = [report for report in reports if (report.rank or 0) == lowest]
+    return [_point(own, k) for k in thin(range(len(own)), points)]
 
 
 def thin(numbers: Sequence[int], points: int) -> list[int]:
@@ -251,19 +249,6 @@ def thin(numbers: Sequence[int], points: int) -> list[int]:
     if points == 1:
         return [numbers[-1]]
     return [numbers[round(k * (count - 1) / (points - 1))] for k in range(points)]
-
-
-def _one_rank(reports: list[ProgressReport]) -> list[ProgressReport]:
-    """Return the reports of the lowest rank: all ranks do the same steps."""
-    rank = min((report.rank or 0 for report in reports), default=0)
-    return [report for report in reports if (report.rank or 0) == rank]
-
-
-def _reports(path: Path) -> Iterator[ProgressReport]:
-    for line in _lines(path):
-        report = parse_line(line)
-        if report is not None:
-            yield report
 
 
 def _lines(path: Path) -> Iterator[bytes]:

@@ -33,9 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _asks(
-    ask: Callable[Concatenate[KubeClient, Api, P], Awaitable[T]],
-) -> Callable[Concatenate[KubeClient, P], T]:
+def _asks(ask: Callable[Concatenate[KubeClient, Api, P], Awaitable[T]]) -> Callable[Concatenate[KubeClient, P], T]:
     """Let a method wait for what it asks of the API server."""
 
     @wraps(ask)
@@ -43,6 +41,13 @@ def _asks(
         return self._session.run(lambda api: ask(self, api, *args, **options))
 
     return run
+
+
+def _unavailable(what: str) -> Callable[..., NoReturn]:
+    def refuse(self: KubeClient, *args: object, **options: object) -> NoReturn:
+        raise ClientError(f"a cluster cannot {what}")
+
+    return refuse
 
 
 class KubeClient(JobClient):
@@ -242,35 +247,20 @@ class KubeClient(JobClient):
     def drain(self, node: str) -> NoReturn:
         raise ClientError(f"draining evicts all pods, not only those of Batuta: kubectl drain {node} does it")
 
-    def queues(self) -> NoReturn:
-        self._cannot("tell its queues here: kubectl get clusterqueues and the operator's dashboard do")
-
-    def queue_tree(self) -> NoReturn:
-        self.queues()
-
-    def queue(self, name: str, limit: int = 100) -> NoReturn:
-        self.queues()
-
-    def set_queue(self, name: str, queue: Mapping[str, Any]) -> NoReturn:
-        self._cannot("change its queues here: batuta install --set config.queues=… does it")
-
-    def quota_objects(self) -> NoReturn:
-        self._cannot("tell its quota here: kubectl get clusterqueues,localqueues,cohorts -o yaml does it")
-
-    def apply_quota(self, files: Sequence[tuple[str, str]], *, dry_run: bool = False) -> NoReturn:
-        self._cannot("change its quota here: kubectl apply -f FILE does it")
+    queues = queue_tree = queue = _unavailable(
+        "tell its queues here: kubectl get clusterqueues and the operator's dashboard do"
+    )
+    quota_objects = _unavailable("tell its quota here: kubectl get clusterqueues,localqueues,cohorts -o yaml does it")
+    apply_quota = _unavailable("change its quota here: kubectl apply -f FILE does it")
+    policy = _unavailable("tell its policy: it stands in the operator's configuration (config.policy)")
 
     def delete_quota_object(self, kind: str, name: str, namespace: str = "") -> NoReturn:
-        self._cannot(f"change its quota here: kubectl delete {kind.lower()} {name} does it")
-
-    def policy(self) -> NoReturn:
-        self._cannot("tell its policy: it stands in the operator's configuration (config.policy)")
+        raise ClientError(f"a cluster cannot change its quota here: kubectl delete {kind.lower()} {name} does it")
 
     def set_policy(self, name: str) -> NoReturn:
-        self._cannot(f"change its policy here: batuta install --apply --set config.policy={name} does it")
-
-    def _cannot(self, what: str) -> NoReturn:
-        raise ClientError(f"a cluster cannot {what}")
+        raise ClientError(
+            f"a cluster cannot change its policy here: batuta install --apply --set config.policy={name} does it"
+        )
 
     # ------------------------------------------------------------------------------------------------- events
 

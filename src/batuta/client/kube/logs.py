@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Final
 
 from batuta.apitypes.resources import FINAL_STATES
@@ -146,7 +147,8 @@ async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None, sinc
                     ended.add(uid)
                     yield log.rest()
                 else:
-                    await _pause(news)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(news.wait(), _PAUSE_S)
             elif known is None or known.status.state in FINAL_STATES:
                 return
             else:
@@ -243,11 +245,3 @@ def _refuse_rank(uj: UnifiedJob, rank: int) -> None:
     most = uj.spec.replica_spec.largest
     if rank >= most:
         raise ClientError(f"job {uj.id} has no replica {rank}: it has at most {most}, counted from 0")
-
-
-async def _pause(news: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(_PAUSE_S):
-            await news.wait()
-    except TimeoutError:
-        return
