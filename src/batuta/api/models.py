@@ -93,10 +93,10 @@ JobWithTask = response_model(resources.Job, "JobWithTask", "A job, with what it 
 JobPage = response_model(resources.JobPage)
 Submitted = response_model(resources.Submitted)
 Explanation = response_model(resources.Explanation, omit=("suggestions",), state=JobState)
-response_model(resources.SuggestedChange, facts=dict[str, str | float])
-Suggestions = response_model(resources.Suggestions)
-response_model(resources.ProgressPoint, metrics=dict[str, float])
-ProgressCurve = response_model(resources.ProgressCurve)
+SuggestedChange = response_model(resources.SuggestedChange, facts=dict[str, str | float])
+Suggestions = answer("Suggestions", "What would start a job that waits.", suggestions=_listed(SuggestedChange))
+ProgressPoint = response_model(resources.ProgressPoint, metrics=dict[str, float])
+ProgressCurve = answer("ProgressCurve", "Reports over time, thinned.", points=_listed(ProgressPoint))
 
 
 class ProblemPlace(BaseModel):
@@ -180,7 +180,7 @@ TokenSeen = response_model(
     resources.Token, "TokenSeen", "Who a token stands for.", omit=("token",), role=Role, created_s=float
 )
 TokenMade = response_model(resources.Token, "TokenMade", "A new token.", role=Role, created_s=float, token=str)
-TokenList = response_model(resources.TokenList)
+TokenList = answer("TokenList", "All tokens.", tokens=_listed(TokenSeen))
 
 
 SessionLink = answer("SessionLink", "A link that logs a browser in.", url=str)

@@ -360,13 +360,6 @@ class SuggestedChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestions:
-    """What would start a job that waits."""
-
-    suggestions: tuple[SuggestedChange, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class TrialRun:
     """One size that is tried, or was. Null: not known."""
 
@@ -448,13 +441,6 @@ class ProgressPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressCurve:
-    """Reports over time, thinned."""
-
-    points: tuple[ProgressPoint, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Event:
     """An entry of the journal: `seq` is its number there, `data` all that it says."""
 
@@ -488,13 +474,6 @@ class Token:
     hash: str = ""
     created_s: float | None = None
     token: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenList:
-    """All tokens."""
-
-    tokens: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from batuta.apitypes.resources import Event
-from batuta.cli.options import HomeOption, Output, OutputOption, complete_jobs, connect, flag, option
+from batuta.cli.options import HomeOption, Output, OutputOption, connect, flag, option
 from batuta.cli.output import format_gpus, format_time
 
 HIDDEN_TYPES = ("JobProgressed", "JobCheckpointed", "TransitionTimed", "TimePassed")
@@ -19,7 +19,7 @@ HIDDEN_TYPES = ("JobProgressed", "JobCheckpointed", "TransitionTimed", "TimePass
 def events(
     follow: Annotated[bool, flag("--follow/--no-follow -f", "Go on as they happen.")] = False,
     tail: Annotated[int, option("The last N first.", "N", names="--tail -n", min=0)] = 20,
-    job: Annotated[str | None, option("Only those of one job.", names="--job -j", autocompletion=complete_jobs)] = None,
+    job: Annotated[str | None, option("Only those of one job.", names="--job -j", complete="active jobs")] = None,
     type: Annotated[
         list[str] | None, option("Only this type, such as JobEnded; repeatable.", names="--type -t")
     ] = None,

@@ -5,29 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from batuta.apitypes.forecasts import Change, EtaAnswer, JobChange, JobEta, WhatIfAnswer
 from batuta.cli import output as out
-from batuta.cli.options import (
-    HomeOption,
-    Output,
-    OutputOption,
-    argument,
-    complete_jobs,
-    complete_nodes,
-    complete_policies,
-    connect_to_server,
-    flag,
-    option,
-    stopped_server_home,
-)
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, ask_server_or_journal, flag, option
 from batuta.cli.output import DASH, Column
 from batuta.client.decoding import decode
-from batuta.client.errors import NoServerError
 from batuta.spec.problem import InputError, Problem, collect_problems, read_text
+
+if TYPE_CHECKING:
+    from batuta.client.client import Client
 
 _SHOWN_JOBS = 20
 
@@ -35,9 +25,7 @@ ArrivalsOption = Annotated[bool, flag("--arrivals/--no-arrivals", "Whether jobs 
 
 
 def eta(
-    job: Annotated[
-        str | None, argument("[JOB]", "Id or name of a job; default: all.", autocompletion=complete_jobs)
-    ] = None,
+    job: Annotated[str | None, argument("[JOB]", "Id or name of a job; default: all.", complete="active jobs")] = None,
     arrivals: ArrivalsOption = True,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
@@ -62,16 +50,16 @@ def eta(
 
 
 def _request_eta(job: str | None, home: Path | None, arrivals: bool) -> EtaAnswer:
-    """Return the forecast of the server; without a server, that from its journal."""
-    with out.spinner("looking ahead"):
-        try:
-            with connect_to_server(home) as client:
-                known = None if job is None else client.job(job).id
-                return client.eta(known, expects_arrivals=arrivals)
-        except NoServerError:
-            from batuta.bootstrap import offline
+    def ask(client: Client) -> EtaAnswer:
+        return client.eta(None if job is None else client.job(job).id, expects_arrivals=arrivals)
 
-            return decode(EtaAnswer, offline.eta(stopped_server_home(home), job, expects_arrivals=arrivals))
+    def look(folder: Path) -> EtaAnswer:
+        from batuta.bootstrap import offline
+
+        return decode(EtaAnswer, offline.eta(folder, job, expects_arrivals=arrivals))
+
+    with out.spinner("looking ahead"):
+        return ask_server_or_journal(home, ask, look)
 
 
 def _print_eta(forecast: EtaAnswer) -> None:
@@ -106,14 +94,14 @@ def _time(forecast: EtaAnswer, time_s: float | None) -> str:
 
 def whatif(
     policy: Annotated[
-        str | None, option("Another policy decides.", "NAME", names="--policy -p", autocompletion=complete_policies)
+        str | None, option("Another policy decides.", "NAME", names="--policy -p", complete="policies")
     ] = None,
     add_nodes: Annotated[str, option("Nodes join, as in 2x8:A100.", "NODES")] = "",
     quota: Annotated[list[Path] | None, option("Quota of a file is applied.", "FILE")] = None,
     submit: Annotated[list[Path] | None, option("A task is submitted.", "TASK.yaml")] = None,
     gpus: Annotated[str | None, option("GPUs of the submitted tasks, as in A100:4.", "GPUS")] = None,
     num_nodes: Annotated[str | None, option("Nodes of the submitted tasks.", "N")] = None,
-    drain: Annotated[list[str] | None, option("A node is drained.", "NODE", autocompletion=complete_nodes)] = None,
+    drain: Annotated[list[str] | None, option("A node is drained.", "NODE", complete="nodes")] = None,
     arrivals: ArrivalsOption = False,
     seed: Annotated[int, option("Other luck of the jobs.", min=0)] = 0,
     all_jobs: Annotated[bool, flag("--all -a", "Also jobs for which little changes.")] = False,
@@ -161,16 +149,14 @@ def whatif(
 
 
 def _request_what_if(request: dict[str, Any], home: Path | None) -> WhatIfAnswer:
-    """Return the result of the server; without a server, that from its journal."""
-    with out.spinner("looking ahead twice"):
-        try:
-            with connect_to_server(home) as client:
-                return client.what_if(**request)
-        except NoServerError:
-            from batuta.bootstrap import offline
-            from batuta.client.cluster_calls import what_if_body
+    def look(folder: Path) -> WhatIfAnswer:
+        from batuta.bootstrap import offline
+        from batuta.client.client import what_if_body
 
-            return decode(WhatIfAnswer, offline.what_if(stopped_server_home(home), dict(what_if_body(**request))))
+        return decode(WhatIfAnswer, offline.what_if(folder, dict(what_if_body(**request))))
+
+    with out.spinner("looking ahead twice"):
+        return ask_server_or_journal(home, lambda client: client.what_if(**request), look)
 
 
 def _print_what_if(result: WhatIfAnswer, all_jobs: bool) -> None:

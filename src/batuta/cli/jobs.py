@@ -20,8 +20,6 @@ from batuta.cli.options import (
     OutputOption,
     YesOption,
     argument,
-    complete_jobs,
-    complete_queues,
     connect,
     flag,
     option,
@@ -38,9 +36,7 @@ RECENT = 10
 AllOption = Annotated[bool, flag("--all -a", "All jobs, however long ago they ended.")]
 SkipOption = Annotated[bool, flag("--skip-finished -s", "Only jobs that are not over.")]
 UserOption = Annotated[str | None, option("Only this user's jobs.", names="--user -u")]
-QueueOption = Annotated[
-    str | None, option("Only jobs of this queue.", names="--queue -q", autocompletion=complete_queues)
-]
+QueueOption = Annotated[str | None, option("Only jobs of this queue.", names="--queue -q", complete="queues")]
 
 
 def queue(
@@ -121,7 +117,7 @@ def get_jobs(output: OutputOption = Output.TABLE, home: HomeOption = None) -> No
 
 
 def status(
-    job: Annotated[str | None, argument("[JOB]", "Id or name of a job.", autocompletion=complete_jobs)] = None,
+    job: Annotated[str | None, argument("[JOB]", "Id or name of a job.", complete="active jobs")] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:

@@ -29,8 +29,6 @@ from batuta.cli.options import (
     YesOption,
     argument,
     command_line,
-    complete_any_jobs,
-    complete_queues,
     connect,
     flag,
     option,
@@ -68,11 +66,7 @@ def launch(
     ] = None,
     like: Annotated[
         str | None,
-        option(
-            "Run what an earlier job ran, with its secrets; other options stand over it.",
-            "JOB",
-            autocompletion=complete_any_jobs,
-        ),
+        option("Run what an earlier job ran, with its secrets; other options stand over it.", "JOB", complete="jobs"),
     ] = None,
     name: Annotated[str | None, option("Name of the job.", names="--name -n")] = None,
     gpus: Annotated[
@@ -96,9 +90,7 @@ def launch(
     workdir: Annotated[str | None, option("Where it runs; default for a command: here.", "DIR")] = None,
     image: Annotated[str | None, option("On a cluster: the image it runs in.", "IMAGE", names="--image-id")] = None,
     workdir_in_image: Annotated[str | None, option("On a cluster: where the image has workdir.", "DIR")] = None,
-    queue: Annotated[
-        str | None, option("The queue it waits in.", names="--queue -q", autocompletion=complete_queues)
-    ] = None,
+    queue: Annotated[str | None, option("The queue it waits in.", names="--queue -q", complete="queues")] = None,
     priority: Annotated[str | None, option("-1000 to 1000, or a priority class; higher goes first.", "P")] = None,
     dryrun: Annotated[bool, flag("--dryrun", "Only check it, and show what would be asked for.")] = False,
     detach: Annotated[bool, flag("--detach -d", "Return at once, instead of following its output.")] = False,

@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from batuta.apitypes.resources import PolicyAnswer
-from batuta.cli.options import (
-    HomeOption,
-    Output,
-    OutputOption,
-    argument,
-    complete_policies,
-    connect,
-    connect_to_server,
-    option,
-)
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, connect_to_server, option
 from batuta.cli.output import Column, print_json, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError, Problem, collect_problems, read_text
@@ -56,7 +47,7 @@ def show(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
 
 @app.command(name="set")
 def set_policy(
-    name: Annotated[str, argument("NAME", "See batuta policy list.", autocompletion=complete_policies)],
+    name: Annotated[str, argument("NAME", "See batuta policy list.", complete="policies")],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -70,7 +61,7 @@ def set_policy(
 
 @app.command()
 def shadow(
-    name: Annotated[str, argument("NAME", "See batuta policy list; off ends it.", autocompletion=complete_policies)],
+    name: Annotated[str, argument("NAME", "See batuta policy list; off ends it.", complete="policies")],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:

@@ -10,18 +10,9 @@ from typing import Annotated
 import typer
 
 from batuta.apitypes.report import Account, Report, Spent
-from batuta.cli.options import (
-    HomeOption,
-    Output,
-    OutputOption,
-    connect_to_server,
-    option,
-    parse_time_s,
-    stopped_server_home,
-)
+from batuta.cli.options import HomeOption, Output, OutputOption, ask_server_or_journal, option, parse_time_s
 from batuta.cli.output import Cells, Column, format_time, print_json, print_notes, print_stderr, print_table, spinner
 from batuta.client.decoding import decode, encode
-from batuta.client.errors import NoServerError
 from batuta.spec.problem import InputError, Problem, collect_problems
 
 _HOUR_S = 3600.0
@@ -70,15 +61,13 @@ def _span(from_: str | None, to: str | None) -> tuple[float | None, float | None
 
 
 def _request_report(home: Path | None, from_s: float | None, to_s: float | None) -> Report:
-    """Return the report of the server; without a server, that from its journal up to the last event."""
-    with spinner("reading the journal"):
-        try:
-            with connect_to_server(home) as client:
-                return client.report(from_s, to_s)
-        except NoServerError:
-            from batuta.bootstrap.offline import account_at
+    def look(folder: Path) -> Report:
+        from batuta.bootstrap.offline import account_at
 
-            return decode(Report, account_at(stopped_server_home(home), from_s, to_s).plain())
+        return decode(Report, account_at(folder, from_s, to_s).plain())
+
+    with spinner("reading the journal"):
+        return ask_server_or_journal(home, lambda client: client.report(from_s, to_s), look)
 
 
 def _write_page(path: Path, found: Report) -> None:

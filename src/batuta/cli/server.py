@@ -16,17 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.bootstrap.local_facts import count_gpus, prepare_home, run_server, server_pid
-from batuta.cli.options import (
-    HomeOption,
-    OtlpOption,
-    Output,
-    OutputOption,
-    argument,
-    check_otlp_option,
-    complete_policies,
-    flag,
-    option,
-)
+from batuta.cli.options import HomeOption, OtlpOption, Output, OutputOption, argument, check_otlp_option, flag, option
 from batuta.cli.output import print_json, print_stderr, spinner
 from batuta.client.address import find_home, read_server_file, show_path
 from batuta.client.errors import ClientError, NoServerError
@@ -93,8 +83,7 @@ def up(
     ] = None,
     listen: Annotated[str, option("Address to listen at.", "ADDR")] = "127.0.0.1",
     policy: Annotated[
-        str,
-        option("Who decides; default: the last one, else rent.", names="--policy -p", autocompletion=complete_policies),
+        str, option("Who decides; default: the last one, else rent.", names="--policy -p", complete="policies")
     ] = "",
     shadow: Annotated[str, option("A second policy that only watches: see batuta shadow.", "NAME")] = "",
     demo: Annotated[bool, flag("--demo", "Virtual GPUs, and some elastic jobs that arrive by themselves.")] = False,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from batuta.cli.options import Output, OutputOption, complete_policies, flag, option
+from batuta.cli.options import Output, OutputOption, flag, option
 from batuta.spec.problem import InputError, Problem, collect_problems
 from batuta.spec.quantity import parse_duration_s, show_duration
 
@@ -67,9 +67,7 @@ JobsOption = Annotated[Path | None, option("Write results per job here (.jsonl o
 
 def simulate(
     workload: Annotated[str, option("A workload file, or 'sample'.", names="--workload -w")] = "sample",
-    policy: Annotated[
-        str, option("See `batuta policies`.", names="--policy -p", autocompletion=complete_policies)
-    ] = "rent",
+    policy: Annotated[str, option("See `batuta policies`.", names="--policy -p", complete="policies")] = "rent",
     cluster: ClusterOption = None,
     format: FormatOption = None,
     elastic: ElasticOption = "rigid",

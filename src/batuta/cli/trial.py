@@ -17,7 +17,6 @@ from batuta.cli.options import (
     OutputOption,
     argument,
     command_line,
-    complete_queues,
     connect,
     flag,
     option,
@@ -42,9 +41,7 @@ def trial(
     budget: Annotated[str | None, option("For all of it; default: 5m.", "TIME")] = None,
     each: Annotated[str | None, option("At each size; default: its part of it, 1m at most.", "TIME")] = None,
     priority: Annotated[int | None, option("Of the trial runs, -1000 to 1000; default: the task's.", "P")] = None,
-    queue: Annotated[
-        str | None, option("The queue they wait in.", names="--queue -q", autocompletion=complete_queues)
-    ] = None,
+    queue: Annotated[str | None, option("The queue they wait in.", names="--queue -q", complete="queues")] = None,
     detach: Annotated[bool, flag("--detach -d", "Return at once.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
