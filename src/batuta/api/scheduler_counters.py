@@ -10,23 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from batuta.core import event as ev
 from batuta.core.decide import STEPS
-from batuta.core.event import (
-    Event,
-    GpuFailed,
-    GpuRepaired,
-    JobCheckpointed,
-    JobEnded,
-    JobInterrupted,
-    JobStarted,
-    JobSubmitted,
-    NodeAdded,
-    NodeChanged,
-    NodeLost,
-    NodeReturned,
-    Planned,
-    TransitionTimed,
-)
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import Phase
 from batuta.core.plan import Command, Migrate, Plan, Preempt, Resize, Start, Stop
@@ -70,7 +55,7 @@ class SchedulerCounters(Observer):
         self.schedule = ScheduleCounts()
         self.gpu_time = GpuTime()
 
-    def saw(self, world: World, event: Event) -> None:
+    def saw(self, world: World, event: ev.Event) -> None:
         self.events.count(event)
         self.schedule.count(world, event)
         self.gpu_time.saw(event)
@@ -106,9 +91,9 @@ class EventCounts:
         self.by_type: Counter[str] = Counter(dict.fromkeys(EVENT_TYPES, 0))
         self.step_times = {step: Histogram(TRANSITION_BUCKETS_S) for step in TRANSITION_STEPS}
 
-    def count(self, event: Event) -> None:
+    def count(self, event: ev.Event) -> None:
         self.by_type[type(event).__name__] += 1
-        if isinstance(event, TransitionTimed):
+        if isinstance(event, ev.TransitionTimed):
             for step, times in self.step_times.items():
                 seconds: float | None = getattr(event, f"{step}_s")
                 if seconds is not None:
@@ -118,7 +103,7 @@ class EventCounts:
 USES = ("used", "idle", "restarting", "free", "unavailable")
 """GPUs of jobs that run; of jobs that run without using them; of jobs that start, stop or resize; free ones;
 and GPUs that are lost, ill, cordoned, or used by others."""
-_CAPACITY = (NodeAdded, NodeChanged, NodeLost, NodeReturned, GpuFailed, GpuRepaired)
+_CAPACITY = (ev.NodeAdded, ev.NodeChanged, ev.NodeLost, ev.NodeReturned, ev.GpuFailed, ev.GpuRepaired)
 
 
 class GpuTime:
@@ -137,7 +122,7 @@ class GpuTime:
         self._version = -1
         self._capacity: int | None = None
 
-    def saw(self, event: Event) -> None:
+    def saw(self, event: ev.Event) -> None:
         if isinstance(event, _CAPACITY):
             self._capacity = None
 
@@ -216,20 +201,20 @@ class ScheduleCounts:
         self._asked: dict[JobId, tuple[str, float, float, int]] = {}
         """Jobs that were asked to save and did not yet: the cause, and the run that it ended."""
 
-    def count(self, world: World, event: Event) -> None:
+    def count(self, world: World, event: ev.Event) -> None:
         """Count an event, after it was applied."""
-        if isinstance(event, Planned):
+        if isinstance(event, ev.Planned):
             for command in event.plan.commands:
                 self._command(world, command, event.time_s)
-        elif isinstance(event, JobSubmitted):
+        elif isinstance(event, ev.JobSubmitted):
             self.submitted += 1
-        elif isinstance(event, JobStarted):
+        elif isinstance(event, ev.JobStarted):
             self._started(world, event)
-        elif isinstance(event, JobCheckpointed):
+        elif isinstance(event, ev.JobCheckpointed):
             self._checkpointed(event)
-        elif isinstance(event, JobInterrupted):
+        elif isinstance(event, ev.JobInterrupted):
             self._lose(event.job, event.time_s, INTERRUPTED, was_asked=False)
-        elif isinstance(event, JobEnded):
+        elif isinstance(event, ev.JobEnded):
             self._ended(world, event)
 
     def _command(self, world: World, command: Command, now_s: float) -> None:
@@ -269,7 +254,7 @@ class ScheduleCounts:
             if jobs.first_start_s.item(row) == now_s:
                 self.waits.add(max(0.0, now_s - jobs.jobs[row].submit_s))
 
-    def _started(self, world: World, event: JobStarted) -> None:
+    def _started(self, world: World, event: ev.JobStarted) -> None:
         if event.job not in world.jobs:
             return
         row = world.jobs.row(event.job)
@@ -283,13 +268,13 @@ class ScheduleCounts:
             interval_s = world.jobs.jobs[row].checkpoint_interval_s
             self._runs[event.job] = event.time_s, placement.size, interval_s
 
-    def _checkpointed(self, event: JobCheckpointed) -> None:
+    def _checkpointed(self, event: ev.JobCheckpointed) -> None:
         if event.saved_s is not None:
             self._saved_s[event.job] = event.saved_s
             if event.job in self._asked and event.saved_s >= self._asked[event.job][2]:
                 del self._asked[event.job]
 
-    def _ended(self, world: World, event: JobEnded) -> None:
+    def _ended(self, world: World, event: ev.JobEnded) -> None:
         for known in (self._runs, self._saved_s, self._asked):
             known.pop(event.job, None)
         past = world.past.get(event.job)

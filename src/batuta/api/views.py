@@ -252,37 +252,21 @@ def _known(value: float) -> float | None:
 
 
 def view_nodes(snapshot: WorldSnapshot, facts: NodeFacts) -> list[JsonObject]:
-    tenants = _tenants(snapshot)
+    on_gpu: dict[str, dict[int, list[JsonObject]]] = defaultdict(lambda: defaultdict(list))
+    on_cpu: dict[str, list[JobId]] = defaultdict(list)
+    for job, placement in zip(snapshot.jobs, snapshot.placements, strict=True):
+        share = copied(a.Share, job.share)
+        for node, gpus in () if placement is None else placement.spans:
+            for gpu in gpus:
+                on_gpu[node][gpu].append({"id": job.id, "share": share})
+        for node in () if placement is None or not job.cpu_only else placement.nodes:
+            on_cpu[node].append(job.id)
     leaving = {snapshot.jobs[row].id for row in np.flatnonzero(snapshot.ints[_WISH]).tolist()}
-    on_cpu = _on_cpu(snapshot)
-    return [_view_node(snapshot, i, tenants, on_cpu, leaving, facts) for i in range(len(snapshot.nodes))]
+    return [_view_node(snapshot, i, on_gpu, on_cpu, leaving, facts) for i in range(len(snapshot.nodes))]
 
 
 def view_node(snapshot: WorldSnapshot, name: str, facts: NodeFacts) -> JsonObject | None:
     return next((node for node in view_nodes(snapshot, facts) if node["name"] == name), None)
-
-
-def _tenants(snapshot: WorldSnapshot) -> Mapping[str, Mapping[int, list[JsonObject]]]:
-    """Return the jobs on each GPU of each node."""
-    found: dict[str, dict[int, list[JsonObject]]] = defaultdict(lambda: defaultdict(list))
-    for job, placement in zip(snapshot.jobs, snapshot.placements, strict=True):
-        if placement is None:
-            continue
-        share = copied(a.Share, job.share)
-        for node, gpus in placement.spans:
-            for gpu in gpus:
-                found[node][gpu].append({"id": job.id, "share": share})
-    return found
-
-
-def _on_cpu(snapshot: WorldSnapshot) -> Mapping[str, list[JobId]]:
-    """Return the CPU-only jobs on each node."""
-    found: dict[str, list[JobId]] = defaultdict(list)
-    for job, placement in zip(snapshot.jobs, snapshot.placements, strict=True):
-        if job.cpu_only and placement is not None:
-            for node in placement.nodes:
-                found[node].append(job.id)
-    return found
 
 
 def _view_node(

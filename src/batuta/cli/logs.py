@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -106,8 +107,7 @@ def logs(
             print_log_of_deleted(client, job, request, unknown)
             return
         if follow and not found.is_over:
-            code = follow_output(client, found, rank=node_rank, tail=tail, since_s=request.since_s)
-            raise typer.Exit(code)
+            raise typer.Exit(follow_output(client, found, request))
         print_log(client, found, request)
         if follow:
             raise typer.Exit(exit_code_of(found))
@@ -119,12 +119,8 @@ def _log_request(
     """Return the options as a request. A server keeps all output, without the time of each line."""
     if target_cluster(home) is None:
         given = {"--since": since, "--loki": loki, "--loki-tenant": tenant}
-        problems = [
-            Problem(f"{option} is for a cluster", fix="batuta -n NAMESPACE logs …")
-            for option, value in given.items()
-            if value
-        ]
-        if problems:
+        fix = "batuta -n NAMESPACE logs …"
+        if problems := [Problem(f"{name} is for a cluster", fix=fix) for name, value in given.items() if value]:
             raise InputError(problems)
         return LogRequest(rank, tail)
     since_s = None if since is None else parse_time_s(since, "--since", time.time())
@@ -142,46 +138,63 @@ def _print_state(client: Connection, job: str) -> int:
 
 
 def print_log(client: Connection, job: Job, request: LogRequest) -> None:
-    pieces = output_of(client, job, request.rank, request.tail, request.since_s, follow=False)
+    pieces = output_of(client, job, request, follow=False)
     try:
         first = next(pieces, b"")
     except OutputGoneError as gone:
         if request.loki is None:
             print_stderr(f"{gone}: {_HINT}")
             return
-        _print_from_loki(job.id, request, request.loki, gone, _from_s(job), _to_s(job))
+        now_s = time.time()
+        # From its submit on: an earlier job may have had the same name.
+        from_s = (now_s - _DELETED_LOOKBACK_S if job.submitted_s is None else job.submitted_s) - _SLACK_S
+        end_s = math.inf if job.ended_s is None else job.ended_s + _PRINTS_AFTER_END_S
+        _print_from_loki(job.id, request, request.loki, gone, from_s, min(now_s + _SLACK_S, end_s))
     else:
         write_output(chain([first], pieces))
 
 
-def follow_output(
-    client: Connection, job: Job, rank: int | None = None, tail: int | None = None, since_s: float | None = None
-) -> int:
+def follow_output(client: Connection, job: Job, request: LogRequest | None = None) -> int:
     """Print the output until the job ends, and return its exit code. Ctrl-C detaches, and the job goes on."""
-    try:
+
+    def follow() -> Job:
         _wait_for_start(client, job)
-        write_output(output_of(client, job, rank, tail, since_s, follow=True))
-        job = client.wait(job)
+        write_output(output_of(client, job, request or LogRequest(), follow=True))
+        return client.wait(job)
+
+    return _exit_code_after(job, follow)
+
+
+def wait_for_end(client: Connection, job: Job) -> int:
+    """Wait without output, with a bar on a terminal, and return the exit code of the job."""
+    return _exit_code_after(job, lambda: _with_bar(client, job) if sys.stderr.isatty() else client.wait(job))
+
+
+def _exit_code_after(job: Job, wait: Callable[[], Job]) -> int:
+    try:
+        job = wait()
     except KeyboardInterrupt:
-        print_detached(job)
+        print_stderr(
+            f"\ndetached; job {job.label} goes on.\n"
+            f"  {command_line('logs', job.id)}     to see its output again\n"
+            f"  {command_line('cancel', job.id)}   to end it"
+        )
         return 0
-    print_end(job)
+    ran = f" after {format_seconds(job.duration_s)}" if job.duration_s is not None else ""
+    print_stderr(f"job {job.label} {job.state}{ran}{_reason(job)}")
     return exit_code_of(job)
 
 
-def output_of(
-    client: Connection,
-    job: Job,
-    rank: int | None = None,
-    tail: int | None = None,
-    since_s: float | None = None,
-    *,
-    follow: bool,
-) -> Iterator[bytes]:
+def _reason(job: Job) -> str:
+    return f": {reason_text(job)}" if reason_text(job) else ""
+
+
+def output_of(client: Connection, job: Job, request: LogRequest, *, follow: bool) -> Iterator[bytes]:
     """Return the output of one rank; or of all, each line with its rank if there may be several."""
-    if rank is None and has_several_ranks(client.job(job.id)):
-        return RankedLines().of(client.rank_logs(job, tail=tail, since_s=since_s, follow=follow))
-    return client.log_bytes(job, rank=rank or 0, tail=tail, since_s=since_s, follow=follow)
+    tail, since_s = request.tail, request.since_s
+    if request.rank is None and has_several_ranks(client.job(job.id)):
+        return ranked_lines(client.rank_logs(job, tail=tail, since_s=since_s, follow=follow))
+    return client.log_bytes(job, rank=request.rank or 0, tail=tail, since_s=since_s, follow=follow)
 
 
 def has_several_ranks(job: Job) -> bool:
@@ -194,26 +207,16 @@ def has_several_ranks(job: Job) -> bool:
     return max(nodes, has) > 1
 
 
-class RankedLines:
-    """Output of several ranks as whole lines, each after `(head, rank=0)` or `(worker1, rank=1)`."""
-
-    def __init__(self) -> None:
-        self._parts: dict[int, bytes] = {}
-
-    def of(self, pieces: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-        for rank, piece in pieces:
-            yield self._take(rank, piece)
-        for rank, part in sorted(self._parts.items()):
-            if part:
-                yield _with_rank(rank, part)
-
-    def _take(self, rank: int, piece: bytes) -> bytes:
-        *lines, rest = (self._parts.get(rank, b"") + piece).split(b"\n")
-        if len(rest) > _MAX_PARTIAL_LINE:
-            lines.append(rest)
-            rest = b""
-        self._parts[rank] = rest
-        return b"".join(_with_rank(rank, line) for line in lines)
+def ranked_lines(pieces: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+    """Yield output of several ranks as whole lines, each after `(head, rank=0)` or `(worker1, rank=1)`."""
+    parts: dict[int, bytes] = {}
+    for rank, piece in pieces:
+        *lines, parts[rank] = (parts.get(rank, b"") + piece).split(b"\n")
+        if len(parts[rank]) > _MAX_PARTIAL_LINE:
+            lines.append(parts[rank])
+            parts[rank] = b""
+        yield b"".join(_with_rank(rank, line) for line in lines)
+    yield from (_with_rank(rank, part) for rank, part in sorted(parts.items()) if part)
 
 
 def _with_rank(rank: int, line: bytes) -> bytes:
@@ -221,17 +224,6 @@ def _with_rank(rank: int, line: bytes) -> bytes:
     shown = line.rstrip(b"\r").rpartition(b"\r")[2]
     who = "head" if rank == 0 else f"worker{rank}"
     return f"({who}, rank={rank}) ".encode() + shown + b"\n"
-
-
-def wait_for_end(client: Connection, job: Job) -> int:
-    """Wait without output, with a bar on a terminal, and return the exit code of the job."""
-    try:
-        job = _with_bar(client, job) if sys.stderr.isatty() else client.wait(job)
-    except KeyboardInterrupt:
-        print_detached(job)
-        return 0
-    print_end(job)
-    return exit_code_of(job)
 
 
 def write_output(pieces: Iterable[bytes]) -> bool:
@@ -248,35 +240,18 @@ def write_output(pieces: Iterable[bytes]) -> bool:
     return found
 
 
-def print_detached(job: Job) -> None:
-    print_stderr(
-        f"\ndetached; job {job.label} goes on.\n"
-        f"  {command_line('logs', job.id)}     to see its output again\n"
-        f"  {command_line('cancel', job.id)}   to end it"
-    )
-
-
-def print_end(job: Job) -> None:
-    ran = f" after {format_seconds(job.duration_s)}" if job.duration_s is not None else ""
-    reason = f": {reason_text(job)}" if reason_text(job) else ""
-    print_stderr(f"job {job.label} {job.state}{ran}{reason}")
-
-
 def _wait_for_start(client: Connection, job: Job) -> None:
     """Wait until the job starts; a terminal shows why it waits."""
+    from rich.markup import escape
 
     def started(now: Job) -> bool:
         return now.is_over or now.started_s is not None or now.state not in ("PENDING", "PREEMPTED")
 
+    def tell(now: Job) -> None:
+        status.update(escape(f"job {now.label} is {now.state}{_reason(now)}"))
+
     with spinner(f"job {job.label} waits") as status:
-        client.wait_until(job, started, tell=lambda now: status.update(_waiting(now)))
-
-
-def _waiting(job: Job) -> str:
-    from rich.markup import escape
-
-    reason = f": {reason_text(job)}" if reason_text(job) else ""
-    return escape(f"job {job.label} is {job.state}{reason}")
+        client.wait_until(job, started, tell=tell)
 
 
 def _with_bar(client: Connection, job: Job) -> Job:
@@ -318,17 +293,6 @@ def print_log_of_deleted(client: Connection, name: str, request: LogRequest, unk
     job_id = f"{namespace}/{name.rpartition('/')[2]}"
     if not _print_from_loki(job_id, request, request.loki, unknown, now_s - _DELETED_LOOKBACK_S, now_s):
         raise unknown
-
-
-def _from_s(job: Job) -> float:
-    """Return when the job was submitted: an earlier job may have had the same name."""
-    submitted_s = job.submitted_s if job.submitted_s is not None else time.time() - _DELETED_LOOKBACK_S
-    return submitted_s - _SLACK_S
-
-
-def _to_s(job: Job) -> float:
-    now_s = time.time() + _SLACK_S
-    return now_s if job.ended_s is None else min(now_s, job.ended_s + _PRINTS_AFTER_END_S)
 
 
 def _print_from_loki(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import typer
@@ -58,12 +59,8 @@ def console(*, err: bool = False) -> Console:
     """Return a console as wide as the terminal; in a pipe, wide enough for any line and without colours."""
     from rich.console import Console
 
-    stream = sys.stderr if err else sys.stdout
-    return (
-        Console(stderr=err, highlight=False)
-        if stream.isatty()
-        else Console(stderr=err, highlight=False, width=10_000, no_color=True)
-    )
+    is_tty = (sys.stderr if err else sys.stdout).isatty()
+    return Console(stderr=err, highlight=False, width=None if is_tty else 10_000, no_color=None if is_tty else True)
 
 
 def print_rich(view: RenderableType) -> None:
@@ -108,17 +105,10 @@ def confirm(question: str, *, default: bool = False) -> None:
 def spinner(text: str) -> Iterator[Any]:
     """Show a spinner on a terminal; `update(text)` changes its text."""
     if not sys.stderr.isatty():
-        yield _NoSpinner()
+        yield SimpleNamespace(update=lambda text: None)
         return
     with console(err=True).status(text) as status:
         yield status
-
-
-class _NoSpinner:
-    """Stands for the spinner where there is no terminal."""
-
-    def update(self, text: str) -> None:
-        pass
 
 
 def styled(text: str = "", style: str = "", *, no_wrap: bool | None = None) -> Text:

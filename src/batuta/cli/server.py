@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -213,11 +212,10 @@ def parse_hang_after(text: str, problems: list[Problem]) -> float:
     """Return the seconds of --hang-after; add what is wrong with it to `problems`."""
     from batuta.spec.task_resources import parse_hang_after_s
 
-    try:
-        return parse_hang_after_s(text)
-    except InputError as error:
-        problems.extend(replace(one, message=f"--hang-after: {one.message}") for one in error.problems)
-        return 0.0
+    found = 0.0
+    with collect_problems(problems, "--hang-after"):
+        found = parse_hang_after_s(text)
+    return found
 
 
 def rank_rules(hang_after_s: float, stragglers: Stragglers) -> RankRules:

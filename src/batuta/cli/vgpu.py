@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +22,7 @@ from batuta.gpu.vgpu.inject import FaultSpec
 from batuta.gpu.vgpu.inject import inject as harm_it
 from batuta.gpu.vgpu.models import find_model
 from batuta.gpu.vgpu.snapshot import ProcessUse, VirtualGpu, read_gpus
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 from batuta.spec.quantity import parse_memory_mib
 
 app = typer.Typer(cls=CommandGroup, name="vgpu", no_args_is_help=True, rich_markup_mode=None)
@@ -73,12 +72,10 @@ def create(
 
 
 def _parse_bytes(text: str | None, option: str, problems: list[Problem]) -> int:
-
-    try:
-        return 0 if text is None else parse_memory_mib(text) << 20
-    except InputError as error:
-        problems.extend(replace(one, message=f"{option}: {one.message}") for one in error.problems)
-        return 0
+    found = 0
+    with collect_problems(problems, option):
+        found = 0 if text is None else parse_memory_mib(text) << 20
+    return found
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -44,12 +44,15 @@ class InputError(Exception):
 
 
 @contextmanager
-def collect_problems(problems: list[Problem]) -> Iterator[None]:
-    """Add the problems of an InputError in the body to `problems`: the user sees all of them at once."""
+def collect_problems(problems: list[Problem], where: str = "") -> Iterator[None]:
+    """Add the problems of an InputError in the body to `problems`: the user sees all of them at once.
+
+    Their messages begin with `where`, such as an option.
+    """
     try:
         yield
     except InputError as error:
-        problems.extend(error.problems)
+        problems += (replace(one, message=f"{where}: {one.message}") if where else one for one in error.problems)
 
 
 def sorted_problems(problems: Iterable[Problem]) -> list[Problem]:
