@@ -150,7 +150,6 @@ def _check_python() -> Finding:
 
 
 def _check_gpus() -> Finding:
-
     try:
         count = local_facts.count_gpus()
     except Exception as trouble:  # a driver that is half installed fails in its own ways
@@ -161,7 +160,6 @@ def _check_gpus() -> Finding:
 
 
 def _check_leftovers(home: Path) -> Iterator[Finding]:
-
     found = local_facts.find_leftovers(home)
     if not found:
         yield ok("processes", "none is left over from a job")
@@ -250,7 +248,6 @@ def _check_secrets(home: Path) -> Iterator[Finding]:
 
 
 def _check_lock(home: Path) -> Finding:
-
     try:
         pid = local_facts.server_pid(home)
     except (ClientError, OSError) as trouble:

@@ -139,8 +139,8 @@ def launch(
         if dryrun:
             _preview(client, submission, output)
             return
-        if not yes and not detach and output is Output.TABLE:
-            _confirm_launch(client, submission)
+        if not yes and not detach and output is Output.TABLE and is_interactive():
+            confirm(f"Launch {summary_of(client.send_submission(submission, dry_run=True))}?", default=True)
         raise typer.Exit(_submit(client, submission, output, follow=not detach, wait=wait))
 
 
@@ -257,12 +257,6 @@ def _preview(client: Connection, submission: Submission, output: Output) -> None
     print_preview(found, submission, output, checked=checked)
 
 
-def _confirm_launch(client: Connection, submission: Submission) -> None:
-    """Show on a terminal what the job requests, and ask the user."""
-    if is_interactive():
-        confirm(f"Launch {summary_of(client.send_submission(submission, dry_run=True))}?", default=True)
-
-
 def _submit(client: Connection, submission: Submission, output: Output, *, follow: bool, wait: bool) -> int:
     submitted = client.send_submission(submission)
     job = submitted.job
@@ -297,26 +291,13 @@ def preview_offline(submission: Submission) -> Submitted:
     rules = PathRules(Path(submission.base_dir), Path.home(), beside=beside)
     parsed = parse_task(text, submission.file or "command", Overrides(**submission.overrides), rules)
     job = task_to_job(parsed, "dryrun", time.time())
-    share = Share(job.share.memory_mib, job.share.compute_percent) if job.share is not None else None
-    request = Gpus(
-        wanted=job.gpus,
-        min=0 if job.cpu_only else job.min,
-        max=0 if job.cpu_only else job.max,
-        per_node=job.gpus_per_replica,
-        type=" or ".join(name for name, _ in job.gpu_types) or "any",
-        share=share,
-    )
-    cpu = Cpu(job.size, 0, job.cpus_milli_per_gpu / 1000, job.memory_mib_per_gpu)
-    seen = Job(
-        id="",
-        name=job.name if job.name != "dryrun" else "",
-        queue=job.queue,
-        kind=job.kind.value,
-        priority=job.priority,
-        state="PENDING",
-        gpus=request,
-        cpu=cpu if job.cpu_only else None,
-    )
+    share = None if job.share is None else Share(job.share.memory_mib, job.share.compute_percent)
+    least, most = (0, 0) if job.cpu_only else (job.min, job.max)
+    kinds = " or ".join(name for name, _ in job.gpu_types) or "any"
+    cpu = Cpu(job.size, 0, job.cpus_milli_per_gpu / 1000, job.memory_mib_per_gpu) if job.cpu_only else None
+    gpus = Gpus(0, job.gpus, least, most, job.gpus_per_replica, kinds, share)
+    name = "" if job.name == "dryrun" else job.name
+    seen = Job("", name, "", job.queue, job.kind.value, job.priority, "PENDING", gpus=gpus, cpu=cpu)
     notes = ("num_nodes: auto: the server chooses the size",) if parsed.auto_nodes else ()
     return Submitted(seen, (*parsed.notes, *notes))
 

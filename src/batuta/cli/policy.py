@@ -152,7 +152,6 @@ def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Ou
 
 
 def _read_snapshots(source: str) -> str:
-
     if source != "-":
         return read_text(Path(source))
     try:

@@ -268,7 +268,6 @@ def _action_text(action: Action) -> str:
 
 
 def _pod_set_text(one: PodSet) -> str:
-
     requests = ", ".join(
         f"{show_milli(amount, is_bytes=resource == 'memory')} {resource}" for resource, amount in one.requests
     )

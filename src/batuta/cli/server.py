@@ -212,10 +212,9 @@ def parse_hang_after(text: str, problems: list[Problem]) -> float:
     """Return the seconds of --hang-after; add what is wrong with it to `problems`."""
     from batuta.spec.task_resources import parse_hang_after_s
 
-    found = 0.0
     with collect_problems(problems, "--hang-after"):
-        found = parse_hang_after_s(text)
-    return found
+        return parse_hang_after_s(text)
+    return 0.0
 
 
 def rank_rules(hang_after_s: float, stragglers: Stragglers) -> RankRules:
@@ -236,27 +235,22 @@ def _read_shape(
     options = zip(("--nodes", "--gpus", "--gpu-type"), given, strict=True)
     if doubled := [option for option, value in options if value is not None]:
         problems.append(Problem(f"{shape} and {', '.join(doubled)} say the same", fix="leave one of them out"))
-    try:
+    with collect_problems(problems):
         found = parse_cluster_string(shape)
-    except InputError as error:
-        problems.extend(error.problems)
-        return given
-    if len({(node.gpus, node.gpu_type) for node in found}) > 1:
-        problems.append(Problem(f"{shape} has nodes that differ", fix="one NODESxGPUS[:TYPE] for all nodes"))
-    kind = found[0].gpu_type
-    return len(found), found[0].gpus, None if kind == DEFAULT_TYPE else kind
+        if len({(node.gpus, node.gpu_type) for node in found}) > 1:
+            problems.append(Problem(f"{shape} has nodes that differ", fix="one NODESxGPUS[:TYPE] for all nodes"))
+        kind = found[0].gpu_type
+        return len(found), found[0].gpus, None if kind == DEFAULT_TYPE else kind
+    return given
 
 
 def _parse_idle_after(text: str, problems: list[Problem]) -> float:
-
-    try:
+    with collect_problems(problems):
         found = parse_duration_s(text, "--idle-after")
-    except InputError as error:
-        problems.extend(error.problems)
-        return 0.0
-    if not 0 < found < math.inf:
+        if 0 < found < math.inf:
+            return found
         problems.append(Problem(f"--idle-after must be more than 0, found {text}", fix="as in 15m"))
-    return found
+    return 0.0
 
 
 def _print_ready(server: Server) -> None:

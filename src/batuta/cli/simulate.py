@@ -187,7 +187,6 @@ def _story_json(story: DecisionHistory) -> list[dict[str, object]]:
 
 
 def _print_story(story: DecisionHistory) -> None:
-
     typer.echo(f"\nThe story of {story.job}:")
     for chapter in story.changes:
         line = f"  {show_duration(chapter.time_s):>9}  {chapter.decision.gpus:>3} GPUs  {chapter.decision}"

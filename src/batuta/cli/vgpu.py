@@ -72,10 +72,9 @@ def create(
 
 
 def _parse_bytes(text: str | None, option: str, problems: list[Problem]) -> int:
-    found = 0
     with collect_problems(problems, option):
-        found = 0 if text is None else parse_memory_mib(text) << 20
-    return found
+        return 0 if text is None else parse_memory_mib(text) << 20
+    return 0
 
 
 @app.command()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -43,16 +42,25 @@ class InputError(Exception):
         return InputError([Problem(message, **place)])  # type: ignore[arg-type]
 
 
-@contextmanager
-def collect_problems(problems: list[Problem], where: str = "") -> Iterator[None]:
-    """Add the problems of an InputError in the body to `problems`: the user sees all of them at once.
+class _Collector:
+    """Adds the problems of an InputError that ends the body of a `with` statement to a list."""
 
-    Their messages begin with `where`, such as an option.
-    """
-    try:
-        yield
-    except InputError as error:
-        problems += (replace(one, message=f"{where}: {one.message}") if where else one for one in error.problems)
+    def __init__(self, problems: list[Problem], where: str) -> None:
+        self._problems, self._where = problems, f"{where}: " if where else ""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, InputError):
+            return False
+        self._problems += (replace(one, message=self._where + one.message) for one in error.problems)
+        return True
+
+
+def collect_problems(problems: list[Problem], where: str = "") -> _Collector:
+    """Collect problems, so that the user sees all of them at once; `where` begins their messages."""
+    return _Collector(problems, where)
 
 
 def sorted_problems(problems: Iterable[Problem]) -> list[Problem]:
