@@ -60,10 +60,12 @@ STATIC = Path(__file__).parent / "static"
 
 class JobFiles(Protocol):
     """Paths of a job's files. The API reaches them only through this."""
+
     def log_path(self, job: JobId, rank: int) -> Path: ...
 
     def ranks(self, job: JobId) -> list[int]:
         """Return the ranks that have, or had, a log; none for a job that has not started."""
+
     def progress_path(self, job: JobId) -> Path: ...
 
 

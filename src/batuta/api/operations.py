@@ -25,7 +25,7 @@ from batuta.engine.trials.lifecycle import plan_trial
 from batuta.prediction.initial_size import legal_sizes
 from batuta.quota.tree import QuotaTree
 from batuta.quota.workload import demand
-from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.spec.problem import InputError, Problem, did_you_mean, refuse
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
 from batuta.spec.task_job import DEFAULT_QUEUE, LONGEST_CURVE, PRIOR_EXPONENT, check_fits, task_to_job
@@ -371,8 +371,7 @@ def largest_fitting_size(job: Job, nodes: Sequence[Node]) -> int:
 
 def _check_admissible(world: World, job: Job) -> None:
     problems = check_fits(job, world.nodes.nodes) + check_quota(job, world.effective_quota)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def _changeable_row(world: World, job: JobId, caller: Caller) -> int:

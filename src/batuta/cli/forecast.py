@@ -14,7 +14,7 @@ from batuta.cli import output as out
 from batuta.cli.options import HomeOption, Output, OutputOption, argument, ask_server_or_journal, flag, option
 from batuta.cli.output import DASH, Column
 from batuta.client.decoding import decode
-from batuta.spec.problem import InputError, Problem, collect_problems, read_text
+from batuta.spec.problem import Problem, collect_problems, read_text, refuse
 
 if TYPE_CHECKING:
     from batuta.client.client import Client
@@ -142,8 +142,7 @@ def whatif(
     }
     if not any((policy, add_nodes, quota, submit, drain)):
         problems.append(Problem("what shall be changed?", fix="--policy, --add-nodes, --quota, --submit or --drain"))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     result = _request_what_if(request, home)
     out.print_result(result, output, lambda found: _print_what_if(found, all_jobs))
 

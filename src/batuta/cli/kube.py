@@ -10,7 +10,7 @@ import typer
 
 from batuta.cli.options import OtlpOption, OwnContextOption, OwnKubeconfigOption, flag, option
 from batuta.cli.output import print_notes
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import Problem, refuse
 from batuta.telemetry import LogFormat
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ def _check_install_options(*, apply: bool, uninstall: bool, crds_only: bool, clu
         problems.append(Problem("--uninstall and --crds-only do not go together"))
     if cluster and not apply:
         problems.append(Problem("--kubeconfig and --context are for --apply"))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def _print_manifests(plan: Installation, output: ManifestFormat, *, crds_only: bool) -> None:

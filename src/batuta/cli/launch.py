@@ -37,7 +37,7 @@ from batuta.cli.options import (
 from batuta.cli.output import confirm, is_interactive, print_json, print_notes, print_stderr
 from batuta.client.connection import Connection
 from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.problem import InputError, Problem, collect_problems, refuse
 
 if TYPE_CHECKING:
     from batuta.client.submission import Submission
@@ -232,8 +232,7 @@ def _variables(env: Sequence[str], env_files: Sequence[Path], secret: Sequence[s
         values["env"] = read_env(env, env_files, os.environ)
     with collect_problems(problems):
         values["secret"] = parse_env_options(secret, os.environ, "--secret")
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return values
 
 

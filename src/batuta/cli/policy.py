@@ -13,7 +13,7 @@ from batuta.apitypes.resources import PolicyAnswer
 from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, connect_to_server, option
 from batuta.cli.output import Column, print_json, print_table
 from batuta.cli.verbs import CommandGroup
-from batuta.spec.problem import InputError, Problem, collect_problems, read_text
+from batuta.spec.problem import InputError, Problem, collect_problems, read_text, refuse
 
 if TYPE_CHECKING:
     from batuta.core.policy import Policy as SchedulingPolicy
@@ -140,8 +140,7 @@ def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Ou
         chosen = find_policy(policy)
     with collect_problems(problems):
         snapshots = read_snapshots(_read_snapshots(input), "standard input" if input == "-" else input)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     answers = [_run_policy(chosen, view) for view in snapshots.views]
     if output is Output.TABLE:
         for view, answer in zip(snapshots.views, answers, strict=True):

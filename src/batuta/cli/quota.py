@@ -12,7 +12,7 @@ import typer
 from batuta.apitypes.queues import QuotaChanged
 from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, flag, option
 from batuta.cli.output import print_json, print_notes, print_rich, print_stderr, styled
-from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean, read_text
+from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean, read_text, refuse
 from batuta.spec.quantity import show_milli
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def _read_files(paths: list[Path]) -> list[tuple[str, str]]:
     with collect_problems(problems):
         # The server checks again, with what it has; mistakes in the files need no server.
         read_quota_texts(texts)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return texts
 
 
@@ -176,8 +175,7 @@ def try_out(
     expecting = sum(any(step.expected for step in case.steps) for case in cases)
     if expecting:
         print_stderr(f"{expecting - wrong} of {expecting} cases went as expected")
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     if wrong:
         raise typer.Exit(1)
 

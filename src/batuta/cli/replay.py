@@ -15,7 +15,7 @@ from batuta.cli.options import HomeOption, Output, OutputOption, connect_to_serv
 from batuta.cli.output import DASH, Column
 from batuta.client.address import find_home
 from batuta.client.errors import ClientError
-from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.problem import Problem, collect_problems, refuse
 
 _SHOWN_JOBS = 20
 _COMMANDS = ("start", "resize", "migrate", "preempt", "stop")
@@ -61,8 +61,7 @@ def replay(
             find_policy(name)
     if len(times) == 2 and times["--from"] >= times["--to"]:
         problems.append(Problem("--from must be before --to"))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     result = _run_replay(find_home(home), times["--from"], times["--to"], names)
     out.print_result(result, output, _print_replay)
 

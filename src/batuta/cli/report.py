@@ -13,7 +13,7 @@ from batuta.apitypes.report import Account, Report, Spent
 from batuta.cli.options import HomeOption, Output, OutputOption, ask_server_or_journal, option, parse_time_s
 from batuta.cli.output import Cells, Column, format_time, print_json, print_notes, print_stderr, print_table, spinner
 from batuta.client.decoding import decode, encode
-from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.problem import InputError, Problem, collect_problems, refuse
 
 _HOUR_S = 3600.0
 
@@ -55,8 +55,7 @@ def _span(from_: str | None, to: str | None) -> tuple[float | None, float | None
     for name, text in (("--from", from_), ("--to", to)):
         with collect_problems(problems):
             found.append(None if text is None else max(0.0, parse_time_s(text, name, now_s)))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return found[0], found[1]
 
 

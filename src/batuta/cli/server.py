@@ -19,7 +19,7 @@ from batuta.cli.options import HomeOption, OtlpOption, Output, OutputOption, arg
 from batuta.cli.output import print_json, print_stderr, spinner
 from batuta.client.address import find_home, read_server_file, show_path
 from batuta.client.errors import ClientError, NoServerError
-from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.problem import InputError, Problem, collect_problems, refuse
 from batuta.spec.quantity import parse_duration_s
 from batuta.telemetry import LogFormat
 
@@ -168,8 +168,7 @@ def up(
             read_health(health_log, health_rules)
     hang_after_s = parse_hang_after(hang_after, problems)
     check_otlp_option(otlp, problems)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     if not virtual and count_gpus() == 0:
         raise InputError.of("this machine has no GPU that NVML knows of", fix="batuta up --virtual")
     if detach:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from batuta.cli.options import Output, OutputOption, flag, option
-from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.problem import Problem, collect_problems, refuse
 from batuta.spec.quantity import parse_duration_s, show_duration
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ def simulate(
         if all(sim.job.id != explain for sim in known):
             problems.append(Problem(f"no job {explain!r} in {workload}", fix=f"ids look like {known[0].job.id}"))
     _check_outputs(report, [jobs, timeline], problems)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
     story = DecisionHistory(explain) if explain else None
     run = _with_progress(experiment, story)
@@ -271,8 +270,7 @@ def compare(
         problems.extend(problem for problem in own if problem not in problems)
         experiments.extend(replace(base, seed=seed) for seed in range(seeds))
     _check_outputs(report, [jobs], problems)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
     runs = _run_all(experiments, parallel)
     if runs:

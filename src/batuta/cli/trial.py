@@ -24,7 +24,7 @@ from batuta.cli.options import (
 )
 from batuta.cli.output import DASH, Column
 from batuta.client.connection import Connection
-from batuta.spec.problem import InputError, Problem, collect_problems
+from batuta.spec.problem import Problem, collect_problems, refuse
 from batuta.spec.quantity import parse_duration_s
 
 if TYPE_CHECKING:
@@ -93,8 +93,7 @@ def _parse_options(sizes: str | None, budget: str | None, each: str | None, prio
         if text is not None:
             with collect_problems(problems):
                 found[key] = parse_duration_s(text, name)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return found
 
 

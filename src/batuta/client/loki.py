@@ -108,8 +108,6 @@ class Loki(Closable):
         lines.sort(key=lambda line: line.time_ns, reverse=direction == "backward")
         return lines[:limit]
 
-    # -------------------------------------------------------------------------------------------- the request
-
     def _with_retries(self, params: Mapping[str, str]) -> bytes:
         for pause_s in (*self._pauses_s, None):
             status, headers, body = self._once(params)
@@ -167,8 +165,6 @@ class Loki(Closable):
                 transport=self._over,
             )
         return self._http
-
-    # --------------------------------------------------------------------------------------------- the answer
 
     def _read(self, body: bytes) -> list[Line]:
         try:

@@ -63,6 +63,12 @@ def collect_problems(problems: list[Problem], where: str = "") -> _Collector:
     return _Collector(problems, where)
 
 
+def refuse(problems: Sequence[Problem]) -> None:
+    """Raise InputError if there are problems."""
+    if problems:
+        raise InputError(problems)
+
+
 def sorted_problems(problems: Iterable[Problem]) -> list[Problem]:
     """Return each problem once, by file and position."""
     return sorted(dict.fromkeys(problems), key=lambda one: (one.file, one.line, one.column))

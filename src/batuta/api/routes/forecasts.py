@@ -29,7 +29,7 @@ from batuta.core.world import World
 from batuta.spec.cluster import parse_cluster_string
 from batuta.spec.kueue.change import merge
 from batuta.spec.kueue.files import read_quota_texts
-from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean
+from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean, refuse
 from batuta.spec.task import Task, parse_task
 from batuta.spec.task_paths import PathRules
 
@@ -61,8 +61,7 @@ def read_hypothesis(world: World, asked: WhatIfPost, job_of: JobOf, paths: PathR
     for number, one in enumerate(asked.submit, start=1):
         with collect_problems(problems):
             jobs.append(_hypothetical_job(world, one, number, job_of, paths))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return Hypothesis(tuple(nodes), quota, tuple(jobs), tuple(dict.fromkeys(asked.drain)))
 
 
@@ -158,8 +157,7 @@ def _question(state: AppState, fork: World, post: WhatIfPost, policy: str, user:
                 state.deps.check_policy(post.policy)
     except (LookupError, ValueError, RuntimeError) as error:
         wrong.append(Problem(str(error.args[0]) if error.args else repr(error)))
-    if wrong:
-        raise InputError(wrong)
+    refuse(wrong)
     now_s = max(state.now_s(), fork.now_s)
     return WhatIfQuery(now_s, policy, post.policy or "", found, post.expects_arrivals, post.seed)
 

@@ -78,8 +78,6 @@ class KubeClient(JobClient):
     def where(self) -> str:
         return self._where
 
-    # ------------------------------------------------------------------------------------------------- submit
-
     def send_submission(self, submission: Submission, *, dry_run: bool = False) -> a.Submitted:
         """Creates the job. With `dry_run` the API server only checks it."""
         found = self._manifests(submission)
@@ -98,8 +96,6 @@ class KubeClient(JobClient):
         )
         return manifests_of(submission, context)
 
-    # --------------------------------------------------------------------------------------------------- try
-
     def try_out(self, submission: Submission) -> tuple[str, tuple[str, ...]]:
         """Creates a TrialRun; returns its name, and notes."""
         found = writing.trial_manifests(submission, self._manifests)
@@ -115,8 +111,6 @@ class KubeClient(JobClient):
     @property
     def namespace(self) -> str:
         return self._session.run(self._own_namespace)
-
-    # --------------------------------------------------------------------------------------------------- look
 
     @_asks
     async def job(self, api: Api, job: JobRef) -> a.Job:
@@ -196,8 +190,6 @@ class KubeClient(JobClient):
         """Where a job of this name would be, if it is there or not; empty when it could be anywhere."""
         return job.rpartition("/")[0] or self._session.run(self._scope)
 
-    # ------------------------------------------------------------------------------------------------- change
-
     def cancel(self, job: JobRef) -> a.Job:
         return self._change(job, writing.cancel)
 
@@ -221,8 +213,6 @@ class KubeClient(JobClient):
         """A job that is over stays as it is."""
         uj = await self._find(api, job)
         return job_view(uj if uj.status.state in a.FINAL_STATES else await change(api, uj), time.time())
-
-    # ------------------------------------------------------------------------------------------------ cluster
 
     @_asks
     async def cluster(self, api: Api) -> a.Cluster:
@@ -262,8 +252,6 @@ class KubeClient(JobClient):
             f"a cluster cannot change its policy here: batuta install --apply --set config.policy={name} does it"
         )
 
-    # ------------------------------------------------------------------------------------------------- events
-
     @_asks
     async def last_event(self, api: Api) -> int:
         return (await reading.past_events(api, await self._scope(api)))[1]
@@ -282,8 +270,6 @@ class KubeClient(JobClient):
         for one in self._session.stream(lambda api: reading.watch_events(api, scope, after)):
             if matches(one, types, job):
                 yield event_view(one)
-
-    # ------------------------------------------------------------------------------------------------ details
 
     async def _own_namespace(self, api: Api) -> str:
         self._where = f"{api.access.server}"

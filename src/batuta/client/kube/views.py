@@ -174,7 +174,7 @@ def _placement(uj: UnifiedJob, pods: Iterable[objects.Pod]) -> tuple[a.Span, ...
 def _progress(said: TrainerStatus | None) -> a.ProgressSeen | None:
     if said is None:
         return None
-    metrics = {one.name: _number(one.value) for one in said.metrics}
+    metrics = {one.name: read_number(one.value) for one in said.metrics}
     step = metrics.get("step")
     percent = said.progress_percentage
     return a.ProgressSeen(
@@ -194,7 +194,7 @@ def _eta_s(said: TrainerStatus | None, now_s: float) -> float | None:
     return max(0.0, said.estimated_remaining_seconds - since_s)
 
 
-def _number(text: Any) -> float | None:
+def read_number(text: Any) -> float | None:
     try:
         value = float(text)
     except ValueError:

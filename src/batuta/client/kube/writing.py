@@ -26,6 +26,7 @@ from batuta.backends.kube.unified_job.from_task import DOCKER, TaskManifests, fr
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.backends.kube.unified_job.to_job import pinned_replicas
 from batuta.client.errors import ClientError
+from batuta.client.kube.views import read_number
 from batuta.client.submission import Submission
 from batuta.core.health_record import WHOLE_NODE, State
 from batuta.spec.problem import InputError, Problem
@@ -375,21 +376,14 @@ def _run_view(one: MeasuredRun, namespace: str) -> a.TrialRun:
         gpu_type=one.gpu_type,
         nodes=one.nodes,
         batch=one.batch or None,
-        steps_per_s=_number(one.steps_per_second),
-        units_per_s=_number(one.units_per_second),
+        steps_per_s=read_number(one.steps_per_second),
+        units_per_s=read_number(one.units_per_second),
         unit=one.unit,
         efficiency=_fraction(one.efficiency_percentage),
         memory_mib=one.memory_mib,
         utilisation=_fraction(one.utilisation_percentage),
         detail=one.message,
     )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None
 
 
 def _fraction(percent: int | None) -> float | None:
