@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import product
@@ -66,6 +66,7 @@ JobsOption = Annotated[Path | None, option("Write results per job here (.jsonl o
 
 
 def simulate(
+    ctx: typer.Context,
     workload: Annotated[str, option("A workload file, or 'sample'.", names="--workload -w")] = "sample",
     policy: Annotated[str, option("See `batuta policies`.", names="--policy -p", complete="policies")] = "rent",
     cluster: ClusterOption = None,
@@ -97,32 +98,13 @@ def simulate(
       batuta simulate -w jobs.csv -c 16x4:T4 -p elastic-fifo --elastic 0.5:2 --speed amdahl:0.05
       batuta simulate -w sample -p tiresias --explain job-017
     """
-    from batuta.backends.sim.experiment import Experiment, workload_of
+    from batuta.backends.sim.experiment import workload_of
     from batuta.backends.sim.recorder import DecisionHistory
 
     problems: list[Problem] = []
-    times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
-    given = Experiment(
-        policy=policy,
-        workload=workload,
-        cluster=cluster or "",
-        format=format,
-        elastic=elastic,
-        speed=speed,
-        limit=limit,
-        seed=seed,
-        weigh=weigh,
-        profiles=str(profiles) if profiles else None,
-        knowledge=knowledge.value,
-        lengths=lengths,
-        failures=failures,
-        queues=str(queues) if queues else None,
-        keep_segments=report is not None,
-        locality=locality,
-        **times,
-    )
-    experiment = _check_experiment(given, problems)
-    if round is not None and times.get("round_s") == 0:
+    given = _experiment(ctx.params, problems)
+    experiment = _check_experiment(replace(given, policy=policy, workload=workload, seed=seed), problems)
+    if round is not None and given.round_s == 0:
         problems.append(Problem("--round must be longer than 0s"))
     if explain is not None and not problems:
         known = workload_of(experiment).jobs
@@ -193,6 +175,7 @@ def _print_story(story: DecisionHistory) -> None:
 
 
 def compare(
+    ctx: typer.Context,
     workload: Annotated[
         list[str] | None, option("A workload file, or 'sample'; may be repeated.", names="--workload -w")
     ] = None,
@@ -232,11 +215,9 @@ def compare(
       batuta compare --workload sample --report out.html
       batuta compare -p fifo,elastic-fifo,afs-l -w trace.csv -c 16x8 --elastic 0.5:2 --seeds 8
     """
-    from batuta.backends.sim.experiment import Experiment
     from batuta.policies.registry import policy_names
 
     problems: list[Problem] = []
-    times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
     asked = [name.strip() for text in policies or ["all"] for name in text.split(",") if name.strip()]
     every = [name for name in policy_names() if not name.endswith("-replay")]
     names = list(dict.fromkeys(name for one in asked for name in (every if one == "all" else [one])))
@@ -246,24 +227,7 @@ def compare(
     if baseline is not None and baseline not in names:
         problems.append(Problem(f"--baseline {baseline} is not among the policies"))
     experiments: list[Experiment] = []
-    given = Experiment(
-        policy="",
-        workload="",
-        cluster=cluster or "",
-        format=format,
-        elastic=elastic,
-        speed=speed,
-        limit=limit,
-        weigh=weigh,
-        profiles=str(profiles) if profiles else None,
-        knowledge=knowledge.value,
-        lengths=lengths,
-        failures=failures,
-        queues=str(queues) if queues else None,
-        keep_segments=report is not None,
-        locality=locality,
-        **times,
-    )
+    given = _experiment(ctx.params, problems)
     for path, name in product(dict.fromkeys(workload or ["sample"]), names):
         own: list[Problem] = []
         base = _check_experiment(replace(given, policy=name, workload=path), own)
@@ -318,14 +282,20 @@ def _check_experiment(experiment: Experiment, problems: list[Problem]) -> Experi
     return replace(experiment, cluster=cluster or "")
 
 
-def _parse_durations(problems: list[Problem], **texts: str | None) -> dict[str, Any]:
-    """Return the durations in seconds, as fields of an Experiment; add what is wrong with them to `problems`."""
-    found: dict[str, float] = {}
-    for name, text in texts.items():
-        if text is not None:
+def _experiment(given: Mapping[str, Any], problems: list[Problem]) -> Experiment:
+    """Return the experiment that the options of `simulate` and `compare` alike describe, without a policy."""
+    from batuta.backends.sim.experiment import Experiment
+
+    values: dict[str, Any] = {"cluster": given["cluster"] or "", "keep_segments": given["report"] is not None}
+    for name in ("format", "elastic", "speed", "limit", "weigh", "lengths", "failures", "locality"):
+        values[name] = given[name]
+    for name in ("profiles", "queues", "knowledge"):
+        values[name] = None if given[name] is None else str(given[name])
+    for name in ("round", "restart", "min_interval"):
+        if (text := given[name]) is not None:
             with collect_problems(problems):
-                found[f"{name}_s"] = parse_duration_s(text, f"--{name.replace('_', '-')}")
-    return found
+                values[f"{name}_s"] = parse_duration_s(text, f"--{name.replace('_', '-')}")
+    return Experiment(policy="", workload="", **values)
 
 
 def _check_outputs(report: Path | None, tables: Sequence[Path | None], problems: list[Problem]) -> None:

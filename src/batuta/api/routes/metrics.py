@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -44,35 +44,25 @@ async def get_metrics(request: Request, state: StateDep) -> Response:
 
 
 def expose(state: AppState, snapshot: WorldSnapshot) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Scrape(state, snapshot))
-    return generate_latest(registry)
+    return generate_latest(_Scrape(state, snapshot))
 
 
+@dataclass(frozen=True, slots=True)
 class _Scrape(Collector):
     """All metrics of one scrape."""
 
-    def __init__(self, state: AppState, snapshot: WorldSnapshot) -> None:
-        self._state = state
-        self._snapshot = snapshot
-
-    def describe(self) -> list[Metric]:
-        return []
+    state: AppState
+    snapshot: WorldSnapshot
 
     def collect(self) -> Iterator[Metric]:
-        deps = self._state.deps
-        yield from cluster_metrics(self._snapshot, deps.cycles, self._state.now_s(), deps.nodes, deps.metrics_per_job)
-        yield from self._engine()
+        deps, seq = self.state.deps, self.state.journal.durable_seq
+        yield from cluster_metrics(self.snapshot, deps.cycles, self.state.now_s(), deps.nodes, deps.metrics_per_job)
+        yield gauge("batuta_journal_seq", "The number of the last event that is durable.", [], seq)
+        yield from engine_metrics(deps.service, deps.version, self.snapshot.policy or deps.policy)
         yield from health_metrics(deps.node_health.seen())
         yield from duration_metrics(deps.experience.calibration())
         yield from shadow_metrics(None if deps.shadow is None else deps.shadow.report)
         yield from telemetry_metrics(deps.spans)
-
-    def _engine(self) -> Iterator[Metric]:
-        deps = self._state.deps
-        seq = self._state.journal.durable_seq
-        yield gauge("batuta_journal_seq", "The number of the last event that is durable.", [], seq)
-        yield from engine_metrics(deps.service, deps.version, self._snapshot.policy or deps.policy)
 
 
 def cluster_metrics(
