@@ -77,8 +77,6 @@ def _listed(model: type[BaseModel]) -> Any:
     return list[model]  # type: ignore[valid-type]
 
 
-# ----------------------------------------------------------------------------------------------------- jobs
-
 _DETAILS = ("quota_reserved", "stands_for", "endpoints", "task")
 response_model(resources.Gpus, type=str)
 response_model(resources.ReasonGiven, evidence=dict[str, float])
@@ -151,8 +149,6 @@ _all = "The GPUs of all jobs over time."
 Timeline = answer("Timeline", _all, from_s=float, to_s=float, gpus=int, jobs=_listed(JobTimeline))
 
 
-# -------------------------------------------------------------------------------------------------- cluster
-
 response_model(resources.HealthShown, state=Literal["healthy", "suspect", "ill", "burn-in", "probation"])
 response_model(resources.Gpu, optional=("health",))
 Node = response_model(
@@ -193,8 +189,6 @@ class Accepted(BaseModel):
 
     accepted: Literal[True] = True
 
-
-# --------------------------------------------------------------------------------------- queues and forecasts
 
 response_model(queues.LocalQueue, stop_policy=StopPolicy)
 _queue: dict[str, Any] = {

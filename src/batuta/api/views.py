@@ -248,9 +248,6 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# ---------------------------------------------------------------------------------------------------- nodes
-
-
 def view_nodes(snapshot: WorldSnapshot, facts: NodeFacts) -> list[JsonObject]:
     on_gpu: dict[str, dict[int, list[JsonObject]]] = defaultdict(lambda: defaultdict(list))
     on_cpu: dict[str, list[JobId]] = defaultdict(list)

@@ -46,16 +46,14 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
     out.print_rich(out.assembled(f"job {known.label} is ", out.state_text(explanation.state), sentence))
     if reason is not None and reason.evidence:
         numbers = ", ".join(f"{name} {_number(value)}" for name, value in reason.evidence.items())
-        out.print_rich(out.styled(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
+        out.print_rich(f"{reason.code}: {numbers}" if reason.code else numbers, "dim")
     if explanation.quota_reserved is not None and not explanation.quota_reserved.status:
-        out.print_rich(
-            out.styled(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", style="dim")
-        )
+        out.print_rich(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", "dim")
     checkpoint, is_said = explanation.checkpoint, reason is not None and reason.code == "KEEPS_SIZE"
     if checkpoint is not None and checkpoint.sentence and explanation.state not in _WAITING and not is_said:
-        out.print_rich(out.styled(f"{checkpoint.sentence}.", style="yellow"))
+        out.print_rich(f"{checkpoint.sentence}.", "yellow")
     for sentence in _predictions(explanation):
-        out.print_rich(out.styled(sentence, style="dim"))
+        out.print_rich(sentence, "dim")
     if explanation.trial is not None:
         typer.echo("\nTrial runs")
         print_trial(explanation.trial)

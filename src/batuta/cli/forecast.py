@@ -40,13 +40,7 @@ def eta(
       batuta eta
       batuta eta resnet --no-arrivals
     """
-    forecast = _request_eta(job, home, arrivals)
-    if output is Output.JSON:
-        out.print_json(forecast)
-        return
-    _print_eta(forecast)
-    if forecast.jobs:
-        out.print_stderr(f"under {forecast.policy}, {'; '.join(forecast.assumes)} ({forecast.runs} runs)")
+    out.print_result(_request_eta(job, home, arrivals), output, _print_eta)
 
 
 def _request_eta(job: str | None, home: Path | None, arrivals: bool) -> EtaAnswer:
@@ -79,6 +73,8 @@ def _print_eta(forecast: EtaAnswer) -> None:
         Column("", lambda one: one.why, drop=1, least=10),
     )
     out.print_table(columns, forecast.jobs, empty="there is no job that is not over")
+    if forecast.jobs:
+        out.print_stderr(f"under {forecast.policy}, {'; '.join(forecast.assumes)} ({forecast.runs} runs)")
 
 
 def _time(forecast: EtaAnswer, time_s: float | None) -> str:

@@ -128,25 +128,19 @@ def status(
       batuta status resnet -o json
     """
     with connect(home) as client:
-        if job is None:
-            _show_cluster(client, output)
+        if job is not None:
+            # By id, once more: a list does not have the task.
+            out.print_result(client.job(client.job(job)), output, print_job)
             return
-        found = client.job(client.job(job))  # by id, once more: a list does not have the task
-        out.print_result(found, output, print_job)
-
-
-def _show_cluster(client: Connection, output: Output) -> None:
-    cluster = client.cluster()
-    jobs = client.jobs(active=True, newest_first=True)
-    if output is Output.JSON:
-        out.print_json({"cluster": cluster, "jobs": jobs})
-        return
-    _print_cluster(cluster, client.where)
-    print_queue(jobs, "no job is running or waiting")
+        cluster, jobs = client.cluster(), client.jobs(active=True, newest_first=True)
+        if output is Output.JSON:
+            out.print_json({"cluster": cluster, "jobs": jobs})
+            return
+        _print_cluster(cluster, client.where)
+        print_queue(jobs, "no job is running or waiting")
 
 
 def _print_cluster(cluster: Cluster, where: str) -> None:
-    terminal = out.console()
     gpus = cluster.gpus
     kind = "virtual GPUs" if cluster.virtual else "GPUs"
     cordoned = f", {gpus.cordoned} cordoned" if gpus.cordoned else ""
@@ -156,17 +150,16 @@ def _print_cluster(cluster: Cluster, where: str) -> None:
     if cluster.now_s is not None and cluster.started_s is not None:
         age = f", up for {out.format_seconds(max(0.0, cluster.now_s - cluster.started_s))}"
     policy = f"; policy {cluster.policy}" if cluster.policy else ""
-    terminal.print(out.styled(f"Batuta {cluster.version} at {where}{age}"))
+    show = out.console().print
+    show(out.styled(f"Batuta {cluster.version} at {where}{age}"))
     # A user without access to the nodes of a cluster sees none of them.
     if gpus.total or cluster.policy:
-        terminal.print(
-            out.styled(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}")
-        )
+        show(out.styled(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}"))
     if counts:
-        terminal.print(out.styled(f"jobs: {counts}"))
+        show(out.styled(f"jobs: {counts}"))
     if cluster.trouble:
-        terminal.print(out.styled(f"trouble: {cluster.trouble}", style="bold red"))
-    terminal.print()
+        show(out.styled(f"trouble: {cluster.trouble}", style="bold red"))
+    show()
 
 
 def cancel(

@@ -63,8 +63,9 @@ def console(*, err: bool = False) -> Console:
     return Console(stderr=err, highlight=False, width=None if is_tty else 10_000, no_color=None if is_tty else True)
 
 
-def print_rich(view: RenderableType) -> None:
+def print_rich(view: RenderableType, style: str = "") -> None:
     """Print a table or a text. In a pipe no line is wrapped, and none ends in spaces."""
+    view = styled(view, style) if isinstance(view, str) else view
     out = console()
     if is_terminal():
         out.print(view)

@@ -11,7 +11,7 @@ import typer
 
 from batuta.apitypes.resources import PolicyAnswer
 from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, connect_to_server, option
-from batuta.cli.output import Column, print_json, print_table
+from batuta.cli.output import Column, print_json, print_result, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError, Problem, collect_problems, read_text, refuse
 
@@ -42,7 +42,7 @@ def show(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     Example: batuta policy show
     """
     with connect(home) as client:
-        _print_policy(client.policy(), output)
+        print_result(client.policy(), output, _print_policy)
 
 
 @app.command(name="set")
@@ -56,7 +56,7 @@ def set_policy(
     Example: batuta policy set elastic-tiresias
     """
     with connect(home) as client:
-        _print_policy(client.set_policy(name), output)
+        print_result(client.set_policy(name), output, _print_policy)
 
 
 @app.command()
@@ -86,20 +86,17 @@ def list_policies(output: OutputOption = Output.TABLE, home: HomeOption = None) 
     Example: batuta policy list
     """
     with connect(home) as client:
-        known = client.policy()
-    if output is Output.JSON:
-        print_json(known)
-        return
-    rows = [("*" if one.name == known.name else "", one.name, one.summary) for one in known.policies]
-    print_table((Column(""), Column("POLICY"), Column("WHAT IT DOES", least=20)), rows)
+        print_result(client.policy(), output, _print_policies)
 
 
-def _print_policy(known: PolicyAnswer, output: Output) -> None:
-    if output is Output.JSON:
-        print_json(known)
-        return
+def _print_policy(known: PolicyAnswer) -> None:
     summary = next((one.summary for one in known.policies if one.name == known.name), "")
     typer.echo(f"{known.name}: {summary}" if summary else known.name)
+
+
+def _print_policies(known: PolicyAnswer) -> None:
+    rows = [("*" if one.name == known.name else "", one.name, one.summary) for one in known.policies]
+    print_table((Column(""), Column("POLICY"), Column("WHAT IT DOES", least=20)), rows)
 
 
 def policies(output: OutputOption = Output.TABLE) -> None:

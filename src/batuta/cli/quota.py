@@ -195,17 +195,17 @@ def _as_json(standing: QuotaStatus) -> dict[str, Any]:
 
 
 def _print_case(case: QuotaCase, steps: list[StepResult]) -> None:
-    print_rich(styled(case.name, style="bold"))
+    print_rich(case.name, "bold")
     for note in case.notes:
-        print_rich(styled(f"    note: {note}", style="dim"))
+        print_rich(f"    note: {note}", "dim")
     for number, one in enumerate(steps, start=1):
-        print_rich(styled(f"{number:>3} {_action_text(one.step.action)}"))
+        print_rich(f"{number:>3} {_action_text(one.step.action)}")
         rows = _rows(one.standing)
         if rows:
             print_rich(_table(rows))
         for difference in one.differences:
             print_rich(_table([(styled("differs", style="bold red"), styled(difference))]))
-    print_rich(styled(""))
+    print_rich("")
 
 
 def _table(rows: list[tuple[Text, ...]]) -> RenderableType:

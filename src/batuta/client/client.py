@@ -6,7 +6,7 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx2
@@ -22,6 +22,7 @@ from batuta.client.errors import AmbiguousJobError, AnswerError, ApiError, Clien
 from batuta.client.submission import Submission
 from batuta.client.transport import RANKS, TIMEOUT_S, Transport, follow_events, follow_log, read_past, wait_for
 
+T = TypeVar("T")
 PAGE = 1000
 MAX_EVENT_WINDOW = 20_000
 SLOW_TIMEOUT_S = 200.0
@@ -94,11 +95,9 @@ class Client(JobClient):
     def send_submission(self, submission: Submission, *, dry_run: bool = False) -> a.Submitted:
         """Sends it, and again where the connection breaks: its key makes sure that there is one job."""
         headers = {"Content-Type": "application/json", "Idempotency-Key": submission.key}
-        params = {"dryrun": "true"} if dry_run else {}
-        answer = self._transport.json(
-            "POST", "/jobs", repeatable=True, content=submission.body(), headers=headers, params=params
-        )
-        return decode(a.Submitted, answer)
+        params = {"dryrun": "true" if dry_run else None}
+        request = {"content": submission.body(), "headers": headers, "params": params}
+        return self._call(a.Submitted, "POST", "/jobs", repeatable=True, **request)
 
     def manifest(self, submission: Submission) -> Mapping[str, Any] | None:
         """None: the server makes a job of a task."""
@@ -131,16 +130,9 @@ class Client(JobClient):
         limit: int | None = None,
     ) -> tuple[a.Job, ...]:
         """All jobs that match, however many pages they take."""
-        params: dict[str, Any] = {
-            "state": list(states),
-            "active": None if active is None else str(active).lower(),
-            "user": user,
-            "queue": queue,
-            "name": name,
-            "since_s": since_s,
-            "order": "newest" if newest_first else None,
-        }
-        params = {key: value for key, value in params.items() if value not in (None, [])}
+        params: dict[str, Any] = {"state": list(states) or None, "user": user, "queue": queue, "name": name}
+        params |= {"active": None if active is None else str(active).lower(), "since_s": since_s}
+        params["order"] = "newest" if newest_first else None
         found: list[a.Job] = []
         while limit is None or len(found) < limit:
             params["limit"] = PAGE if limit is None else min(PAGE, limit - len(found))
@@ -166,14 +158,12 @@ class Client(JobClient):
         return decode_list(a.ProgressPoint, self._get(job, "/progress", points=points), "points")
 
     def job_events(self, job: a.Job | str) -> tuple[a.Event, ...]:
-        found: list[a.Event] = []
-        params: dict[str, Any] = {"limit": PAGE}
+        found, cursor = list[a.Event](), None
         while True:
-            page = self._get(job, "/events", **params)
+            page = self._get(job, "/events", limit=PAGE, cursor=cursor)
             found += [_event(one) for one in page.get("events", ())]
-            if not page.get("next"):
+            if not (cursor := page.get("next")):
                 return tuple(found)
-            params["cursor"] = page["next"]
 
     def wait_until(
         self,
@@ -210,7 +200,7 @@ class Client(JobClient):
             raise ClientError("a server does not know when a line was printed: ask for the last ones instead")
         known = self._known(job)
         path = f"{self._path(known)}/logs"
-        params: dict[str, Any] = {"rank": rank} | ({} if tail is None else {"tail": tail})
+        params: dict[str, Any] = {"rank": rank, "tail": tail}
         if follow:
             yield from follow_log(self._transport, path, params, lambda: self._job(known.id).is_over)
             return
@@ -241,7 +231,7 @@ class Client(JobClient):
 
     def cancel(self, job: a.Job | str) -> a.Job:
         """Ends it for good. It is over when its state says so: `wait` for that."""
-        return decode(a.Job, self._transport.json("DELETE", self._path(job)))
+        return self._call(a.Job, "DELETE", self._path(job))
 
     def park(self, job: a.Job | str) -> a.Job:
         """Takes its GPUs away, after a checkpoint, until `resume`."""
@@ -275,14 +265,11 @@ class Client(JobClient):
 
     def cluster(self) -> a.Cluster:
         """GPUs, jobs and the server at a glance."""
-        return decode(a.Cluster, self._transport.json("GET", "/cluster"))
+        return self._call(a.Cluster, "GET", "/cluster")
 
     def timeline(self, since_s: float | None = None) -> dict[str, Any]:
-        params = {} if since_s is None else {"since_s": since_s}
-        answer: dict[str, Any] = self._transport.json("GET", "/timeline", params=params)
+        answer: dict[str, Any] = self._transport.json("GET", "/timeline", params={"since_s": since_s})
         return answer
-
-    # -------------------------------------------------------------------------------------------------- nodes
 
     def nodes(self) -> tuple[a.Node, ...]:
         return decode_list(a.Node, self._transport.json("GET", "/nodes"), "nodes")
@@ -308,31 +295,29 @@ class Client(JobClient):
         self, node: str, what: str, body: dict[str, int] | None = None, *, repeatable: bool = True
     ) -> a.Node:
         path = f"/nodes/{quote(node, safe='')}/{what}"
-        return decode(a.Node, self._transport.json("POST", path, repeatable=repeatable, json=body))
-
-    # --------------------------------------------------------------------------------------- queues, policies
+        return self._call(a.Node, "POST", path, repeatable=repeatable, json=body)
 
     def queues(self) -> tuple[q.Queue, ...]:
         return self.queue_tree().queues
 
     def queue_tree(self) -> q.Queues:
-        return decode(q.Queues, self._transport.json("GET", "/queues"))
+        return self._call(q.Queues, "GET", "/queues")
 
     def queue(self, name: str, limit: int = 100) -> q.QueueDetail:
         """One queue, with its first pending jobs and the first jobs that hold its quota."""
         path = f"/queues/{quote(name, safe='')}"
-        return decode(q.QueueDetail, self._transport.json("GET", path, params={"limit": limit}))
+        return self._call(q.QueueDetail, "GET", path, params={"limit": limit})
 
     def set_queue(self, name: str, queue: Mapping[str, Any]) -> q.Queue:
         """Makes a queue or changes it: quota, cohort, weight, held."""
         path = f"/queues/{quote(name, safe='')}"
-        return decode(q.Queue, self._transport.json("PUT", path, json=dict(queue)))
+        return self._call(q.Queue, "PUT", path, json=dict(queue))
 
     def policy(self) -> a.PolicyAnswer:
-        return decode(a.PolicyAnswer, self._transport.json("GET", "/policy"))
+        return self._call(a.PolicyAnswer, "GET", "/policy")
 
     def set_policy(self, name: str) -> a.PolicyAnswer:
-        return decode(a.PolicyAnswer, self._transport.json("PUT", "/policy", json={"name": name}))
+        return self._call(a.PolicyAnswer, "PUT", "/policy", json={"name": name})
 
     def quota_objects(self) -> list[dict[str, Any]]:
         found = self._transport.json("GET", "/quota")
@@ -346,26 +331,20 @@ class Client(JobClient):
         written = [{"name": name, "text": text} for name, text in files]
         # Applied twice is applied once.
         body = {"files": written, "dry_run": dry_run}
-        return decode(q.QuotaChanged, self._transport.json("PATCH", "/quota", json=body, repeatable=True))
+        return self._call(q.QuotaChanged, "PATCH", "/quota", json=body, repeatable=True)
 
     def delete_quota_object(self, kind: str, name: str, namespace: str = "") -> q.QuotaChanged:
         """Removes an object; a queue in which jobs run goes when they are done."""
         path = f"/quota/{quote(kind, safe='')}/{quote(name, safe='')}"
-        params = {"namespace": namespace} if namespace else {}
-        return decode(q.QuotaChanged, self._transport.json("DELETE", path, params=params))
-
-    # ------------------------------------------------------------------------------ forecasts, report, checks
+        return self._call(q.QuotaChanged, "DELETE", path, params={"namespace": namespace or None})
 
     def eta(self, job: str | None = None, *, expects_arrivals: bool = True) -> f.EtaAnswer:
         """When jobs start and finish; all that are not over, or the one with this id.
 
         `expects_arrivals`: jobs keep coming as they did lately; False asks for a forecast without new jobs.
         """
-        params: dict[str, Any] = {} if job is None else {"job": job}
-        if not expects_arrivals:
-            params["arrivals"] = "false"
-        found = self._transport.json("GET", "/eta", params=params, timeout=SLOW_TIMEOUT_S)
-        return decode(f.EtaAnswer, found)
+        params = {"job": job, "arrivals": None if expects_arrivals else "false"}
+        return self._call(f.EtaAnswer, "GET", "/eta", params=params, timeout=SLOW_TIMEOUT_S)
 
     def what_if(
         self,
@@ -388,29 +367,24 @@ class Client(JobClient):
             expects_arrivals=expects_arrivals,
             seed=seed,
         )
-        found = self._transport.json("POST", "/whatif", json=body, repeatable=True, timeout=SLOW_TIMEOUT_S)
-        return decode(f.WhatIfAnswer, found)
+        return self._call(f.WhatIfAnswer, "POST", "/whatif", json=body, repeatable=True, timeout=SLOW_TIMEOUT_S)
 
     def shadow(self) -> f.ShadowAnswer:
-        return decode(f.ShadowAnswer, self._transport.json("GET", "/shadow"))
+        return self._call(f.ShadowAnswer, "GET", "/shadow")
 
     def set_shadow(self, policy: str) -> f.ShadowAnswer:
         """Sets the shadow policy; an empty name ends it."""
-        return decode(f.ShadowAnswer, self._transport.json("PUT", "/shadow", json={"policy": policy}))
+        return self._call(f.ShadowAnswer, "PUT", "/shadow", json={"policy": policy})
 
     def report(self, from_s: float | None = None, to_s: float | None = None) -> Report:
         """GPU time used, lost, idle and waited for; without times, of the last week."""
-        params = {key: value for key, value in (("from_s", from_s), ("to_s", to_s)) if value is not None}
-        found = self._transport.json("GET", "/report", params=params, timeout=SLOW_TIMEOUT_S)
-        return decode(Report, found)
+        params = {"from_s": from_s, "to_s": to_s}
+        return self._call(Report, "GET", "/report", params=params, timeout=SLOW_TIMEOUT_S)
 
     def examine(self, *, full: bool = False) -> a.Examination:
         """Stuck gangs, leaked quota, the journal and so on; `full` looks through a large journal, too."""
-        params = {"full": "true"} if full else {}
-        found = self._transport.json("GET", "/doctor", params=params, timeout=DOCTOR_TIMEOUT_S)
-        return decode(a.Examination, found)
-
-    # ------------------------------------------------------------------------------------------------- events
+        params = {"full": "true" if full else None}
+        return self._call(a.Examination, "GET", "/doctor", params=params, timeout=DOCTOR_TIMEOUT_S)
 
     def last_event(self) -> int:
         return self.cluster().seq
@@ -435,14 +409,12 @@ class Client(JobClient):
                 return tuple(found[-count:]) if count else ()
             window *= 8
 
-    # ----------------------------------------------------------------------------------------- keys, shutdown
-
     def tokens(self) -> tuple[a.Token, ...]:
         return decode_list(a.Token, self._transport.json("GET", "/tokens"), "tokens")
 
     def create_token(self, user: str, role: str) -> a.Token:
         """Creates a token. The server shows it only this once."""
-        return decode(a.Token, self._transport.json("POST", "/tokens", json={"user": user, "role": role}))
+        return self._call(a.Token, "POST", "/tokens", json={"user": user, "role": role})
 
     def revoke_token(self, token_hash: str) -> None:
         self._transport.json("DELETE", f"/tokens/{quote(token_hash, safe='')}")
@@ -461,8 +433,11 @@ class Client(JobClient):
 
     # ------------------------------------------------------------------------------------------------ details
 
+    def _call(self, kind: type[T], method: str, path: str, **request: Any) -> T:
+        return decode(kind, self._transport.json(method, path, **request))
+
     def _job(self, job_id: str) -> a.Job:
-        return decode(a.Job, self._transport.json("GET", f"/jobs/{quote(job_id, safe='')}"))
+        return self._call(a.Job, "GET", f"/jobs/{quote(job_id, safe='')}")
 
     def _by_name(self, name: str) -> a.Job:
         name = unicodedata.normalize("NFC", name)
@@ -492,7 +467,7 @@ class Client(JobClient):
 
     def _change(self, job: a.Job | str, **change: Any) -> a.Job:
         # The change is idempotent.
-        return decode(a.Job, self._transport.json("PATCH", self._path(job), json=change, repeatable=True))
+        return self._call(a.Job, "PATCH", self._path(job), json=change, repeatable=True)
 
 
 def check_job(job: object) -> None:
@@ -531,4 +506,4 @@ def what_if_body(*, submit: Sequence[Submission] = (), **said: Any) -> Mapping[s
 
 
 def _event_params(types: Sequence[str], job: str | None) -> dict[str, Any]:
-    return ({"types": ",".join(types)} if types else {}) | ({"job": job} if job is not None else {})
+    return {"types": ",".join(types) or None, "job": job}

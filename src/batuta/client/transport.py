@@ -71,6 +71,7 @@ class Transport:
         *,
         repeatable: bool | None = None,
         pauses_s: tuple[float, ...] | None = None,
+        params: Params | None = None,
         **request: Any,
     ) -> httpx2.Response:
         """Sends, and sends again where a lost connection leaves open whether the first one arrived."""
@@ -78,7 +79,7 @@ class Transport:
             repeatable = method in ("GET", "PUT", "DELETE")
         for tried, pause_s in enumerate((*(pauses_s or self._pauses_s), None)):
             try:
-                return self._checked(self._client().request(method, _full(path), **request))
+                return self._checked(self._client().request(method, _full(path), params=_known(params), **request))
             except (httpx2.ConnectError, httpx2.ConnectTimeout, NoServerError) as error:
                 # Nothing was sent, so this is safe for all requests. A server that ended properly takes its
                 # address with it, and is not waited for as long as one that was killed.
@@ -99,8 +100,8 @@ class Transport:
         self, path: str, *, quiet_s: float, headers: Mapping[str, str] | None = None, params: Params | None = None
     ) -> Iterator[httpx2.Response]:
         """An answer that goes on. A silence of `quiet_s` raises httpx2.ReadTimeout; nothing is repeated."""
-        limits = httpx2.Timeout(self._timeout_s, read=quiet_s)
-        with self._client().stream("GET", _full(path), headers=headers, params=params, timeout=limits) as response:
+        limits, asked = httpx2.Timeout(self._timeout_s, read=quiet_s), _known(params)
+        with self._client().stream("GET", _full(path), headers=headers, params=asked, timeout=limits) as response:
             if response.is_error:
                 response.read()
             yield self._checked(response)
@@ -180,6 +181,11 @@ def _problem(data: dict[str, Any]) -> Problem:
 
 def _full(path: str) -> str:
     return path if path in ("/healthz", "/readyz", "/metrics") else PREFIX + path
+
+
+def _known(params: Params | None) -> Params:
+    """Parameters that are None are left out."""
+    return {name: value for name, value in (params or {}).items() if value is not None}
 
 
 def read_events(chunks: Iterable[bytes]) -> Iterator[Event | None]:
