@@ -58,7 +58,6 @@ _API_PATHS = ("/api/", "/metrics", "/healthz", "/readyz", "/login")
 
 
 def create_app(deps: ServerDependencies) -> FastAPI:
-    """Create the HTTP API of a running service, with its dashboard."""
     state = AppState(deps)
 
     @asynccontextmanager
@@ -92,7 +91,6 @@ def create_app(deps: ServerDependencies) -> FastAPI:
 
 
 async def _refuse_changes(request: Request) -> None:
-    """Refuse a change at a read-only server."""
     state: AppState = request.app.state.batuta
     if state.deps.read_only and request.method not in SAFE_METHODS:
         raise HttpProblem(405, state.deps.read_only)

@@ -9,7 +9,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -24,9 +24,13 @@ from batuta.store.records import Role, Settings, Token, Tokens, hash_of
 
 _RANK = {Role.VIEWER: 0, Role.USER: 1, Role.ADMIN: 2}
 SAFE_METHODS = frozenset(("GET", "HEAD", "OPTIONS"))
-"""Methods that change nothing."""
 _FRESH_S = 2.0
 """Tokens are read again after this; a change through the API is seen at once."""
+COOKIE = "batuta_session"
+SESSION_S = 7 * 86_400.0
+CODE_S = 60.0
+_MAX_CODES = 1_000
+_KEY_SETTING = "session-key"
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="batuta"'}
 
 
@@ -52,11 +56,9 @@ class TokenAuthenticator(Protocol):
 
     async def bearing(self, token: str) -> Caller | None:
         """Return the caller with this token; None when it is not valid."""
-        ...
 
     async def find(self, hash_: str) -> Caller | None:
         """Return the caller with the token of this hash, which is what a session stores."""
-        ...
 
 
 class StoredTokenAuthenticator:
@@ -122,20 +124,7 @@ def check_same_origin(request: Request) -> None:
         raise HttpProblem(403, f"a change from another origin ({origin[:100]}) is refused")
 
 
-async def check_viewer(request: Request) -> Caller:
-    return await _authorize(request, Role.VIEWER)
-
-
-async def _check_user(request: Request) -> Caller:
-    return await _authorize(request, Role.USER)
-
-
-async def _check_admin(request: Request) -> Caller:
-    return await _authorize(request, Role.ADMIN)
-
-
 async def _authorize(request: Request, role: Role) -> Caller:
-    """Return the caller, if it has this role or a higher one."""
     authenticator: RequestAuthenticator = request.app.state.batuta.authenticator
     caller = await authenticator.caller(request)
     if caller is None:
@@ -150,16 +139,17 @@ async def _authorize(request: Request, role: Role) -> Caller:
     return caller
 
 
+def _check(role: Role) -> Callable[[Request], Awaitable[Caller]]:
+    async def authorize(request: Request) -> Caller:
+        return await _authorize(request, role)
+
+    return authorize
+
+
+check_viewer = _check(Role.VIEWER)
 Viewer = Annotated[Caller, Depends(check_viewer)]
-User = Annotated[Caller, Depends(_check_user)]
-Admin = Annotated[Caller, Depends(_check_admin)]
-
-
-COOKIE = "batuta_session"
-SESSION_S = 7 * 86_400.0
-CODE_S = 60.0
-_MAX_CODES = 1_000
-_KEY_SETTING = "session-key"
+User = Annotated[Caller, Depends(_check(Role.USER))]
+Admin = Annotated[Caller, Depends(_check(Role.ADMIN))]
 
 
 class Sessions:
@@ -176,7 +166,6 @@ class Sessions:
         self._key = _load_signing_key(settings)
 
     def new_code(self, token_hash: str) -> str:
-        """Create a code for one login with a token."""
         # 192 random bits are plenty, and the link fits into a line of a terminal.
         code, now_s = secrets.token_urlsafe(24), self._clock()
         with self._lock:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
@@ -15,47 +15,42 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from batuta.api.dependencies import MAX_JOB_SERIES, NodeFacts
 from batuta.api.queue_views import queues_of, whole
-from batuta.api.scheduler_counters import (
-    CYCLE_BUCKETS_S,
-    TRANSITION_BUCKETS_S,
-    TRANSITION_STEPS,
-    EventCounts,
-    Histogram,
-    ScheduleCounts,
-    SchedulerCounters,
-)
+from batuta.api.scheduler_counters import Histogram, ScheduleCounts, SchedulerCounters
 from batuta.api.snapshot import WorldSnapshot
 from batuta.api.views import count_gpus
 from batuta.core.job_table import JobTable
 from batuta.core.plan import Decisions
-from batuta.core.quota import FlavorResource
 from batuta.core.reason import Reason
 from batuta.quota.usage import FlavorUsage, QueueUse
 from batuta.spec.task_job import DEFAULT_QUEUE
 
 
-def gauge(name: str, help_: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
-    """Return a gauge with values by label values, as a tuple."""
-    family = GaugeMetricFamily(name, help_, labels=labels)
-    for own, value in values.items():
-        family.add_metric(list(own), value)
+def gauge(name: str, help_: str, labels: Sequence[str], values: Mapping[Any, float] | float) -> Metric:
+    """Return a gauge with values by label value, or by a tuple of them; a number where there are no labels."""
+    return _filled(GaugeMetricFamily(name, help_, labels=labels), values)
+
+
+def counter(name: str, help_: str, labels: Sequence[str], values: Mapping[Any, float] | float) -> Metric:
+    return _filled(CounterMetricFamily(name, help_, labels=labels), values)
+
+
+def _filled(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float] | float
+) -> GaugeMetricFamily | CounterMetricFamily:
+    # Copied: the engine's thread may add a key meanwhile.
+    for own, value in dict(values if isinstance(values, Mapping) else {(): values}).items():
+        family.add_metric([own] if isinstance(own, str) else own, value)
     return family
 
 
-def counter(name: str, help_: str, labels: Sequence[str], values: Mapping[Any, float]) -> Metric:
-    family = CounterMetricFamily(name, help_, labels=labels)
-    for own, value in values.items():
-        family.add_metric(list(own), value)
+def histogram(name: str, help_: str, times: Histogram | Mapping[str, Histogram]) -> Metric:
+    family = HistogramMetricFamily(name, help_, labels=["step"] if isinstance(times, Mapping) else [])
+    for labels, one in times.items() if isinstance(times, Mapping) else (((), times),):
+        bounds = (*map(str, one.bounds_s), "+Inf")
+        # Buckets are cumulative, as Prometheus has them.
+        counts = zip(bounds, map(float, accumulate(list(one.buckets))), strict=True)
+        family.add_metric([labels] if isinstance(labels, str) else labels, list(counts), one.total_s)
     return family
-
-
-def buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Return cumulative buckets, as Prometheus has them."""
-    found, total = [], 0
-    for bound, count in zip((*map(str, bounds), "+Inf"), list(counts), strict=True):
-        total += count
-        found.append((bound, float(total)))
-    return found
 
 
 def count_reasons(decisions: Decisions) -> Counter[str]:
@@ -93,77 +88,25 @@ def count_reasons(decisions: Decisions) -> Counter[str]:
 
 def schedule_metrics(snapshot: WorldSnapshot, watch: SchedulerCounters, now_s: float) -> Iterator[Metric]:
     """Yield cycles, decisions, job totals, GPU time and events. `now_s` is by the clock."""
-    yield from _cycles(watch)
-    yield from _decisions(snapshot, watch.schedule)
-    yield from _job_totals(watch.schedule)
-    yield from _costs(watch, now_s)
-    yield from _events(watch.events)
-
-
-def _cycles(watch: SchedulerCounters) -> Iterator[Metric]:
-    whole = HistogramMetricFamily("batuta_cycle_seconds", "Time of one decision and its commands.")
-    whole.add_metric([], buckets(CYCLE_BUCKETS_S, watch.buckets), watch.total_s)
-    yield whole
-    steps = HistogramMetricFamily("batuta_cycle_step_seconds", "Time of a step of a cycle.", labels=["step"])
-    for step, counts in watch.step_buckets.items():
-        steps.add_metric([step], buckets(CYCLE_BUCKETS_S, counts), watch.step_total_s[step])
-    yield steps
-
-
-def _decisions(snapshot: WorldSnapshot, counts: ScheduleCounts) -> Iterator[Metric]:
-    yield counter(
-        "batuta_commands",
-        "Commands of plans: start, resize, migrate, preempt and stop, by reason.",
-        ["kind", "reason"],
-        dict(counts.commands),
-    )
-    given = {(kind,): gpus for kind, gpus in dict(counts.given_gpus).items()}
-    yield counter("batuta_given_gpus", "GPUs that jobs were given, by kind of command.", ["kind"], given)
-    reasons = {} if snapshot.plan is None else count_reasons(snapshot.plan.decisions)
-    yield gauge(
-        "batuta_jobs_by_reason",
-        "Living jobs, by the reason why they have what they have.",
-        ["reason"],
-        {(reason,): count for reason, count in reasons.items()},
-    )
-
-
-def _job_totals(counts: ScheduleCounts) -> Iterator[Metric]:
-    yield counter("batuta_jobs_submitted", "Jobs that came.", [], {(): counts.submitted})
-    ended = {(state,): count for state, count in dict(counts.ended).items()}
-    yield counter("batuta_jobs_ended", "Jobs that are over, by how they ended.", ["state"], ended)
-    yield _histogram("batuta_job_wait_seconds", "From submit to the first start.", counts.waits)
-    yield _histogram("batuta_job_completion_seconds", "From submit to the end of jobs that succeeded.", counts.lengths)
-
-
-def _costs(watch: SchedulerCounters, now_s: float) -> Iterator[Metric]:
-    spent = {(use,): seconds for use, seconds in watch.gpu_time.at(now_s).items()}
-    yield counter("batuta_gpu_seconds", "Where the time of all GPUs goes.", ["use"], spent)
-    lost = {(cause,): seconds for cause, seconds in watch.schedule.lost_gpu_s.items()}
-    yield counter(
-        "batuta_lost_gpu_seconds",
-        "The part of the used GPU time whose work has to be done again, by what broke it off.",
-        ["cause"],
-        lost,
-    )
-
-
-def _events(counts: EventCounts) -> Iterator[Metric]:
-    by_type = {(kind,): count for kind, count in dict(counts.by_type).items()}
-    yield counter("batuta_events", "Events since the start, by type.", ["type"], by_type)
-    steps = HistogramMetricFamily(
-        "batuta_transition_seconds", "Steps of starts, resizes and preemptions.", labels=["step"]
-    )
-    for step in TRANSITION_STEPS:
-        within = buckets(TRANSITION_BUCKETS_S, counts.buckets[step])
-        steps.add_metric([step], within, counts.total_s[step])
-    yield steps
-
-
-def _histogram(name: str, help_: str, times: Histogram) -> Metric:
-    family = HistogramMetricFamily(name, help_)
-    family.add_metric([], buckets(times.bounds_s, times.buckets), times.total_s)
-    return family
+    counts, reasons = watch.schedule, {} if snapshot.plan is None else count_reasons(snapshot.plan.decisions)
+    commands = "Commands of plans: start, resize, migrate, preempt and stop, by reason."
+    by_reason = "Living jobs, by the reason why they have what they have."
+    lengths = "From submit to the end of jobs that succeeded."
+    lost = "The part of the used GPU time whose work has to be done again, by what broke it off."
+    yield histogram("batuta_cycle_seconds", "Time of one decision and its commands.", watch.times)
+    yield histogram("batuta_cycle_step_seconds", "Time of a step of a cycle.", watch.step_times)
+    yield counter("batuta_commands", commands, ["kind", "reason"], counts.commands)
+    yield counter("batuta_given_gpus", "GPUs that jobs were given, by kind of command.", ["kind"], counts.given_gpus)
+    yield gauge("batuta_jobs_by_reason", by_reason, ["reason"], reasons)
+    yield counter("batuta_jobs_submitted", "Jobs that came.", [], counts.submitted)
+    yield counter("batuta_jobs_ended", "Jobs that are over, by how they ended.", ["state"], counts.ended)
+    yield histogram("batuta_job_wait_seconds", "From submit to the first start.", counts.waits)
+    yield histogram("batuta_job_completion_seconds", lengths, counts.lengths)
+    yield counter("batuta_gpu_seconds", "Where the time of all GPUs goes.", ["use"], watch.gpu_time.at(now_s))
+    yield counter("batuta_lost_gpu_seconds", lost, ["cause"], counts.lost_gpu_s)
+    yield counter("batuta_events", "Events since the start, by type.", ["type"], watch.events.by_type)
+    steps = "Steps of starts, resizes and preemptions."
+    yield histogram("batuta_transition_seconds", steps, watch.events.step_times)
 
 
 _JOB_LABELS = ("job_id", "name")
@@ -185,12 +128,8 @@ def job_metrics(snapshot: WorldSnapshot, most: int = MAX_JOB_SERIES) -> Iterator
         values = {own: getattr(progress, field) for own, progress in reported.items()}
         known = {own: value for own, value in values.items() if value is not None}
         yield gauge(name, help_, _JOB_LABELS, known)
-    yield gauge(
-        "batuta_job_idle_seconds",
-        "How long a job holds GPUs without using them, of those for which that is too long.",
-        _JOB_LABELS,
-        dict(islice(_idle_jobs(snapshot), most)),
-    )
+    idle = "How long a job holds GPUs without using them, of those for which that is too long."
+    yield gauge("batuta_job_idle_seconds", idle, _JOB_LABELS, dict(islice(_idle_jobs(snapshot), most)))
 
 
 def _job_gpus(snapshot: WorldSnapshot, labels: dict[int, tuple[str, str]]) -> Iterator[Metric]:
@@ -201,25 +140,14 @@ def _job_gpus(snapshot: WorldSnapshot, labels: dict[int, tuple[str, str]]) -> It
     # Progress and service are booked when something changes; what has come since follows from the rate.
     since_s = np.maximum(snapshot.now_s - anchor_s, 0.0)
     held_gpu_s, worked_s = attained + gpus * since_s, done_s + rate * since_s
+    goodput = "Work done for each GPU-second held: 1 when it scales perfectly and nothing was lost."
+    ratios = {own: worked_s[row] / held_gpu_s[row] for row, own in labels.items() if held_gpu_s[row] > 0}
+    held = {own: float(held_gpu_s[row]) for row, own in labels.items()}
+    moves = {own: int(restarts[row]) for row, own in labels.items()}
     yield gauge("batuta_job_gpus", "GPUs of a job.", _JOB_LABELS, {own: int(gpus[row]) for row, own in labels.items()})
-    yield counter(
-        "batuta_job_gpu_seconds",
-        "GPU-seconds that a job has held.",
-        _JOB_LABELS,
-        {own: float(held_gpu_s[row]) for row, own in labels.items()},
-    )
-    yield gauge(
-        "batuta_job_goodput_ratio",
-        "Work done for each GPU-second held: 1 when it scales perfectly and nothing was lost.",
-        _JOB_LABELS,
-        {own: worked_s[row] / held_gpu_s[row] for row, own in labels.items() if held_gpu_s[row] > 0},
-    )
-    yield counter(
-        "batuta_job_restarts",
-        "How often a job lost its GPUs or was given others.",
-        _JOB_LABELS,
-        {own: int(restarts[row]) for row, own in labels.items()},
-    )
+    yield counter("batuta_job_gpu_seconds", "GPU-seconds that a job has held.", _JOB_LABELS, held)
+    yield gauge("batuta_job_goodput_ratio", goodput, _JOB_LABELS, ratios)
+    yield counter("batuta_job_restarts", "How often a job lost its GPUs or was given others.", _JOB_LABELS, moves)
 
 
 def _idle_jobs(snapshot: WorldSnapshot) -> Iterator[tuple[tuple[str, str], float]]:
@@ -234,15 +162,13 @@ def _idle_jobs(snapshot: WorldSnapshot) -> Iterator[tuple[tuple[str, str], float
 MAX_NODE_SERIES = 2_000
 """Nodes that have series of their own, in the order in which they came."""
 MAX_GPU_SERIES = 8_000
-"""GPUs whose use has a series of its own."""
 NODE_STATES = ("ready", "cordoned", "lost")
 
 
 def node_metrics(snapshot: WorldSnapshot, facts: NodeFacts) -> Iterator[Metric]:
-    gpus = {(state,): count for state, count in count_gpus(snapshot).items()}
-    yield gauge("batuta_gpus", "GPUs: total is the sum of the others.", ["state"], gpus)
+    yield gauge("batuta_gpus", "GPUs: total is the sum of the others.", ["state"], count_gpus(snapshot))
     states = [_state_of(snapshot, i) for i in range(len(snapshot.nodes))]
-    counts = {(state,): states.count(state) for state in NODE_STATES}
+    counts = {state: states.count(state) for state in NODE_STATES}
     yield gauge("batuta_nodes", "Nodes by state.", ["state"], counts)
     yield from _single_nodes(snapshot, states[:MAX_NODE_SERIES])
     yield from _gpu_utilisation(snapshot, facts)
@@ -264,13 +190,9 @@ def _single_nodes(snapshot: WorldSnapshot, states: list[str]) -> Iterator[Metric
         values[node.name, "unhealthy"] = node.gpus - works
     yield gauge("batuta_node_gpus", "GPUs of a node.", ["node", "state"], values)
     names = (node.name for node in snapshot.nodes)
-    serves = {(name,): int(state == "ready") for name, state in zip(names, states, strict=False)}
-    yield gauge(
-        "batuta_node_ready",
-        "1 when a node may get new jobs, 0 when it is cordoned or lost.",
-        ["node"],
-        serves,
-    )
+    serves = {name: int(state == "ready") for name, state in zip(names, states, strict=False)}
+    help_ = "1 when a node may get new jobs, 0 when it is cordoned or lost."
+    yield gauge("batuta_node_ready", help_, ["node"], serves)
 
 
 def _gpu_utilisation(snapshot: WorldSnapshot, facts: NodeFacts) -> Iterator[Metric]:
@@ -287,27 +209,15 @@ def _placement(snapshot: WorldSnapshot) -> Iterator[Metric]:
     free = [(own & ok).bit_count() for own, ok in zip(snapshot.free, snapshot.healthy, strict=True)]
     pieces = sum(own for own, node in zip(free, snapshot.nodes, strict=True) if own < node.gpus)
     total = sum(free)
-    yield gauge(
-        "batuta_fragmentation_ratio",
-        "Share of the free GPUs that lie on nodes of which others are in use.",
-        [],
-        {(): pieces / total if total else 0.0},
-    )
-    yield gauge(
-        "batuta_largest_free_block_gpus",
-        "Free GPUs of the node that has most of them.",
-        [],
-        {(): max(free, default=0)},
-    )
-    largest = max((node.gpus for node in snapshot.nodes), default=0)
+    fragments = "Share of the free GPUs that lie on nodes of which others are in use."
+    largest = "Free GPUs of the node that has most of them."
+    across = "Jobs on more than one node, by whether one node would be enough for them."
+    widest = max((node.gpus for node in snapshot.nodes), default=0)
     spread = [held.size for held in snapshot.placements if held is not None and len(held.spans) > 1 and held.size]
-    fits = sum(size <= largest for size in spread)
-    yield gauge(
-        "batuta_cross_node_jobs",
-        "Jobs on more than one node, by whether one node would be enough for them.",
-        ["fits_one_node"],
-        {("yes",): fits, ("no",): len(spread) - fits},
-    )
+    fits = sum(size <= widest for size in spread)
+    yield gauge("batuta_fragmentation_ratio", fragments, [], pieces / total if total else 0.0)
+    yield gauge("batuta_largest_free_block_gpus", largest, [], max(free, default=0))
+    yield gauge("batuta_cross_node_jobs", across, ["fits_one_node"], {"yes": fits, "no": len(spread) - fits})
 
 
 MAX_QUEUE_SERIES = 200
@@ -315,7 +225,6 @@ MAX_QUOTA_SERIES = 2_000
 """Of all queues together, and of all cohorts."""
 OTHERS = "_others"
 """No queue can be called so."""
-_QUOTA_LABELS = ("flavor", "resource")
 
 
 def queue_metrics(snapshot: WorldSnapshot, counts: ScheduleCounts, now_s: float | None = None) -> Iterator[Metric]:
@@ -323,8 +232,7 @@ def queue_metrics(snapshot: WorldSnapshot, counts: ScheduleCounts, now_s: float 
     now_s = snapshot.now_s if now_s is None else now_s
     uses = queues_of(snapshot)
     own = _with_series(uses)
-    yield from _queue_jobs(uses, own)
-    yield from _waits(now_s, uses, own)
+    yield from _queue_jobs(uses, own, now_s)
     cells = islice(_cells((one.queue.name, one.flavors) for one in uses if one.queue.name in own), MAX_QUOTA_SERIES)
     yield from _amounts("queue", list(cells), "its nominal quota")
     needs = {
@@ -334,7 +242,7 @@ def queue_metrics(snapshot: WorldSnapshot, counts: ScheduleCounts, now_s: float 
         for resource, amount in one.needs
     }
     yield gauge("batuta_queue_needed", "What jobs that wait need at least, by resource.", ["queue", "resource"], needs)
-    shares = {(one.queue.name,): one.share for one in uses if one.queue.name in own}
+    shares = {one.queue.name: one.share for one in uses if one.queue.name in own}
     yield gauge("batuta_queue_weighted_share", _SHARE, ["queue"], shares)
     yield from _cohorts(snapshot)
     yield from _queue_totals(counts, own)
@@ -348,31 +256,20 @@ def _with_series(uses: Iterable[QueueUse]) -> frozenset[str]:
     return frozenset(islice(set_up, MAX_QUEUE_SERIES))
 
 
-def _queue_jobs(uses: Iterable[QueueUse], own: frozenset[str]) -> Iterator[Metric]:
-    pending, running, gpus = Counter[tuple[str]](), Counter[tuple[str]](), Counter[tuple[str]]()
+def _queue_jobs(uses: Iterable[QueueUse], own: frozenset[str], now_s: float) -> Iterator[Metric]:
+    pending, running, gpus, oldest_s = Counter[str](), Counter[str](), Counter[str](), dict[str, float]()
     for one in uses:
-        label = (one.queue.name if one.queue.name in own else OTHERS,)
+        label = one.queue.name if one.queue.name in own else OTHERS
         pending[label] += len(one.waiting)
         running[label] += one.running
         gpus[label] += one.gpus
+        since_s = min((job.submit_s for job in one.waiting), default=now_s)
+        oldest_s[label] = max(oldest_s.get(label, 0.0), now_s - since_s)
+    longest = "How long the job waits that was submitted first of those that wait, by queue."
     yield gauge("batuta_queue_pending", "Jobs that wait, by queue.", ["queue"], pending)
     yield gauge("batuta_queue_running", "Jobs that have GPUs, by queue.", ["queue"], running)
     yield gauge("batuta_queue_gpus", "GPUs that are used, by queue.", ["queue"], gpus)
-
-
-def _waits(now_s: float, uses: Iterable[QueueUse], own: frozenset[str]) -> Iterator[Metric]:
-    """Yield the longest wait of the pending jobs of each queue."""
-    oldest: dict[tuple[str], float] = {}
-    for one in uses:
-        label = (one.queue.name if one.queue.name in own else OTHERS,)
-        since_s = min((job.submit_s for job in one.waiting), default=now_s)
-        oldest[label] = max(oldest.get(label, 0.0), now_s - since_s)
-    yield gauge(
-        "batuta_queue_oldest_wait_seconds",
-        "How long the job waits that was submitted first of those that wait, by queue.",
-        ["queue"],
-        oldest,
-    )
+    yield gauge("batuta_queue_oldest_wait_seconds", longest, ["queue"], oldest_s)
 
 
 def _cells(owners: Iterable[tuple[str, tuple[FlavorUsage, ...]]]) -> Iterator[tuple[str, FlavorUsage]]:
@@ -380,7 +277,6 @@ def _cells(owners: Iterable[tuple[str, tuple[FlavorUsage, ...]]]) -> Iterator[tu
 
 
 def _amounts(kind: str, cells: list[tuple[str, FlavorUsage]], quota: str) -> Iterator[Metric]:
-    """GPUs, CPUs, bytes, pods."""
     for field, help_ in (
         ("total", f"Quota: {quota}."),
         ("used", "What jobs use."),
@@ -389,31 +285,23 @@ def _amounts(kind: str, cells: list[tuple[str, FlavorUsage]], quota: str) -> Ite
         ("lent", "What others use of it."),
     ):
         name = "nominal" if field == "total" else field
-        values = {_quota_labels(owner, one.flavor_resource): whole(getattr(one, field)) for owner, one in cells}
-        yield gauge(f"batuta_{kind}_{name}", help_, [kind, *_QUOTA_LABELS], values)
-
-
-def _quota_labels(owner: str, cell: FlavorResource) -> tuple[str, str, str]:
-    return owner, cell.flavor, cell.resource
+        values = {(owner, *one.flavor_resource): whole(getattr(one, field)) for owner, one in cells}
+        yield gauge(f"batuta_{kind}_{name}", help_, [kind, "flavor", "resource"], values)
 
 
 def _cohorts(snapshot: WorldSnapshot) -> Iterator[Metric]:
     uses = snapshot.use.cohorts[:MAX_QUEUE_SERIES]
     cells = list(islice(_cells((one.name, one.flavors) for one in uses), MAX_QUOTA_SERIES))
     yield from _amounts("cohort", cells, "its own nominal one, and that of all below it")
-    yield gauge("batuta_cohort_weighted_share", _SHARE, ["cohort"], {(one.name,): one.share for one in uses})
+    yield gauge("batuta_cohort_weighted_share", _SHARE, ["cohort"], {one.name: one.share for one in uses})
 
 
 def _queue_totals(counts: ScheduleCounts, own: frozenset[str]) -> Iterator[Metric]:
-    admitted, preempted = Counter[tuple[str]](), Counter[tuple[str, str]]()
+    admitted, preempted = Counter[str](), Counter[tuple[str, str]]()
     for queue, number in dict(counts.admitted).items():
-        admitted[queue if queue in own else OTHERS,] += number
+        admitted[queue if queue in own else OTHERS] += number
     for (queue, reason), number in dict(counts.preempted).items():
         preempted[queue if queue in own else OTHERS, reason] += number
+    given_back = "Jobs that had to give all their GPUs back, by queue and reason."
     yield counter("batuta_queue_admitted", "Jobs that were given GPUs, by queue.", ["queue"], admitted)
-    yield counter(
-        "batuta_queue_preempted",
-        "Jobs that had to give all their GPUs back, by queue and reason.",
-        ["queue", "reason"],
-        preempted,
-    )
+    yield counter("batuta_queue_preempted", given_back, ["queue", "reason"], preempted)

@@ -34,11 +34,9 @@ class JobHistory(Protocol):
         `open_up_to` is the most GPUs that may be chosen; None where its user gave a size. `for_good`: it
         keeps the size that is chosen now.
         """
-        ...
 
     def calibration(self) -> Calibration:
         """Return how well the predicted lengths of jobs came true."""
-        ...
 
 
 class NoJobHistory:
@@ -54,7 +52,6 @@ class NoJobHistory:
 
 
 MAX_JOB_SERIES = 50
-"""How many jobs have metrics of their own by default."""
 USER_PRIORITY = 0
 """As in Slurm, users may lower the priority of their jobs, and only an admin may raise it."""
 STATIC = Path(__file__).parent / "static"
@@ -68,7 +65,6 @@ class JobFiles(Protocol):
 
     def ranks(self, job: JobId) -> list[int]:
         """Return the ranks that have, or had, a log; none for a job that has not started."""
-        ...
 
     def progress_path(self, job: JobId) -> Path: ...
 
@@ -78,11 +74,9 @@ class NodeFacts(Protocol):
 
     def address(self, node: NodeName) -> str:
         """Return where its replicas are reached; empty when unknown."""
-        ...
 
     def utilisation(self, node: NodeName) -> Mapping[int, float]:
         """Return the utilisation (0 to 1) of each GPU that is measured."""
-        ...
 
 
 class NoNodeFacts:
@@ -105,7 +99,6 @@ class ServerDependencies:
     policy: str
     """The policy that the engine was started with; the World has one that was chosen since."""
     policies: Sequence[tuple[str, str]]
-    """Names and summaries of all policies that can be chosen."""
     check_policy: Callable[[str], object]
     """Raises InputError or LookupError, with a sentence for users, for a policy that cannot be used."""
     rules_of: Callable[[str], SchedulerProfile]
@@ -126,7 +119,6 @@ class ServerDependencies:
     user_priority: int = USER_PRIORITY
     """The highest priority that users may give jobs of queues that say nothing; admins may give any."""
     metrics_per_job: int = MAX_JOB_SERIES
-    """How many jobs have metrics of their own; 0 for none."""
     paths: PathRules = field(default_factory=lambda: PathRules(None, Path.home()))
     """How paths of submitted tasks are understood; relative ones start where the client says."""
     images: Callable[[], ContainerSupport] | None = None
@@ -136,7 +128,6 @@ class ServerDependencies:
     account: Callable[[float | None, float | None], dict[str, Any]] | None = None
     """The report of GPU time between two times; None where there is none."""
     account_page: Callable[[Mapping[str, Any]], str] | None = None
-    """The same report as an HTML page."""
     experience: JobHistory = field(default_factory=NoJobHistory)
     shadow: Shadow | None = None
     """The shadow policy; None where this server has none."""

@@ -44,7 +44,6 @@ class EventFeed:
         self.closed = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow the journal until cancelled."""
         loop, committed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake(_: int) -> None:
@@ -92,7 +91,6 @@ class EventFeed:
         return page
 
     def close(self) -> None:
-        """End all streams."""
         self.closed.set()
         self._news.set()
 

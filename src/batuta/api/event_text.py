@@ -56,10 +56,8 @@ class PublicEvent(NamedTuple):
     seq: int
     type: str
     jobs: frozenset[str]
-    """The jobs that it is about."""
     data: str
     frame: bytes
-    """As a server-sent event."""
 
 
 def type_of(text: str) -> str:
@@ -85,11 +83,10 @@ def public_event(entry: StoredEvent) -> PublicEvent:
         data, jobs = dumps({**event, "sentence": held_up_sentence(event)}), frozenset((event["job"],))
     else:
         data, jobs = entry.json, _jobs_in(entry.json)
-    return PublicEvent(entry.seq, kind, jobs, data, _frame(entry.seq, kind, data))
+    return PublicEvent(entry.seq, kind, jobs, data, format_sse_event(data_str=data, event=kind, id=str(entry.seq)))
 
 
 def public_plan(event: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan with its commands in sentences."""
     plan = event["plan"]
     return {
         "v": event["v"],
@@ -132,12 +129,7 @@ def _jobs_in(text: str) -> frozenset[str]:
     return frozenset((name,)) if isinstance(name, str) else frozenset()
 
 
-def _frame(seq: int, kind: str, data: str) -> bytes:
-    return format_sse_event(data_str=data, event=kind, id=str(seq))
-
-
 def with_seq(event: PublicEvent) -> dict[str, Any]:
-    """Return the event as an object, with its sequence number."""
     return {"seq": event.seq, **json.loads(event.data)}
 
 
@@ -210,12 +202,8 @@ def _command(command: dict[str, Any]) -> str:
 def _places(spans: list[tuple[str, list[int]]]) -> str:
     more = ", …" if len(spans) > 8 else ""
     # Replicas of a CPU-only job have no GPUs to name.
-    shown = dict.fromkeys(f"{node}:{_listed(gpus)}" if gpus else node for node, gpus in spans[:8])
+    shown = dict.fromkeys(f"{node}:{'+'.join(map(str, gpus))}" if gpus else node for node, gpus in spans[:8])
     return ", ".join(shown) + more
-
-
-def _listed(gpus: list[int]) -> str:
-    return "+".join(map(str, gpus))
 
 
 def _submitted(event: dict[str, Any]) -> str:
@@ -247,10 +235,6 @@ def _found(event: dict[str, Any]) -> str:
     later = f"; it is not resized for {wait_s:.0f} s" if wait_s > 0 else ""
     does = "runs" if event.get("running", True) else "has its place"
     return f"{does} on {_places(spans)}, as was found{_how(event)}{later}"
-
-
-def _ended(event: dict[str, Any]) -> str:
-    return f"is over: {event['state']}{_how(event)}"
 
 
 def _how(event: dict[str, Any]) -> str:
@@ -304,7 +288,7 @@ _SENTENCES: dict[str, Callable[[dict[str, Any]], str]] = {
     "JobStarted": lambda _: "runs",
     "JobFound": _found,
     "JobInterrupted": _interrupted,
-    "JobEnded": _ended,
+    "JobEnded": lambda event: f"is over: {event['state']}{_how(event)}",
     "JobForgotten": lambda _: "is no longer kept in mind",
     "JobChanged": _changed,
     "JobWished": _wished,

@@ -30,7 +30,6 @@ REST_FACTOR = 3.0
 MAX_AGE_S = 600.0
 """An older forecast is not shown beside a job any more."""
 HINDSIGHT_SETTING = "forecast-hindsight"
-"""The setting that stores how earlier forecasts came true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,7 @@ class ForecastCache:
     """
 
     def __init__(
-        self,
-        foresight: ForecastFn,
-        fork: Callable[[], World],
-        settings: Settings,
-        fence: Fence | None = None,
+        self, foresight: ForecastFn, fork: Callable[[], World], settings: Settings, fence: Fence | None = None
     ) -> None:
         self._foresight = foresight
         self._fork = fork
@@ -107,7 +102,8 @@ class ForecastCache:
         if hindsight is None:
             return found
         corrected = hindsight.calibrate(found)
-        self._save_hindsight(hindsight)
+        with self._fence.around("how forecasts came true"):
+            self._settings.put(HINDSIGHT_SETTING, json.dumps(hindsight.dump()))
         if not hindsight.count:
             return corrected
         answers = "1 earlier answer" if hindsight.count == 1 else f"{hindsight.count} earlier answers"
@@ -122,10 +118,6 @@ class ForecastCache:
         except (StoreError, ValueError) as error:
             _log.warning("the record of how forecasts came true cannot be read: %s", error)
         return found
-
-    def _save_hindsight(self, hindsight: ForecastCalibrator) -> None:
-        with self._fence.around("how forecasts came true"):
-            self._settings.put(HINDSIGHT_SETTING, json.dumps(hindsight.dump()))
 
 
 def _is_fresh(cached: _CachedForecast, job: str | None) -> bool:

@@ -6,7 +6,6 @@ import base64
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from heapq import merge
 from typing import Annotated, Any, Literal, TypeVar
@@ -23,73 +22,61 @@ from batuta.core.world import PastJob
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class JobFilter:
-    """Which jobs to list; empty or None: no restriction."""
+class JobQuery(BaseModel):
+    """Which jobs, how many, from where on. Empty or None: no restriction."""
 
-    states: tuple[JobState, ...] = ()
+    state: list[JobState] = []
     active: bool | None = None
-    user: str = ""
-    queue: str = ""
-    name: str = ""
-    """`*` and `?` stand for anything."""
-    since_s: float | None = None
+    user: Annotated[str, Field(max_length=128)] = ""
+    queue: Annotated[str, Field(max_length=256)] = ""
+    name: Annotated[str, Field(max_length=256, description="`*` and `?` stand for anything")] = ""
+    since_s: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None = None
+    order: Literal["newest", "oldest"] = "oldest"
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
+    cursor: Annotated[str, Field(max_length=512, description="`next` of the last answer")] = ""
 
     def living(self, snapshot: WorldSnapshot) -> Sequence[int]:
-        """Return the rows of the living jobs that match, in order."""
-        rows: Sequence[int] = range(len(snapshot.jobs))
-        jobs = snapshot.jobs
         if self.active is False:
             return ()
-        # One filter after the other, each in its own loop: lists are long, and most have few filters.
-        if self.states:
-            states = snapshot.states
-            rows = [row for row in rows if states[row] in self.states]
-        if self.user:
-            rows = [row for row in rows if jobs[row].user == self.user]
-        if self.queue:
-            rows = [row for row in rows if jobs[row].queue == self.queue]
-        if self.name:
-            rows = [row for row in rows if self._is_named(jobs[row])]
-        if self.since_s is not None:
-            rows = [row for row in rows if jobs[row].submit_s >= self.since_s]
-        return rows
+        jobs, states = snapshot.jobs, snapshot.states
+        rows = self._matching(range(len(jobs)), jobs.__getitem__, states.__getitem__)
+        since_s = self.since_s
+        return rows if since_s is None else [row for row in rows if jobs[row].submit_s >= since_s]
 
     def over(self, snapshot: WorldSnapshot) -> Sequence[tuple[Key, PastJob]]:
-        """Return the past jobs that match, in order."""
-        found: Sequence[tuple[Key, PastJob]] = snapshot.past
         if self.active is True:
             return ()
-        if self.states:
-            found = [one for one in found if one[1].state in self.states]
+        found = self._matching(snapshot.past, lambda one: one[1].job, lambda one: one[1].state)
+        since_s = self.since_s
+        return found if since_s is None else [one for one in found if max(one[1].end_s, one[0][0]) >= since_s]
+
+    def _matching(
+        self, found: Sequence[T], job_of: Callable[[T], Job], state_of: Callable[[T], JobState]
+    ) -> Sequence[T]:
+        # One filter after the other, each in its own loop: lists are long, and most have few filters.
+        if self.state:
+            found = [one for one in found if state_of(one) in self.state]
         if self.user:
-            found = [one for one in found if one[1].job.user == self.user]
+            found = [one for one in found if job_of(one).user == self.user]
         if self.queue:
-            found = [one for one in found if one[1].job.queue == self.queue]
-        if self.name:
-            found = [one for one in found if self._is_named(one[1].job)]
-        if (since_s := self.since_s) is not None:
-            found = [one for one in found if one[1].end_s >= since_s or one[0][0] >= since_s]
+            found = [one for one in found if job_of(one).queue == self.queue]
+        if name := self.name:
+            found = [one for one in found if job_of(one).name == name or fnmatchcase(job_of(one).name, name)]
         return found
 
-    def _is_named(self, job: Job) -> bool:
-        return job.name == self.name or fnmatchcase(job.name, self.name)
 
-
-def page_of_jobs(
-    snapshot: WorldSnapshot, wanted: JobFilter, cursor: str, limit: int, *, newest: bool, now_s: float
-) -> dict[str, Any]:
+def page_of_jobs(snapshot: WorldSnapshot, query: JobQuery, now_s: float) -> dict[str, Any]:
     """Return one page, and the number of all jobs that match."""
-    rows, over = wanted.living(snapshot), wanted.over(snapshot)
+    rows, over, newest = query.living(snapshot), query.over(snapshot), query.order == "newest"
     total = len(rows) + len(over)
-    if cursor:
-        after = read_cursor(cursor)
+    if query.cursor:
+        after = read_cursor(query.cursor)
         rows = _beyond(rows, after, newest, lambda row: key_of(snapshot.jobs[row]))
         over = _beyond(over, after, newest, _first)
     shown: list[dict[str, Any]] = []
     last: Key | None = None
     for key, row, past in _merged(snapshot, rows, over, newest):
-        if len(shown) == limit:
+        if len(shown) == query.limit:
             return {"jobs": shown, "next": write_cursor(last), "total": total}
         shown.append(view_living(snapshot, row, now_s) if past is None else view_past(past))
         last = key
@@ -130,20 +117,3 @@ def read_cursor(cursor: str) -> Key:
     except (ValueError, TypeError, RecursionError):
         pass
     raise bad_input("cursor is not one that this server has given", "the `next` of the last answer")
-
-
-class JobQuery(BaseModel):
-    """Which jobs, how many, from where on."""
-
-    state: list[JobState] = []
-    active: bool | None = None
-    user: Annotated[str, Field(max_length=128)] = ""
-    queue: Annotated[str, Field(max_length=256)] = ""
-    name: Annotated[str, Field(max_length=256, description="`*` and `?` stand for anything")] = ""
-    since_s: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] | None = None
-    order: Literal["newest", "oldest"] = "oldest"
-    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT)] = 100
-    cursor: Annotated[str, Field(max_length=512, description="`next` of the last answer")] = ""
-
-    def filter(self) -> JobFilter:
-        return JobFilter(tuple(self.state), self.active, self.user, self.queue, self.name, self.since_s)

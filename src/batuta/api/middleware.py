@@ -46,7 +46,9 @@ class SecurityMiddleware:
         headers = Headers(scope=scope)
         try:
             self._check_host(headers)
-            _check_length(headers)
+            length = headers.get("content-length", "0")
+            if length.isdecimal() and int(length[:20]) > MOST_BODY_BYTES:
+                raise HttpProblem(413, _TOO_LARGE, headers=_CLOSE)
         except HttpProblem as problem:
             await problem_response(problem)(scope, receive, _with_headers(send, scope["path"]))
             return
@@ -83,12 +85,6 @@ class _LimitedBody:
                 # A type of error that FastAPI passes on.
                 raise HTTPException(413, _TOO_LARGE, _CLOSE)
         return message
-
-
-def _check_length(headers: Headers) -> None:
-    length = headers.get("content-length", "0")
-    if length.isdecimal() and int(length[:20]) > MOST_BODY_BYTES:
-        raise HttpProblem(413, _TOO_LARGE, headers=_CLOSE)
 
 
 def _with_headers(send: Send, path: str) -> Send:
@@ -137,13 +133,9 @@ class EncodedSlashMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw: bytes = scope.get("raw_path") or b""
         if scope["type"] == "http" and b"%2f" in raw.lower():
-            scope = {**scope, "path": _path_of(raw)}
+            parts = (unquote_to_bytes(part).decode("utf-8", "replace") for part in raw.split(b"?")[0].split(b"/"))
+            scope = {**scope, "path": "/".join(part.replace("/", _SLASH_PLACEHOLDER) for part in parts)}
         await self._app(scope, receive, send)
-
-
-def _path_of(raw: bytes) -> str:
-    parts = (unquote_to_bytes(part).decode("utf-8", "replace") for part in raw.split(b"?")[0].split(b"/"))
-    return "/".join(part.replace("/", _SLASH_PLACEHOLDER) for part in parts)
 
 
 def decode_slashes(name: object) -> object:

@@ -66,7 +66,16 @@ def _described(hint: Any) -> Any:
     return hint
 
 
-# ----------------------------------------------------------------------------------------------------- jobs
+def answer(name: str, doc: str, /, **types: Any) -> type[BaseModel]:
+    """Return the pydantic model of an answer that no client of ours reads; all its fields are required."""
+    declared: dict[str, Any] = {field: (hint, ...) for field, hint in types.items()}
+    model: type[BaseModel] = create_model(name, __doc__=doc, __module__=__name__, **declared)
+    return model
+
+
+def _listed(model: type[BaseModel]) -> Any:
+    return list[model]  # type: ignore[valid-type]
+
 
 _DETAILS = ("quota_reserved", "stands_for", "endpoints", "task")
 response_model(resources.Gpus, type=str)
@@ -82,10 +91,10 @@ JobWithTask = response_model(resources.Job, "JobWithTask", "A job, with what it 
 JobPage = response_model(resources.JobPage)
 Submitted = response_model(resources.Submitted)
 Explanation = response_model(resources.Explanation, omit=("suggestions",), state=JobState)
-response_model(resources.SuggestedChange, facts=dict[str, str | float])
-Suggestions = response_model(resources.Suggestions)
-response_model(resources.ProgressPoint, metrics=dict[str, float])
-ProgressCurve = response_model(resources.ProgressCurve)
+SuggestedChange = response_model(resources.SuggestedChange, facts=dict[str, str | float])
+Suggestions = answer("Suggestions", "What would start a job that waits.", suggestions=_listed(SuggestedChange))
+ProgressPoint = response_model(resources.ProgressPoint, metrics=dict[str, float])
+ProgressCurve = answer("ProgressCurve", "Reports over time, thinned.", points=_listed(ProgressPoint))
 
 
 class ProblemPlace(BaseModel):
@@ -125,71 +134,20 @@ class JobEvents(BaseModel):
     next: str | None
 
 
-class Result(BaseModel):
-    """What a job returned."""
+Result = answer("Result", "What a job returned.", value=Any)
+LogLine = answer("LogLine", "A line of a log, counted from the first one that is still there.", line=int, text=str)
+_found = "Lines in which a text stands; the last ones when there are too many."
+LogSearch = answer("LogSearch", _found, matches=_listed(LogLine), total=int, lines=int)
+_point = "How busy the GPUs of a job were, as measured up to a time."
+# The mean of its GPUs, 0 to 1, and how many of them were measured.
+UsePoint = answer("UsePoint", _point, time_s=float, busy=float, gpus=int)
+_use = "How busy the GPUs of a job were over time; empty where it is not measured."
+GpuUse = answer("GpuUse", _use, points=_listed(UsePoint))
+Segment = answer("Segment", "A time with the same number of GPUs.", from_s=float, to_s=float, gpus=int)
+JobTimeline = answer("JobTimeline", "The GPUs of one job over time.", id=str, name=str, segments=_listed(Segment))
+_all = "The GPUs of all jobs over time."
+Timeline = answer("Timeline", _all, from_s=float, to_s=float, gpus=int, jobs=_listed(JobTimeline))
 
-    value: Any
-
-
-class LogLine(BaseModel):
-    """A line of a log, counted from the first one that is still there."""
-
-    line: int
-    text: str
-
-
-class LogSearch(BaseModel):
-    """Lines in which a text stands; the last ones when there are too many."""
-
-    matches: list[LogLine]
-    total: int
-    """How many there are."""
-    lines: int
-    """How many were looked at."""
-
-
-class UsePoint(BaseModel):
-    """How busy the GPUs of a job were, as measured up to a time."""
-
-    time_s: float
-    busy: float
-    """0 to 1, the mean of its GPUs."""
-    gpus: int
-    """How many of them were measured."""
-
-
-class GpuUse(BaseModel):
-    """How busy the GPUs of a job were over time; empty where it is not measured."""
-
-    points: list[UsePoint]
-
-
-class Segment(BaseModel):
-    """A time with the same number of GPUs."""
-
-    from_s: float
-    to_s: float
-    gpus: int
-
-
-class JobTimeline(BaseModel):
-    """The GPUs of one job over time."""
-
-    id: str
-    name: str
-    segments: list[Segment]
-
-
-class Timeline(BaseModel):
-    """The GPUs of all jobs over time."""
-
-    from_s: float
-    to_s: float
-    gpus: int
-    jobs: list[JobTimeline]
-
-
-# -------------------------------------------------------------------------------------------------- cluster
 
 response_model(resources.HealthShown, state=Literal["healthy", "suspect", "ill", "burn-in", "probation"])
 response_model(resources.Gpu, optional=("health",))
@@ -218,20 +176,12 @@ TokenSeen = response_model(
     resources.Token, "TokenSeen", "Who a token stands for.", omit=("token",), role=Role, created_s=float
 )
 TokenMade = response_model(resources.Token, "TokenMade", "A new token.", role=Role, created_s=float, token=str)
-TokenList = response_model(resources.TokenList)
+TokenList = answer("TokenList", "All tokens.", tokens=_listed(TokenSeen))
 
 
-class SessionLink(BaseModel):
-    """A link that logs a browser in."""
-
-    url: str
-
-
-class Session(BaseModel):
-    """Who asks."""
-
-    user: str
-    role: Role
+SessionLink = answer("SessionLink", "A link that logs a browser in.", url=str)
+Session = answer("Session", "Who asks.", user=str, role=Role)
+Health = answer("Health", "How the server is.", status=str)
 
 
 class Accepted(BaseModel):
@@ -239,14 +189,6 @@ class Accepted(BaseModel):
 
     accepted: Literal[True] = True
 
-
-class Health(BaseModel):
-    """How the server is."""
-
-    status: str
-
-
-# --------------------------------------------------------------------------------------- queues and forecasts
 
 response_model(queues.LocalQueue, stop_policy=StopPolicy)
 _queue: dict[str, Any] = {
@@ -268,9 +210,5 @@ QuotaChanged = response_model(queues.QuotaChanged)
 EtaAnswer = response_model(forecasts.EtaAnswer)
 WhatIfAnswer = response_model(forecasts.WhatIfAnswer)
 ShadowAnswer = response_model(forecasts.ShadowAnswer)
-
-
-class QuotaObjects(BaseModel):
-    """All that holds now, as Kueue's objects (v1beta2)."""
-
-    objects: list[dict[str, Any]]
+_objects = "All that holds now, as Kueue's objects (v1beta2)."
+QuotaObjects = answer("QuotaObjects", _objects, objects=list[dict[str, Any]])

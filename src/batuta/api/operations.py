@@ -6,7 +6,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import wraps
+from typing import Concatenate, NamedTuple, ParamSpec
 
 from batuta.api.auth import Caller
 from batuta.api.dependencies import USER_PRIORITY, JobHistory, NoJobHistory
@@ -24,13 +25,15 @@ from batuta.engine.trials.lifecycle import plan_trial
 from batuta.prediction.initial_size import legal_sizes
 from batuta.quota.tree import QuotaTree
 from batuta.quota.workload import demand
-from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.spec.problem import InputError, Problem, did_you_mean, refuse
 from batuta.spec.task import Task
 from batuta.spec.task_elastic import Checkpoint
 from batuta.spec.task_job import DEFAULT_QUEUE, LONGEST_CURVE, PRIOR_EXPONENT, check_fits, task_to_job
 from batuta.spec.task_resources import with_class_priority
 from batuta.store.records import MOST_DIGITS, IdempotencyKeys, Role
 from batuta.store.store import Store
+
+P = ParamSpec("P")
 
 
 class JobIdAllocator:
@@ -88,8 +91,7 @@ def _exceeds_quota(job: Job, queue: ClusterQueue, tree: QuotaTree, *, has_rest: 
         for resource in group.resources:
             needs = demand(job, resource, job.min)
             most = max(
-                (node.most(tree.fr_number[FlavorResource(one.flavor, resource)]) for one in group.flavors),
-                default=0,
+                (node.most(tree.fr_number[FlavorResource(one.flavor, resource)]) for one in group.flavors), default=0
             )
             if needs > most:
                 gpus = "GPU" if needs == MILLI else "GPUs"
@@ -122,10 +124,6 @@ class TaskSizes(NamedTuple):
         return self.low == self.high
 
 
-def changes_size(patch: JobPatch) -> bool:
-    return any((patch.nodes, patch.min_nodes, patch.max_nodes, patch.auto))
-
-
 def patched_job(job: Job, patch: JobPatch, sizes: TaskSizes | None) -> Job:
     """Return the job with the patch applied, within the sizes that its task can have."""
     legal_nodes = None if sizes is None else sizes.legal
@@ -138,9 +136,7 @@ def patched_job(job: Job, patch: JobPatch, sizes: TaskSizes | None) -> Job:
             update={"nodes": sizes.asked, "min_nodes": sizes.low, "max_nodes": sizes.high, "auto": None}
         )
     changed = replace(
-        job,
-        priority=job.priority if patch.priority is None else patch.priority,
-        queue=patch.queue or job.queue,
+        job, priority=job.priority if patch.priority is None else patch.priority, queue=patch.queue or job.queue
     )
     if patch.nodes is None and patch.min_nodes is None and patch.max_nodes is None:
         return changed
@@ -206,7 +202,18 @@ class Submission:
     job: JobId = ""
     is_new: bool = True
     caller: Caller | None = None
-    """The sender; None for the server itself."""
+
+
+def _request(
+    make: Callable[Concatenate[Operations, World, P], Sequence[ev.Event]],
+) -> Callable[Concatenate[Operations, P], RequestFn]:
+    """Let a method return a request: the engine calls it with the World of that moment."""
+
+    @wraps(make)
+    def request(self: Operations, /, *args: P.args, **options: P.kwargs) -> RequestFn:
+        return lambda world: make(self, world, *args, **options)
+
+    return request
 
 
 class Operations:
@@ -226,23 +233,20 @@ class Operations:
         self._clock = clock
         self._experience = experience or NoJobHistory()
 
-    def submit(self, submission: Submission) -> RequestFn:
+    @_request
+    def submit(self, world: World, submission: Submission) -> Sequence[ev.Event]:
         """Submit a job; with a key that was used before, find the job that it made."""
-
-        def make(world: World) -> Sequence[ev.Event]:
-            if submission.key and self._known(submission):
-                return ()
-            number, now_s = self._numbers.next(world), self._now_s(world)
-            job = self.fitting_job(world, submission.task, submission.user, number, now_s)
-            if submission.caller is not None:
-                self.check_priority(world, job, submission.caller)
-            if submission.key:
-                # Last: the claim becomes durable together with the event.
-                self._keys.claim(submission.key, job.id, now_s, submission.digest)
-            submission.job = job.id
-            return (ev.JobSubmitted(now_s, job, task=submission.text),)
-
-        return make
+        if submission.key and self._known(submission):
+            return ()
+        number, now_s = self._numbers.next(world), self._now_s(world)
+        job = self.fitting_job(world, submission.task, submission.user, number, now_s)
+        if submission.caller is not None:
+            self.check_priority(world, job, submission.caller)
+        if submission.key:
+            # Last: the claim becomes durable together with the event.
+            self._keys.claim(submission.key, job.id, now_s, submission.digest)
+        submission.job = job.id
+        return (ev.JobSubmitted(now_s, job, task=submission.text),)
 
     def fitting_job(self, world: World, task: Task, user: str, number: int, now_s: float) -> Job:
         """Return the job of a task. Raises InputError with every reason why it could never run here."""
@@ -264,7 +268,6 @@ class Operations:
         return job
 
     def check_priority(self, world: World, job: Job, caller: Caller) -> None:
-        """Raise HttpProblem if the caller may not give a job its priority."""
         own = world.effective_quota.max_priority(job.namespace, job.queue)
         most, by = (self._user_priority, "the role user") if own is None else (own, f"queue {job.queue}")
         asked = job.priority if job.trial is None else max(job.priority, job.trial.priority)
@@ -285,87 +288,71 @@ class Operations:
         submission.job, submission.is_new = claim.job, False
         return True
 
-    def cancel(self, job: JobId, caller: Caller) -> RequestFn:
+    @_request
+    def cancel(self, world: World, job: JobId, caller: Caller) -> Sequence[ev.Event]:
         """Cancel a job; no change for one that is cancelled."""
+        past = world.past.get(job)
+        if past is not None and past.state is JobState.CANCELLED:
+            caller.check_owner(past.job)
+            return ()
+        row = _changeable_row(world, job, caller)
+        if world.jobs.wish_of(row) is DesiredState.CANCEL:
+            return ()
+        return (ev.JobWished(self._now_s(world), job, DesiredState.CANCEL),)
 
-        def make(world: World) -> Sequence[ev.Event]:
-            past = world.past.get(job)
-            if past is not None and past.state is JobState.CANCELLED:
-                caller.check_owner(past.job)
-                return ()
-            row = _changeable_row(world, job, caller)
-            if world.jobs.wish_of(row) is DesiredState.CANCEL:
-                return ()
-            return (ev.JobWished(self._now_s(world), job, DesiredState.CANCEL),)
-
-        return make
-
-    def patch(self, job: JobId, patch: JobPatch, sizes: TaskSizes | None, caller: Caller) -> RequestFn:
+    @_request
+    def patch(
+        self, world: World, job: JobId, patch: JobPatch, sizes: TaskSizes | None, caller: Caller
+    ) -> Sequence[ev.Event]:
         """Change size, priority or queue; park or resume. `sizes` are those of its task, if known."""
+        row = _changeable_row(world, job, caller)
+        known, now_s, events = world.jobs.jobs[row], self._now_s(world), list[ev.Event]()
+        if world.jobs.wish_of(row) is DesiredState.CANCEL:
+            raise HttpProblem(409, f"job {job} is cancelled, and that cannot be taken back")
+        check_named_queue(patch.queue, world.quota)
+        if any((patch.nodes, patch.min_nodes, patch.max_nodes, patch.auto)) and sizes is not None and sizes.is_rigid:
+            _check_rigid(world, row, sizes)
+        changed = patched_job(known, patch, sizes)
+        if changed != known:
+            _check_admissible(world, changed)
+            if (changed.priority, changed.queue) != (known.priority, known.queue):
+                self.check_priority(world, changed, caller)
+            events.append(ev.JobChanged(now_s, changed))
+            if _is_stuck(world, row):
+                # Its trial runs found no size that fits; this one may.
+                events.append(ev.JobWished(now_s, job, DesiredState.RUN))
+        if patch.wish is not None and _WISHES[patch.wish] is not world.jobs.wish_of(row):
+            events.append(ev.JobWished(now_s, job, _WISHES[patch.wish]))
+        return events
 
-        def make(world: World) -> Sequence[ev.Event]:
-            row = _changeable_row(world, job, caller)
-            known, now_s, events = world.jobs.jobs[row], self._now_s(world), list[ev.Event]()
-            if world.jobs.wish_of(row) is DesiredState.CANCEL:
-                raise HttpProblem(409, f"job {job} is cancelled, and that cannot be taken back")
-            check_named_queue(patch.queue, world.quota)
-            if changes_size(patch) and sizes is not None and sizes.is_rigid:
-                _check_rigid(world, row, sizes)
-            changed = patched_job(known, patch, sizes)
-            if changed != known:
-                _check_admissible(world, changed)
-                if (changed.priority, changed.queue) != (known.priority, known.queue):
-                    self.check_priority(world, changed, caller)
-                events.append(ev.JobChanged(now_s, changed))
-                if _is_stuck(world, row):
-                    # Its trial runs found no size that fits; this one may.
-                    events.append(ev.JobWished(now_s, job, DesiredState.RUN))
-            if patch.wish is not None and _WISHES[patch.wish] is not world.jobs.wish_of(row):
-                events.append(ev.JobWished(now_s, job, _WISHES[patch.wish]))
-            return events
+    @_request
+    def cordon(self, world: World, node: NodeName) -> Sequence[ev.Event]:
+        return self._cordon(world, node)
 
-        return make
+    @_request
+    def uncordon(self, world: World, node: NodeName) -> Sequence[ev.Event]:
+        is_cordoned = world.cordoned >> _node_index(world, node) & 1
+        return (ev.NodeUncordoned(self._now_s(world), node),) if is_cordoned else ()
 
-    def cordon(self, node: NodeName) -> RequestFn:
-        """Start nothing new on this node."""
-        return lambda world: self._cordon(world, node)
-
-    def uncordon(self, node: NodeName) -> RequestFn:
-        def make(world: World) -> Sequence[ev.Event]:
-            if not world.cordoned >> _node_index(world, node) & 1:
-                return ()
-            return (ev.NodeUncordoned(self._now_s(world), node),)
-
-        return make
-
-    def drain(self, node: NodeName) -> RequestFn:
+    @_request
+    def drain(self, world: World, node: NodeName) -> Sequence[ev.Event]:
         """Start nothing new on this node, and evict what runs there."""
-
-        def make(world: World) -> Sequence[ev.Event]:
-            jobs, now_s = world.jobs, self._now_s(world)
-            leaving = [
-                ev.JobWished(now_s, jobs.ids[row], DesiredState.EVICT)
-                for row, placement in enumerate(jobs.placements)
-                if placement is not None and node in placement.nodes and jobs.wish_of(row) is DesiredState.RUN
-            ]
-            return (*self._cordon(world, node), *leaving)
-
-        return make
+        jobs, now_s = world.jobs, self._now_s(world)
+        leaving = [
+            ev.JobWished(now_s, jobs.ids[row], DesiredState.EVICT)
+            for row, placement in enumerate(jobs.placements)
+            if placement is not None and node in placement.nodes and jobs.wish_of(row) is DesiredState.RUN
+        ]
+        return (*self._cordon(world, node), *leaving)
 
     def _cordon(self, world: World, node: NodeName) -> Sequence[ev.Event]:
-        if world.cordoned >> _node_index(world, node) & 1:
-            return ()
-        return (ev.NodeCordoned(self._now_s(world), node),)
+        is_cordoned = world.cordoned >> _node_index(world, node) & 1
+        return () if is_cordoned else (ev.NodeCordoned(self._now_s(world), node),)
 
-    def set_policy(self, name: str, started_with: str) -> RequestFn:
+    @_request
+    def set_policy(self, world: World, name: str, started_with: str) -> Sequence[ev.Event]:
         """Use another policy, which was checked before, from the next cycle on."""
-
-        def make(world: World) -> Sequence[ev.Event]:
-            if (world.policy or started_with) == name:
-                return ()
-            return (ev.PolicySet(self._now_s(world), name),)
-
-        return make
+        return () if (world.policy or started_with) == name else (ev.PolicySet(self._now_s(world), name),)
 
     def _now_s(self, world: World) -> float:
         """Return the time by the clock, but never before the World's: time never goes back in the journal."""
@@ -384,8 +371,7 @@ def largest_fitting_size(job: Job, nodes: Sequence[Node]) -> int:
 
 def _check_admissible(world: World, job: Job) -> None:
     problems = check_fits(job, world.nodes.nodes) + check_quota(job, world.effective_quota)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def _changeable_row(world: World, job: JobId, caller: Caller) -> int:

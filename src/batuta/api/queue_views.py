@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from batuta.api.snapshot import WorldSnapshot
-from batuta.api.views import JsonObject, view_decision
+from batuta.api.views import JsonObject, filled, view_decision
+from batuta.apitypes import queues as q
 from batuta.core.job import Job
-from batuta.core.quota import (
-    ALL_GPUS,
-    MILLI,
-    NO_LIMIT,
-    ClusterQueue,
-    StopPolicy,
-    counts_gpus,
-    rest_of,
-    tell_rest,
-)
+from batuta.core.quota import ALL_GPUS, MILLI, NO_LIMIT, ClusterQueue, StopPolicy, counts_gpus, rest_of, tell_rest
 from batuta.quota.reasons import quota_reserved
-from batuta.quota.usage import CohortUse, DoorUse, FlavorUsage, JobUse, QueueUse
+from batuta.quota.usage import DoorUse, FlavorUsage, JobUse, QueueUse
 from batuta.spec.task_job import DEFAULT_QUEUE
 
 ALL = "*"
@@ -29,10 +21,9 @@ _STOPPED = {
 
 
 def view_queues(snapshot: WorldSnapshot) -> JsonObject:
-    """Return all queues and cohorts."""
     return {
         "queues": [view_queue(snapshot, one) for one in queues_of(snapshot)],
-        "cohorts": [_view_cohort(one) for one in snapshot.use.cohorts],
+        "cohorts": [filled(q.Cohort, one, cells=_view_cells(one.flavors)) for one in snapshot.use.cohorts],
         "fair_sharing": snapshot.quota.fair_sharing,
     }
 
@@ -61,28 +52,27 @@ def view_queue(snapshot: WorldSnapshot, use: QueueUse) -> JsonObject:
     queue = use.queue
     state, message = _state(snapshot, use)
     gpus = [one for one in use.flavors if counts_gpus(one.flavor_resource.resource) and not _is_open(one)]
-    return {
-        "name": queue.name,
-        "state": state,
-        "message": message,
-        "quota": {_kind(one): whole(one.limits.nominal) for one in gpus},
-        "cohort": queue.cohort,
-        "weight": queue.weight,
-        "held": queue.stop is not StopPolicy.NONE,
-        "max_priority": queue.max_priority,
-        "used": {_kind(one): whole(one.used) for one in gpus} | {ALL: use.gpus},
-        "borrowed": {_kind(one): whole(one.borrowed) for one in gpus if one.borrowed},
-        "lent": {_kind(one): whole(one.lent) for one in gpus if one.lent},
-        "pending": len(use.waiting),
-        "running": use.running,
-        "suspended": use.suspended,
-        "needs": {resource: whole(amount) for resource, amount in use.needs},
-        "share": use.share,
-        "strategy": queue.strategy.value,
-        "stop_policy": queue.stop.value,
-        "cells": _view_cells(use.flavors),
-        "local_queues": [_view_local_queue(one) for one in use.doors],
-    }
+    return filled(
+        q.Queue,
+        use,
+        name=queue.name,
+        state=state,
+        message=message,
+        quota={_kind(one): whole(one.limits.nominal) for one in gpus},
+        cohort=queue.cohort,
+        weight=queue.weight,
+        held=queue.stop is not StopPolicy.NONE,
+        max_priority=queue.max_priority,
+        used={_kind(one): whole(one.used) for one in gpus} | {ALL: use.gpus},
+        borrowed={_kind(one): whole(one.borrowed) for one in gpus if one.borrowed},
+        lent={_kind(one): whole(one.lent) for one in gpus if one.lent},
+        pending=len(use.waiting),
+        needs={resource: whole(amount) for resource, amount in use.needs},
+        strategy=queue.strategy.value,
+        stop_policy=queue.stop.value,
+        cells=_view_cells(use.flavors),
+        local_queues=[_view_local_queue(one) for one in use.doors],
+    )
 
 
 def view_detail(snapshot: WorldSnapshot, use: QueueUse, limit: int) -> JsonObject:
@@ -133,20 +123,7 @@ def _kind(use: FlavorUsage) -> str:
     return ALL if use.flavor_resource.resource == ALL_GPUS else use.flavor_resource.flavor
 
 
-def _view_cohort(use: CohortUse) -> JsonObject:
-    return {
-        "name": use.name,
-        "parent": use.parent,
-        "weight": use.weight,
-        "share": use.share,
-        "pending": use.pending,
-        "running": use.running,
-        "cells": _view_cells(use.flavors),
-    }
-
-
 def _view_cells(uses: Iterable[FlavorUsage]) -> list[JsonObject]:
-    """Return all amounts; one without a limit only while it is used."""
     return [_view_cell(one) for one in uses if one.used or not _is_open(one)]
 
 
@@ -163,49 +140,28 @@ def _view_cell(use: FlavorUsage) -> JsonObject:
         "nominal": whole(limits.nominal),
         "borrowing_limit": None if limits.borrowing is None else whole(limits.borrowing),
         "lending_limit": None if limits.lending is None else whole(limits.lending),
-        "total": whole(use.total),
-        "used": whole(use.used),
-        "reserved": whole(use.reserved),
-        "growth": whole(use.growth),
-        "borrowed": whole(use.borrowed),
-        "lent": whole(use.lent),
+        **{name: whole(getattr(use, name)) for name in ("total", "used", "reserved", "growth", "borrowed", "lent")},
     }
 
 
 def _view_local_queue(use: DoorUse) -> JsonObject:
-    return {
-        "name": use.door.name,
-        "namespace": use.door.namespace,
-        "stop_policy": use.door.stop.value,
-        "running": use.running,
-        "pending": use.pending,
-    }
+    door = use.door
+    return filled(q.LocalQueue, use, name=door.name, namespace=door.namespace, stop_policy=door.stop.value)
 
 
 def _view_waiting(snapshot: WorldSnapshot, job: Job, place: int) -> JsonObject:
-    return {
-        "place": place,
-        **_view_job(job),
-        "gpus": 0 if job.cpu_only else job.min,
-        "reason": view_decision(snapshot.decision_on(job.id)),
-        "quota_reserved": view_reserved(snapshot, job.id),
-    }
+    return filled(
+        q.WaitingJob,
+        job,
+        place=place,
+        submitted_s=job.submit_s,
+        gpus=0 if job.cpu_only else job.min,
+        reason=view_decision(snapshot.decision_on(job.id)),
+        quota_reserved=view_reserved(snapshot, job.id),
+    )
 
 
 def _view_holding(use: JobUse) -> JsonObject:
-    return {
-        **_view_job(use.job),
-        "gpus": 0 if use.job.cpu_only else use.gpus,
-        "reserved": 0 if use.job.cpu_only else min(use.job.min, use.gpus),
-        "flavors": dict(use.flavors),
-    }
-
-
-def _view_job(job: Job) -> JsonObject:
-    return {
-        "id": job.id,
-        "name": job.name,
-        "user": job.user,
-        "priority": job.priority,
-        "submitted_s": job.submit_s,
-    }
+    gpus = 0 if use.job.cpu_only else use.gpus
+    reserved, flavors = min(use.job.min, gpus), dict(use.flavors)
+    return filled(q.HoldingJob, use.job, submitted_s=use.job.submit_s, gpus=gpus, reserved=reserved, flavors=flavors)

@@ -141,7 +141,6 @@ class QuotaFile(RequestModel):
     """A file as it was written: YAML or JSON, Kueue's objects or queues in short form."""
 
     name: Annotated[str, StringConstraints(max_length=4096)] = "quota.yaml"
-    """How problems name it."""
     text: str
 
 
@@ -150,7 +149,6 @@ class QuotaPatch(RequestModel):
 
     files: Annotated[list[QuotaFile], Field(min_length=1, max_length=MAX_QUOTA_FILES)]
     dry_run: bool = False
-    """Only say what would change."""
 
 
 MAX_SUBMITS, MAX_DRAINS = 64, 1_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NoAnswer
 from http import HTTPStatus
@@ -11,7 +10,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
 from pydantic_core import to_json as encode
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -27,38 +26,27 @@ def to_json(value: Any) -> bytes:
         return encode(value, inf_nan_mode="null")
     except (PydanticSerializationError, UnicodeEncodeError):
         # A lone surrogate has no UTF-8, but an escape.
-        return json.dumps(_finite(value), separators=(",", ":")).encode()
+        return json.dumps(to_jsonable_python(value, inf_nan_mode="null"), separators=(",", ":")).encode()
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(to_json(value), status, headers, "application/json")
 
 
-def _finite(value: Any) -> Any:
-    """Return the value with null for NaN and infinities."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return value
-
-
 MEDIA_TYPE = "application/problem+json"
 _MAX_PROBLEMS = 200
+_LATER = {"Retry-After": "5"}
+_NO_ANSWER = (
+    "the engine did not answer in time; what was asked for may still be done "
+    "(with an Idempotency-Key, a submit can be sent again)"
+)
 
 
 class HttpProblem(Exception):
     """A request that is refused or fails: an HTTP status and the reason."""
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        *,
-        problems: Sequence[Problem] = (),
-        headers: Mapping[str, str] | None = None,
+        self, status: int, detail: str, *, problems: Sequence[Problem] = (), headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(detail)
         self.status = status
@@ -76,7 +64,6 @@ def bad_input(message: str, fix: str = "", *, file: str = "") -> HttpProblem:
 
 
 def unprocessable(error: InputError) -> HttpProblem:
-    """Return the 422 with all problems of an input."""
     return HttpProblem(422, "; ".join(map(str, error.problems[:3])), problems=error.problems)
 
 
@@ -89,10 +76,7 @@ def problem_response(problem: HttpProblem) -> Response:
         "detail": problem.detail,
     }
     if problem.problems:
-        document["problems"] = [
-            {"message": one.message, "file": one.file, "line": one.line, "column": one.column, "fix": one.fix}
-            for one in problem.problems[:_MAX_PROBLEMS]
-        ]
+        document["problems"] = problem.problems[:_MAX_PROBLEMS]
     return Response(to_json(document), problem.status, problem.headers, MEDIA_TYPE)
 
 
@@ -103,10 +87,10 @@ def install_error_handlers(app: FastAPI) -> None:
         (InputError, unprocessable),
         (RequestValidationError, _invalid),
         (HTTPException, _http),
-        (JournalUnavailable, _unavailable),
+        (JournalUnavailable, lambda error: HttpProblem(507, f"nothing can be stored now: {error}", headers=_LATER)),
         (EngineStopped, lambda error: HttpProblem(503, str(error))),
-        (NoAnswer, _no_answer),
-        (Exception, lambda error: HttpProblem(500, "this is a fault of the server; its log has the details")),
+        (NoAnswer, lambda _: HttpProblem(504, _NO_ANSWER)),
+        (Exception, lambda _: HttpProblem(500, "this is a fault of the server; its log has the details")),
     )
     for kind, problem_of in answers:
         app.add_exception_handler(kind, _handler(problem_of))
@@ -131,15 +115,3 @@ def _invalid(error: RequestValidationError) -> HttpProblem:
 def _http(error: HTTPException) -> HttpProblem:
     detail = str(error.detail) if error.detail else HTTPStatus(error.status_code).phrase
     return HttpProblem(error.status_code, detail, headers=error.headers)
-
-
-def _unavailable(error: JournalUnavailable) -> HttpProblem:
-    return HttpProblem(507, f"nothing can be stored now: {error}", headers={"Retry-After": "5"})
-
-
-def _no_answer(_: Exception) -> HttpProblem:
-    return HttpProblem(
-        504,
-        "the engine did not answer in time; what was asked for may still be done "
-        "(with an Idempotency-Key, a submit can be sent again)",
-    )

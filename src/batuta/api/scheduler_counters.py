@@ -10,23 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from batuta.core import event as ev
 from batuta.core.decide import STEPS
-from batuta.core.event import (
-    Event,
-    GpuFailed,
-    GpuRepaired,
-    JobCheckpointed,
-    JobEnded,
-    JobInterrupted,
-    JobStarted,
-    JobSubmitted,
-    NodeAdded,
-    NodeChanged,
-    NodeLost,
-    NodeReturned,
-    Planned,
-    TransitionTimed,
-)
 from batuta.core.job import Job, JobId, JobState
 from batuta.core.job_table import Phase
 from batuta.core.plan import Command, Migrate, Plan, Preempt, Resize, Start, Stop
@@ -40,6 +25,20 @@ CARRY_OUT = "carry out"
 """The last step of a cycle: the plan is stored and its commands are given."""
 
 
+class Histogram:
+    """How often which times were taken, by upper bounds."""
+
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        self.bounds_s = bounds_s
+        self.buckets = [0] * (len(bounds_s) + 1)
+        """Not summed up; the last is for all that took longer."""
+        self.total_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(self.bounds_s, seconds)] += 1
+        self.total_s += seconds
+
+
 class SchedulerCounters(Observer):
     """The engine's watcher: cycles and their durations, events, commands, GPU time.
 
@@ -50,16 +49,13 @@ class SchedulerCounters(Observer):
         self._begun = self._lap = 0.0
         self.count = 0
         self.last_s = 0.0
-        self.total_s = 0.0
-        self.buckets = [0] * (len(CYCLE_BUCKETS_S) + 1)
-        """By upper bound in BUCKETS_S, not summed up; the last is for all that took longer."""
-        self.step_buckets = {step: [0] * (len(CYCLE_BUCKETS_S) + 1) for step in (*STEPS, CARRY_OUT)}
-        self.step_total_s = dict.fromkeys(self.step_buckets, 0.0)
+        self.times = Histogram(CYCLE_BUCKETS_S)
+        self.step_times = {step: Histogram(CYCLE_BUCKETS_S) for step in (*STEPS, CARRY_OUT)}
         self.events = EventCounts()
         self.schedule = ScheduleCounts()
         self.gpu_time = GpuTime()
 
-    def saw(self, world: World, event: Event) -> None:
+    def saw(self, world: World, event: ev.Event) -> None:
         self.events.count(event)
         self.schedule.count(world, event)
         self.gpu_time.saw(event)
@@ -70,16 +66,13 @@ class SchedulerCounters(Observer):
     def step_done(self, step: str) -> None:
         """Record the end of a step of the decision; the engine passes it to `decide`."""
         before, self._lap = self._lap, time.perf_counter()
-        took_s = self._lap - before
-        self.step_total_s[step] += took_s
-        self.step_buckets[step][bisect_left(CYCLE_BUCKETS_S, took_s)] += 1
+        self.step_times[step].add(self._lap - before)
 
     def decided(self, world: World, plan: Plan) -> None:
         if not plan.empty:
             self.step_done(CARRY_OUT)
         self.last_s = time.perf_counter() - self._begun
-        self.total_s += self.last_s
-        self.buckets[bisect_left(CYCLE_BUCKETS_S, self.last_s)] += 1
+        self.times.add(self.last_s)
         self.count += 1
         self.gpu_time.go_on(world)
 
@@ -96,23 +89,21 @@ class EventCounts:
 
     def __init__(self) -> None:
         self.by_type: Counter[str] = Counter(dict.fromkeys(EVENT_TYPES, 0))
-        self.buckets = {step: [0] * (len(TRANSITION_BUCKETS_S) + 1) for step in TRANSITION_STEPS}
-        self.total_s = dict.fromkeys(TRANSITION_STEPS, 0.0)
+        self.step_times = {step: Histogram(TRANSITION_BUCKETS_S) for step in TRANSITION_STEPS}
 
-    def count(self, event: Event) -> None:
+    def count(self, event: ev.Event) -> None:
         self.by_type[type(event).__name__] += 1
-        if isinstance(event, TransitionTimed):
-            for step in TRANSITION_STEPS:
+        if isinstance(event, ev.TransitionTimed):
+            for step, times in self.step_times.items():
                 seconds: float | None = getattr(event, f"{step}_s")
                 if seconds is not None:
-                    self.buckets[step][bisect_left(TRANSITION_BUCKETS_S, seconds)] += 1
-                    self.total_s[step] += seconds
+                    times.add(seconds)
 
 
 USES = ("used", "idle", "restarting", "free", "unavailable")
 """GPUs of jobs that run; of jobs that run without using them; of jobs that start, stop or resize; free ones;
 and GPUs that are lost, ill, cordoned, or used by others."""
-_CAPACITY = (NodeAdded, NodeChanged, NodeLost, NodeReturned, GpuFailed, GpuRepaired)
+_CAPACITY = (ev.NodeAdded, ev.NodeChanged, ev.NodeLost, ev.NodeReturned, ev.GpuFailed, ev.GpuRepaired)
 
 
 class GpuTime:
@@ -131,7 +122,7 @@ class GpuTime:
         self._version = -1
         self._capacity: int | None = None
 
-    def saw(self, event: Event) -> None:
+    def saw(self, event: ev.Event) -> None:
         if isinstance(event, _CAPACITY):
             self._capacity = None
 
@@ -182,20 +173,6 @@ _UNASKED = (Reason.REPAIRED, Reason.LOST_NODE)
 """Commands for jobs whose GPUs are gone: they could not be asked to save their work before."""
 
 
-class Histogram:
-    """A histogram."""
-
-    def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        self.bounds_s = bounds_s
-        self.buckets = [0] * (len(bounds_s) + 1)
-        """Not summed up; the last is for all that took longer."""
-        self.total_s = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.buckets[bisect_left(self.bounds_s, seconds)] += 1
-        self.total_s += seconds
-
-
 class ScheduleCounts:
     """Commands by reason, GPUs that were given, waiting, ends of jobs, and work that was lost."""
 
@@ -224,20 +201,20 @@ class ScheduleCounts:
         self._asked: dict[JobId, tuple[str, float, float, int]] = {}
         """Jobs that were asked to save and did not yet: the cause, and the run that it ended."""
 
-    def count(self, world: World, event: Event) -> None:
+    def count(self, world: World, event: ev.Event) -> None:
         """Count an event, after it was applied."""
-        if isinstance(event, Planned):
+        if isinstance(event, ev.Planned):
             for command in event.plan.commands:
                 self._command(world, command, event.time_s)
-        elif isinstance(event, JobSubmitted):
+        elif isinstance(event, ev.JobSubmitted):
             self.submitted += 1
-        elif isinstance(event, JobStarted):
+        elif isinstance(event, ev.JobStarted):
             self._started(world, event)
-        elif isinstance(event, JobCheckpointed):
+        elif isinstance(event, ev.JobCheckpointed):
             self._checkpointed(event)
-        elif isinstance(event, JobInterrupted):
+        elif isinstance(event, ev.JobInterrupted):
             self._lose(event.job, event.time_s, INTERRUPTED, was_asked=False)
-        elif isinstance(event, JobEnded):
+        elif isinstance(event, ev.JobEnded):
             self._ended(world, event)
 
     def _command(self, world: World, command: Command, now_s: float) -> None:
@@ -277,7 +254,7 @@ class ScheduleCounts:
             if jobs.first_start_s.item(row) == now_s:
                 self.waits.add(max(0.0, now_s - jobs.jobs[row].submit_s))
 
-    def _started(self, world: World, event: JobStarted) -> None:
+    def _started(self, world: World, event: ev.JobStarted) -> None:
         if event.job not in world.jobs:
             return
         row = world.jobs.row(event.job)
@@ -291,13 +268,13 @@ class ScheduleCounts:
             interval_s = world.jobs.jobs[row].checkpoint_interval_s
             self._runs[event.job] = event.time_s, placement.size, interval_s
 
-    def _checkpointed(self, event: JobCheckpointed) -> None:
+    def _checkpointed(self, event: ev.JobCheckpointed) -> None:
         if event.saved_s is not None:
             self._saved_s[event.job] = event.saved_s
             if event.job in self._asked and event.saved_s >= self._asked[event.job][2]:
                 del self._asked[event.job]
 
-    def _ended(self, world: World, event: JobEnded) -> None:
+    def _ended(self, world: World, event: ev.JobEnded) -> None:
         for known in (self._runs, self._saved_s, self._asked):
             known.pop(event.job, None)
         past = world.past.get(event.job)

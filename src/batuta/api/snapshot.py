@@ -169,10 +169,7 @@ class SnapshotCache:
     """Keeps a snapshot that shows everything a client can know, and replaces it when it is old."""
 
     def __init__(
-        self,
-        service: Service,
-        cycles: SchedulerCounters,
-        forecast_finishes: Callable[[], Mapping[JobId, float]] = dict,
+        self, service: Service, cycles: SchedulerCounters, forecast_finishes: Callable[[], Mapping[JobId, float]] = dict
     ) -> None:
         self._service = service
         self._forecast_finishes = forecast_finishes

@@ -17,7 +17,7 @@ from fastapi import Depends, FastAPI, Request
 from batuta.api.auth import RequestAuthenticator, Sessions, StoredTokenAuthenticator
 from batuta.api.dependencies import ServerDependencies
 from batuta.api.event_feed import EventFeed
-from batuta.api.event_text import PublicEvent, StoryCache
+from batuta.api.event_text import StoryCache
 from batuta.api.forecast_cache import ForecastCache
 from batuta.api.operations import Operations
 from batuta.api.snapshot import SnapshotCache, WorldSnapshot
@@ -58,7 +58,9 @@ class AppState:
         self.timeline = GpuTimeline()
         self.slow_questions = anyio.CapacityLimiter(1)
         """Questions that need scheduling cycles or whole files of their own are answered one at a time."""
-        self.feed = EventFeed(self.journal, self.snapshots.refresh, self._record, self.service.fence)
+        self.feed = EventFeed(
+            self.journal, self.snapshots.refresh, lambda event: self.timeline.feed(event.data), self.service.fence
+        )
         # A client that changed something finds it in the next snapshot, without waiting for the engine.
         self.service.before_answers(self.snapshots.refresh)
 
@@ -88,9 +90,6 @@ class AppState:
             waiting.result()
         finally:
             waiting.cancel()
-
-    def _record(self, event: PublicEvent) -> None:
-        self.timeline.feed(event.data)
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:

@@ -98,14 +98,10 @@ class GpuTimeline:
 
     def _planned(self, event: dict[str, Any]) -> None:
         for command in event["plan"]["commands"] if "plan" in event else event["commands"]:
-            held = []
-            for span in _spans(command.get("placement") or []):
-                held += [(span[0], gpu) for gpu in span[1]]
-            self._hold(command["job"], event["time_s"], held)
+            self._hold(command["job"], event["time_s"], _gpus_of(command.get("placement") or []))
 
     def _found(self, event: dict[str, Any]) -> None:
-        held = [(node, gpu) for node, gpus in _spans(event["placement"]) for gpu in gpus]
-        self._hold(event["job"], event["time_s"], held)
+        self._hold(event["job"], event["time_s"], _gpus_of(event["placement"]))
 
     def _released(self, event: dict[str, Any]) -> None:
         self._hold(event["job"], event["time_s"], [])
@@ -180,21 +176,18 @@ class GpuTimeline:
         return job if past is None else past.job.name
 
 
-def _spans(placement: list[Any]) -> list[tuple[str, list[int]]]:
-    """Return the spans of a placement as stored (`[[[node, gpus], …]]`) or as published."""
-    if placement and isinstance(placement[0], dict):
-        return [(span["node"], span["gpus"]) for span in placement]
-    return [(node, gpus) for node, gpus in placement[0]] if placement else []
+def _gpus_of(placement: list[Any]) -> list[tuple[str, int]]:
+    """Return the GPUs of a placement as stored (`[[[node, gpus], …]]`) or as published."""
+    spans = placement[0] if placement else []
+    if isinstance(spans, dict):
+        spans = [(span["node"], span["gpus"]) for span in placement]
+    return [(node, gpu) for node, gpus in spans for gpu in gpus]
 
 
 def _segments(changes: list[tuple[float, int]], since_s: float, now_s: float) -> list[dict[str, Any]]:
-    ends = [time_s for time_s, _ in changes[1:]] + [now_s]
-    return (
-        [
-            {"from_s": max(begin_s, since_s), "to_s": end_s, "gpus": gpus}
-            for (begin_s, gpus), end_s in zip(changes, ends, strict=True)
-            if gpus and end_s > since_s and end_s > begin_s
-        ]
-        if changes
-        else []
-    )
+    ends = [time_s for time_s, _ in (*changes[1:], (now_s, 0))][: len(changes)]
+    return [
+        {"from_s": max(begin_s, since_s), "to_s": end_s, "gpus": gpus}
+        for (begin_s, gpus), end_s in zip(changes, ends, strict=True)
+        if gpus and end_s > since_s and end_s > begin_s
+    ]

@@ -6,7 +6,8 @@ import json
 import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 from typing import Any, TypeAlias
 
 import anyio.to_thread
@@ -14,10 +15,12 @@ import numpy as np
 
 from batuta.api.dependencies import NodeFacts
 from batuta.api.snapshot import WorldSnapshot
+from batuta.apitypes import resources as a
 from batuta.core.cluster import Placement
-from batuta.core.job import DesiredState, ExpectedWork, Job, JobId, JobState, Progress, SizeChoice
+from batuta.core.job import DesiredState, Job, JobId, JobState
 from batuta.core.job_table import JobTable
 from batuta.core.plan import Decision
+from batuta.core.reason import Evidence, Reason
 from batuta.core.trial import TrialMeasurement, never_fits, run_id
 from batuta.core.world import PastJob, World
 from batuta.engine.trials.measurement import learn
@@ -42,6 +45,21 @@ NO_CHECKPOINT_SEEN = (
 _ANY = "any"
 _MAX_PAST_VIEWS = 5_000
 _past_views: dict[JobId, tuple[PastJob, JsonObject]] = {}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def filled(kind: type, source: object, **given: Any) -> JsonObject:
+    """Return the JSON object of an API type; fields that are not given are those of the source."""
+    return {name: getattr(source, name) for name in _names(kind) if name not in given} | given
+
+
+def copied(kind: type, source: object | None) -> JsonObject | None:
+    """Return the source as the JSON object of an API type that has the same fields."""
+    return None if source is None else filled(kind, source)
 
 
 def view_job(snapshot: WorldSnapshot, job: JobId, now_s: float) -> JsonObject | None:
@@ -75,20 +93,16 @@ def _run_s(snapshot: WorldSnapshot, row: int, now_s: float) -> float:
     return float(run_s + since_s)
 
 
-def _past_run_s(past: PastJob) -> float:
-    return max(0.0, past.end_s - past.first_start_s) if past.run_s is None else past.run_s
-
-
 def _view_static(snapshot: WorldSnapshot, row: int) -> JsonObject:
     job, placement = snapshot.jobs[row], snapshot.placements[row]
     wish, restarts = snapshot.ints[(_WISH, _RESTARTS), row].tolist()
+    gpu_type = _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
     return {
         **_request(job, snapshot.states[row], _WISHES[wish]),
-        "gpus": _gpus(job, placement, _type_of(snapshot, job, placement)),
+        "gpus": _gpus(job, placement, gpu_type),
         "cpu": _cpu(job, placement),
         "placement": _placement(placement),
-        "progress": view_progress(snapshot.progress.get(job.id)),
-        "submitted_s": job.submit_s,
+        "progress": copied(a.ProgressSeen, snapshot.progress.get(job.id)),
         "started_s": _known(float(snapshot.floats[_FIRST, row])),
         "ended_s": None,
         "restarts": restarts,
@@ -112,17 +126,17 @@ def view_past(past: PastJob) -> JsonObject:
 def _view_past(past: PastJob) -> JsonObject:
     job = past.job
     started_s = _known(past.first_start_s)
+    ran_s = max(0.0, past.end_s - past.first_start_s) if past.run_s is None else past.run_s
     return {
         **_request(job, past.state, "cancel" if past.state is JobState.CANCELLED else "run"),
         "gpus": _gpus(job, None, _accepted(job)),
         "cpu": _cpu(job, None),
         "placement": [],
-        "progress": view_progress(past.progress),
+        "progress": copied(a.ProgressSeen, past.progress),
         "eta_s": None,
-        "submitted_s": job.submit_s,
         "started_s": started_s,
         "ended_s": past.end_s,
-        "duration_s": None if started_s is None else _past_run_s(past),
+        "duration_s": None if started_s is None else ran_s,
         "waited_s": max(0.0, (past.end_s if started_s is None else started_s) - job.submit_s),
         "restarts": past.restarts,
         "exit_code": past.exit_code,
@@ -134,14 +148,8 @@ def _view_past(past: PastJob) -> JsonObject:
 
 def _ended_by(past: PastJob) -> JsonObject | None:
     """Return why a job was ended, where it did not end by itself."""
-    if past.reason is None:
-        return None
     evidence = past.evidence or ()
-    return {
-        "code": past.reason.name,
-        "sentence": past.reason.sentence(evidence),
-        "evidence": dict(evidence),
-    }
+    return None if past.reason is None else view_reason(past.reason, past.reason.sentence(evidence), evidence)
 
 
 def view_dry_run(job: Job) -> JsonObject:
@@ -164,15 +172,11 @@ def view_checkpoint(job: Job, checkpoints: Mapping[JobId, float | None]) -> Json
 
 
 def view_decision(decision: Decision | None) -> JsonObject | None:
-    if decision is None:
-        return None
-    return {"code": decision.reason.name, "sentence": str(decision), "evidence": dict(decision.evidence)}
+    return None if decision is None else view_reason(decision.reason, str(decision), decision.evidence)
 
 
-def view_progress(progress: Progress | None) -> JsonObject | None:
-    if progress is None:
-        return None
-    return {name: getattr(progress, name) for name in Progress.__slots__}
+def view_reason(reason: Reason, sentence: str, evidence: Evidence) -> JsonObject:
+    return {"code": reason.name, "sentence": sentence, "evidence": dict(evidence)}
 
 
 def _request(job: Job, state: JobState, wish: str) -> JsonObject:
@@ -185,37 +189,13 @@ def _request(job: Job, state: JobState, wish: str) -> JsonObject:
         "priority": job.priority,
         "state": state.value,
         "wish": wish,
-        "expected": _expected(job.expected),
-        "size_choice": _size_choice(job.size_choice),
-    }
-
-
-def _expected(expected: ExpectedWork | None) -> JsonObject | None:
-    if expected is None:
-        return None
-    return {
-        "p10_s": expected.p10_s,
-        "p50_s": expected.p50_s,
-        "p90_s": expected.p90_s,
-        "source": expected.source,
-        "jobs": expected.jobs,
-    }
-
-
-def _size_choice(choice: SizeChoice | None) -> JsonObject | None:
-    if choice is None:
-        return None
-    return {
-        "gpus": choice.gpus,
-        "best_gpus": choice.best_gpus,
-        "speed_share": choice.speed_share,
-        "jobs": choice.jobs,
-        "sentence": choice.sentence,
+        "submitted_s": job.submit_s,
+        "expected": copied(a.ExpectedWork, job.expected),
+        "size_choice": copied(a.SizeChoice, job.size_choice),
     }
 
 
 def _gpus(job: Job, placement: Placement | None, gpu_type: str) -> JsonObject:
-    share = job.share
     return {
         "now": 0 if placement is None else placement.size,
         "wanted": job.gpus,
@@ -223,7 +203,7 @@ def _gpus(job: Job, placement: Placement | None, gpu_type: str) -> JsonObject:
         "max": 0 if job.cpu_only else job.max,
         "per_node": job.gpus_per_replica,
         "type": gpu_type,
-        "share": None if share is None else view_share(share.memory_mib, share.compute_percent),
+        "share": copied(a.Share, job.share),
     }
 
 
@@ -237,14 +217,6 @@ def _cpu(job: Job, placement: Placement | None) -> JsonObject | None:
         "cpus": job.cpus_milli_per_gpu / 1000,
         "memory_mib": job.memory_mib_per_gpu,
     }
-
-
-def view_share(memory_mib: int, compute_percent: int) -> JsonObject:
-    return {"memory_mib": memory_mib, "compute_percent": compute_percent}
-
-
-def _type_of(snapshot: WorldSnapshot, job: Job, placement: Placement | None) -> str:
-    return _accepted(job) if placement is None or job.cpu_only else snapshot.node_types[placement.spans[0].node]
 
 
 def _accepted(job: Job) -> str:
@@ -276,41 +248,22 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-# ---------------------------------------------------------------------------------------------------- nodes
-
-
 def view_nodes(snapshot: WorldSnapshot, facts: NodeFacts) -> list[JsonObject]:
-    tenants = _tenants(snapshot)
+    on_gpu: dict[str, dict[int, list[JsonObject]]] = defaultdict(lambda: defaultdict(list))
+    on_cpu: dict[str, list[JobId]] = defaultdict(list)
+    for job, placement in zip(snapshot.jobs, snapshot.placements, strict=True):
+        share = copied(a.Share, job.share)
+        for node, gpus in () if placement is None else placement.spans:
+            for gpu in gpus:
+                on_gpu[node][gpu].append({"id": job.id, "share": share})
+        for node in () if placement is None or not job.cpu_only else placement.nodes:
+            on_cpu[node].append(job.id)
     leaving = {snapshot.jobs[row].id for row in np.flatnonzero(snapshot.ints[_WISH]).tolist()}
-    on_cpu = _on_cpu(snapshot)
-    return [_view_node(snapshot, i, tenants, on_cpu, leaving, facts) for i in range(len(snapshot.nodes))]
+    return [_view_node(snapshot, i, on_gpu, on_cpu, leaving, facts) for i in range(len(snapshot.nodes))]
 
 
 def view_node(snapshot: WorldSnapshot, name: str, facts: NodeFacts) -> JsonObject | None:
     return next((node for node in view_nodes(snapshot, facts) if node["name"] == name), None)
-
-
-def _tenants(snapshot: WorldSnapshot) -> Mapping[str, Mapping[int, list[JsonObject]]]:
-    """Return the jobs on each GPU of each node."""
-    found: dict[str, dict[int, list[JsonObject]]] = defaultdict(lambda: defaultdict(list))
-    for job, placement in zip(snapshot.jobs, snapshot.placements, strict=True):
-        if placement is None:
-            continue
-        share = None if job.share is None else view_share(job.share.memory_mib, job.share.compute_percent)
-        for node, gpus in placement.spans:
-            for gpu in gpus:
-                found[node][gpu].append({"id": job.id, "share": share})
-    return found
-
-
-def _on_cpu(snapshot: WorldSnapshot) -> Mapping[str, list[JobId]]:
-    """Return the CPU-only jobs on each node."""
-    found: dict[str, list[JobId]] = defaultdict(list)
-    for job, placement in zip(snapshot.jobs, snapshot.placements, strict=True):
-        if job.cpu_only and placement is not None:
-            for node in placement.nodes:
-                found[node].append(job.id)
-    return found
 
 
 def _view_node(
@@ -412,7 +365,7 @@ def view_task(stored: str | None) -> dict[str, Any] | None:
         return None
     if not isinstance(task, dict):
         return None
-    return {key: _VIEWS.get(key, _same)(value) for key, value in task.items()}
+    return {key: _VIEWS[key](value) if key in _VIEWS else value for key, value in task.items()}
 
 
 def emulated_gpu_types(task: dict[str, Any] | None, gpus_per_node: int, types: Collection[str]) -> list[str]:
@@ -427,23 +380,12 @@ def endpoints_of(task: Mapping[str, Any] | None, host: str) -> list[str]:
     return endpoints(host, (task or {}).get("ports") or ()) if host else []
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
-def _pairs(value: list[list[str]]) -> dict[str, str]:
-    return dict(value)
-
-
 _VIEWS: dict[str, Callable[[Any], Any]] = {
-    "envs": _pairs,
-    "labels": _pairs,
+    "envs": dict,
+    "labels": dict,
     "secrets": lambda value: dict.fromkeys((name for name, _ in value), _HIDDEN),
     "file_mounts": lambda value: {mount["target"]: mount["source"] for mount in value},
 }
-
-
-_FORM = codec_of(TrialMeasurement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,33 +444,19 @@ def view_trial(tried: TrialSnapshot) -> JsonObject:
 
 
 def _view_measured_run(one: TrialMeasurement, efficiency: float | None) -> JsonObject:
-    return {
-        "run": one.run,
-        "gpus": one.gpus,
-        "state": one.outcome.value,
-        "gpu_type": one.gpu_type,
-        "nodes": one.nodes,
-        "batch": one.batch or None,
-        "steps_per_s": 1.0 / one.step_s if one.step_s else None,
-        "units_per_s": one.units_per_s,
-        "unit": one.unit,
-        "efficiency": efficiency,
-        "memory_mib": one.memory_mib,
-        "utilisation": one.utilisation,
-        "detail": one.detail,
-    }
+    steps_per_s = 1.0 / one.step_s if one.step_s else None
+    known = {"state": one.outcome.value, "batch": one.batch or None, "steps_per_s": steps_per_s}
+    return filled(a.TrialRun, one, efficiency=efficiency, **known)
 
 
 def _view_unmeasured_run(tried: TrialSnapshot, gpus: int) -> JsonObject:
     state = "not tried" if tried.over else tried.living.get(gpus, "planned")
-    unknown = dict.fromkeys(("batch", "steps_per_s", "units_per_s", "efficiency", "memory_mib", "utilisation"))
-    rest = {"gpu_type": "", "nodes": 1, "unit": "", "detail": ""}
-    return {"run": run_id(tried.job.id, gpus), "gpus": gpus, "state": state, **unknown, **rest}
+    return asdict(a.TrialRun(run_id(tried.job.id, gpus), gpus, state))
 
 
 def measurement_sentence(stored: Any) -> str:
     """Return the sentence of a stored measurement."""
-    read = _FORM.read
+    read = codec_of(TrialMeasurement).read
     assert read is not None
     measured: TrialMeasurement = read(stored)
     return measured.sentence

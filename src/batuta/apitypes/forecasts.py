@@ -78,7 +78,6 @@ class WhatIfAnswer:
     restarts: Change = field(default_factory=Change)
     preemptions: Change = field(default_factory=Change)
     unfinished: Change = field(default_factory=Change)
-    """Jobs that never end."""
     jobs: tuple[JobChange, ...] = ()
 
 
@@ -88,7 +87,6 @@ class ShadowDifference:
 
     id: str
     has: int = 0
-    """GPUs that it has."""
     would_have: int = 0
     since_s: float = 0.0
 

@@ -56,9 +56,7 @@ class Queue:
     """The highest priority that users may give its jobs; null: what the server says."""
     used: dict[str, float] = field(default_factory=dict)
     borrowed: dict[str, float] = field(default_factory=dict)
-    """What it uses beyond its quota."""
     lent: dict[str, float] = field(default_factory=dict)
-    """What others of its cohort use of its quota."""
     running: int = 0
     pending: int = 0
     suspended: int = 0
@@ -79,7 +77,6 @@ class Cohort:
 
     name: str
     parent: str = ""
-    """The cohort that it is part of; empty for none."""
     weight: float = 1.0
     share: float | None = 0.0
     pending: int = 0
@@ -126,7 +123,6 @@ class HoldingJob:
     reserved: int = 0
     """GPUs of its minimum."""
     flavors: dict[str, str] = field(default_factory=dict)
-    """By resource."""
 
 
 @dataclass(frozen=True, slots=True)

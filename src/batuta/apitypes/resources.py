@@ -8,7 +8,6 @@ from typing import Any
 from batuta.apitypes.forecasts import Expected
 
 FINAL_STATES = frozenset(("SUCCEEDED", "FAILED", "FAILED_SETUP", "CANCELLED"))
-"""The states that a job never leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +90,7 @@ class ExpectedWork:
     p50_s: float
     p90_s: float
     source: str = ""
-    """Whose history it is."""
     jobs: int = 0
-    """How many earlier jobs it rests upon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,6 @@ class SizeChoice:
     speed_share: float = 1.0
     """Its speed at `gpus`, as a share of that at `best_gpus`."""
     jobs: int = 0
-    """How many earlier jobs were measured."""
     sentence: str = ""
 
 
@@ -119,7 +115,6 @@ class CheckpointSeen:
     saved_s: float | None = None
     """When the last checkpoint was complete; null before the first one."""
     restartable: bool = False
-    """Its user declared that a restart loses nothing."""
     sentence: str = ""
     """What follows from it; empty when it may be resized."""
 
@@ -138,7 +133,6 @@ class Job:
     wish: str = "run"
     gpus: Gpus = Gpus()
     cpu: Cpu | None = None
-    """Null for a job with GPUs."""
     placement: tuple[Span, ...] = ()
     progress: ProgressSeen | None = None
     eta_s: float | None = None
@@ -182,7 +176,6 @@ class Job:
 
     @property
     def is_named_by_id(self) -> bool:
-        """Whether the id says the name too."""
         return self.name in ("", self.id, self.id.rpartition("/")[2])
 
 
@@ -225,11 +218,8 @@ class HealthShown:
     held: bool = False
     """Ill, and yet in service: too much of its pool is out already."""
     until_s: float | None = None
-    """When its probation ends."""
     flaps: int = 0
-    """How many returns in a row did not last."""
     incidents: int = 0
-    """Errors that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +231,6 @@ class Gpu:
     jobs: tuple[GpuTenant, ...] = ()
     utilisation: float | None = None
     health: HealthShown | None = None
-    """Null: nothing is known against it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +259,8 @@ class Node:
     gpus: tuple[Gpu, ...] = ()
     cpu: NodeCpu = NodeCpu()
     cordoned_by: str = ""
-    """Who did, where that is known."""
     health: HealthShown | None = None
     cordoned_s: float | None = None
-    """Since when, where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +327,6 @@ class Cluster:
     virtual: bool = False
     gpus: GpuCounts = GpuCounts()
     jobs: dict[str, int] = field(default_factory=dict)
-    """How many in each state."""
     trouble: str | None = None
     """Why nothing goes on just now; empty when all is well."""
     pid: int | None = None
@@ -366,21 +352,11 @@ class SuggestedChange:
     code: str
     sentence: str
     gpus: int = 0
-    """What it would start with."""
     stops: tuple[str, ...] = ()
-    """Jobs that would lose all their GPUs for it."""
     shrinks: tuple[str, ...] = ()
-    """Jobs that would have fewer."""
     within_s: float | None = None
     """When it is expected to come about by itself."""
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Suggestions:
-    """What would start a job that waits."""
-
-    suggestions: tuple[SuggestedChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,7 +364,6 @@ class TrialRun:
     """One size that is tried, or was. Null: not known."""
 
     run: str
-    """The id of the job that it is."""
     gpus: int
     state: str = ""
     """planned, waits, runs; then how it went: measured, out of memory, failed, …"""
@@ -396,7 +371,6 @@ class TrialRun:
     nodes: int = 1
     """Two stands for more of them."""
     batch: int | None = None
-    """Samples in a step."""
     steps_per_s: float | None = None
     units_per_s: float | None = None
     """Samples, epochs or steps per second."""
@@ -467,13 +441,6 @@ class ProgressPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressCurve:
-    """Reports over time, thinned."""
-
-    points: tuple[ProgressPoint, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Event:
     """An entry of the journal: `seq` is its number there, `data` all that it says."""
 
@@ -507,13 +474,6 @@ class Token:
     hash: str = ""
     created_s: float | None = None
     token: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class TokenList:
-    """All tokens."""
-
-    tokens: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

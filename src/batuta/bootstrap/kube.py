@@ -16,7 +16,7 @@ from batuta.telemetry import LogFormat
 if TYPE_CHECKING:
     from batuta.backends.kube.doctor import ClusterSnapshot
     from batuta.backends.kube.install.release import Manifest, Release
-    from batuta.client.connection import Connection
+    from batuta.client.kube.client import KubeClient
 
 
 _NEEDED = ("aiohttp", "msgspec")
@@ -86,7 +86,7 @@ def _given(**settings: Any) -> dict[str, Any]:
 
 def connect_to_cluster(
     kubeconfig: Path | None, context: str | None, namespace: str | None, *, all_namespaces: bool
-) -> Connection:
+) -> KubeClient:
     """The cluster of a kubeconfig. Nothing is opened yet."""
     check_extra()
     from batuta import __version__

@@ -7,66 +7,34 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
-from batuta.cli.output import DASH, Column, print_result, print_table
+from batuta.cli.options import Output, OutputOption, flag, option
+from batuta.cli.output import DASH, Column, format_number, print_result, print_table
 
 if TYPE_CHECKING:
     from batuta.gpu.profiler.usage import GpuUsage, JobUsage, NodeUsage
 
 
 def agent(
-    once: Annotated[bool, typer.Option("--once", help="Look, print a table, and end; no cluster is asked.")] = False,
-    node: Annotated[
-        str,
-        typer.Option("--node", help="The node's name; default the host's.", envvar="NODE_NAME", metavar="NAME"),
-    ] = "",
-    interval: Annotated[float, typer.Option("--interval", help="Seconds between looks.", metavar="S")] = 1.0,
-    report_every: Annotated[
-        float, typer.Option("--report-every", help="Seconds between reports to the cluster.", metavar="S")
-    ] = 30.0,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option("--metrics-port", help="Serve metrics and probes; default not.", metavar="N", show_default=False),
-    ] = None,
-    listen: Annotated[str, typer.Option("--listen", help="The address of that port.", metavar="HOST")] = "0.0.0.0",
+    once: Annotated[bool, flag("--once", "Look, print a table, and end; no cluster is asked.")] = False,
+    node: Annotated[str, option("The node's name; default the host's.", "NAME", envvar="NODE_NAME")] = "",
+    interval: Annotated[float, option("Seconds between looks.", "S")] = 1.0,
+    report_every: Annotated[float, option("Seconds between reports to the cluster.", "S")] = 30.0,
+    metrics_port: Annotated[int | None, option("Serve metrics and probes; default not.", "N")] = None,
+    listen: Annotated[str, option("The address of that port.", "HOST")] = "0.0.0.0",
     kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            "--kubeconfig",
-            help="Report to this cluster; in a pod to its own without being told.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        Path | None, option("Report to this cluster; in a pod to its own without being told.", "FILE")
     ] = None,
-    context: Annotated[
-        str | None, typer.Option("--context", help="Which cluster of it.", metavar="NAME", show_default=False)
-    ] = None,
-    dcgm: Annotated[
-        str,
-        typer.Option("--dcgm", help="Read DCGM exporter's series here, as in http://localhost:9400/metrics."),
-    ] = "",
+    context: Annotated[str | None, option("Which cluster of it.", "NAME")] = None,
+    dcgm: Annotated[str, option("Read DCGM exporter's series here, as in http://localhost:9400/metrics.")] = "",
     kubelet_socket: Annotated[
-        Path | None,
-        typer.Option(
-            "--kubelet-socket",
-            help="Its podresources interface; default as kubelets have it.",
-            metavar="PATH",
-            show_default=False,
-        ),
+        Path | None, option("Its podresources interface; default as kubelets have it.", "PATH")
     ] = None,
-    proc: Annotated[Path, typer.Option("--proc", help="Where the host's /proc is.", metavar="DIR")] = Path("/proc"),
+    proc: Annotated[Path, option("Where the host's /proc is.", "DIR")] = Path("/proc"),
     kernel_log: Annotated[
         Path | None,
-        typer.Option(
-            "--kernel-log",
-            help="Look for errors of GPUs here, as in /dev/kmsg or /var/log/kern.log; default nowhere.",
-            metavar="FILE",
-            show_default=False,
-        ),
+        option("Look for errors of GPUs here, as in /dev/kmsg or /var/log/kern.log; default nowhere.", "FILE"),
     ] = None,
-    state: Annotated[
-        Path, typer.Option("--state", help="Keeps how far the kernel log was read.", metavar="DIR")
-    ] = Path("/var/lib/batuta/agent"),
+    state: Annotated[Path, option("Keeps how far the kernel log was read.", "DIR")] = Path("/var/lib/batuta/agent"),
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Watch the GPUs of this node, and tell the cluster how they are used.
@@ -76,11 +44,8 @@ def agent(
     metrics batuta_gpu_*. With --kernel-log the operator is told of errors of GPUs, and looks after them.
 
     Examples:
-
       batuta agent --once
-
       batuta agent --node worker-1 --kubeconfig ~/.kube/config --metrics-port 9477
-
       batuta agent --kernel-log /dev/kmsg
     """
     from batuta.bootstrap.agent import AgentOptions, look_once, run_agent
@@ -106,65 +71,32 @@ def agent(
     print_result(look_once(options), output, print_usage)
 
 
-_GPUS = (
-    Column("GPU", right=True),
-    Column("MODEL", least=6),
-    Column("UTIL", right=True),
-    Column("MEMORY", right=True),
-    Column("PCIE", right=True, drop=4),
-    Column("NVLINK", right=True, drop=5),
-    Column("POWER", right=True, drop=3),
-    Column("TEMP", right=True, drop=2),
-    Column("JOBS", least=8),
+_GPUS: tuple[Column[GpuUsage], ...] = (
+    Column("GPU", lambda gpu: str(gpu.index), right=True),
+    Column("MODEL", lambda gpu: gpu.model, least=6),
+    Column("UTIL", lambda gpu: format_number(gpu.utilisation, ".0%"), right=True),
+    Column("MEMORY", lambda gpu: f"{format_number(gpu.memory_used_mib, '.0f')}/{gpu.memory_mib:.0f}MiB", right=True),
+    Column("PCIE", lambda gpu: format_number(gpu.pcie_mib_s, ".0f", "MiB/s"), right=True, drop=4),
+    Column("NVLINK", lambda gpu: format_number(gpu.nvlink_mib_s, ".0f", "MiB/s"), right=True, drop=5),
+    Column("POWER", lambda gpu: format_number(gpu.power_w, ".0f", "W"), right=True, drop=3),
+    Column("TEMP", lambda gpu: format_number(gpu.temperature_c, ".0f", "C"), right=True, drop=2),
+    Column("JOBS", lambda gpu: ", ".join(dict.fromkeys(owner.job for owner in gpu.owners)) or DASH, least=8),
 )
-_JOBS = (
-    Column("JOB", least=8),
-    Column("GPUS"),
-    Column("UTIL", right=True),
-    Column("MEMORY", right=True),
-    Column("TYPE", drop=1),
-    Column("STAGE", drop=2),
-    Column("BOTTLENECK", drop=3),
+_JOBS: tuple[Column[JobUsage], ...] = (
+    Column("JOB", lambda job: job.job, least=8),
+    Column("GPUS", lambda job: ",".join(map(str, job.gpus))),
+    Column(
+        "UTIL", lambda job: format_number(None if job.utilisation is None else job.utilisation.mean, ".0%"), right=True
+    ),
+    Column("MEMORY", lambda job: format_number(job.memory_mib, ".0f", "MiB"), right=True),
+    Column("TYPE", lambda job: job.behaviour.activity.value, drop=1),
+    Column("STAGE", lambda job: job.behaviour.stage.value, drop=2),
+    Column("BOTTLENECK", lambda job: job.behaviour.bottleneck.value, drop=3),
 )
 
 
 def print_usage(usage: NodeUsage) -> None:
     """Print the GPUs, then the jobs on them."""
-    print_table(_GPUS, [_gpu_row(gpu) for gpu in usage.gpus], "no GPUs")
+    print_table(_GPUS, usage.gpus, "no GPUs")
     typer.echo()
-    print_table(_JOBS, [_job_row(job) for job in usage.jobs], "no jobs of Batuta on them")
-
-
-def _gpu_row(gpu: GpuUsage) -> tuple[str, ...]:
-    used = DASH if gpu.memory_used_mib is None else f"{gpu.memory_used_mib:.0f}"
-    return (
-        str(gpu.index),
-        gpu.model,
-        _percent(gpu.utilisation),
-        f"{used}/{gpu.memory_mib:.0f}MiB",
-        _amount(gpu.pcie_mib_s, "MiB/s"),
-        _amount(gpu.nvlink_mib_s, "MiB/s"),
-        _amount(gpu.power_w, "W"),
-        _amount(gpu.temperature_c, "C"),
-        ", ".join(dict.fromkeys(owner.job for owner in gpu.owners)) or DASH,
-    )
-
-
-def _job_row(job: JobUsage) -> tuple[str, ...]:
-    return (
-        job.job,
-        ",".join(map(str, job.gpus)),
-        _percent(None if job.utilisation is None else job.utilisation.mean),
-        _amount(job.memory_mib, "MiB"),
-        job.behaviour.activity.value,
-        job.behaviour.stage.value,
-        job.behaviour.bottleneck.value,
-    )
-
-
-def _percent(value: float | None) -> str:
-    return DASH if value is None else f"{value:.0%}"
-
-
-def _amount(value: float | None, unit: str) -> str:
-    return DASH if value is None else f"{value:.0f}{unit}"
+    print_table(_JOBS, usage.jobs, "no jobs of Batuta on them")

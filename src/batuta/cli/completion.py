@@ -9,18 +9,13 @@ from typing import Annotated
 
 import typer
 
+from batuta.cli.options import argument
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError
 
 VARIABLE = "_BATUTA_COMPLETE"
 
-
-class Shell(StrEnum):
-    """Shells that can be completed."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
+Shell = StrEnum("Shell", {"BASH": "bash", "ZSH": "zsh", "FISH": "fish"})
 
 
 app = typer.Typer(cls=CommandGroup, name="completion", no_args_is_help=True, rich_markup_mode=None)
@@ -33,44 +28,27 @@ def completion() -> None:
     Verbs, options, ids and names of jobs, nodes, queues and policies are completed.
 
     Examples:
-
       batuta completion install
-
       source <(batuta completion bash)
     """
 
 
-@app.command()
-def bash() -> None:
-    """Print the script for bash.
+def _add_script(shell: Shell, example: str) -> None:
+    def script() -> None:
+        from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
-    Example: source <(batuta completion bash)
-    """
-    _print(Shell.BASH)
+        typer.echo(get_completion_script(prog_name="batuta", complete_var=VARIABLE, shell=shell.value))
+
+    app.command(name=shell.value, help=f"Print the script for {shell.value}.\n\nExample: {example}")(script)
 
 
-@app.command()
-def zsh() -> None:
-    """Print the script for zsh.
-
-    Example: source <(batuta completion zsh)
-    """
-    _print(Shell.ZSH)
+_add_script(Shell.BASH, "source <(batuta completion bash)")
+_add_script(Shell.ZSH, "source <(batuta completion zsh)")
+_add_script(Shell.FISH, "batuta completion fish | source")
 
 
 @app.command()
-def fish() -> None:
-    """Print the script for fish.
-
-    Example: batuta completion fish | source
-    """
-    _print(Shell.FISH)
-
-
-@app.command()
-def install(
-    shell: Annotated[Shell | None, typer.Argument(metavar="[SHELL]", help="Default: the one you use.")] = None,
-) -> None:
+def install(shell: Annotated[Shell | None, argument("[SHELL]", "Default: the one you use.")] = None) -> None:
     """Write the script to where the shell looks for it, and load it from the shell's own start file.
 
     bash: ~/.bash_completions/batuta.sh, sourced by ~/.bashrc; zsh: ~/.zfunc/_batuta, found by ~/.zshrc;
@@ -85,12 +63,6 @@ def install(
         raise InputError.of(f"which shell? {chosen or 'yours'} is not known", fix="bash, zsh or fish")
     _, path = write(shell=chosen, prog_name="batuta", complete_var=VARIABLE)
     typer.echo(f"written to {path}; a new {chosen} will use it")
-
-
-def _print(shell: Shell) -> None:
-    from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
-    typer.echo(get_completion_script(prog_name="batuta", complete_var=VARIABLE, shell=shell.value))
 
 
 def _own_shell() -> str:

@@ -21,15 +21,16 @@ from urllib.parse import urlsplit
 import typer
 
 from batuta import __version__
-from batuta.cli.options import HomeOption, Output, OutputOption, target_cluster
-from batuta.cli.output import console, print_json, print_rich, spinner
+from batuta.apitypes.resources import Cluster, Job, Node
+from batuta.bootstrap import local_facts
+from batuta.cli.options import HomeOption, Output, OutputOption, flag, target_cluster
+from batuta.cli.output import console, print_json, print_rich, spinner, styled
 from batuta.client.address import find_home, read_server_file, show_path
 from batuta.client.errors import ApiError, ClientError, NoServerError
 from batuta.engine.soundness import Finding, Severity, error, named, note, ok, warning
 from batuta.store.integrity import check_disk_space
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Cluster, Job, Node
     from batuta.client.client import Client
 
 
@@ -56,8 +57,8 @@ NEVER_FITS = frozenset(("EXCEEDS_CLUSTER", "NO_ACCEPTED_TYPE", "NO_MATCHING_NODE
 
 def doctor(
     output: OutputOption = Output.TABLE,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="Look through a large journal for damage, too.")] = False,
+    as_json: Annotated[bool, flag("--json", "The same as -o json.")] = False,
+    full: Annotated[bool, flag("--full", "Look through a large journal for damage, too.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Check machine, state directory, server and cluster.
@@ -66,11 +67,8 @@ def doctor(
     looks at a Kubernetes cluster instead. The exit code is 1 when something is an error.
 
     Examples:
-
       batuta doctor
-
       batuta doctor --json
-
       batuta --context prod doctor
     """
     with spinner("checking"):
@@ -111,18 +109,17 @@ def _check_local(home: Path | None, full: bool) -> Iterator[Finding]:
 def _print_findings(findings: Sequence[Finding]) -> None:
     """Print a table that wraps long cells: a fix must not be cut."""
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("CHECK", no_wrap=True)
     table.add_column("RESULT", no_wrap=True)
     table.add_column("FOUND", overflow="fold")
     for finding in findings:
-        found = Text(finding.found)
+        found = styled(finding.found)
         if finding.fix:
             found.append(f"\n→ {finding.fix}", style="italic")
         severity = finding.severity.value
-        table.add_row(Text(finding.check), Text(severity, style=_STYLES[severity]), found)
+        table.add_row(styled(finding.check), styled(severity, style=_STYLES[severity]), found)
     print_rich(table)
     counts = {name: sum(1 for one in findings if one.severity == name) for name in ("error", "warning")}
     summary = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items() if count)
@@ -165,9 +162,7 @@ def _check_gpus() -> Finding:
 
 
 def _check_leftovers(home: Path) -> Iterator[Finding]:
-    from batuta.bootstrap.local_facts import find_leftovers
-
-    found = find_leftovers(home)
+    found = local_facts.find_leftovers(home)
     if not found:
         yield ok("processes", "none is left over from a job")
         return
@@ -194,11 +189,7 @@ def check_sdk(python: str | None = None) -> Finding:
         return note("SDK", "no python3 is on the PATH", "jobs in Python need one")
     try:
         done = subprocess.run(
-            [python, "-c", _PRINT_SDK_VERSION],
-            capture_output=True,
-            text=True,
-            timeout=_SDK_TIMEOUT_S,
-            check=False,
+            [python, "-c", _PRINT_SDK_VERSION], capture_output=True, text=True, timeout=_SDK_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as trouble:
         return warning("SDK", f"{python} does not run: {trouble}", "repair it, or its folder on the PATH")
@@ -259,18 +250,14 @@ def _check_secrets(home: Path) -> Iterator[Finding]:
 
 
 def _check_lock(home: Path) -> Finding:
-    from batuta.bootstrap.local_facts import server_pid
-
     try:
-        pid = server_pid(home)
+        pid = local_facts.server_pid(home)
     except (ClientError, OSError) as trouble:
         return error("lock", str(trouble), "end the process that holds it")
     recorded = read_server_file(home).get("pid")
     if pid is None and recorded is not None:
         return warning(
-            "lock",
-            f"the last server (pid {recorded}) was killed",
-            "batuta up recovers everything from the journal",
+            "lock", f"the last server (pid {recorded}) was killed", "batuta up recovers everything from the journal"
         )
     if pid is not None and recorded is not None and recorded != pid:
         return warning("lock", f"held by pid {pid}; server.json names {recorded}", "wait until it has started")
@@ -279,8 +266,6 @@ def _check_lock(home: Path) -> Finding:
 
 def check_ports(home: Path, default: int = DEFAULT_PORT) -> Iterator[Finding]:
     """Check that the server listens at its address; without a server, that the default port is free."""
-    from batuta.bootstrap.local_facts import server_pid
-
     url = read_server_file(home).get("url")
     parts = urlsplit(str(url)) if url else None
     if parts is None or not parts.hostname or not parts.port:
@@ -291,7 +276,7 @@ def check_ports(home: Path, default: int = DEFAULT_PORT) -> Iterator[Finding]:
         socket.create_connection((host, parts.port), _CONNECT_TIMEOUT_S).close()
     except OSError as trouble:
         # A server that was killed leaves its address behind.
-        worse = warning if server_pid(home) is None else error
+        worse = warning if local_facts.server_pid(home) is None else error
         yield worse("port", f"no server listens at {url}: {trouble.strerror or trouble}", "batuta up")
         return
     yield ok("port", f"{parts.port} answers")
@@ -347,9 +332,7 @@ def _check_version(cluster: Cluster) -> Finding:
     if cluster.version == __version__:
         return ok("version", f"{__version__}, as the server")
     return warning(
-        "version",
-        f"this is {__version__}, the server is {cluster.version}",
-        "batuta down --keep-jobs, then batuta up",
+        "version", f"this is {__version__}, the server is {cluster.version}", "batuta down --keep-jobs, then batuta up"
     )
 
 

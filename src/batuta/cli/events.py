@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from batuta.cli.options import HomeOption, Output, OutputOption, complete_jobs, connect
+from batuta.apitypes.resources import Event
+from batuta.cli.options import HomeOption, Output, OutputOption, connect, flag, option
 from batuta.cli.output import format_gpus, format_time
-
-if TYPE_CHECKING:
-    from batuta.apitypes.resources import Event
-
 
 HIDDEN_TYPES = ("JobProgressed", "JobCheckpointed", "TransitionTimed", "TimePassed")
 """Types that are printed only with --type or as JSON."""
 
 
 def events(
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Go on as they happen.")] = False,
-    tail: Annotated[int, typer.Option("--tail", "-n", min=0, help="The last N first.", metavar="N")] = 20,
-    job: Annotated[
-        str | None, typer.Option("--job", "-j", help="Only those of one job.", autocompletion=complete_jobs)
-    ] = None,
+    follow: Annotated[bool, flag("--follow/--no-follow -f", "Go on as they happen.")] = False,
+    tail: Annotated[int, option("The last N first.", "N", names="--tail -n", min=0)] = 20,
+    job: Annotated[str | None, option("Only those of one job.", names="--job -j", complete="active jobs")] = None,
     type: Annotated[
-        list[str] | None, typer.Option("--type", "-t", help="Only this type, such as JobEnded; repeatable.")
+        list[str] | None, option("Only this type, such as JobEnded; repeatable.", names="--type -t")
     ] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
@@ -36,9 +31,7 @@ def events(
     Reports of progress are left out unless --type asks for them. JSON has all, as one object per line.
 
     Examples:
-
       batuta events --tail 50
-
       batuta events --follow --type JobEnded -o json
     """
     with connect(home) as client:

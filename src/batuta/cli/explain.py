@@ -9,25 +9,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from batuta.apitypes.forecasts import Expected
+from batuta.apitypes.resources import FINAL_STATES, Explanation, SuggestedChange
+from batuta.cli import output as out
 from batuta.cli.options import HomeOption, JobArgument, Output, OutputOption, connect
-from batuta.cli.output import (
-    facts_table,
-    format_gpus,
-    format_seconds,
-    format_time,
-    print_json,
-    print_rich,
-    spinner,
-    state_text,
-)
 from batuta.cli.trial import print_trial
 from batuta.client.errors import ApiError, ClientError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from batuta.apitypes.forecasts import Expected
-    from batuta.apitypes.resources import Explanation, SuggestedChange
 
 _WAITING = ("PENDING", "PREEMPTED")
 
@@ -39,55 +30,42 @@ def explain(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpt
 
     Example: batuta explain resnet
     """
-    from rich.text import Text
-
     with connect(home) as client:
         known = client.job(job)
         explanation = client.explain(known)
         if explanation.state in _WAITING:
-            with spinner("trying out what would start it"):
+            with out.spinner("trying out what would start it"):
                 found = client.suggestions(known)
                 # The search for suggestions also forecasts the start.
                 explanation = replace(client.explain(known), suggestions=found)
     if output is Output.JSON:
-        print_json(explanation)
+        out.print_json(explanation)
         return
     reason = explanation.reason
     sentence = f": {reason.sentence}" if reason is not None and reason.sentence else ""
-    print_rich(Text.assemble(f"job {known.label} is ", state_text(explanation.state), sentence))
+    out.print_rich(out.assembled(f"job {known.label} is ", out.state_text(explanation.state), sentence))
     if reason is not None and reason.evidence:
         numbers = ", ".join(f"{name} {_number(value)}" for name, value in reason.evidence.items())
-        print_rich(Text(f"{reason.code}: {numbers}" if reason.code else numbers, style="dim"))
+        out.print_rich(f"{reason.code}: {numbers}" if reason.code else numbers, "dim")
     if explanation.quota_reserved is not None and not explanation.quota_reserved.status:
-        print_rich(Text(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", style="dim"))
-    if (
-        explanation.checkpoint is not None
-        and explanation.checkpoint.sentence
-        and _adds_checkpoint_sentence(explanation)
-    ):
-        print_rich(Text(f"{explanation.checkpoint.sentence}.", style="yellow"))
+        out.print_rich(f"{_quota(explanation.quota_reserved.reason)}{_ahead(explanation.ahead)}", "dim")
+    checkpoint, is_said = explanation.checkpoint, reason is not None and reason.code == "KEEPS_SIZE"
+    if checkpoint is not None and checkpoint.sentence and explanation.state not in _WAITING and not is_said:
+        out.print_rich(f"{checkpoint.sentence}.", "yellow")
     for sentence in _predictions(explanation):
-        print_rich(Text(sentence, style="dim"))
+        out.print_rich(sentence, "dim")
     if explanation.trial is not None:
         typer.echo("\nTrial runs")
         print_trial(explanation.trial)
     if explanation.suggestions:
         typer.echo("\nIt would start now")
-        print_rich(_suggestion_table(explanation.suggestions))
+        out.print_rich(_suggestion_table(explanation.suggestions))
     if explanation.story:
         typer.echo()
-        print_rich(facts_table((format_time(one.time_s), one.sentence) for one in explanation.story))
-
-
-def _adds_checkpoint_sentence(explanation: Explanation) -> bool:
-    """Return whether to add the sentence on checkpoints: the job runs, and the reason does not say it."""
-    return explanation.state not in _WAITING and (explanation.reason is None or explanation.reason.code != "KEEPS_SIZE")
+        out.print_rich(out.facts_table((out.format_time(one.time_s), one.sentence) for one in explanation.story))
 
 
 def _predictions(explanation: Explanation) -> list[str]:
-    """Return what the scheduler knows or predicts of the job."""
-    from batuta.apitypes.resources import FINAL_STATES
-
     found = (
         [f"its size was left open: {explanation.size_choice.sentence}"] if explanation.size_choice is not None else []
     )
@@ -100,42 +78,40 @@ def _predictions(explanation: Explanation) -> list[str]:
     own = explanation.expected
     if own is not None:
         found.append(
-            f"expected to take {format_seconds(own.p50_s)} on one GPU, {format_seconds(own.p10_s)} to "
-            f"{format_seconds(own.p90_s)}, by {own.jobs} earlier {'job' if own.jobs == 1 else 'jobs'} "
+            f"expected to take {out.format_seconds(own.p50_s)} on one GPU, {out.format_seconds(own.p10_s)} to "
+            f"{out.format_seconds(own.p90_s)}, by {own.jobs} earlier {'job' if own.jobs == 1 else 'jobs'} "
             f"({own.source})"
         )
     return found
 
 
 def _when(start: Expected) -> str:
-
     now_s = time.time()
     early, late = (None if at is None else max(0.0, at - now_s) for at in (start.p50_s, start.p90_s))
-    latest = "" if late is None else f", at the latest in {format_seconds(late)}"
-    return f"in {format_seconds(early)}{latest}"
+    latest = "" if late is None else f", at the latest in {out.format_seconds(late)}"
+    return f"in {out.format_seconds(early)}{latest}"
 
 
 def _suggestion_effects(one: SuggestedChange) -> str:
     """Return the GPUs it would start with, the jobs that stop or shrink, and when it may come by itself."""
-    effects = [f"with {format_gpus(one.gpus)}"]
+    effects = [f"with {out.format_gpus(one.gpus)}"]
     if one.stops:
         effects.append(f"stops {', '.join(one.stops)}")
     if one.shrinks:
         effects.append(f"shrinks {', '.join(one.shrinks)}")
     if one.within_s is not None:
-        effects.append(f"expected in {format_seconds(one.within_s)}")
+        effects.append(f"expected in {out.format_seconds(one.within_s)}")
     return f" ({'; '.join(effects)})"
 
 
 def _suggestion_table(suggestions: Sequence[SuggestedChange]) -> Table:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, min_width=1)
     table.add_column(overflow="fold")
     for one in suggestions:
-        table.add_row("", Text.assemble(one.sentence, (_suggestion_effects(one), "dim")))
+        table.add_row("", out.assembled(one.sentence, (_suggestion_effects(one), "dim")))
     return table
 
 
@@ -147,7 +123,6 @@ def _quota(reason: str) -> str:
 
 
 def _ahead(count: int | None) -> str:
-    """Return how many jobs of its queue are ahead of it."""
     if not count:
         return "" if count is None else "; it is the next of its queue"
     return f"; {count} {'job' if count == 1 else 'jobs'} of its queue {'is' if count == 1 else 'are'} ahead"
@@ -174,6 +149,6 @@ def result(job: JobArgument, output: OutputOption = Output.TABLE, home: HomeOpti
             ending = "" if known.is_over else f" yet: it is {known.state}"
             raise ClientError(f"job {known.label} gave no result{ending}") from None
     if output is Output.JSON or not isinstance(value, str):
-        print_json(value)
+        out.print_json(value)
     else:
         typer.echo(value)

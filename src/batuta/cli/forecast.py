@@ -3,52 +3,29 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from batuta.cli.options import (
-    HomeOption,
-    Output,
-    OutputOption,
-    collect_problems,
-    complete_jobs,
-    complete_nodes,
-    complete_policies,
-    connect_to_server,
-    stopped_server_home,
-)
-from batuta.cli.output import (
-    DASH,
-    Column,
-    format_seconds,
-    print_json,
-    print_result,
-    print_stderr,
-    print_table,
-    spinner,
-    state_text,
-)
-from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem
+from batuta.apitypes.forecasts import Change, EtaAnswer, JobChange, JobEta, WhatIfAnswer
+from batuta.cli import output as out
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, ask_server_or_journal, flag, option
+from batuta.cli.output import DASH, Column
+from batuta.client.decoding import decode
+from batuta.spec.problem import Problem, collect_problems, read_text, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from batuta.client.client import Client
 
-    from batuta.apitypes.forecasts import Change, EtaAnswer, Expected, JobChange, JobEta, WhatIfAnswer
 _SHOWN_JOBS = 20
 
-ArrivalsOption = Annotated[
-    bool, typer.Option("--arrivals/--no-arrivals", help="Whether jobs keep coming as they did lately.")
-]
+ArrivalsOption = Annotated[bool, flag("--arrivals/--no-arrivals", "Whether jobs keep coming as they did lately.")]
 
 
 def eta(
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="[JOB]", help="Id or name of a job; default: all.", autocompletion=complete_jobs),
-    ] = None,
+    job: Annotated[str | None, argument("[JOB]", "Id or name of a job; default: all.", complete="active jobs")] = None,
     arrivals: ArrivalsOption = True,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
@@ -60,66 +37,51 @@ def eta(
     the first time, in nine of ten by the second; how earlier answers came true is taken into account.
 
     Examples:
-
       batuta eta
-
       batuta eta resnet --no-arrivals
     """
-    forecast = _request_eta(job, home, arrivals)
-    if output is Output.JSON:
-        print_json(forecast)
-        return
-    _print_eta(forecast)
-    if forecast.jobs:
-        print_stderr(f"under {forecast.policy}, {'; '.join(forecast.assumes)} ({forecast.runs} runs)")
+    out.print_result(_request_eta(job, home, arrivals), output, _print_eta)
 
 
 def _request_eta(job: str | None, home: Path | None, arrivals: bool) -> EtaAnswer:
-    """Return the forecast of the server; without a server, that from its journal."""
-    with spinner("looking ahead"):
-        try:
-            with connect_to_server(home) as client:
-                known = None if job is None else client.job(job).id
-                return client.eta(known, expects_arrivals=arrivals)
-        except NoServerError:
-            from batuta.apitypes.forecasts import EtaAnswer
-            from batuta.bootstrap import offline
-            from batuta.client.decoding import decode
+    def ask(client: Client) -> EtaAnswer:
+        return client.eta(None if job is None else client.job(job).id, expects_arrivals=arrivals)
 
-            return decode(EtaAnswer, offline.eta(stopped_server_home(home), job, expects_arrivals=arrivals))
+    def look(folder: Path) -> EtaAnswer:
+        from batuta.bootstrap import offline
+
+        return decode(EtaAnswer, offline.eta(folder, job, expects_arrivals=arrivals))
+
+    with out.spinner("looking ahead"):
+        return ask_server_or_journal(home, ask, look)
 
 
 def _print_eta(forecast: EtaAnswer) -> None:
-    columns = (
-        Column("ID"),
-        Column("NAME", least=8),
-        Column("STATE", drop=2),
-        Column("STARTS", right=True),
-        Column("AT THE LATEST", right=True, drop=3),
-        Column("FINISHES", right=True),
-        Column("AT THE LATEST", right=True),
-        Column("", drop=1, least=10),
+    def start(at_s: float | None, one: JobEta, started: str) -> str:
+        """Return a time of the start; `started` for a job that has GPUs."""
+        has_started = one.start.p50_s is not None and one.start.p50_s <= forecast.now_s
+        return started if has_started else _time(forecast, at_s)
+
+    columns: tuple[Column[JobEta], ...] = (
+        Column("ID", lambda one: one.id),
+        Column("NAME", lambda one: one.name, least=8),
+        Column("STATE", lambda one: out.state_text(one.state), drop=2),
+        Column("STARTS", lambda one: start(one.start.p50_s, one, "started"), right=True),
+        Column("AT THE LATEST", lambda one: start(one.start.p90_s, one, ""), right=True, drop=3),
+        Column("FINISHES", lambda one: _time(forecast, one.finish.p50_s), right=True),
+        Column("AT THE LATEST", lambda one: _time(forecast, one.finish.p90_s), right=True),
+        Column("", lambda one: one.why, drop=1, least=10),
     )
-    rows = [(*(one.id, one.name, state_text(one.state)), *_times(forecast, one), one.why) for one in forecast.jobs]
-    print_table(columns, rows, empty="there is no job that is not over")
-
-
-def _times(forecast: EtaAnswer, one: JobEta) -> tuple[str, str, str, str]:
-    """Return start and finish, each as P50 and P90; a job that has GPUs has started."""
-    started = one.start.p50_s is not None and one.start.p50_s <= forecast.now_s
-    start = ("started", "") if started else _time_pair(forecast, one.start)
-    return (*start, *_time_pair(forecast, one.finish))
-
-
-def _time_pair(forecast: EtaAnswer, expected: Expected) -> tuple[str, str]:
-    return _time(forecast, expected.p50_s), _time(forecast, expected.p90_s)
+    out.print_table(columns, forecast.jobs, empty="there is no job that is not over")
+    if forecast.jobs:
+        out.print_stderr(f"under {forecast.policy}, {'; '.join(forecast.assumes)} ({forecast.runs} runs)")
 
 
 def _time(forecast: EtaAnswer, time_s: float | None) -> str:
     """Return `in 12m 5s (14:05)`; without the time of day for a World whose clock begins at 0."""
     if time_s is None:
         return DASH
-    ahead = f"in {format_seconds(max(time_s - forecast.now_s, 0.0))}"
+    ahead = f"in {out.format_seconds(max(time_s - forecast.now_s, 0.0))}"
     if abs(forecast.now_s - time.time()) > 7 * 86_400:
         return ahead
     then, now = time.localtime(time_s), time.localtime()
@@ -128,31 +90,17 @@ def _time(forecast: EtaAnswer, time_s: float | None) -> str:
 
 def whatif(
     policy: Annotated[
-        str | None,
-        typer.Option(
-            "--policy", "-p", help="Another policy decides.", metavar="NAME", autocompletion=complete_policies
-        ),
+        str | None, option("Another policy decides.", "NAME", names="--policy -p", complete="policies")
     ] = None,
-    add_nodes: Annotated[str, typer.Option("--add-nodes", help="Nodes join, as in 2x8:A100.", metavar="NODES")] = "",
-    quota: Annotated[
-        list[Path] | None, typer.Option("--quota", help="Quota of a file is applied.", metavar="FILE")
-    ] = None,
-    submit: Annotated[
-        list[Path] | None, typer.Option("--submit", help="A task is submitted.", metavar="TASK.yaml")
-    ] = None,
-    gpus: Annotated[
-        str | None, typer.Option("--gpus", help="GPUs of the submitted tasks, as in A100:4.", metavar="GPUS")
-    ] = None,
-    num_nodes: Annotated[
-        str | None, typer.Option("--num-nodes", help="Nodes of the submitted tasks.", metavar="N")
-    ] = None,
-    drain: Annotated[
-        list[str] | None,
-        typer.Option("--drain", help="A node is drained.", metavar="NODE", autocompletion=complete_nodes),
-    ] = None,
+    add_nodes: Annotated[str, option("Nodes join, as in 2x8:A100.", "NODES")] = "",
+    quota: Annotated[list[Path] | None, option("Quota of a file is applied.", "FILE")] = None,
+    submit: Annotated[list[Path] | None, option("A task is submitted.", "TASK.yaml")] = None,
+    gpus: Annotated[str | None, option("GPUs of the submitted tasks, as in A100:4.", "GPUS")] = None,
+    num_nodes: Annotated[str | None, option("Nodes of the submitted tasks.", "N")] = None,
+    drain: Annotated[list[str] | None, option("A node is drained.", "NODE", complete="nodes")] = None,
     arrivals: ArrivalsOption = False,
-    seed: Annotated[int, typer.Option("--seed", help="Other luck of the jobs.", min=0)] = 0,
-    all_jobs: Annotated[bool, typer.Option("--all", "-a", help="Also jobs for which little changes.")] = False,
+    seed: Annotated[int, option("Other luck of the jobs.", min=0)] = 0,
+    all_jobs: Annotated[bool, flag("--all -a", "Also jobs for which little changes.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -162,23 +110,16 @@ def whatif(
     Several changes come together; --quota, --submit and --drain may be repeated.
 
     Examples:
-
       batuta whatif --policy afs-l
-
       batuta whatif --add-nodes 2x8:A100 --drain node-3
-
       batuta whatif --submit train.yaml --gpus A100:8
     """
     from batuta.client.submission import Submission
-    from batuta.spec.problem import read_text
 
     problems: list[Problem] = []
     if (gpus or num_nodes) and not submit:
         problems.append(Problem("--gpus and --num-nodes are for tasks", fix="add --submit TASK.yaml"))
-    overrides = {
-        "gpus": gpus,
-        "num_nodes": int(num_nodes) if num_nodes and num_nodes.isdecimal() else num_nodes,
-    }
+    overrides = {"gpus": gpus, "num_nodes": int(num_nodes) if num_nodes and num_nodes.isdecimal() else num_nodes}
     texts, tasks = list[tuple[str, str]](), list[Submission]()
     for path in quota or ():
         with collect_problems(problems):
@@ -197,94 +138,75 @@ def whatif(
     }
     if not any((policy, add_nodes, quota, submit, drain)):
         problems.append(Problem("what shall be changed?", fix="--policy, --add-nodes, --quota, --submit or --drain"))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     result = _request_what_if(request, home)
-    print_result(result, output, lambda found: _print_what_if(found, all_jobs))
+    out.print_result(result, output, lambda found: _print_what_if(found, all_jobs))
 
 
 def _request_what_if(request: dict[str, Any], home: Path | None) -> WhatIfAnswer:
-    """Return the result of the server; without a server, that from its journal."""
-    with spinner("looking ahead twice"):
-        try:
-            with connect_to_server(home) as client:
-                return client.what_if(**request)
-        except NoServerError:
-            from batuta.apitypes.forecasts import WhatIfAnswer
-            from batuta.bootstrap import offline
-            from batuta.client.cluster_calls import what_if_body
-            from batuta.client.decoding import decode
+    def look(folder: Path) -> WhatIfAnswer:
+        from batuta.bootstrap import offline
+        from batuta.client.client import what_if_body
 
-            return decode(WhatIfAnswer, offline.what_if(stopped_server_home(home), dict(what_if_body(**request))))
+        return decode(WhatIfAnswer, offline.what_if(folder, dict(what_if_body(**request))))
+
+    with out.spinner("looking ahead twice"):
+        return ask_server_or_journal(home, lambda client: client.what_if(**request), look)
 
 
 def _print_what_if(result: WhatIfAnswer, all_jobs: bool) -> None:
-    rows = [
-        ("mean completion time", *_change_cells(result.jct_s, format_seconds)),
-        ("mean waiting from now on", *_change_cells(result.wait_s, format_seconds)),
-        ("finish-time fairness, mean", *_change_cells(result.fairness, _hundredths)),
-        ("finish-time fairness, worst", *_change_cells(result.worst_fairness, _hundredths)),
-        (
-            "GPUs in use",
-            *_change_cells(result.utilisation, lambda value: DASH if value is None else f"{value:.0%}"),
-        ),
-        ("until all are done", *_change_cells(result.makespan_s, format_seconds)),
-        ("restarts", *_count_cells(result.restarts)),
-        ("preemptions", *_count_cells(result.preemptions)),
+    shown = [
+        ("mean completion time", result.jct_s, out.format_seconds, _share_grown),
+        ("mean waiting from now on", result.wait_s, out.format_seconds, _share_grown),
+        ("finish-time fairness, mean", result.fairness, _form(".2f"), _share_grown),
+        ("finish-time fairness, worst", result.worst_fairness, _form(".2f"), _share_grown),
+        ("GPUs in use", result.utilisation, _form(".0%"), _share_grown),
+        ("until all are done", result.makespan_s, out.format_seconds, _share_grown),
+        ("restarts", result.restarts, _form(".1f"), _count_grown),
+        ("preemptions", result.preemptions, _form(".1f"), _count_grown),
     ]
     if result.unfinished.before or result.unfinished.after:
-        rows.append(("jobs that never end", *_change_cells(result.unfinished, lambda value: f"{value or 0:.0f}")))
-    columns = (Column(""), Column("NOW", right=True), Column("CHANGED", right=True), Column("", right=True))
-    print_table(columns, rows)
+        shown.append(("jobs that never end", result.unfinished, lambda value: f"{value or 0:.0f}", _share_grown))
+    rows = [(name, show(one.before), show(one.after), grown(one)) for name, one, show, grown in shown]
+    out.print_table((Column(""), *(Column(title, right=True) for title in ("NOW", "CHANGED", ""))), rows)
     jobs = _most_changed(result, all_jobs)
     if jobs:
         typer.echo("")
-        _print_job_changes(jobs)
+        out.print_table(_JOB_CHANGES, jobs)
         if len(jobs) < len(result.jobs):
             left = len(result.jobs) - len(jobs)
-            print_stderr(f"{left} more job{'' if left == 1 else 's'}: --all shows {'it' if left == 1 else 'them'}")
-    print_stderr(f"{'; '.join(result.assumes)} ({result.runs} runs)")
+            out.print_stderr(f"{left} more job{'' if left == 1 else 's'}: --all shows {'it' if left == 1 else 'them'}")
+    out.print_stderr(f"{'; '.join(result.assumes)} ({result.runs} runs)")
 
 
-def _print_job_changes(jobs: list[JobChange]) -> None:
-    columns = (
-        *(Column("ID"), Column("NAME", drop=2, least=8)),
-        *(Column("DONE AFTER", right=True), Column("CHANGED", right=True), Column("", right=True)),
-        *(Column("WAITS", right=True, drop=1), Column("CHANGED", right=True, drop=1)),
-    )
-    rows = [
-        (
-            *(one.id, one.name, *_change_cells(one.jct_s, format_seconds)),
-            *(format_seconds(one.wait_s.before), format_seconds(one.wait_s.after)),
-        )
-        for one in jobs
-    ]
-    print_table(columns, rows)
+def _form(form: str) -> Callable[[float | None], str]:
+    return lambda value: out.format_number(value, form)
 
 
-def _change_cells(change: Change, show: Callable[[float | None], str]) -> tuple[str, str, str]:
+def _share_grown(change: Change) -> str:
     before, after = change.before, change.after
     share = f"{after / before - 1:+.0%}" if before and after is not None and before > 0 else ""
-    return show(before), show(after), "" if share in ("+0%", "-0%") else share
+    return "" if share in ("+0%", "-0%") else share
 
 
-def _count_cells(change: Change) -> tuple[str, str, str]:
-    """Return counts and their difference as a number: a percentage of small counts says little."""
-    before, after = change.before, change.after
-    grown = "" if before is None or after is None else f"{after - before:+.1f}"
-    return _tenths(before), _tenths(after), "" if grown in ("+0.0", "-0.0") else grown
+def _count_grown(change: Change) -> str:
+    """Return the difference as a number: a percentage of small counts says little."""
+    grown = "" if change.before is None or change.after is None else f"{change.after - change.before:+.1f}"
+    return "" if grown in ("+0.0", "-0.0") else grown
 
 
-def _hundredths(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f}"
-
-
-def _tenths(value: float | None) -> str:
-    return DASH if value is None else f"{value:.1f}"
+_JOB_CHANGES: tuple[Column[JobChange], ...] = (
+    Column("ID", lambda one: one.id),
+    Column("NAME", lambda one: one.name, drop=2, least=8),
+    Column("DONE AFTER", lambda one: out.format_seconds(one.jct_s.before), right=True),
+    Column("CHANGED", lambda one: out.format_seconds(one.jct_s.after), right=True),
+    Column("", lambda one: _share_grown(one.jct_s), right=True),
+    Column("WAITS", lambda one: out.format_seconds(one.wait_s.before), right=True, drop=1),
+    Column("CHANGED", lambda one: out.format_seconds(one.wait_s.after), right=True, drop=1),
+)
 
 
 def _most_changed(result: WhatIfAnswer, all_jobs: bool) -> list[JobChange]:
-    """Return the jobs that change most, and new ones, in their order."""
     if all_jobs:
         return list(result.jobs)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
+from batuta.cli.options import Output, OutputOption, option
 from batuta.cli.output import DASH, Column, print_json, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.spec.problem import InputError
@@ -27,14 +27,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-RulesOption = Annotated[
-    Path | None,
-    typer.Option("--rules", metavar="FILE", help="An edited copy of the rules; default: Batuta's."),
-]
-LogOption = Annotated[
-    str | None,
-    typer.Option("--log", metavar="FILE", help="A kernel log, or what a job printed; - reads standard input."),
-]
+RulesOption = Annotated[Path | None, option("An edited copy of the rules; default: Batuta's.", "FILE")]
+LogOption = Annotated[str | None, option("A kernel log, or what a job printed; - reads standard input.", "FILE")]
 
 
 @app.command()
@@ -53,11 +47,8 @@ def check_rules(log: LogOption = None, rules: RulesOption = None, output: Output
     """Check a file of rules, and tell for each line of a log what would be done. Nothing is done.
 
     Examples:
-
       batuta health check-rules --rules my-rules.yaml
-
       batuta health check-rules --log /var/log/kern.log
-
       dmesg | batuta health check-rules --rules my-rules.yaml --log -
     """
     from batuta.gpu.health.rules import dry_run_rules, read_rules
@@ -72,12 +63,11 @@ def check_rules(log: LogOption = None, rules: RulesOption = None, output: Output
     if output is Output.JSON:
         print_json(tried)
     elif log is not None:
-        _show(tried)
+        print_table(_TRIED, tried, "no line of this log tells of an error of a GPU")
 
 
 @contextmanager
 def _opened(log: str) -> Iterator[Iterable[str]]:
-    """Open a file, or standard input, as lines."""
     if log == "-":
         yield sys.stdin
         return
@@ -88,13 +78,10 @@ def _opened(log: str) -> Iterator[Iterable[str]]:
         raise InputError.of(f"cannot be read: {error.strerror or error}", file=log) from None
 
 
-def _show(tried: list[DryRunResult]) -> None:
-    columns = (
-        Column("LINE", right=True),
-        Column("WHAT"),
-        Column("WHERE", drop=1),
-        Column("MEANS", least=12),
-        Column("WOULD BE DONE", least=16),
-    )
-    rows = [(str(one.line), one.what, one.where or DASH, one.means, one.done) for one in tried]
-    print_table(columns, rows, "no line of this log tells of an error of a GPU")
+_TRIED: tuple[Column[DryRunResult], ...] = (
+    Column("LINE", lambda one: str(one.line), right=True),
+    Column("WHAT", lambda one: one.what),
+    Column("WHERE", lambda one: one.where or DASH, drop=1),
+    Column("MEANS", lambda one: one.means, least=12),
+    Column("WOULD BE DONE", lambda one: one.done, least=16),
+)

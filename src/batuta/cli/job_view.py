@@ -5,112 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batuta.cli.output import (
-    DASH,
-    Column,
-    facts_table,
-    format_age,
-    format_seconds,
-    format_time,
-    print_rich,
-    print_table,
-    state_text,
-)
+from batuta.apitypes.resources import Job
+from batuta.cli import output as out
+from batuta.cli.output import DASH, Column
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from batuta.apitypes.resources import Job
-
-    Row = tuple[str | Text, ...]
 
 EXIT_CODES = {"SUCCEEDED": 0, "FAILED": 100, "FAILED_SETUP": 100, "CANCELLED": 103}
 NOT_FINISHED, NOT_FOUND = 101, 102
-QUEUE_COLUMNS = (
-    Column("ID", right=True),
-    Column("NAME", least=10),
-    Column("USER", drop=5, least=8),
-    Column("QUEUE", drop=4, least=8),
-    Column("STATE"),
-    Column("GPUS", right=True),
-    Column("PROGRESS", right=True),
-    Column("ETA", right=True, drop=1),
-    Column("SUBMITTED", right=True, drop=3),
-    Column("DURATION", right=True, drop=2),
-    Column("RESTARTS", right=True, drop=6),
-    Column("REASON", least=30),
-)
-HISTORY_COLUMNS = (
-    Column("ID", right=True),
-    Column("NAME", least=10),
-    Column("USER", drop=4, least=8),
-    Column("QUEUE", drop=5, least=8),
-    Column("STATE"),
-    Column("GPUS", right=True, drop=2),
-    Column("WAITED", right=True),
-    Column("DURATION", right=True),
-    Column("ENDED", right=True, drop=1),
-    Column("RESTARTS", right=True, drop=3),
-    Column("DETAIL", least=26),
-)
 
 
 def exit_code_of(job: Job) -> int:
-    """Return the exit code for the state of a job."""
     return EXIT_CODES.get(job.state, NOT_FINISHED)
-
-
-def print_queue(jobs: Sequence[Job], empty: str) -> None:
-    print_table(*queue_table(jobs), empty)
-
-
-def print_history(jobs: Sequence[Job], empty: str) -> None:
-    print_table(*_named_once(HISTORY_COLUMNS, [_history_row(job) for job in jobs], jobs), empty)
-
-
-def queue_table(jobs: Sequence[Job]) -> tuple[Sequence[Column], list[Row]]:
-    """Return the columns of `queue` and a row for each job."""
-    return _named_once(QUEUE_COLUMNS, [queue_row(job) for job in jobs], jobs)
-
-
-def _named_once(columns: Sequence[Column], rows: list[Row], jobs: Sequence[Job]) -> tuple[Sequence[Column], list[Row]]:
-    """Merge ID and NAME into one column where ids contain the name, as on a cluster."""
-    if not jobs or not all(job.is_named_by_id and "/" in job.id for job in jobs):
-        return columns, rows
-    return (Column("JOB", least=24), *columns[2:]), [(row[0], *row[2:]) for row in rows]
-
-
-def queue_row(job: Job) -> Row:
-    return (
-        job.id,
-        job.name or DASH,
-        job.user or DASH,
-        job.queue,
-        _state(job),
-        gpus_of(job),
-        progress_of(job),
-        DASH if job.is_over else format_seconds(job.eta_s),
-        format_age(job.submitted_s),
-        format_seconds(job.duration_s),
-        str(job.restarts),
-        reason_text(job),
-    )
-
-
-def _history_row(job: Job) -> Row:
-    return (
-        job.id,
-        job.name or DASH,
-        job.user or DASH,
-        job.queue,
-        _state(job),
-        f"{job.gpus.wanted}" if job.cpu is None else DASH,
-        format_seconds(job.waited_s),
-        format_seconds(job.duration_s),
-        format_age(job.ended_s),
-        str(job.restarts),
-        reason_text(job),
-    )
 
 
 def gpus_of(job: Job) -> str:
@@ -155,18 +63,61 @@ def reason_text(job: Job) -> str:
     return f"exit code {job.exit_code}"
 
 
-def _state(job: Job) -> Text:
+def state_of(job: Job) -> Text:
     """Return the state, with a requested one that is not reached yet."""
-    text = state_text(job.state)
+    text = out.state_text(job.state)
     if not job.is_over and job.wish in ("park", "cancel"):
         requested = "parked" if job.wish == "park" else "cancelling"
         text.append(f" ({requested})", style="dim")
     return text
 
 
+QUEUE_COLUMNS: tuple[Column[Job], ...] = (
+    Column("ID", lambda job: job.id, right=True),
+    Column("NAME", lambda job: job.name or DASH, least=10),
+    Column("USER", lambda job: job.user or DASH, drop=5, least=8),
+    Column("QUEUE", lambda job: job.queue, drop=4, least=8),
+    Column("STATE", state_of),
+    Column("GPUS", gpus_of, right=True),
+    Column("PROGRESS", progress_of, right=True),
+    Column("ETA", lambda job: DASH if job.is_over else out.format_seconds(job.eta_s), right=True, drop=1),
+    Column("SUBMITTED", lambda job: out.format_age(job.submitted_s), right=True, drop=3),
+    Column("DURATION", lambda job: out.format_seconds(job.duration_s), right=True, drop=2),
+    Column("RESTARTS", lambda job: str(job.restarts), right=True, drop=6),
+    Column("REASON", reason_text, least=30),
+)
+HISTORY_COLUMNS: tuple[Column[Job], ...] = (
+    Column("ID", lambda job: job.id, right=True),
+    Column("NAME", lambda job: job.name or DASH, least=10),
+    Column("USER", lambda job: job.user or DASH, drop=4, least=8),
+    Column("QUEUE", lambda job: job.queue, drop=5, least=8),
+    Column("STATE", state_of),
+    Column("GPUS", lambda job: DASH if job.cpu else str(job.gpus.wanted), right=True, drop=2),
+    Column("WAITED", lambda job: out.format_seconds(job.waited_s), right=True),
+    Column("DURATION", lambda job: out.format_seconds(job.duration_s), right=True),
+    Column("ENDED", lambda job: out.format_age(job.ended_s), right=True, drop=1),
+    Column("RESTARTS", lambda job: str(job.restarts), right=True, drop=3),
+    Column("DETAIL", reason_text, least=26),
+)
+
+
+def print_queue(jobs: Sequence[Job], empty: str) -> None:
+    out.print_table(columns_for(jobs), jobs, empty)
+
+
+def print_history(jobs: Sequence[Job], empty: str) -> None:
+    out.print_table(columns_for(jobs, HISTORY_COLUMNS), jobs, empty)
+
+
+def columns_for(jobs: Sequence[Job], columns: Sequence[Column[Job]] = QUEUE_COLUMNS) -> Sequence[Column[Job]]:
+    """Return the columns for these jobs: ID and NAME are one where ids contain the name, as on a cluster."""
+    if not jobs or not all(job.is_named_by_id and "/" in job.id for job in jobs):
+        return columns
+    return (Column("JOB", lambda job: job.id, least=24), *columns[2:])
+
+
 def print_job(job: Job) -> None:
-    """Print all facts about one job."""
-    print_rich(facts_table(_facts(job)))
+    out.print_rich(out.facts_table(_facts(job)))
 
 
 def _facts(job: Job) -> list[tuple[str, str | Text]]:
@@ -178,27 +129,27 @@ def _facts(job: Job) -> list[tuple[str, str | Text]]:
         f"{place.node}: {', '.join(map(str, place.gpus))}" if place.gpus else place.node for place in job.placement
     )
     times = [
-        f"submitted {format_time(job.submitted_s)}",
-        *([f"started {format_time(job.started_s)}"] if job.started_s is not None else []),
-        *([f"ended {format_time(job.ended_s)}"] if job.ended_s is not None else []),
+        f"submitted {out.format_time(job.submitted_s)}",
+        *([f"started {out.format_time(job.started_s)}"] if job.started_s is not None else []),
+        *([f"ended {out.format_time(job.ended_s)}"] if job.ended_s is not None else []),
     ]
     return [
         ("job", job.label),
-        ("state", _state(job)),
+        ("state", state_of(job)),
         ("why", reason_text(job)),
         ("GPUs", f"{gpus_of(job)}{kind}{each}" if job.cpu is None else "none"),
         ("CPU", cpu_of(job)),
         ("on", places),
         ("ports", "" if job.is_over else ", ".join(job.endpoints)),
         ("progress", _full_progress(job)),
-        ("done in", DASH if job.is_over else format_seconds(job.eta_s)),
+        ("done in", DASH if job.is_over else out.format_seconds(job.eta_s)),
         ("times", ", ".join(times)),
-        ("waited", format_seconds(job.waited_s)),
-        ("ran", format_seconds(job.duration_s)),
+        ("waited", out.format_seconds(job.waited_s)),
+        ("ran", out.format_seconds(job.duration_s)),
         ("restarts", str(job.restarts) if job.restarts else ""),
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("image", str((job.task or {}).get("image_id") or "")),
-        ("time limit", format_seconds((job.task or {}).get("max_exec_time_s"))),
+        ("time limit", out.format_seconds((job.task or {}).get("max_exec_time_s"))),
         ("user", job.user),
         ("queue", f"{job.queue}, priority {job.priority}"),
         ("kind", job.kind),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from batuta.apitypes.resources import Cluster, Job
+from batuta.cli import output as out
 from batuta.cli.job_view import print_history, print_job, print_queue
 from batuta.cli.options import (
     HomeOption,
@@ -17,38 +19,24 @@ from batuta.cli.options import (
     Output,
     OutputOption,
     YesOption,
-    complete_jobs,
-    complete_queues,
+    argument,
     connect,
+    flag,
+    option,
     target_cluster,
 )
-from batuta.cli.output import (
-    confirm,
-    console,
-    format_gpus,
-    format_seconds,
-    print_json,
-    print_result,
-    print_stderr,
-)
 from batuta.cli.verbs import CommandGroup
+from batuta.client.connection import Connection
 from batuta.client.errors import AmbiguousJobError, UnknownJobError
 from batuta.spec.problem import InputError, Problem, did_you_mean
-
-if TYPE_CHECKING:
-    from batuta.apitypes.resources import Cluster, Job
-    from batuta.client.connection import Connection
-
+from batuta.spec.quantity import parse_duration_s
 
 RECENT = 10
-"""So many ended jobs are shown without --all."""
 
-AllOption = Annotated[bool, typer.Option("--all", "-a", help="All jobs, however long ago they ended.")]
-SkipOption = Annotated[bool, typer.Option("--skip-finished", "-s", help="Only jobs that are not over.")]
-UserOption = Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")]
-QueueOption = Annotated[
-    str | None, typer.Option("--queue", "-q", help="Only jobs of this queue.", autocompletion=complete_queues)
-]
+AllOption = Annotated[bool, flag("--all -a", "All jobs, however long ago they ended.")]
+SkipOption = Annotated[bool, flag("--skip-finished -s", "Only jobs that are not over.")]
+UserOption = Annotated[str | None, option("Only this user's jobs.", names="--user -u")]
+QueueOption = Annotated[str | None, option("Only jobs of this queue.", names="--queue -q", complete="queues")]
 
 
 def queue(
@@ -65,9 +53,7 @@ def queue(
     it has / asked for, and the range of an elastic one.
 
     Examples:
-
       batuta queue
-
       batuta queue -a --user ana -o json
     """
     with connect(home) as client:
@@ -77,11 +63,11 @@ def queue(
             found += client.jobs(active=False, user=user, queue=queue, newest_first=True, limit=limit)
         _check_queue(client, home, queue, found)
     empty = "no jobs yet: `batuta launch -- COMMAND` starts one"
-    print_result(found, output, lambda jobs: print_queue(jobs, empty))
+    out.print_result(found, output, lambda jobs: print_queue(jobs, empty))
 
 
 def history(
-    since: Annotated[str, typer.Option("--since", help="How far back, as in 12h or 7d.")] = "7d",
+    since: Annotated[str, option("How far back, as in 12h or 7d.")] = "7d",
     user: UserOption = None,
     queue: QueueOption = None,
     output: OutputOption = Output.TABLE,
@@ -90,19 +76,15 @@ def history(
     """List the jobs that have ended, and how they did.
 
     Examples:
-
       batuta history --since 24h
-
       batuta history --since 30d --user ana -o json
     """
-    from batuta.spec.quantity import parse_duration_s
-
     since_s = time.time() - parse_duration_s(since, "--since")
     with connect(home) as client:
         found = client.jobs(active=False, user=user, queue=queue, since_s=since_s, newest_first=True)
         _check_queue(client, home, queue, found)
     found = tuple(sorted(found, key=lambda job: -(job.ended_s or 0.0)))
-    print_result(found, output, lambda jobs: print_history(jobs, f"no job has ended within {since}"))
+    out.print_result(found, output, lambda jobs: print_history(jobs, f"no job has ended within {since}"))
 
 
 def _check_queue(client: Connection, home: Path | None, queue: str | None, found: Sequence[Job]) -> None:
@@ -135,42 +117,30 @@ def get_jobs(output: OutputOption = Output.TABLE, home: HomeOption = None) -> No
 
 
 def status(
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Id or name of a job.", autocompletion=complete_jobs)
-    ] = None,
+    job: Annotated[str | None, argument("[JOB]", "Id or name of a job.", complete="active jobs")] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
     """Show the cluster at a glance, or everything about one job.
 
     Examples:
-
       batuta status
-
       batuta status resnet -o json
     """
     with connect(home) as client:
-        if job is None:
-            _show_cluster(client, output)
+        if job is not None:
+            # By id, once more: a list does not have the task.
+            out.print_result(client.job(client.job(job)), output, print_job)
             return
-        found = client.job(client.job(job))  # by id, once more: a list does not have the task
-        print_result(found, output, print_job)
-
-
-def _show_cluster(client: Connection, output: Output) -> None:
-    cluster = client.cluster()
-    jobs = client.jobs(active=True, newest_first=True)
-    if output is Output.JSON:
-        print_json({"cluster": cluster, "jobs": jobs})
-        return
-    _print_cluster(cluster, client.where)
-    print_queue(jobs, "no job is running or waiting")
+        cluster, jobs = client.cluster(), client.jobs(active=True, newest_first=True)
+        if output is Output.JSON:
+            out.print_json({"cluster": cluster, "jobs": jobs})
+            return
+        _print_cluster(cluster, client.where)
+        print_queue(jobs, "no job is running or waiting")
 
 
 def _print_cluster(cluster: Cluster, where: str) -> None:
-    from rich.text import Text
-
-    out = console()
     gpus = cluster.gpus
     kind = "virtual GPUs" if cluster.virtual else "GPUs"
     cordoned = f", {gpus.cordoned} cordoned" if gpus.cordoned else ""
@@ -178,22 +148,23 @@ def _print_cluster(cluster: Cluster, where: str) -> None:
     counts = ", ".join(f"{count} {state}" for state, count in cluster.jobs.items() if count)
     age = ""
     if cluster.now_s is not None and cluster.started_s is not None:
-        age = f", up for {format_seconds(max(0.0, cluster.now_s - cluster.started_s))}"
+        age = f", up for {out.format_seconds(max(0.0, cluster.now_s - cluster.started_s))}"
     policy = f"; policy {cluster.policy}" if cluster.policy else ""
-    out.print(Text(f"Batuta {cluster.version} at {where}{age}"))
+    show = out.console().print
+    show(out.styled(f"Batuta {cluster.version} at {where}{age}"))
     # A user without access to the nodes of a cluster sees none of them.
     if gpus.total or cluster.policy:
-        out.print(Text(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}"))
+        show(out.styled(f"{gpus.used} of {gpus.total} {kind} used, {gpus.free} free{cordoned}{unhealthy}{policy}"))
     if counts:
-        out.print(Text(f"jobs: {counts}"))
+        show(out.styled(f"jobs: {counts}"))
     if cluster.trouble:
-        out.print(Text(f"trouble: {cluster.trouble}", style="bold red"))
-    out.print()
+        show(out.styled(f"trouble: {cluster.trouble}", style="bold red"))
+    show()
 
 
 def cancel(
     jobs: JobsArgument = None,
-    all: Annotated[bool, typer.Option("--all", "-a", help="All jobs that are not over.")] = False,
+    all: Annotated[bool, flag("--all -a", "All jobs that are not over.")] = False,
     yes: YesOption = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
@@ -201,9 +172,7 @@ def cancel(
     """End jobs for good. Their processes are gone when they show as CANCELLED.
 
     Examples:
-
       batuta cancel resnet 17
-
       batuta cancel --all -y
     """
     if bool(jobs) == all:
@@ -212,12 +181,12 @@ def cancel(
         found = list(client.jobs(active=True)) if all else find_jobs(client, jobs or ())
         if not found:
             if output is Output.TABLE:
-                print_stderr("there is no job to cancel")
+                out.print_stderr("there is no job to cancel")
             _print_changed([], output, "")
             return
         if not yes and all:
             shown = ", ".join(job.label for job in found[:8]) + (", …" if len(found) > 8 else "")
-            confirm(f"Cancel {len(found)} {'job' if len(found) == 1 else 'jobs'} ({shown})?")
+            out.confirm(f"Cancel {len(found)} {'job' if len(found) == 1 else 'jobs'} ({shown})?")
         _print_changed([client.cancel(job) for job in found], output, "is being cancelled")
 
 
@@ -250,17 +219,11 @@ def start(jobs: JobsArgument = None, output: OutputOption = Output.TABLE, home: 
 def resize(
     job: JobArgument,
     size: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[N|auto]",
-            help="The same as --nodes; auto: the range of the task, as the scheduler likes.",
-        ),
+        str | None, argument("[N|auto]", "The same as --nodes; auto: the range of the task, as the scheduler likes.")
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", min=1, help="Run at exactly this size, or within the range.")
-    ] = None,
-    min_nodes: Annotated[int | None, typer.Option("--min-nodes", min=1, help="Smallest size.")] = None,
-    max_nodes: Annotated[int | None, typer.Option("--max-nodes", min=1, help="Largest size.")] = None,
+    nodes: Annotated[int | None, option("Run at exactly this size, or within the range.", min=1)] = None,
+    min_nodes: Annotated[int | None, option("Smallest size.", min=1)] = None,
+    max_nodes: Annotated[int | None, option("Largest size.", min=1)] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -269,13 +232,9 @@ def resize(
     A job of one size can be given another one until it has started.
 
     Examples:
-
       batuta resize resnet --nodes 4
-
       batuta resize resnet --min-nodes 1 --max-nodes 8
-
       batuta resize resnet auto
-
       batuta --context prod resize resnet 4
     """
     is_auto = size == "auto"
@@ -292,7 +251,7 @@ def resize(
             changed = client.resize(job, nodes, min_nodes=min_nodes, max_nodes=max_nodes)
         gpus = changed.gpus
         span = "" if gpus.min == gpus.max else f" ({gpus.min}–{gpus.max})"
-        _print_changed([changed], output, f"asks for {format_gpus(gpus.wanted)} now{span}")
+        _print_changed([changed], output, f"asks for {out.format_gpus(gpus.wanted)} now{span}")
 
 
 def _parse_nodes(size: str, nodes: int | None) -> int:
@@ -324,11 +283,7 @@ def find_jobs(client: Connection, names: Sequence[str]) -> list[Job]:
 
 
 def _change_each(
-    names: Sequence[str] | None,
-    home: HomeOption,
-    output: Output,
-    change: Callable[[Connection, Job], Job],
-    what: str,
+    names: Sequence[str] | None, home: HomeOption, output: Output, change: Callable[[Connection, Job], Job], what: str
 ) -> None:
     if not names:
         raise InputError.of("which jobs?", fix="give their ids or names")
@@ -338,7 +293,7 @@ def _change_each(
 
 def _print_changed(jobs: Sequence[Job], output: Output, what: str) -> None:
     if output is Output.JSON:
-        print_json(jobs)
+        out.print_json(jobs)
         return
     for job in jobs:
         change = f"is {job.state} already" if job.is_over and job.state != "CANCELLED" else what

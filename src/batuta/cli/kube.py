@@ -8,51 +8,36 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import OtlpOption, OwnContextOption, OwnKubeconfigOption
+from batuta.cli.options import OtlpOption, OwnContextOption, OwnKubeconfigOption, flag, option
 from batuta.cli.output import print_notes
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import Problem, refuse
 from batuta.telemetry import LogFormat
 
 if TYPE_CHECKING:
     from batuta.bootstrap.kube import Installation
 
-
-class ManifestFormat(StrEnum):
-    """How manifests are printed."""
-
-    YAML = "yaml"
-    JSON = "json"
+ManifestFormat = StrEnum("ManifestFormat", {"YAML": "yaml", "JSON": "json"})
 
 
 def install(
-    apply: Annotated[bool, typer.Option("--apply", help="Apply it with kubectl instead of printing it.")] = False,
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Where the operator runs.", metavar="NAME")
-    ] = "batuta-system",
+    apply: Annotated[bool, flag("--apply", "Apply it with kubectl instead of printing it.")] = False,
+    namespace: Annotated[str, option("Where the operator runs.", "NAME", names="--namespace -n")] = "batuta-system",
     create_namespace: Annotated[
-        bool, typer.Option("--create-namespace/--no-create-namespace", help="Make that namespace too.")
+        bool, flag("--create-namespace/--no-create-namespace", "Make that namespace too.")
     ] = True,
-    release: Annotated[
-        str, typer.Option("--release", help="What names of objects begin with.", metavar="NAME")
-    ] = "batuta",
+    release: Annotated[str, option("What names of objects begin with.", "NAME")] = "batuta",
     values: Annotated[
-        list[Path] | None,
-        typer.Option("--values", "-f", help="A file of values, as for Helm; may be repeated.", metavar="FILE"),
+        list[Path] | None, option("A file of values, as for Helm; may be repeated.", "FILE", names="--values -f")
     ] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="One value, as in config.policy=afs-l; may be repeated.", metavar="K=V"),
+        list[str] | None, option("One value, as in config.policy=afs-l; may be repeated.", "K=V", names="--set")
     ] = None,
-    crds_only: Annotated[bool, typer.Option("--crds-only", help="Only the definition of UnifiedJob.")] = False,
-    uninstall: Annotated[
-        bool, typer.Option("--uninstall", help="Print the commands that take it all away again.")
-    ] = False,
-    kubeconfig: Annotated[
-        str, typer.Option("--kubeconfig", help="With --apply: how to reach the cluster.", metavar="FILE")
-    ] = "",
-    context: Annotated[str, typer.Option("--context", help="With --apply: which cluster of it.", metavar="NAME")] = "",
+    crds_only: Annotated[bool, flag("--crds-only", "Only the definition of UnifiedJob.")] = False,
+    uninstall: Annotated[bool, flag("--uninstall", "Print the commands that take it all away again.")] = False,
+    kubeconfig: Annotated[str, option("With --apply: how to reach the cluster.", "FILE")] = "",
+    context: Annotated[str, option("With --apply: which cluster of it.", "NAME")] = "",
     output: Annotated[
-        ManifestFormat, typer.Option("--output", "-o", help="yaml for kubectl and people, or json.")
+        ManifestFormat, option("yaml for kubectl and people, or json.", names="--output -o")
     ] = ManifestFormat.YAML,
 ) -> None:
     """Print or apply what a Kubernetes cluster needs.
@@ -60,13 +45,9 @@ def install(
     The same objects as the Helm chart makes of the same values, without Helm.
 
     Examples:
-
       batuta install | kubectl apply --server-side -f -
-
       batuta install --apply --set config.policy=afs-l --set replicas=3
-
       batuta install --crds-only
-
       batuta install --uninstall | sh
     """
     from batuta.bootstrap.kube import check_extra, plan_install
@@ -93,8 +74,7 @@ def _check_install_options(*, apply: bool, uninstall: bool, crds_only: bool, clu
         problems.append(Problem("--uninstall and --crds-only do not go together"))
     if cluster and not apply:
         problems.append(Problem("--kubeconfig and --context are for --apply"))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
 
 def _print_manifests(plan: Installation, output: ManifestFormat, *, crds_only: bool) -> None:
@@ -117,48 +97,25 @@ def _apply_manifests(plan: Installation, *, crds_only: bool, kubeconfig: str, co
 
 
 def operator(
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", help="The configuration; without it, the defaults.", metavar="FILE"),
-    ] = None,
+    config: Annotated[Path | None, option("The configuration; without it, the defaults.", "FILE")] = None,
     kubeconfig: OwnKubeconfigOption = None,
     context: OwnContextOption = None,
     namespace: Annotated[
-        str,
-        typer.Option("--namespace", "-n", help="Where its Lease is.", metavar="NAME", envvar="POD_NAMESPACE"),
+        str, option("Where its Lease is.", "NAME", names="--namespace -n", envvar="POD_NAMESPACE")
     ] = "batuta-system",
-    identity: Annotated[
-        str,
-        typer.Option(
-            "--identity",
-            help="Its name in the Lease; default host and pid.",
-            envvar="POD_NAME",
-            metavar="NAME",
-        ),
-    ] = "",
-    state_dir: Annotated[
-        Path | None,
-        typer.Option("--state-dir", help="Where the journal is; default as configured.", metavar="DIR"),
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option("--port", help="Of the API, the metrics and the probes.", metavar="N")
-    ] = None,
+    identity: Annotated[str, option("Its name in the Lease; default host and pid.", "NAME", envvar="POD_NAME")] = "",
+    state_dir: Annotated[Path | None, option("Where the journal is; default as configured.", "DIR")] = None,
+    port: Annotated[int | None, option("Of the API, the metrics and the probes.", "N")] = None,
     leader_election: Annotated[
-        bool,
-        typer.Option("--leader-election/--no-leader-election", help="Wait until no other operator leads."),
+        bool, flag("--leader-election/--no-leader-election", "Wait until no other operator leads.")
     ] = True,
     otlp: OtlpOption = None,
-    log_format: Annotated[
-        LogFormat | None,
-        typer.Option("--log-format", help="How its log looks; default as configured, else json."),
-    ] = None,
+    log_format: Annotated[LogFormat | None, option("How its log looks; default as configured, else json.")] = None,
 ) -> None:
     """Schedule a Kubernetes cluster until told to end.
 
     Examples:
-
       batuta operator --kubeconfig ~/.kube/config --state-dir ./state
-
       batuta operator --config /etc/batuta/config.yaml
     """
     from batuta.bootstrap.kube import OperatorOptions, operate
@@ -167,55 +124,30 @@ def operator(
     raise typer.Exit(operate(options, config, port, otlp, log_format))
 
 
-class ModeChoice(StrEnum):
-    """How shares are held."""
-
-    AUTO = "auto"
-    DMEM = "dmem"
-    MPS = "mps"
-    PRELOAD = "preload"
+ModeChoice = StrEnum("ModeChoice", {"AUTO": "auto", "DMEM": "dmem", "MPS": "mps", "PRELOAD": "preload"})
 
 
 def device_plugin(
-    node: Annotated[
-        str, typer.Option("--node", help="The name of this node.", metavar="NAME", envvar="NODE_NAME")
-    ] = "",
+    node: Annotated[str, option("The name of this node.", "NAME", envvar="NODE_NAME")] = "",
     mode: Annotated[
         ModeChoice,
-        typer.Option(
-            "--mode",
-            help="Who holds containers to their shares: the kernel and MPS, MPS, or a library; auto: "
-            "the strictest that the node can do.",
+        option(
+            "Who holds containers to their shares: the kernel and MPS, MPS, or a library; auto: "
+            "the strictest that the node can do."
         ),
     ] = ModeChoice.AUTO,
-    memory: Annotated[
-        int, typer.Option("--memory", help="Percent of each GPU's memory that is given out.", metavar="N")
-    ] = 100,
-    compute: Annotated[
-        int, typer.Option("--compute", help="Percent of each GPU's compute that is given out.", metavar="N")
-    ] = 100,
-    kubelet_dir: Annotated[
-        Path, typer.Option("--kubelet-dir", help="Where the kubelet expects plugins.", metavar="DIR")
-    ] = Path("/var/lib/kubelet/device-plugins"),
-    state_dir: Annotated[
-        Path,
-        typer.Option(
-            "--state-dir",
-            help="Where limits and accounts of containers are kept, on the node.",
-            metavar="DIR",
-        ),
-    ] = Path("/var/lib/batuta/share"),
-    library: Annotated[
-        Path | None,
-        typer.Option("--library", help="The share library; default: compiled here.", metavar="FILE"),
-    ] = None,
-    vgpu: Annotated[
-        Path | None,
-        typer.Option("--vgpu", help="Give containers the virtual GPUs of this file.", metavar="FILE"),
-    ] = None,
+    memory: Annotated[int, option("Percent of each GPU's memory that is given out.", "N")] = 100,
+    compute: Annotated[int, option("Percent of each GPU's compute that is given out.", "N")] = 100,
+    kubelet_dir: Annotated[Path, option("Where the kubelet expects plugins.", "DIR")] = Path(
+        "/var/lib/kubelet/device-plugins"
+    ),
+    state_dir: Annotated[Path, option("Where limits and accounts of containers are kept, on the node.", "DIR")] = Path(
+        "/var/lib/batuta/share"
+    ),
+    library: Annotated[Path | None, option("The share library; default: compiled here.", "FILE")] = None,
+    vgpu: Annotated[Path | None, option("Give containers the virtual GPUs of this file.", "FILE")] = None,
     pass_device_files: Annotated[
-        bool,
-        typer.Option("--pass-device-files", help="Give containers /dev/nvidia*; for nodes without NVIDIA's runtime."),
+        bool, flag("--pass-device-files", "Give containers /dev/nvidia*; for nodes without NVIDIA's runtime.")
     ] = False,
     kubeconfig: OwnKubeconfigOption = None,
     context: OwnContextOption = None,

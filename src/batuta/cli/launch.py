@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import fcntl
 import json
 import os
+import select
+import stat
 import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from batuta.apitypes.resources import Cpu, Gpus, Job, Share, Submitted
 from batuta.cli.job_view import cpu_of
 from batuta.cli.logs import follow_output, wait_for_end
 from batuta.cli.options import (
@@ -21,20 +27,19 @@ from batuta.cli.options import (
     Output,
     OutputOption,
     YesOption,
-    collect_problems,
+    argument,
     command_line,
-    complete_any_jobs,
-    complete_queues,
     connect,
+    flag,
+    option,
     selected_cluster,
 )
 from batuta.cli.output import confirm, is_interactive, print_json, print_notes, print_stderr
+from batuta.client.connection import Connection
 from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems, refuse
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Submitted
-    from batuta.client.connection import Connection
     from batuta.client.submission import Submission
 
 
@@ -57,73 +62,40 @@ class LaunchCommand(TyperCommand):
 def launch(
     ctx: typer.Context,
     task: Annotated[
-        str | None,
-        typer.Argument(metavar="[TASK.yaml | - | -- COMMAND…]", help="A task file (-: standard input), or a command."),
+        str | None, argument("[TASK.yaml | - | -- COMMAND…]", "A task file (-: standard input), or a command.")
     ] = None,
     like: Annotated[
         str | None,
-        typer.Option(
-            "--like",
-            help="Run what an earlier job ran, with its secrets; other options stand over it.",
-            metavar="JOB",
-            autocompletion=complete_any_jobs,
-        ),
+        option("Run what an earlier job ran, with its secrets; other options stand over it.", "JOB", complete="jobs"),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Name of the job.")] = None,
+    name: Annotated[str | None, option("Name of the job.", names="--name -n")] = None,
     gpus: Annotated[
         str | None,
-        typer.Option(
-            "--gpus",
-            help="GPUs for each node, as in H100:4, 2 or H100:0.5; 0 runs on CPU. "
-            "Default: what the file says; 1 for a command.",
+        option(
+            "GPUs for each node, as in H100:4, 2 or H100:0.5; 0 runs on CPU. "
+            "Default: what the file says; 1 for a command."
         ),
     ] = None,
-    num_nodes: Annotated[
-        str | None, typer.Option("--num-nodes", help="How many nodes; auto leaves it open.", metavar="N")
-    ] = None,
-    min_nodes: Annotated[int | None, typer.Option("--min-nodes", help="It can run on as few.", metavar="N")] = None,
-    max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="It can use as many.", metavar="N")] = None,
+    num_nodes: Annotated[str | None, option("How many nodes; auto leaves it open.", "N")] = None,
+    min_nodes: Annotated[int | None, option("It can run on as few.", "N")] = None,
+    max_nodes: Annotated[int | None, option("It can use as many.", "N")] = None,
     restartable: Annotated[
-        bool | None, typer.Option("--restartable", help="A restart loses nothing: resize it at any time.")
+        bool | None, flag("--restartable", "A restart loses nothing: resize it at any time.")
     ] = None,
     env: Annotated[
-        list[str] | None,
-        typer.Option("--env", "-e", metavar="K=V", help="A variable; K alone takes yours. May be repeated."),
+        list[str] | None, option("A variable; K alone takes yours. May be repeated.", "K=V", names="--env -e")
     ] = None,
-    env_file: Annotated[
-        list[Path] | None, typer.Option("--env-file", metavar="FILE", help="A dotenv file of variables.")
-    ] = None,
-    secret: Annotated[
-        list[str] | None,
-        typer.Option("--secret", metavar="K=V", help="A variable that is never shown; K alone takes yours."),
-    ] = None,
-    workdir: Annotated[
-        str | None,
-        typer.Option("--workdir", metavar="DIR", help="Where it runs; default for a command: here."),
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option("--image-id", metavar="IMAGE", help="On a cluster: the image it runs in.")
-    ] = None,
-    workdir_in_image: Annotated[
-        str | None,
-        typer.Option("--workdir-in-image", metavar="DIR", help="On a cluster: where the image has workdir."),
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option("--queue", "-q", help="The queue it waits in.", autocompletion=complete_queues),
-    ] = None,
-    priority: Annotated[
-        str | None,
-        typer.Option("--priority", help="-1000 to 1000, or a priority class; higher goes first.", metavar="P"),
-    ] = None,
-    dryrun: Annotated[bool, typer.Option("--dryrun", help="Only check it, and show what would be asked for.")] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return at once, instead of following its output.")
-    ] = False,
+    env_file: Annotated[list[Path] | None, option("A dotenv file of variables.", "FILE")] = None,
+    secret: Annotated[list[str] | None, option("A variable that is never shown; K alone takes yours.", "K=V")] = None,
+    workdir: Annotated[str | None, option("Where it runs; default for a command: here.", "DIR")] = None,
+    image: Annotated[str | None, option("On a cluster: the image it runs in.", "IMAGE", names="--image-id")] = None,
+    workdir_in_image: Annotated[str | None, option("On a cluster: where the image has workdir.", "DIR")] = None,
+    queue: Annotated[str | None, option("The queue it waits in.", names="--queue -q", complete="queues")] = None,
+    priority: Annotated[str | None, option("-1000 to 1000, or a priority class; higher goes first.", "P")] = None,
+    dryrun: Annotated[bool, flag("--dryrun", "Only check it, and show what would be asked for.")] = False,
+    detach: Annotated[bool, flag("--detach -d", "Return at once, instead of following its output.")] = False,
     yes: YesOption = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for its end without its output; its exit code is ours.")
-    ] = False,
+    wait: Annotated[bool, flag("--wait", "Wait for its end without its output; its exit code is ours.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -132,19 +104,12 @@ def launch(
     The exit code is 0 when the job succeeded, 100 when it failed, 103 when it was cancelled.
 
     Examples:
-
       batuta launch train.yaml --env LR=0.1 --min-nodes 1 --max-nodes 8
-
       batuta launch -n hello --gpus 2 -- python hello.py
-
       batuta launch -n prepare --gpus 0 -- python prepare.py
-
       batuta launch train.yaml --dryrun
-
       batuta launch train.yaml -d -o json
-
       batuta launch --like 17 --env LR=0.01
-
       batuta --context prod launch train.yaml -d
     """
     from batuta.client.submission import Submission
@@ -174,13 +139,13 @@ def launch(
         if dryrun:
             _preview(client, submission, output)
             return
-        if not yes and not detach and output is Output.TABLE:
-            _confirm_launch(client, submission)
+        if not yes and not detach and output is Output.TABLE and is_interactive():
+            confirm(f"Launch {summary_of(client.send_submission(submission, dry_run=True))}?", default=True)
         raise typer.Exit(_submit(client, submission, output, follow=not detach, wait=wait))
 
 
 def create(
-    file: Annotated[Path, typer.Option("--file", "-f", help="The task file.", metavar="FILE")],
+    file: Annotated[Path, option("The task file.", "FILE", names="--file -f")],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -219,7 +184,6 @@ def _task_or_command(
 
 
 def _from_stdin(overrides: dict[str, Any]) -> Submission:
-    """Return the task file from standard input."""
     from batuta.client.submission import Submission
 
     text = "" if sys.stdin.isatty() else sys.stdin.read()
@@ -232,12 +196,6 @@ def _from_stdin(overrides: dict[str, Any]) -> Submission:
 
 def _refuse_stdin() -> None:
     """Refuse input from a pipe: a job does not read it, and it would be lost."""
-    import array
-    import fcntl
-    import select
-    import stat
-    import termios
-
     try:
         mode = os.fstat(0).st_mode
         if stat.S_ISREG(mode):
@@ -274,16 +232,14 @@ def _variables(env: Sequence[str], env_files: Sequence[Path], secret: Sequence[s
         values["env"] = read_env(env, env_files, os.environ)
     with collect_problems(problems):
         values["secret"] = parse_env_options(secret, os.environ, "--secret")
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return values
 
 
 def _for_cluster(image: str | None, workdir_in_image: str | None) -> dict[str, Any]:
     if (image or workdir_in_image) and selected_cluster() is None:
         raise InputError.of(
-            "--image-id and --workdir-in-image are for a Kubernetes cluster",
-            fix="batuta --context NAME launch …",
+            "--image-id and --workdir-in-image are for a Kubernetes cluster", fix="batuta --context NAME launch …"
         )
     return {"image_id": image, "workdir_in_image": workdir_in_image}
 
@@ -298,12 +254,6 @@ def _preview(client: Connection, submission: Submission, output: Output) -> None
     except NoServerError:
         found, checked = preview_offline(submission), False
     print_preview(found, submission, output, checked=checked)
-
-
-def _confirm_launch(client: Connection, submission: Submission) -> None:
-    """Show on a terminal what the job requests, and ask the user."""
-    if is_interactive():
-        confirm(f"Launch {summary_of(client.send_submission(submission, dry_run=True))}?", default=True)
 
 
 def _submit(client: Connection, submission: Submission, output: Output, *, follow: bool, wait: bool) -> int:
@@ -329,7 +279,6 @@ def _submit(client: Connection, submission: Submission, output: Output, *, follo
 
 def preview_offline(submission: Submission) -> Submitted:
     """Read the task as the server does. Whether it fits the cluster is unknown."""
-    from batuta.apitypes.resources import Cpu, Gpus, Job, Share, Submitted
     from batuta.spec.task import parse_task
     from batuta.spec.task_env import Overrides
     from batuta.spec.task_job import task_to_job
@@ -341,26 +290,13 @@ def preview_offline(submission: Submission) -> Submitted:
     rules = PathRules(Path(submission.base_dir), Path.home(), beside=beside)
     parsed = parse_task(text, submission.file or "command", Overrides(**submission.overrides), rules)
     job = task_to_job(parsed, "dryrun", time.time())
-    share = Share(job.share.memory_mib, job.share.compute_percent) if job.share is not None else None
-    request = Gpus(
-        wanted=job.gpus,
-        min=0 if job.cpu_only else job.min,
-        max=0 if job.cpu_only else job.max,
-        per_node=job.gpus_per_replica,
-        type=" or ".join(name for name, _ in job.gpu_types) or "any",
-        share=share,
-    )
-    cpu = Cpu(job.size, 0, job.cpus_milli_per_gpu / 1000, job.memory_mib_per_gpu)
-    seen = Job(
-        id="",
-        name=job.name if job.name != "dryrun" else "",
-        queue=job.queue,
-        kind=job.kind.value,
-        priority=job.priority,
-        state="PENDING",
-        gpus=request,
-        cpu=cpu if job.cpu_only else None,
-    )
+    share = None if job.share is None else Share(job.share.memory_mib, job.share.compute_percent)
+    least, most = (0, 0) if job.cpu_only else (job.min, job.max)
+    kinds = " or ".join(name for name, _ in job.gpu_types) or "any"
+    cpu = Cpu(job.size, 0, job.cpus_milli_per_gpu / 1000, job.memory_mib_per_gpu) if job.cpu_only else None
+    gpus = Gpus(0, job.gpus, least, most, job.gpus_per_replica, kinds, share)
+    name = "" if job.name == "dryrun" else job.name
+    seen = Job("", name, "", job.queue, job.kind.value, job.priority, "PENDING", gpus=gpus, cpu=cpu)
     notes = ("num_nodes: auto: the server chooses the size",) if parsed.auto_nodes else ()
     return Submitted(seen, (*parsed.notes, *notes))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -13,35 +14,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from batuta.apitypes.resources import Job
 from batuta.cli.job_view import NOT_FOUND, exit_code_of, reason_text
-from batuta.cli.options import HomeOption, JobArgument, command_line, connect, parse_time_s, target_cluster
+from batuta.cli.options import (
+    HomeOption,
+    JobArgument,
+    command_line,
+    connect,
+    flag,
+    option,
+    parse_time_s,
+    target_cluster,
+)
 from batuta.cli.output import console, format_seconds, format_time, print_stderr, spinner
+from batuta.client.connection import Connection
 from batuta.client.errors import ClientError, OutputGoneError, UnknownJobError
 from batuta.spec.problem import InputError, Problem
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Job
-    from batuta.client.connection import Connection
     from batuta.client.loki import LokiAddress
 
 
 LokiOption = Annotated[
-    str | None,
-    typer.Option(
-        "--loki",
-        help="A Loki that has the output of pods that are gone; default $BATUTA_LOKI.",
-        metavar="URL",
-        show_default=False,
-    ),
+    str | None, option("A Loki that has the output of pods that are gone; default $BATUTA_LOKI.", "URL")
 ]
 TenantOption = Annotated[
-    str | None,
-    typer.Option(
-        "--loki-tenant",
-        help="Whose logs, where it keeps several people's; default $BATUTA_LOKI_TENANT.",
-        metavar="NAME",
-        show_default=False,
-    ),
+    str | None, option("Whose logs, where it keeps several people's; default $BATUTA_LOKI_TENANT.", "NAME")
 ]
 _MAX_PARTIAL_LINE = 8 << 10
 """A line without end is printed when it has so many bytes."""
@@ -69,31 +67,15 @@ class LogRequest:
 
 def logs(
     job: JobArgument,
-    follow: Annotated[bool, typer.Option("--follow/--no-follow", help="Go on until the job ends.")] = True,
-    tail: Annotated[
-        int | None, typer.Option("--tail", "-n", min=0, help="Begin with the last N lines.", metavar="N")
-    ] = None,
+    follow: Annotated[bool, flag("--follow/--no-follow", "Go on until the job ends.")] = True,
+    tail: Annotated[int | None, option("Begin with the last N lines.", "N", names="--tail -n", min=0)] = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            "--since",
-            help="On a cluster: nothing older, as in 2h (ago), 09:30 or '2026-11-16 08:30'.",
-            metavar="TIME",
-        ),
+        str | None, option("On a cluster: nothing older, as in 2h (ago), 09:30 or '2026-11-16 08:30'.", "TIME")
     ] = None,
     node_rank: Annotated[
-        int | None,
-        typer.Option(
-            "--node-rank",
-            min=0,
-            help="One replica's, as it was printed; default: all, each line with its rank.",
-            metavar="R",
-            show_default=False,
-        ),
+        int | None, option("One replica's, as it was printed; default: all, each line with its rank.", "R", min=0)
     ] = None,
-    status: Annotated[
-        bool, typer.Option("--status", help="Print nothing but the state; the exit code tells it too.")
-    ] = False,
+    status: Annotated[bool, flag("--status", "Print nothing but the state; the exit code tells it too.")] = False,
     loki: LokiOption = None,
     loki_tenant: TenantOption = None,
     home: HomeOption = None,
@@ -110,13 +92,9 @@ def logs(
     from $BATUTA_LOKI_TOKEN.
 
     Examples:
-
       batuta logs resnet
-
       batuta logs 17 --no-follow --tail 100 --node-rank 1
-
       batuta logs 17 --status || echo "not yet, or not well"
-
       batuta -n team-a logs resnet --since 2d --loki http://loki.example:3100
     """
     with connect(home) as client:
@@ -129,30 +107,20 @@ def logs(
             print_log_of_deleted(client, job, request, unknown)
             return
         if follow and not found.is_over:
-            code = follow_output(client, found, rank=node_rank, tail=tail, since_s=request.since_s)
-            raise typer.Exit(code)
+            raise typer.Exit(follow_output(client, found, request))
         print_log(client, found, request)
         if follow:
             raise typer.Exit(exit_code_of(found))
 
 
 def _log_request(
-    home: Path | None,
-    rank: int | None,
-    tail: int | None,
-    since: str | None,
-    loki: str | None,
-    tenant: str | None,
+    home: Path | None, rank: int | None, tail: int | None, since: str | None, loki: str | None, tenant: str | None
 ) -> LogRequest:
     """Return the options as a request. A server keeps all output, without the time of each line."""
     if target_cluster(home) is None:
         given = {"--since": since, "--loki": loki, "--loki-tenant": tenant}
-        problems = [
-            Problem(f"{option} is for a cluster", fix="batuta -n NAMESPACE logs …")
-            for option, value in given.items()
-            if value
-        ]
-        if problems:
+        fix = "batuta -n NAMESPACE logs …"
+        if problems := [Problem(f"{name} is for a cluster", fix=fix) for name, value in given.items() if value]:
             raise InputError(problems)
         return LogRequest(rank, tail)
     since_s = None if since is None else parse_time_s(since, "--since", time.time())
@@ -170,51 +138,63 @@ def _print_state(client: Connection, job: str) -> int:
 
 
 def print_log(client: Connection, job: Job, request: LogRequest) -> None:
-    """Print the output of a job so far: from the cluster or the server, else from Loki."""
-    pieces = output_of(client, job, request.rank, request.tail, request.since_s, follow=False)
+    pieces = output_of(client, job, request, follow=False)
     try:
         first = next(pieces, b"")
     except OutputGoneError as gone:
         if request.loki is None:
             print_stderr(f"{gone}: {_HINT}")
             return
-        _print_from_loki(job.id, request, request.loki, gone, _from_s(job), _to_s(job))
+        now_s = time.time()
+        # From its submit on: an earlier job may have had the same name.
+        from_s = (now_s - _DELETED_LOOKBACK_S if job.submitted_s is None else job.submitted_s) - _SLACK_S
+        end_s = math.inf if job.ended_s is None else job.ended_s + _PRINTS_AFTER_END_S
+        _print_from_loki(job.id, request, request.loki, gone, from_s, min(now_s + _SLACK_S, end_s))
     else:
         write_output(chain([first], pieces))
 
 
-def follow_output(
-    client: Connection,
-    job: Job,
-    rank: int | None = None,
-    tail: int | None = None,
-    since_s: float | None = None,
-) -> int:
+def follow_output(client: Connection, job: Job, request: LogRequest | None = None) -> int:
     """Print the output until the job ends, and return its exit code. Ctrl-C detaches, and the job goes on."""
-    try:
+
+    def follow() -> Job:
         _wait_for_start(client, job)
-        write_output(output_of(client, job, rank, tail, since_s, follow=True))
-        job = client.wait(job)
+        write_output(output_of(client, job, request or LogRequest(), follow=True))
+        return client.wait(job)
+
+    return _exit_code_after(job, follow)
+
+
+def wait_for_end(client: Connection, job: Job) -> int:
+    """Wait without output, with a bar on a terminal, and return the exit code of the job."""
+    return _exit_code_after(job, lambda: _with_bar(client, job) if sys.stderr.isatty() else client.wait(job))
+
+
+def _exit_code_after(job: Job, wait: Callable[[], Job]) -> int:
+    try:
+        job = wait()
     except KeyboardInterrupt:
-        print_detached(job)
+        print_stderr(
+            f"\ndetached; job {job.label} goes on.\n"
+            f"  {command_line('logs', job.id)}     to see its output again\n"
+            f"  {command_line('cancel', job.id)}   to end it"
+        )
         return 0
-    print_end(job)
+    ran = f" after {format_seconds(job.duration_s)}" if job.duration_s is not None else ""
+    print_stderr(f"job {job.label} {job.state}{ran}{_reason(job)}")
     return exit_code_of(job)
 
 
-def output_of(
-    client: Connection,
-    job: Job,
-    rank: int | None = None,
-    tail: int | None = None,
-    since_s: float | None = None,
-    *,
-    follow: bool,
-) -> Iterator[bytes]:
+def _reason(job: Job) -> str:
+    return f": {reason_text(job)}" if reason_text(job) else ""
+
+
+def output_of(client: Connection, job: Job, request: LogRequest, *, follow: bool) -> Iterator[bytes]:
     """Return the output of one rank; or of all, each line with its rank if there may be several."""
-    if rank is None and has_several_ranks(client.job(job.id)):
-        return RankedLines().of(client.rank_logs(job, tail=tail, since_s=since_s, follow=follow))
-    return client.log_bytes(job, rank=rank or 0, tail=tail, since_s=since_s, follow=follow)
+    tail, since_s = request.tail, request.since_s
+    if request.rank is None and has_several_ranks(client.job(job.id)):
+        return ranked_lines(client.rank_logs(job, tail=tail, since_s=since_s, follow=follow))
+    return client.log_bytes(job, rank=request.rank or 0, tail=tail, since_s=since_s, follow=follow)
 
 
 def has_several_ranks(job: Job) -> bool:
@@ -227,26 +207,16 @@ def has_several_ranks(job: Job) -> bool:
     return max(nodes, has) > 1
 
 
-class RankedLines:
-    """Output of several ranks as whole lines, each after `(head, rank=0)` or `(worker1, rank=1)`."""
-
-    def __init__(self) -> None:
-        self._parts: dict[int, bytes] = {}
-
-    def of(self, pieces: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
-        for rank, piece in pieces:
-            yield self._take(rank, piece)
-        for rank, part in sorted(self._parts.items()):
-            if part:
-                yield _with_rank(rank, part)
-
-    def _take(self, rank: int, piece: bytes) -> bytes:
-        *lines, rest = (self._parts.get(rank, b"") + piece).split(b"\n")
-        if len(rest) > _MAX_PARTIAL_LINE:
-            lines.append(rest)
-            rest = b""
-        self._parts[rank] = rest
-        return b"".join(_with_rank(rank, line) for line in lines)
+def ranked_lines(pieces: Iterable[tuple[int, bytes]]) -> Iterator[bytes]:
+    """Yield output of several ranks as whole lines, each after `(head, rank=0)` or `(worker1, rank=1)`."""
+    parts: dict[int, bytes] = {}
+    for rank, piece in pieces:
+        *lines, parts[rank] = (parts.get(rank, b"") + piece).split(b"\n")
+        if len(parts[rank]) > _MAX_PARTIAL_LINE:
+            lines.append(parts[rank])
+            parts[rank] = b""
+        yield b"".join(_with_rank(rank, line) for line in lines)
+    yield from (_with_rank(rank, part) for rank, part in sorted(parts.items()) if part)
 
 
 def _with_rank(rank: int, line: bytes) -> bytes:
@@ -254,17 +224,6 @@ def _with_rank(rank: int, line: bytes) -> bytes:
     shown = line.rstrip(b"\r").rpartition(b"\r")[2]
     who = "head" if rank == 0 else f"worker{rank}"
     return f"({who}, rank={rank}) ".encode() + shown + b"\n"
-
-
-def wait_for_end(client: Connection, job: Job) -> int:
-    """Wait without output, with a bar on a terminal, and return the exit code of the job."""
-    try:
-        job = _with_bar(client, job) if sys.stderr.isatty() else client.wait(job)
-    except KeyboardInterrupt:
-        print_detached(job)
-        return 0
-    print_end(job)
-    return exit_code_of(job)
 
 
 def write_output(pieces: Iterable[bytes]) -> bool:
@@ -281,35 +240,18 @@ def write_output(pieces: Iterable[bytes]) -> bool:
     return found
 
 
-def print_detached(job: Job) -> None:
-    print_stderr(
-        f"\ndetached; job {job.label} goes on.\n"
-        f"  {command_line('logs', job.id)}     to see its output again\n"
-        f"  {command_line('cancel', job.id)}   to end it"
-    )
-
-
-def print_end(job: Job) -> None:
-    ran = f" after {format_seconds(job.duration_s)}" if job.duration_s is not None else ""
-    reason = f": {reason_text(job)}" if reason_text(job) else ""
-    print_stderr(f"job {job.label} {job.state}{ran}{reason}")
-
-
 def _wait_for_start(client: Connection, job: Job) -> None:
     """Wait until the job starts; a terminal shows why it waits."""
+    from rich.markup import escape
 
     def started(now: Job) -> bool:
         return now.is_over or now.started_s is not None or now.state not in ("PENDING", "PREEMPTED")
 
+    def tell(now: Job) -> None:
+        status.update(escape(f"job {now.label} is {now.state}{_reason(now)}"))
+
     with spinner(f"job {job.label} waits") as status:
-        client.wait_until(job, started, tell=lambda now: status.update(_waiting(now)))
-
-
-def _waiting(job: Job) -> str:
-    from rich.markup import escape
-
-    reason = f": {reason_text(job)}" if reason_text(job) else ""
-    return escape(f"job {job.label} is {job.state}{reason}")
+        client.wait_until(job, started, tell=tell)
 
 
 def _with_bar(client: Connection, job: Job) -> Job:
@@ -351,17 +293,6 @@ def print_log_of_deleted(client: Connection, name: str, request: LogRequest, unk
     job_id = f"{namespace}/{name.rpartition('/')[2]}"
     if not _print_from_loki(job_id, request, request.loki, unknown, now_s - _DELETED_LOOKBACK_S, now_s):
         raise unknown
-
-
-def _from_s(job: Job) -> float:
-    """Return when the job was submitted: an earlier job may have had the same name."""
-    submitted_s = job.submitted_s if job.submitted_s is not None else time.time() - _DELETED_LOOKBACK_S
-    return submitted_s - _SLACK_S
-
-
-def _to_s(job: Job) -> float:
-    now_s = time.time() + _SLACK_S
-    return now_s if job.ended_s is None else min(now_s, job.ended_s + _PRINTS_AFTER_END_S)
 
 
 def _print_from_loki(

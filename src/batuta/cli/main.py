@@ -15,6 +15,7 @@ from batuta.cli.options import (
     ContextOption,
     KubeconfigOption,
     NamespaceOption,
+    flag,
     read_cluster_options,
     select_cluster,
 )
@@ -51,9 +52,7 @@ def batuta(
     kubeconfig: KubeconfigOption = None,
     namespace: NamespaceOption = None,
     all_namespaces: AllNamespacesOption = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
+    version: Annotated[bool, flag("--version", "Print the version.", callback=_show_version, is_eager=True)] = False,
 ) -> None:
     """A GPU cluster scheduler for elastic deep-learning training.
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
-from batuta.cli.options import HomeOption, NodeArgument, Output, OutputOption, connect
-from batuta.cli.output import DASH, Column, format_age, format_seconds, print_json, print_table, state_text
+from batuta.apitypes.resources import Gpu, GpuTenant, HealthShown, Node
+from batuta.cli import output as out
+from batuta.cli.options import HomeOption, NodeArgument, Output, OutputOption, connect, option
+from batuta.cli.output import DASH, Cells, Column
 from batuta.cli.verbs import CommandGroup
-
-if TYPE_CHECKING:
-    from rich.text import Text
-
-    from batuta.apitypes.resources import HealthShown, Node, NodeCpu, Share
-
+from batuta.client.connection import Connection
 
 app = typer.Typer(cls=CommandGroup, name="nodes", invoke_without_command=True, rich_markup_mode=None)
 
@@ -27,11 +25,8 @@ def nodes(ctx: typer.Context, output: OutputOption = Output.TABLE, home: HomeOpt
     """List nodes; take them out of service and back.
 
     Examples:
-
       batuta nodes
-
       batuta nodes drain node-1
-
       batuta nodes mended node-1 --gpu 3
     """
     if ctx.invoked_subcommand is None:
@@ -45,7 +40,7 @@ def list_nodes(output: OutputOption = Output.TABLE, home: HomeOption = None) -> 
     Example: batuta nodes list -o json
     """
     with connect(home) as client:
-        _print_nodes(client.nodes(), output)
+        out.print_result(client.nodes(), output, _print_nodes)
 
 
 @app.command()
@@ -54,8 +49,7 @@ def cordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOp
 
     Example: batuta nodes cordon node-1
     """
-    with connect(home) as client:
-        _print_nodes((client.cordon(node),), output)
+    _change(home, output, lambda client: client.cordon(node))
 
 
 @app.command()
@@ -64,8 +58,7 @@ def uncordon(node: NodeArgument, output: OutputOption = Output.TABLE, home: Home
 
     Example: batuta nodes uncordon node-1
     """
-    with connect(home) as client:
-        _print_nodes((client.uncordon(node),), output)
+    _change(home, output, lambda client: client.uncordon(node))
 
 
 @app.command()
@@ -74,30 +67,28 @@ def drain(node: NodeArgument, output: OutputOption = Output.TABLE, home: HomeOpt
 
     Example: batuta nodes drain node-1
     """
-    with connect(home) as client:
-        _print_nodes((client.drain(node),), output)
+    _change(home, output, lambda client: client.drain(node))
 
 
 @app.command()
 def mended(
     node: NodeArgument,
-    gpu: Annotated[
-        int | None,
-        typer.Option("--gpu", min=0, metavar="N", help="Only this GPU was ill; default: the node."),
-    ] = None,
+    gpu: Annotated[int | None, option("Only this GPU was ill; default: the node.", "N", min=0)] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
     """Say that what a node or GPU needed is done: it is tested, and comes back after its probation.
 
     Examples:
-
       batuta nodes mended node-1
-
       batuta nodes mended node-1 --gpu 3
     """
+    _change(home, output, lambda client: client.mended(node, gpu))
+
+
+def _change(home: Path | None, output: Output, change: Callable[[Connection], Node]) -> None:
     with connect(home) as client:
-        _print_nodes((client.mended(node, gpu),), output)
+        out.print_result((change(client),), output, _print_nodes)
 
 
 def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
@@ -106,85 +97,66 @@ def gpus(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     Example: batuta gpus
     """
     with connect(home) as client:
-        found = client.nodes()
+        found = [(node, gpu) for node in client.nodes() for gpu in node.gpus]
         names = {job.id: job.label for job in client.jobs(active=True)}
     if output is Output.JSON:
-        rows = [
-            {"node": node.name, "state": node.state, "type": node.gpu_type} | asdict(gpu)
-            for node in found
-            for gpu in node.gpus
-        ]
-        print_json(rows)
+        out.print_json(
+            [{"node": node.name, "state": node.state, "type": node.gpu_type} | asdict(gpu) for node, gpu in found]
+        )
         return
-    columns = (
-        Column("NODE"),
-        Column("GPU", right=True),
-        Column("TYPE"),
-        Column("STATE"),
-        Column("BUSY", right=True, drop=1),
-        Column("JOBS", least=12),
+    columns: tuple[Column[tuple[Node, Gpu]], ...] = (
+        Column("NODE", lambda own: own[0].name),
+        Column("GPU", lambda own: str(own[1].index), right=True),
+        Column("TYPE", lambda own: own[0].gpu_type),
+        Column("STATE", lambda own: out.state_text(_gpu_state(*own))),
+        Column("BUSY", lambda own: out.format_number(own[1].utilisation, ".0%"), right=True, drop=1),
+        Column("JOBS", lambda own: ", ".join(_tenant(one, names) for one in own[1].jobs) or DASH, least=12),
     )
-    print_table(columns, [row for node in found for row in _gpu_rows(node, names)], "there are no GPUs")
+    out.print_table(columns, found, "there are no GPUs")
 
 
-def _gpu_rows(node: Node, names: dict[str, str]) -> list[tuple[str | Text, ...]]:
-    rows: list[tuple[str | Text, ...]] = []
-    for gpu in node.gpus:
-        state = node.state if node.state != "ready" else "used" if gpu.jobs else "free"
-        state = state if gpu.healthy else "unhealthy"
-        busy = DASH if gpu.utilisation is None else f"{100 * gpu.utilisation:.0f}%"
-        jobs = ", ".join(names.get(one.id, one.id) + _share_text(one.share) for one in gpu.jobs)
-        rows.append((node.name, str(gpu.index), node.gpu_type, state_text(state), busy, jobs or DASH))
-    return rows
+def _gpu_state(node: Node, gpu: Gpu) -> str:
+    if not gpu.healthy:
+        return "unhealthy"
+    return node.state if node.state != "ready" else "used" if gpu.jobs else "free"
 
 
-def _share_text(share: Share | None) -> str:
+def _tenant(tenant: GpuTenant, names: dict[str, str]) -> str:
+    """Return the name of a job, with its share of the GPU."""
+    share, name = tenant.share, names.get(tenant.id, tenant.id)
     if share is None:
-        return ""
+        return name
     parts = [f"{share.compute_percent}%"] if share.compute_percent else []
     parts += [f"{share.memory_mib} MiB"] if share.memory_mib else []
-    return f" [{', '.join(parts)}]"
+    return f"{name} [{', '.join(parts)}]"
 
 
-def _cpus(cpu: NodeCpu) -> str:
+def _cpus(node: Node) -> str:
     """Return `3/16`: CPUs that its jobs request, and all; `–` where CPUs are not counted."""
-    if cpu.total is None or cpu.free is None:
-        return DASH
-    return f"{cpu.total - cpu.free:g}/{cpu.total:g}"
+    total, free = node.cpu.total, node.cpu.free
+    return DASH if total is None or free is None else f"{total - free:g}/{total:g}"
 
 
-def _print_nodes(found: tuple[Node, ...], output: Output) -> None:
-    if output is Output.JSON:
-        print_json(found)
-        return
-    columns = (
-        Column("NODE"),
-        Column("STATE"),
-        Column("TYPE"),
-        Column("GPUS", right=True),
-        Column("USED", right=True),
-        Column("UNHEALTHY", right=True, drop=2),
-        Column("CPUS", right=True, drop=4),
-        Column("RACK", drop=1),
-        Column("ADDRESS", drop=3),
-        Column("JOBS", least=10),
-    )
-    rows = [
-        (
-            node.name,
-            state_text(node.state),
-            node.gpu_type or DASH,
-            str(len(node.gpus)),
-            str(sum(1 for gpu in node.gpus if gpu.jobs)),
-            str(sum(1 for gpu in node.gpus if not gpu.healthy)),
-            _cpus(node.cpu),
-            node.rack or DASH,
-            node.address or DASH,
-            ", ".join(dict.fromkeys((*(job.id for gpu in node.gpus for job in gpu.jobs), *node.cpu.jobs))) or DASH,
-        )
-        for node in found
-    ]
-    print_table(columns, rows, "there are no nodes")
+def _jobs_on(node: Node) -> str:
+    return ", ".join(dict.fromkeys((*(job.id for gpu in node.gpus for job in gpu.jobs), *node.cpu.jobs))) or DASH
+
+
+_NODES: tuple[Column[Node], ...] = (
+    Column("NODE", lambda node: node.name),
+    Column("STATE", lambda node: out.state_text(node.state)),
+    Column("TYPE", lambda node: node.gpu_type or DASH),
+    Column("GPUS", lambda node: str(len(node.gpus)), right=True),
+    Column("USED", lambda node: str(sum(1 for gpu in node.gpus if gpu.jobs)), right=True),
+    Column("UNHEALTHY", lambda node: str(sum(1 for gpu in node.gpus if not gpu.healthy)), right=True, drop=2),
+    Column("CPUS", _cpus, right=True, drop=4),
+    Column("RACK", lambda node: node.rack or DASH, drop=1),
+    Column("ADDRESS", lambda node: node.address or DASH, drop=3),
+    Column("JOBS", _jobs_on, least=10),
+)
+
+
+def _print_nodes(found: tuple[Node, ...]) -> None:
+    out.print_table(_NODES, found, "there are no nodes")
     print_health(found)
 
 
@@ -193,23 +165,19 @@ def print_health(found: tuple[Node, ...]) -> None:
     rows = [row for node in found for row in _health_rows(node)]
     if not rows:
         return
-    columns = (
-        Column("WHAT"),
-        Column("HEALTH"),
-        Column("SINCE", right=True),
-        Column("BY"),
-        Column("WHY", least=16),
-        Column("TO DO", least=8),
+    columns: tuple[Column[Cells], ...] = (
+        *(Column("WHAT"), Column("HEALTH"), Column("SINCE", right=True), Column("BY")),
+        *(Column("WHY", least=16), Column("TO DO", least=8)),
     )
     typer.echo("")
-    print_table(columns, rows, "")
+    out.print_table(columns, rows)
 
 
-def _health_rows(node: Node) -> Iterator[tuple[str | Text, ...]]:
+def _health_rows(node: Node) -> Iterator[Cells]:
     if node.state in ("cordoned", "draining") and node.cordoned_by:
-        since = DASH if node.cordoned_s is None else format_age(node.cordoned_s)
+        since = DASH if node.cordoned_s is None else out.format_age(node.cordoned_s)
         undo = f"batuta nodes uncordon {node.name}"
-        yield node.name, state_text(node.state), since, node.cordoned_by, "cordoned by hand", undo
+        yield node.name, out.state_text(node.state), since, node.cordoned_by, "cordoned by hand", undo
     if node.health is not None and node.health.state != "healthy":
         yield _health_row(node.name, node.health, node.name)
     for gpu in node.gpus:
@@ -217,12 +185,12 @@ def _health_rows(node: Node) -> Iterator[tuple[str | Text, ...]]:
             yield _health_row(f"{node.name} GPU {gpu.index}", gpu.health, f"{node.name} --gpu {gpu.index}")
 
 
-def _health_row(what: str, health: HealthShown, named: str) -> tuple[str | Text, ...]:
+def _health_row(what: str, health: HealthShown, named: str) -> Cells:
     state = f"{health.state}, in service" if health.held else health.state
     return (
         what,
-        state_text(state),
-        format_age(health.since_s),
+        out.state_text(state),
+        out.format_age(health.since_s),
         health.who or DASH,
         health.reason or DASH,
         _next_step(health, named) or DASH,
@@ -231,7 +199,7 @@ def _health_row(what: str, health: HealthShown, named: str) -> tuple[str | Text,
 
 def _next_step(health: HealthShown, named: str) -> str:
     if health.until_s is not None:
-        return f"back in {format_seconds(max(0.0, health.until_s - time.time()))}"
+        return f"back in {out.format_seconds(max(0.0, health.until_s - time.time()))}"
     if health.state == "ill" and health.remedy:
         return f"{health.remedy}, then: batuta nodes mended {named}"
     return ""

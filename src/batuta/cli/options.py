@@ -5,23 +5,85 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems
 
 if TYPE_CHECKING:
     from batuta.client.client import Client
     from batuta.client.connection import Connection
+
+T = TypeVar("T")
+
+
+def _job_words(client: Connection, active: bool | None) -> list[tuple[str, str]]:
+    jobs = client.jobs(active=active, newest_first=True, limit=200)
+    names = [(job.name, f"{job.id} {job.state}") for job in jobs if job.name not in ("", job.id)]
+    return [*((job.id, f"{job.name} {job.state}") for job in jobs), *names]
+
+
+def _queue_words(client: Connection) -> list[tuple[str, str]]:
+    return [(one.name, f"{one.running} running, {one.pending} waiting") for one in client.queues()]
+
+
+def _completion(words: Callable[[Connection], Iterable[tuple[str, str]]]) -> Callable[..., list[tuple[str, str]]]:
+    """Return a function that completes words, with descriptions; with none if no server answers soon.
+
+    No verb runs yet, so the cluster comes from the context of the command line.
+    """
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+        from batuta.client.client import Client
+
+        given = ctx.find_root().params
+        try:
+            cluster = read_cluster_options(
+                given.get("context"), given.get("kubeconfig"), given.get("namespace"), bool(given.get("all_namespaces"))
+            )
+            with Client(timeout_s=1.0) if cluster is None else cluster.connect() as client:
+                return [(word, text) for word, text in words(client) if word.startswith(incomplete)]
+        except Exception:
+            return []
+
+    return complete
+
+
+def _complete_policies(incomplete: str) -> list[tuple[str, str]]:
+    from batuta.policies.registry import policy_summaries
+
+    return [(name, text) for name, text in policy_summaries() if name.startswith(incomplete)]
+
+
+COMPLETIONS: dict[str, Callable[..., list[tuple[str, str]]]] = {
+    "active jobs": _completion(lambda client: _job_words(client, active=True)),
+    "jobs": _completion(lambda client: _job_words(client, active=None)),
+    "nodes": _completion(lambda client: [(one.name, one.state) for one in client.nodes()]),
+    "queues": _completion(_queue_words),
+    "policies": _complete_policies,
+}
+
+
+def option(help: str, metavar: str | None = None, *, names: str = "", complete: str = "", **settings: Any) -> Any:
+    """Declare an option with a value. Without `names` it is called like its parameter; see COMPLETIONS."""
+    completion = COMPLETIONS.get(complete)
+    return typer.Option(*names.split(), help=help, metavar=metavar, autocompletion=completion, **settings)
+
+
+def flag(names: str, help: str, **settings: Any) -> Any:
+    return typer.Option(*names.split(), help=help, **settings)
+
+
+def argument(metavar: str, help: str, *, complete: str = "") -> Any:
+    return typer.Argument(metavar=metavar, help=help, autocompletion=COMPLETIONS.get(complete))
 
 
 class Output(StrEnum):
@@ -31,7 +93,7 @@ class Output(StrEnum):
     JSON = "json"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table for people, json for programs.")]
+OutputOption = Annotated[Output, option("table for people, json for programs.", names="--output -o")]
 
 _TIME_FORMATS = "write it like 2026-11-16, '2026-11-16 09:30', 09:30, or 24h for 24 hours ago"
 _TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
@@ -47,36 +109,18 @@ NO_CLUSTER = ANSWERED_BY_OPERATOR | frozenset(
 """Verbs that take no cluster before them."""
 
 ContextOption = Annotated[
-    str | None,
-    typer.Option(
-        "--context",
-        help=f"A Kubernetes cluster of your kubeconfig; default ${CONTEXT_VARIABLE}.",
-        metavar="NAME",
-        show_default=False,
-    ),
+    str | None, option(f"A Kubernetes cluster of your kubeconfig; default ${CONTEXT_VARIABLE}.", "NAME")
 ]
-KubeconfigOption = Annotated[
-    Path | None, typer.Option("--kubeconfig", help="Another kubeconfig.", metavar="FILE", show_default=False)
-]
-NamespaceOption = Annotated[
-    str | None,
-    typer.Option("--namespace", "-n", help="A namespace of the cluster.", metavar="NAME", show_default=False),
-]
-AllNamespacesOption = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all its namespaces.")]
+KubeconfigOption = Annotated[Path | None, option("Another kubeconfig.", "FILE")]
+NamespaceOption = Annotated[str | None, option("A namespace of the cluster.", "NAME", names="--namespace -n")]
+AllNamespacesOption = Annotated[bool, flag("--all-namespaces -A", "Jobs of all its namespaces.")]
 
 # After the verb: for programs that serve a cluster and mostly run in it.
 OwnKubeconfigOption = Annotated[
     Path | None,
-    typer.Option(
-        "--kubeconfig",
-        help="How to reach the cluster; default $KUBECONFIG, ~/.kube/config, or the pod's own account.",
-        metavar="FILE",
-        show_default=False,
-    ),
+    option("How to reach the cluster; default $KUBECONFIG, ~/.kube/config, or the pod's own account.", "FILE"),
 ]
-OwnContextOption = Annotated[
-    str | None, typer.Option("--context", help="Which cluster of it.", metavar="NAME", show_default=False)
-]
+OwnContextOption = Annotated[str | None, option("Which cluster of it.", "NAME")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +200,9 @@ def command_line(*words: str) -> str:
 
 
 HomeOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--home",
-        help="State directory of the server; default $BATUTA_HOME, else ~/.batuta.",
-        metavar="DIR",
-        show_default=False,
-    ),
+    Path | None, option("State directory of the server; default $BATUTA_HOME, else ~/.batuta.", "DIR")
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, flag("--yes -y", "Do not ask.")]
 
 
 def connect(home: Path | None) -> Connection:
@@ -180,102 +218,23 @@ def connect_to_server(home: Path | None) -> Client:
     return Client(home=home)
 
 
-def complete_jobs(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete ids and names of active jobs."""
-    return _complete(ctx, incomplete, lambda client: _job_words(client, active=True))
-
-
-def complete_any_jobs(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete ids and names of all jobs, ended ones too."""
-    return _complete(ctx, incomplete, lambda client: _job_words(client, active=None))
-
-
-def complete_nodes(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete names of nodes."""
-    return _complete(ctx, incomplete, lambda client: [(one.name, one.state) for one in client.nodes()])
-
-
-def complete_queues(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Complete names of queues."""
-
-    def words(client: Connection) -> list[tuple[str, str]]:
-        return [(one.name, f"{one.running} running, {one.pending} waiting") for one in client.queues()]
-
-    return _complete(ctx, incomplete, words)
-
-
-def complete_policies(incomplete: str) -> list[tuple[str, str]]:
-    """Complete names of policies, without a server."""
-    from batuta.policies.registry import policy_summaries
-
-    return [(name, text) for name, text in policy_summaries() if name.startswith(incomplete)]
-
-
-def _job_words(client: Connection, active: bool | None) -> list[tuple[str, str]]:
-    jobs = client.jobs(active=active, newest_first=True, limit=200)
-    names = [(job.name, f"{job.id} {job.state}") for job in jobs if job.name not in ("", job.id)]
-    return [*((job.id, f"{job.name} {job.state}") for job in jobs), *names]
-
-
-def _complete(
-    ctx: typer.Context, incomplete: str, words: Callable[[Connection], Iterable[tuple[str, str]]]
-) -> list[tuple[str, str]]:
-    """Return words that begin with `incomplete`, with descriptions; none if no server answers soon.
-
-    No verb runs yet, so the cluster comes from the context of the command line.
-    """
-    from batuta.client.client import Client
-
-    given = ctx.find_root().params
-    try:
-        cluster = read_cluster_options(
-            given.get("context"),
-            given.get("kubeconfig"),
-            given.get("namespace"),
-            bool(given.get("all_namespaces")),
-        )
-        with Client(timeout_s=1.0) if cluster is None else cluster.connect() as client:
-            return [(word, text) for word, text in words(client) if word.startswith(incomplete)]
-    except Exception:
-        return []
-
-
-JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="Id or name of a job.", autocompletion=complete_jobs)]
-JobsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="JOB…", help="Ids or names of jobs.", autocompletion=complete_jobs),
-]
-NodeArgument = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node.", autocompletion=complete_nodes)]
+JobArgument = Annotated[str, argument("JOB", "Id or name of a job.", complete="active jobs")]
+JobsArgument = Annotated[list[str] | None, argument("JOB…", "Ids or names of jobs.", complete="active jobs")]
+NodeArgument = Annotated[str, argument("NODE", "Name of a node.", complete="nodes")]
 
 
 OtlpOption = Annotated[
-    str | None,
-    typer.Option(
-        "--otlp",
-        help="Send traces of cycles there over OTLP/HTTP, as in http://127.0.0.1:4318.",
-        metavar="URL",
-        show_default=False,
-    ),
+    str | None, option("Send traces of cycles there over OTLP/HTTP, as in http://127.0.0.1:4318.", "URL")
 ]
 
 
 def check_otlp_option(url: str | None, problems: list[Problem]) -> None:
-    """Add what is wrong with --otlp to `problems`."""
     if url is None:
         return
     from batuta.telemetry.exporter import check_otlp
 
     with collect_problems(problems):
         check_otlp(url)
-
-
-@contextmanager
-def collect_problems(problems: list[Problem]) -> Iterator[None]:
-    """Add the problems of an InputError in the body to `problems`: the user sees all of them at once."""
-    try:
-        yield
-    except InputError as error:
-        problems.extend(error.problems)
 
 
 def parse_time_s(text: str, option: str, now_s: float) -> float:
@@ -298,18 +257,22 @@ def parse_time_s(text: str, option: str, now_s: float) -> float:
         raise InputError.of(f"{option}: {text!r} is not a moment", fix=_TIME_FORMATS) from None
 
 
-def stopped_server_home(home: Path | None) -> Path:
-    """Return the state directory of a server that does not run, and say so on standard error.
+def ask_server_or_journal(home: Path | None, ask: Callable[[Client], T], offline: Callable[[Path], T]) -> T:
+    """Return what a server answers; without one, what its journal says, as it was at the last event.
 
     Raises NoServerError where the directory has no journal, or where $BATUTA_SERVER names another server.
     """
-    from batuta.cli.output import print_stderr
     from batuta.client.address import SERVER_VARIABLE, find_home, no_server, show_path
 
-    folder = find_home(home)
-    if home is None and os.environ.get(SERVER_VARIABLE):
-        raise NoServerError(f"{os.environ[SERVER_VARIABLE]} cannot be reached")
-    if not (folder / "journal.db").is_file():
-        raise no_server(folder)
-    print_stderr(f"no server is running for {show_path(folder)}: this is by its journal, as it was at the last event")
-    return folder
+    try:
+        with connect_to_server(home) as client:
+            return ask(client)
+    except NoServerError:
+        folder = find_home(home)
+        if home is None and os.environ.get(SERVER_VARIABLE):
+            raise NoServerError(f"{os.environ[SERVER_VARIABLE]} cannot be reached") from None
+        if not (folder / "journal.db").is_file():
+            raise no_server(folder) from None
+    told = "this is by its journal, as it was at the last event"
+    typer.echo(f"no server is running for {show_path(folder)}: {told}", err=True)
+    return offline(folder)

@@ -9,19 +9,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import typer
 
 from batuta.cli.options import Output
+from batuta.client.decoding import encode
 from batuta.spec.problem import InputError
+from batuta.spec.quantity import show_duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-
 T = TypeVar("T")
+Cells: TypeAlias = "Sequence[str | Text]"
+"""A row of a table whose columns read nothing themselves."""
 
 DASH = "–"
 STATE_STYLES = {
@@ -43,8 +47,6 @@ STATE_STYLES = {
 
 def print_json(value: Any) -> None:
     """Print dataclasses, or lists and mappings of them, as one JSON document."""
-    from batuta.client.decoding import encode
-
     typer.echo(json.dumps(encode(value), indent=2, ensure_ascii=False))
 
 
@@ -57,16 +59,13 @@ def console(*, err: bool = False) -> Console:
     """Return a console as wide as the terminal; in a pipe, wide enough for any line and without colours."""
     from rich.console import Console
 
-    stream = sys.stderr if err else sys.stdout
-    return (
-        Console(stderr=err, highlight=False)
-        if stream.isatty()
-        else Console(stderr=err, highlight=False, width=10_000, no_color=True)
-    )
+    is_tty = (sys.stderr if err else sys.stdout).isatty()
+    return Console(stderr=err, highlight=False, width=None if is_tty else 10_000, no_color=None if is_tty else True)
 
 
-def print_rich(view: RenderableType) -> None:
+def print_rich(view: RenderableType, style: str = "") -> None:
     """Print a table or a text. In a pipe no line is wrapped, and none ends in spaces."""
+    view = styled(view, style) if isinstance(view, str) else view
     out = console()
     if is_terminal():
         out.print(view)
@@ -81,12 +80,10 @@ def is_terminal() -> bool:
 
 
 def is_interactive() -> bool:
-    """Return whether a user can answer a question."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def print_stderr(message: str) -> None:
-    """Print a message that is not part of the result."""
     typer.echo(message, err=True)
 
 
@@ -109,29 +106,31 @@ def confirm(question: str, *, default: bool = False) -> None:
 def spinner(text: str) -> Iterator[Any]:
     """Show a spinner on a terminal; `update(text)` changes its text."""
     if not sys.stderr.isatty():
-        yield _NoSpinner()
+        yield SimpleNamespace(update=lambda text: None)
         return
     with console(err=True).status(text) as status:
         yield status
 
 
-class _NoSpinner:
-    """Stands for the spinner where there is no terminal."""
+def styled(text: str = "", style: str = "", *, no_wrap: bool | None = None) -> Text:
+    from rich.text import Text
 
-    def update(self, text: str) -> None:
-        pass
+    return Text(text, style=style, no_wrap=no_wrap)
+
+
+def assembled(*parts: str | Text | tuple[str, str]) -> Text:
+    """Return a text of parts, those with a style as pairs."""
+    from rich.text import Text
+
+    return Text.assemble(*parts)
 
 
 def state_text(state: str) -> Text:
-    from rich.text import Text
-
-    return Text(state, style=STATE_STYLES.get(state, ""))
+    return styled(state, STATE_STYLES.get(state, ""))
 
 
 def format_seconds(seconds: float | None) -> str:
     """Return `3m 20s`; a dash when it is not known."""
-    from batuta.spec.quantity import show_duration
-
     if seconds is None or math.isnan(seconds):
         return DASH
     return show_duration(float(round(seconds)) if seconds >= 1 else round(seconds, 2))
@@ -163,6 +162,11 @@ def format_mib(size_bytes: int | None) -> str:
     return DASH if size_bytes is None else f"{size_bytes >> 20}MiB"
 
 
+def format_number(value: float | None, form: str, unit: str = "") -> str:
+    """Return a number in a form such as `.0%`, with its unit; a dash when it is not known."""
+    return DASH if value is None else f"{value:{form}}{unit}"
+
+
 def facts_table(facts: Iterable[tuple[str, str | Text]]) -> RenderableType:
     """Return a table of names and values that wrap, without those that have no value."""
     from rich.table import Table
@@ -183,20 +187,21 @@ _MIN_WIDTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class Column(Generic[T]):
     """A column. Those with the highest `drop` are left out first, those with 0 never. One with `least` may be
     cut to this width, or with `fold` be wrapped.
     """
 
     title: str
+    cell: Callable[[T], str | Text] | None = None
+    """What it shows of a row; None where rows are tuples of cells."""
     right: bool = False
     drop: int = 0
     least: int | None = None
     fold: bool = False
 
 
-def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], empty: str = "") -> None:
-    """Print the rows, or `empty` when there are none."""
+def print_table(columns: Sequence[Column[T]], rows: Sequence[T], empty: str = "") -> None:
     out = console()
     if not rows and empty:
         out.print(empty, style="dim")
@@ -209,14 +214,13 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str | Text]],
         out.print(f"not shown: {', '.join(hidden)} (-o json has all)", style="dim")
 
 
-def fit_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None
-) -> tuple[RenderableType, list[str]]:
+def fit_table(columns: Sequence[Column[T]], rows: Sequence[T], width: int | None) -> tuple[RenderableType, list[str]]:
     """Return the table for a width (None: any), and the titles of the columns that do not fit."""
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+    shown_cells: Any = [[one.cell(row) for one in columns if one.cell] or row for row in rows]
+    cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in shown_cells]
     natural = [
         max([len(column.title), *(row[place].cell_len for row in cells)]) for place, column in enumerate(columns)
     ]
@@ -237,9 +241,8 @@ def fit_table(
 
 
 def _fit_columns(
-    columns: Sequence[Column], natural: Sequence[int], width: int | None
+    columns: Sequence[Column[Any]], natural: Sequence[int], width: int | None
 ) -> tuple[list[int], dict[int, int]]:
-    """Return the columns that fit, and their widths."""
     least = {
         place: min(natural[place], column.least) if column.least is not None else natural[place]
         for place, column in enumerate(columns)

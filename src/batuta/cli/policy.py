@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from batuta.cli.options import (
-    HomeOption,
-    Output,
-    OutputOption,
-    collect_problems,
-    complete_policies,
-    connect,
-    connect_to_server,
-)
-from batuta.cli.output import Column, print_json, print_table
+from batuta.apitypes.resources import PolicyAnswer
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, connect_to_server, option
+from batuta.cli.output import Column, print_json, print_result, print_table
 from batuta.cli.verbs import CommandGroup
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems, read_text, refuse
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import PolicyAnswer
     from batuta.core.policy import Policy as SchedulingPolicy
     from batuta.core.view import PoolView
 
@@ -36,9 +28,7 @@ def policy(ctx: typer.Context, output: OutputOption = Output.TABLE, home: HomeOp
     """Show or change the policy that decides.
 
     Examples:
-
       batuta policy
-
       batuta policy set afs-l
     """
     if ctx.invoked_subcommand is None:
@@ -52,14 +42,12 @@ def show(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None:
     Example: batuta policy show
     """
     with connect(home) as client:
-        _print_policy(client.policy(), output)
+        print_result(client.policy(), output, _print_policy)
 
 
 @app.command(name="set")
 def set_policy(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="See batuta policy list.", autocompletion=complete_policies)
-    ],
+    name: Annotated[str, argument("NAME", "See batuta policy list.", complete="policies")],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -68,15 +56,12 @@ def set_policy(
     Example: batuta policy set elastic-tiresias
     """
     with connect(home) as client:
-        _print_policy(client.set_policy(name), output)
+        print_result(client.set_policy(name), output, _print_policy)
 
 
 @app.command()
 def shadow(
-    name: Annotated[
-        str,
-        typer.Argument(metavar="NAME", help="See batuta policy list; off ends it.", autocompletion=complete_policies),
-    ],
+    name: Annotated[str, argument("NAME", "See batuta policy list; off ends it.", complete="policies")],
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -101,21 +86,17 @@ def list_policies(output: OutputOption = Output.TABLE, home: HomeOption = None) 
     Example: batuta policy list
     """
     with connect(home) as client:
-        known = client.policy()
-    if output is Output.JSON:
-        print_json(known)
-        return
-    columns = (Column(""), Column("POLICY"), Column("WHAT IT DOES", least=20))
-    rows = [("*" if one.name == known.name else "", one.name, one.summary) for one in known.policies]
-    print_table(columns, rows)
+        print_result(client.policy(), output, _print_policies)
 
 
-def _print_policy(known: PolicyAnswer, output: Output) -> None:
-    if output is Output.JSON:
-        print_json(known)
-        return
+def _print_policy(known: PolicyAnswer) -> None:
     summary = next((one.summary for one in known.policies if one.name == known.name), "")
     typer.echo(f"{known.name}: {summary}" if summary else known.name)
+
+
+def _print_policies(known: PolicyAnswer) -> None:
+    rows = [("*" if one.name == known.name else "", one.name, one.summary) for one in known.policies]
+    print_table((Column(""), Column("POLICY"), Column("WHAT IT DOES", least=20)), rows)
 
 
 def policies(output: OutputOption = Output.TABLE) -> None:
@@ -134,11 +115,8 @@ def policies(output: OutputOption = Output.TABLE) -> None:
         typer.echo(f"{name:<{width}}  {text}")
 
 
-PolicyOption = Annotated[
-    str,
-    typer.Option("--policy", "-p", help="Name of a policy, or a Python file that has one.", metavar="POLICY"),
-]
-InputOption = Annotated[str, typer.Option("--input", "-i", help="A JSON file; - reads standard input.", metavar="FILE")]
+PolicyOption = Annotated[str, option("Name of a policy, or a Python file that has one.", "POLICY", names="--policy -p")]
+InputOption = Annotated[str, option("A JSON file; - reads standard input.", "FILE", names="--input -i")]
 
 
 def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Output.JSON) -> None:
@@ -159,8 +137,7 @@ def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Ou
         chosen = find_policy(policy)
     with collect_problems(problems):
         snapshots = read_snapshots(_read_snapshots(input), "standard input" if input == "-" else input)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     answers = [_run_policy(chosen, view) for view in snapshots.views]
     if output is Output.TABLE:
         for view, answer in zip(snapshots.views, answers, strict=True):
@@ -171,8 +148,6 @@ def allocate(policy: PolicyOption, input: InputOption, output: OutputOption = Ou
 
 
 def _read_snapshots(source: str) -> str:
-    from batuta.spec.problem import read_text
-
     if source != "-":
         return read_text(Path(source))
     try:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from batuta.apitypes.queues import Cohort, HoldingJob, Queue, QueueDetail, Queues, QuotaCell, WaitingJob
+from batuta.apitypes.resources import QuotaReserved
+from batuta.cli import output as out
 from batuta.cli import quota
-from batuta.cli.options import HomeOption, Output, OutputOption, connect
-from batuta.cli.output import (
-    DASH,
-    Column,
-    console,
-    facts_table,
-    format_age,
-    is_terminal,
-    print_json,
-    print_result,
-    print_rich,
-    print_stderr,
-    print_table,
-)
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, flag, option
+from batuta.cli.output import DASH, Cells, Column
 from batuta.cli.verbs import CommandGroup
 from batuta.client.errors import ApiError, ClientError
 from batuta.spec.problem import did_you_mean
@@ -29,15 +20,11 @@ from batuta.spec.problem import did_you_mean
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from batuta.apitypes.queues import Cohort, HoldingJob, Queue, QueueDetail, Queues, QuotaCell, WaitingJob
-
 
 app = typer.Typer(cls=CommandGroup, name="queues", invoke_without_command=True, rich_markup_mode=None)
 
 
-TreeOption = Annotated[
-    bool, typer.Option("--tree", "-t", help="Cohorts and the queues in them, with a bar for each quota.")
-]
+TreeOption = Annotated[bool, flag("--tree -t", "Cohorts and the queues in them, with a bar for each quota.")]
 
 
 @app.callback()
@@ -47,13 +34,9 @@ def queues(
     """List queues, describe one; try out quota, and apply it.
 
     Examples:
-
       batuta queues
-
       batuta queues --tree
-
       batuta queues try case.yaml
-
       batuta queues apply -f quota.yaml
     """
     if ctx.invoked_subcommand is None:
@@ -69,7 +52,7 @@ def list_queues(tree: TreeOption = False, output: OutputOption = Output.TABLE, h
     with connect(home) as client:
         found = client.queue_tree()
     if output is Output.JSON:
-        print_json(found if tree else found.queues)
+        out.print_json(found if tree else found.queues)
     elif tree:
         print_queue_tree(found)
     else:
@@ -78,8 +61,8 @@ def list_queues(tree: TreeOption = False, output: OutputOption = Output.TABLE, h
 
 @app.command()
 def describe(
-    name: Annotated[str, typer.Argument(metavar="QUEUE", help="Name of a queue.")],
-    limit: Annotated[int, typer.Option("--limit", "-l", min=1, max=1000, help="How many jobs of each list.")] = 100,
+    name: Annotated[str, argument("QUEUE", "Name of a queue.")],
+    limit: Annotated[int, option("How many jobs of each list.", names="--limit -l", min=1, max=1000)] = 100,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -95,7 +78,7 @@ def describe(
                 raise
             known = [queue.name for queue in client.queues()]
             raise ClientError(f"there is no queue {name} ({did_you_mean(name, known)})") from None
-    print_result(found, output, print_queue_detail)
+    out.print_result(found, output, print_queue_detail)
 
 
 ALL_GPUS = "batuta.dev/gpus"
@@ -142,94 +125,83 @@ QUEUE_STATE_STYLES = {
     "misconfigured": "red",
     "unknown": "red",
 }
-_COLUMNS = (
-    Column("QUEUE", least=8),
-    Column("STATE", drop=1, least=8),
-    Column("OF", least=8),
-    Column("NOMINAL", right=True),
-    Column("USED", right=True),
-    Column("BORROWED", right=True),
-    Column("LENT", right=True),
-    Column("PENDING", right=True),
-    Column("RUNNING", right=True),
-    Column("COHORT", drop=2, least=6),
-    Column("WEIGHT", right=True, drop=3),
-    Column("SHARE", right=True, drop=4),
+_QUOTA_TITLES = ("OF", "NOMINAL", "USED", "BORROWED", "LENT")
+_COLUMNS: tuple[Column[Cells], ...] = (
+    *(Column("QUEUE", least=8), Column("STATE", drop=1, least=8), Column("OF", least=8)),
+    *(Column(title, right=True) for title in _QUOTA_TITLES[1:]),
+    *(Column("PENDING", right=True), Column("RUNNING", right=True), Column("COHORT", drop=2, least=6)),
+    *(Column("WEIGHT", right=True, drop=3), Column("SHARE", right=True, drop=4)),
 )
-_CELLS = (
-    Column("OF", least=8),
-    Column("NOMINAL", right=True),
-    Column("USED", right=True),
-    Column("RESERVED", right=True),
-    Column("GROWTH", right=True),
-    Column("BORROWED", right=True),
-    Column("LENT", right=True),
-    Column("MAY BORROW", right=True, drop=1),
-    Column("MAY LEND", right=True, drop=2),
+_CELLS: tuple[Column[QuotaCell], ...] = (
+    Column("OF", lambda cell: flavor_resource_name(cell.flavor, cell.resource), least=8),
+    Column("NOMINAL", lambda cell: format_amount(cell.resource, cell.nominal), right=True),
+    Column("USED", lambda cell: format_amount(cell.resource, cell.used), right=True),
+    Column("RESERVED", lambda cell: _amount_or_dash(cell.resource, cell.reserved), right=True),
+    Column("GROWTH", lambda cell: _amount_or_dash(cell.resource, cell.growth), right=True),
+    Column("BORROWED", lambda cell: _amount_or_dash(cell.resource, cell.borrowed), right=True),
+    Column("LENT", lambda cell: _amount_or_dash(cell.resource, cell.lent), right=True),
+    Column("MAY BORROW", lambda cell: _limit(cell.resource, cell.borrowing_limit), right=True, drop=1),
+    Column("MAY LEND", lambda cell: _limit(cell.resource, cell.lending_limit), right=True, drop=2),
 )
-_WAITING = (
-    Column("PLACE", right=True),
-    Column("ID", right=True),
-    Column("NAME", least=10),
-    Column("USER", drop=4, least=8),
-    Column("PRIORITY", right=True, drop=3),
-    Column("NEEDS", right=True),
-    Column("SUBMITTED", right=True, drop=2),
-    Column("WHY", least=36, fold=True),
+_WAITING: tuple[Column[WaitingJob], ...] = (
+    Column("PLACE", lambda job: str(job.place), right=True),
+    Column("ID", lambda job: job.id, right=True),
+    Column("NAME", lambda job: job.name or DASH, least=10),
+    Column("USER", lambda job: job.user or DASH, drop=4, least=8),
+    Column("PRIORITY", lambda job: str(job.priority), right=True, drop=3),
+    Column("NEEDS", lambda job: str(job.gpus), right=True),
+    Column("SUBMITTED", lambda job: out.format_age(job.submitted_s), right=True, drop=2),
+    Column("WHY", lambda job: _why(job.quota_reserved), least=36, fold=True),
 )
-_HOLDING = (
-    Column("ID", right=True),
-    Column("NAME", least=10),
-    Column("USER", drop=2, least=8),
-    Column("PRIORITY", right=True, drop=3),
-    Column("GPUS", right=True),
-    Column("RESERVED", right=True),
-    Column("SUBMITTED", right=True, drop=1),
-    Column("FLAVORS", least=12),
+_HOLDING: tuple[Column[HoldingJob], ...] = (
+    Column("ID", lambda job: job.id, right=True),
+    Column("NAME", lambda job: job.name or DASH, least=10),
+    Column("USER", lambda job: job.user or DASH, drop=2, least=8),
+    Column("PRIORITY", lambda job: str(job.priority), right=True, drop=3),
+    Column("GPUS", lambda job: str(job.gpus), right=True),
+    Column("RESERVED", lambda job: str(job.reserved), right=True),
+    Column("SUBMITTED", lambda job: out.format_age(job.submitted_s), right=True, drop=1),
+    Column("FLAVORS", lambda job: ", ".join(dict.fromkeys(job.flavors.values())) or DASH, least=12),
 )
 
 
 def print_queues(queues: Sequence[Queue]) -> None:
     """Print a row for each flavor and resource; the facts of the queue stand in the first one."""
     rows = [row for queue in queues for row in _rows(queue)]
-    print_table(_COLUMNS, rows, "there are no queues")
+    out.print_table(_COLUMNS, rows, "there are no queues")
     for queue in queues:
         if queue.state == "active" and queue.message and (queue.pending or not any(queue.quota.values())):
-            print_stderr(f"note: {queue.message}")
+            out.print_stderr(f"note: {queue.message}")
 
 
-def _rows(queue: Queue) -> Iterable[tuple[str | Text, ...]]:
-    about = (
-        str(queue.pending),
-        str(queue.running),
-        queue.cohort or DASH,
-        f"{queue.weight:g}",
-        format_share(queue.share),
-    )
-    head: tuple[str | Text, ...] = (queue.name, state_of(queue))
+def _rows(queue: Queue) -> Iterator[Cells]:
+    head: Cells = (queue.name, state_of(queue))
+    jobs = (str(queue.pending), str(queue.running))
+    about: Cells = (*jobs, queue.cohort or DASH, f"{queue.weight:g}", format_share(queue.share))
     if not queue.cells:
         limit = NO_LIMIT if queue.state == "open" else DASH
         yield (*head, "all GPUs", limit, format_amount("gpu", queue.used.get("*", 0)), DASH, DASH, *about)
-    for number, cell in enumerate(queue.cells):
-        first = number == 0
-        yield (
-            *(head if first else ("", "")),
-            flavor_resource_name(cell.flavor, cell.resource),
-            *_amounts(cell, cell.nominal, cell.used, cell.borrowed, cell.lent),
-            *(about if first else ("",) * len(about)),
-        )
+    for cell in queue.cells:
+        amounts = (column.cell(cell) for column in _CELLS if column.cell and column.title in _QUOTA_TITLES)
+        yield (*head, *amounts, *about)
+        head, about = ("", ""), ("",) * len(about)
 
 
-def _amounts(cell: QuotaCell, *amounts: float) -> tuple[str, ...]:
-    """Return the amounts; 0 is a dash, except for the first two: nominal quota and usage."""
-    shown = [format_amount(cell.resource, amount) for amount in amounts]
-    return tuple(shown[:2] + [text if text != "0" else DASH for text in shown[2:]])
+def _amount_or_dash(resource: str, amount: float) -> str:
+    shown = format_amount(resource, amount)
+    return DASH if shown == "0" else shown
+
+
+def _limit(resource: str, limit: float | None) -> str:
+    return "all" if limit is None else format_amount(resource, limit)
+
+
+def _why(reserved: QuotaReserved | None) -> str:
+    return "" if reserved is None else f"{reserved.reason}: {reserved.message}"
 
 
 def state_of(queue: Queue) -> Text:
-    from rich.text import Text
-
-    return Text(queue.state, style=QUEUE_STATE_STYLES.get(queue.state, ""))
+    return out.styled(queue.state, style=QUEUE_STATE_STYLES.get(queue.state, ""))
 
 
 def format_share(share: float | None) -> str:
@@ -244,26 +216,24 @@ def print_queue_detail(queue: QueueDetail) -> None:
     _print_head(queue)
     if queue.cells:
         typer.echo()
-        print_table(_CELLS, [_cell_row(cell) for cell in queue.cells])
+        out.print_table(_CELLS, queue.cells)
     if queue.holding:
         typer.echo()
         _title("who has its quota", len(queue.holding), queue.running)
-        print_table(_HOLDING, [_holding_row(job) for job in queue.holding])
+        out.print_table(_HOLDING, queue.holding)
     typer.echo()
     if queue.waiting:
         _title("who waits, the next one first", len(queue.waiting), queue.pending)
-        print_table(_WAITING, [_waiting_row(job) for job in queue.waiting])
+        out.print_table(_WAITING, queue.waiting)
     else:
         typer.echo("no job waits in it")
 
 
 def _print_head(queue: QueueDetail) -> None:
-    from rich.text import Text
-
     share = format_share(queue.share)
     facts: list[tuple[str, str | Text]] = [
         ("queue", queue.name),
-        ("state", state_of(queue) + Text(f": {queue.message}" if queue.message else "")),
+        ("state", state_of(queue) + out.styled(f": {queue.message}" if queue.message else "")),
         ("cohort", queue.cohort),
         ("weight", f"{queue.weight:g}" + (f", weighted share {share}" if share != DASH else "")),
         ("strategy", queue.strategy if queue.cells else ""),
@@ -272,7 +242,7 @@ def _print_head(queue: QueueDetail) -> None:
         ("they need", ", ".join(format_requests(queue.needs))),
         ("reached by", _local_queues(queue)),
     ]
-    print_rich(facts_table(facts))
+    out.print_rich(out.facts_table(facts))
 
 
 def _jobs(queue: QueueDetail) -> str:
@@ -288,41 +258,6 @@ def _local_queues(queue: QueueDetail) -> str:
 
 def _title(what: str, shown: int, total: int) -> None:
     typer.echo(f"{what} (the first {shown} of {total}):" if shown < total else f"{what}:")
-
-
-def _cell_row(cell: QuotaCell) -> tuple[str, ...]:
-    amounts = (cell.nominal, cell.used, cell.reserved, cell.growth, cell.borrowed, cell.lent)
-    limits = [
-        "all" if limit is None else format_amount(cell.resource, limit)
-        for limit in (cell.borrowing_limit, cell.lending_limit)
-    ]
-    return (flavor_resource_name(cell.flavor, cell.resource), *_amounts(cell, *amounts), *limits)
-
-
-def _waiting_row(job: WaitingJob) -> tuple[str, ...]:
-    return (
-        str(job.place),
-        job.id,
-        job.name or DASH,
-        job.user or DASH,
-        str(job.priority),
-        f"{job.gpus}",
-        format_age(job.submitted_s),
-        "" if job.quota_reserved is None else f"{job.quota_reserved.reason}: {job.quota_reserved.message}",
-    )
-
-
-def _holding_row(job: HoldingJob) -> tuple[str, ...]:
-    return (
-        job.id,
-        job.name or DASH,
-        job.user or DASH,
-        str(job.priority),
-        str(job.gpus),
-        str(job.reserved),
-        format_age(job.submitted_s),
-        ", ".join(dict.fromkeys(job.flavors.values())) or DASH,
-    )
 
 
 OWN, BORROWED, LENT, IDLE = "█", "▓", "▒", "·"
@@ -344,10 +279,9 @@ class TreeLine(NamedTuple):
 
 def print_queue_tree(tree: Queues) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     lines = list(tree_lines(tree))
-    names = [Text.assemble((line.guide, "dim"), (line.name, line.style)) for line in lines]
+    names = [out.assembled((line.guide, "dim"), (line.name, line.style)) for line in lines]
     kinds = ["" if line.cell is None else flavor_resource_name(line.cell.flavor, line.cell.resource) for line in lines]
     usage = [_usage_text(line) for line in lines]
     width = bar_width([name.cell_len for name in names], list(map(len, kinds)), list(map(len, usage)))
@@ -356,29 +290,26 @@ def print_queue_tree(tree: Queues) -> None:
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, kind, line, text in zip(names, kinds, lines, usage, strict=True):
-        bar = Text() if line.cell is None else draw_bar(line.cell, width)
-        table.add_row(name, Text(kind), bar, Text(text))
-    print_rich(table)
-    legend = Text("\n")
+        bar = out.styled() if line.cell is None else draw_bar(line.cell, width)
+        table.add_row(name, out.styled(kind), bar, out.styled(text))
+    out.print_rich(table)
+    legend = out.styled("\n")
     for sign, meaning in _LEGEND:
         legend.append(f"{sign * 2} ", style=_STYLES[sign]).append(f"{meaning}  ", style="dim")
-    print_rich(legend)
+    out.print_rich(legend)
 
 
 def bar_width(names: list[int], kinds: list[int], usage: list[int]) -> int:
     """Return the width that the terminal leaves for bars, so that the numbers fit on one line if possible."""
-    if not is_terminal():
+    if not out.is_terminal():
         return _WIDEST
-    left = console().width - 3 * _GAP - sum(max(widths, default=0) for widths in (names, kinds, usage))
+    left = out.console().width - 3 * _GAP - sum(max(widths, default=0) for widths in (names, kinds, usage))
     return max(_NARROWEST, min(_WIDEST, left))
 
 
 def draw_bar(cell: QuotaCell, width: int) -> Text:
-    """Return a bar: own use, borrowed, idle, lent."""
-    from rich.text import Text
-
     whole = max(cell.total, cell.used)
-    text = Text()
+    text = out.styled()
     for sign, part in bar_parts(cell, width if whole else 0):
         text.append(sign * part, style=_STYLES[sign])
     return text

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from batuta.cli.options import HomeOption, Output, OutputOption, collect_problems, connect
-from batuta.cli.output import print_json, print_notes, print_rich, print_stderr
-from batuta.spec.problem import InputError, Problem, did_you_mean
+from batuta.apitypes.queues import QuotaChanged
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect, flag, option
+from batuta.cli.output import print_json, print_notes, print_rich, print_stderr, styled
+from batuta.spec.problem import InputError, Problem, collect_problems, did_you_mean, read_text, refuse
+from batuta.spec.quantity import show_milli
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from batuta.apitypes.queues import QuotaChanged
     from batuta.quota.simulator import QuotaSimulator, QuotaStatus
     from batuta.spec.quota_case import Action, PodSet, QuotaCase, Step
 
@@ -39,15 +40,11 @@ _KINDS = {
 
 
 def apply(
-    files: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="Files of quota; - for standard input.")
-    ] = None,
+    files: Annotated[list[Path] | None, argument("FILE", "Files of quota; - for standard input.")] = None,
     file_options: Annotated[
-        list[Path] | None, typer.Option("--file", "-f", metavar="FILE", help="The same, as kubectl has it.")
+        list[Path] | None, option("The same, as kubectl has it.", "FILE", names="--file -f")
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check, and say what would change; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Check, and say what would change; change nothing.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -59,11 +56,8 @@ def apply(
     Example: batuta queues apply -f quota.yaml
 
     where quota.yaml has objects of kueue.x-k8s.io (ResourceFlavor, ClusterQueue, …), or
-
       queues:
-
         - {name: team-a, quota: {H100: 8}, cohort: research, weight: 2}
-
         - {name: night, held: true}
     """
     paths = [*(files or ()), *(file_options or ())]
@@ -75,11 +69,9 @@ def apply(
 
 
 def delete(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="ClusterQueue (cq), LocalQueue (lq), Cohort, …")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the object.")],
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Of a LocalQueue, if it has one.", metavar="NS")
-    ] = "",
+    kind: Annotated[str, argument("KIND", "ClusterQueue (cq), LocalQueue (lq), Cohort, …")],
+    name: Annotated[str, argument("NAME", "Name of the object.")],
+    namespace: Annotated[str, option("Of a LocalQueue, if it has one.", "NS", names="--namespace -n")] = "",
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -111,7 +103,6 @@ def export(output: OutputOption = Output.TABLE, home: HomeOption = None) -> None
 def _read_files(paths: list[Path]) -> list[tuple[str, str]]:
     """Return names and texts of all files; raise all problems of all files together."""
     from batuta.spec.kueue.files import read_quota_texts
-    from batuta.spec.problem import read_text
 
     texts, problems = list[tuple[str, str]](), list[Problem]()
     for path in paths:
@@ -123,8 +114,7 @@ def _read_files(paths: list[Path]) -> list[tuple[str, str]]:
     with collect_problems(problems):
         # The server checks again, with what it has; mistakes in the files need no server.
         read_quota_texts(texts)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return texts
 
 
@@ -148,8 +138,8 @@ def _print_changes(changed: QuotaChanged, output: Output, *, dry_run: bool = Fal
 
 
 def try_out(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Cases: objects and steps, in YAML or JSON.")],
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only what differs from what the file expects.")] = False,
+    file: Annotated[Path, argument("FILE", "Cases: objects and steps, in YAML or JSON.")],
+    quiet: Annotated[bool, flag("--quiet -q", "Only what differs from what the file expects.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Try quota out: who would get it, who would lose it and why, step by step. Needs no server.
@@ -160,12 +150,9 @@ def try_out(
     Example: batuta queues try case.yaml
 
     where case.yaml has the objects of kueue.x-k8s.io, or queues in short form, and steps:
-
       objects: [{queues: [{name: a, quota: {"*": 4}}]}]
-
       steps: [{do: {submit: {name: w1, queue: a, requests: {batuta.dev/gpus: 2}}}}]
     """
-    from batuta.spec.problem import read_text
     from batuta.spec.quota_case_reader import parse_valid_cases
 
     cases, problems = parse_valid_cases(read_text(file), str(file))
@@ -188,8 +175,7 @@ def try_out(
     expecting = sum(any(step.expected for step in case.steps) for case in cases)
     if expecting:
         print_stderr(f"{expecting - wrong} of {expecting} cases went as expected")
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     if wrong:
         raise typer.Exit(1)
 
@@ -209,19 +195,17 @@ def _as_json(standing: QuotaStatus) -> dict[str, Any]:
 
 
 def _print_case(case: QuotaCase, steps: list[StepResult]) -> None:
-    from rich.text import Text
-
-    print_rich(Text(case.name, style="bold"))
+    print_rich(case.name, "bold")
     for note in case.notes:
-        print_rich(Text(f"    note: {note}", style="dim"))
+        print_rich(f"    note: {note}", "dim")
     for number, one in enumerate(steps, start=1):
-        print_rich(Text(f"{number:>3} {_action_text(one.step.action)}"))
+        print_rich(f"{number:>3} {_action_text(one.step.action)}")
         rows = _rows(one.standing)
         if rows:
             print_rich(_table(rows))
         for difference in one.differences:
-            print_rich(_table([(Text("differs", style="bold red"), Text(difference))]))
-    print_rich(Text(""))
+            print_rich(_table([(styled("differs", style="bold red"), styled(difference))]))
+    print_rich("")
 
 
 def _table(rows: list[tuple[Text, ...]]) -> RenderableType:
@@ -238,10 +222,9 @@ def _table(rows: list[tuple[Text, ...]]) -> RenderableType:
 
 def _rows(standing: QuotaStatus) -> list[tuple[Text, ...]]:
     """Return a row for each preempted, admitted and pending workload: state, name, flavors or reason."""
-    from rich.text import Text
 
     def row(state: str, style: str, name: str, rest: str) -> tuple[Text, ...]:
-        return Text(state, style=style), Text(name, no_wrap=True), Text(rest)
+        return styled(state, style=style), styled(name, no_wrap=True), styled(rest)
 
     return [
         *(
@@ -262,7 +245,6 @@ def _preemption_text(reason: str, preemption: str, by: str) -> str:
 
 
 def _action_text(action: Action) -> str:
-    """Describe the action of a step."""
     from batuta.spec.quota_case import ChangeQuota, Delete, Finish, PatchWorkload, Submit
 
     match action:
@@ -284,8 +266,6 @@ def _action_text(action: Action) -> str:
 
 
 def _pod_set_text(one: PodSet) -> str:
-    from batuta.spec.quantity import show_milli
-
     requests = ", ".join(
         f"{show_milli(amount, is_bytes=resource == 'memory')} {resource}" for resource, amount in one.requests
     )
@@ -302,7 +282,6 @@ class StepResult(NamedTuple):
 
 
 def run_case(case: QuotaCase) -> Iterator[StepResult]:
-    """Run the steps of a case, one after the other."""
     from batuta.quota.simulator import QuotaSimulator
 
     trial, over = QuotaSimulator(case.quota, case.nodes), set[str]()

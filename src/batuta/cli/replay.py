@@ -5,50 +5,34 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from batuta.cli.options import (
-    HomeOption,
-    Output,
-    OutputOption,
-    collect_problems,
-    connect_to_server,
-    parse_time_s,
-)
-from batuta.cli.output import (
-    DASH,
-    Column,
-    format_age,
-    format_seconds,
-    print_json,
-    print_result,
-    print_stderr,
-    print_table,
-    spinner,
-)
+from batuta.apitypes.forecasts import ShadowAnswer, ShadowDifference
+from batuta.cli import output as out
+from batuta.cli.options import HomeOption, Output, OutputOption, connect_to_server, flag, option, parse_time_s
+from batuta.cli.output import DASH, Column
+from batuta.client.address import find_home
 from batuta.client.errors import ClientError
-from batuta.spec.problem import InputError, Problem
-
-if TYPE_CHECKING:
-    from batuta.apitypes.forecasts import ShadowAnswer
-
+from batuta.spec.problem import Problem, collect_problems, refuse
 
 _SHOWN_JOBS = 20
 _COMMANDS = ("start", "resize", "migrate", "preempt", "stop")
+_DIFFERENCES: tuple[Column[ShadowDifference], ...] = (
+    Column("JOB", lambda one: one.id),
+    Column("GPUS", lambda one: str(one.has), right=True),
+    Column("WOULD HAVE", lambda one: str(one.would_have), right=True),
+    Column("SINCE", lambda one: out.format_age(one.since_s)),
+)
 
 
 def replay(
-    since: Annotated[
-        str,
-        typer.Option("--from", help="From when on: a date, a time, or 24h for so long ago.", metavar="TIME"),
-    ],
+    since: Annotated[str, option("From when on: a date, a time, or 24h for so long ago.", "TIME", names="--from")],
     policy: Annotated[
-        list[str],
-        typer.Option("--policy", "-p", help="A policy, or several as in srjf,afs-l; may be repeated.", metavar="NAMES"),
+        list[str], option("A policy, or several as in srjf,afs-l; may be repeated.", "NAMES", names="--policy -p")
     ],
-    until: Annotated[str | None, typer.Option("--to", help="Until when; default: now.", metavar="TIME")] = None,
+    until: Annotated[str | None, option("Until when; default: now.", "TIME", names="--to")] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -58,21 +42,17 @@ def replay(
     are the same. What is compared are the jobs that ended within this time.
 
     Examples:
-
       batuta replay --from 24h --policy srjf,afs-l
-
       batuta replay --from 24h -p srjf -p afs-l
-
       batuta replay --from '2026-11-15 09:00' --to '2026-11-15 18:00' -p elastic-tiresias
     """
-    from batuta.client.address import find_home
     from batuta.engine.profile import find_policy
 
     problems: list[Problem] = []
     now_s, times = time.time(), dict[str, float]()
-    for option, text in (("--from", since), ("--to", until)):
+    for name, text in (("--from", since), ("--to", until)):
         with collect_problems(problems):
-            times[option] = now_s if text is None else parse_time_s(text, option, now_s)
+            times[name] = now_s if text is None else parse_time_s(text, name, now_s)
     names = [name.strip() for text in policy for name in text.split(",") if name.strip()]
     if not names:
         problems.append(Problem("--policy names no policy", fix="see batuta policies"))
@@ -81,44 +61,37 @@ def replay(
             find_policy(name)
     if len(times) == 2 and times["--from"] >= times["--to"]:
         problems.append(Problem("--from must be before --to"))
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     result = _run_replay(find_home(home), times["--from"], times["--to"], names)
-    print_result(result, output, _print_replay)
+    out.print_result(result, output, _print_replay)
 
 
 def _run_replay(home: Path, from_s: float, to_s: float, policies: Sequence[str]) -> dict[str, Any]:
     from batuta.bootstrap import offline
 
-    with spinner("reading the journal") as status:
+    with out.spinner("reading the journal") as status:
         return offline.replay(home, from_s, to_s, policies, lambda name: status.update(f"replaying {name}"))
 
 
 def _print_replay(result: dict[str, Any]) -> None:
     actual = result["rows"][0]
-    columns = (
-        Column(""),
-        *(Column("MEAN COMPLETION", right=True), Column("", right=True)),
-        *(Column("MEAN WAITING", right=True), Column("GPU-HOURS", right=True)),
-        *(Column("RESTARTS", right=True), Column("PREEMPTIONS", right=True, drop=1)),
+    columns: tuple[Column[dict[str, Any]], ...] = (
+        Column("", lambda one: f"{one['policy']}, replayed" if one["policy"] else "really"),
+        Column("MEAN COMPLETION", lambda one: out.format_seconds(one["jct_s"]), right=True),
+        Column("", lambda one: _against(one["jct_s"], actual["jct_s"]) if one["policy"] else "", right=True),
+        Column("MEAN WAITING", lambda one: out.format_seconds(one["wait_s"]), right=True),
+        Column("GPU-HOURS", lambda one: f"{one['gpu_hours']:.2f}", right=True),
+        Column("RESTARTS", lambda one: str(one["restarts"]), right=True),
+        Column("PREEMPTIONS", lambda one: str(one["preemptions"]), right=True, drop=1),
     )
-    rows = [
-        (
-            *((one["policy"] and f"{one['policy']}, replayed") or "really", format_seconds(one["jct_s"])),
-            *(
-                _against(one["jct_s"], actual["jct_s"]) if one["policy"] else "",
-                format_seconds(one["wait_s"]),
-            ),
-            *(f"{one['gpu_hours']:.2f}", str(one["restarts"]), str(one["preemptions"])),
-        )
-        for one in result["rows"]
-    ]
-    print_table(columns, rows)
-    print_stderr(f"over {actual['jobs']} jobs that ended, of {result['jobs']} that lived within this time")
+    out.print_table(columns, result["rows"])
+    out.print_stderr(f"over {actual['jobs']} jobs that ended, of {result['jobs']} that lived within this time")
     for one in result["rows"]:
         if one["missing"]:
-            print_stderr(f"{one['missing']} jobs that ended really do not end under {one['policy']}, and are left out")
-    print_stderr("; ".join(result["assumes"]))
+            out.print_stderr(
+                f"{one['missing']} jobs that ended really do not end under {one['policy']}, and are left out"
+            )
+    out.print_stderr("; ".join(result["assumes"]))
 
 
 def _against(seconds: float | None, actual_s: float | None) -> str:
@@ -127,8 +100,7 @@ def _against(seconds: float | None, actual_s: float | None) -> str:
 
 def shadow(
     outcome: Annotated[
-        bool,
-        typer.Option("--outcome", help="Also replay the journal since then: what jobs would have taken."),
+        bool, flag("--outcome", "Also replay the journal since then: what jobs would have taken.")
     ] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
@@ -144,10 +116,10 @@ def shadow(
         report = client.shadow()
         folder = client.address.home if client.address is not None else None
     if output is Output.JSON:
-        print_json(report)
+        out.print_json(report)
         return
     if not report.policy:
-        print_stderr("no policy watches: batuta policy shadow NAME lets one")
+        out.print_stderr("no policy watches: batuta policy shadow NAME lets one")
         return
     _print_shadow(report)
     if outcome:
@@ -161,26 +133,16 @@ def shadow(
 def _print_shadow(report: ShadowAnswer) -> None:
     agreed = f"{report.agreed / report.cycles:.0%}" if report.cycles else DASH
     typer.echo(
-        f"{report.policy} watches {report.active_policy} since {format_age(report.since_s)}: "
+        f"{report.policy} watches {report.active_policy} since {out.format_age(report.since_s)}: "
         f"{report.cycles} cycles, {agreed} alike, {report.skipped} not looked at"
     )
-    if report.trouble:
-        print_stderr(f"it could not decide {report.failed} times: {report.trouble}")
-    columns = (Column(""), *(Column(f"{kind.upper()}S", right=True) for kind in _COMMANDS))
     counted = ((report.active_policy, report.did), (f"{report.policy}, would", report.would))
-    print_table(columns, [(name, *(str(own.get(kind, 0)) for kind in _COMMANDS)) for name, own in counted])
+    if report.trouble:
+        out.print_stderr(f"it could not decide {report.failed} times: {report.trouble}")
+    commands = [(name, *(str(own.get(kind, 0)) for kind in _COMMANDS)) for name, own in counted]
+    out.print_table((Column(""), *(Column(f"{kind.upper()}S", right=True) for kind in _COMMANDS)), commands)
     if report.differences:
         typer.echo("")
-        columns = (
-            Column("JOB"),
-            Column("GPUS", right=True),
-            Column("WOULD HAVE", right=True),
-            Column("SINCE"),
-        )
-        rows = [
-            (one.id, str(one.has), str(one.would_have), format_age(one.since_s))
-            for one in report.differences[:_SHOWN_JOBS]
-        ]
-        print_table(columns, rows)
+        out.print_table(_DIFFERENCES, report.differences[:_SHOWN_JOBS])
         if len(report.differences) > _SHOWN_JOBS:
-            print_stderr(f"{len(report.differences) - _SHOWN_JOBS} more jobs: -o json has all")
+            out.print_stderr(f"{len(report.differences) - _SHOWN_JOBS} more jobs: -o json has all")

@@ -5,38 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from batuta.cli.options import (
-    HomeOption,
-    Output,
-    OutputOption,
-    collect_problems,
-    connect_to_server,
-    parse_time_s,
-    stopped_server_home,
-)
-from batuta.cli.output import Column, format_time, print_json, print_notes, print_stderr, print_table, spinner
-from batuta.client.errors import NoServerError
-from batuta.spec.problem import InputError, Problem
-
-if TYPE_CHECKING:
-    from batuta.apitypes.report import Account, QueueSpent, Report, UserSpent
+from batuta.apitypes.report import Account, Report, Spent
+from batuta.cli.options import HomeOption, Output, OutputOption, ask_server_or_journal, option, parse_time_s
+from batuta.cli.output import Cells, Column, format_time, print_json, print_notes, print_stderr, print_table, spinner
+from batuta.client.decoding import decode, encode
+from batuta.spec.problem import InputError, Problem, collect_problems, refuse
 
 _HOUR_S = 3600.0
 
 
 def report(
     from_: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="As in 7d (ago), 2026-11-16 or '2026-11-16 08:30'."),
+        str | None, option("As in 7d (ago), 2026-11-16 or '2026-11-16 08:30'.", "TIME", names="--from")
     ] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same; default: now.")] = None,
-    html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write it as a page with pictures.")
-    ] = None,
+    to: Annotated[str | None, option("The same; default: now.", "TIME")] = None,
+    html: Annotated[Path | None, option("Write it as a page with pictures.", "FILE")] = None,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -47,11 +34,8 @@ def report(
     Beside it what jobs waited for. Without times it is the last week; days are those of UTC.
 
     Examples:
-
       batuta report
-
       batuta report --from 30d --html waste.html
-
       batuta report --from 2026-11-01 --to 2026-11-08 -o json
     """
     found = _request_report(home, *_span(from_, to))
@@ -68,30 +52,24 @@ def report(
 def _span(from_: str | None, to: str | None) -> tuple[float | None, float | None]:
     """Return both times; raise the problems of both together."""
     now_s, problems, found = time.time(), list[Problem](), list[float | None]()
-    for option, text in (("--from", from_), ("--to", to)):
+    for name, text in (("--from", from_), ("--to", to)):
         with collect_problems(problems):
-            found.append(None if text is None else max(0.0, parse_time_s(text, option, now_s)))
-    if problems:
-        raise InputError(problems)
+            found.append(None if text is None else max(0.0, parse_time_s(text, name, now_s)))
+    refuse(problems)
     return found[0], found[1]
 
 
 def _request_report(home: Path | None, from_s: float | None, to_s: float | None) -> Report:
-    """Return the report of the server; without a server, that from its journal up to the last event."""
-    with spinner("reading the journal"):
-        try:
-            with connect_to_server(home) as client:
-                return client.report(from_s, to_s)
-        except NoServerError:
-            from batuta.apitypes.report import Report
-            from batuta.bootstrap.offline import account_at
-            from batuta.client.decoding import decode
+    def look(folder: Path) -> Report:
+        from batuta.bootstrap.offline import account_at
 
-            return decode(Report, account_at(stopped_server_home(home), from_s, to_s).plain())
+        return decode(Report, account_at(folder, from_s, to_s).plain())
+
+    with spinner("reading the journal"):
+        return ask_server_or_journal(home, lambda client: client.report(from_s, to_s), look)
 
 
 def _write_page(path: Path, found: Report) -> None:
-    from batuta.client.decoding import encode
     from batuta.report.gpu_usage_page import render_usage
     from batuta.report.result_files import NotWritable, write_text
 
@@ -105,7 +83,7 @@ def _print_report(found: Report) -> None:
     total = found.total
     typer.echo(f"{format_time(found.from_s)} to {format_time(found.to_s)}: {_headline(total)}\n")
     shares = ("USED", "NOT BUSY", "RESTARTS", "LOST", "IDLE", "FRAGMENTED", "OUT")
-    columns = (
+    columns: tuple[Column[Cells], ...] = (
         Column("DAY (UTC)"),
         Column("GPU-HOURS", right=True),
         *(Column(title, right=True, drop=k // 4) for k, title in enumerate(shares)),
@@ -142,7 +120,7 @@ def _cells(own: Account) -> Sequence[str]:
     return (_hours(own.capacity_gpu_s), *shares, _hours(own.waiting_gpu_s))
 
 
-def _spent_cells(own: QueueSpent | UserSpent) -> Sequence[str]:
+def _spent_cells(own: Spent) -> Sequence[str]:
     held = (own.used_gpu_s, own.unused_gpu_s, own.restarting_gpu_s, own.lost_gpu_s)
     return tuple(map(_hours, (*held, own.waiting_gpu_s)))
 

@@ -5,32 +5,25 @@ from __future__ import annotations
 import math
 import os
 import re
+import subprocess
 import sys
 import time
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import (
-    HomeOption,
-    OtlpOption,
-    Output,
-    OutputOption,
-    check_otlp_option,
-    collect_problems,
-    complete_policies,
-)
+from batuta.bootstrap.local_facts import prepare_home, run_server, server_pid
+from batuta.cli.options import HomeOption, OtlpOption, Output, OutputOption, argument, check_otlp_option, flag, option
 from batuta.cli.output import print_json, print_stderr, spinner
+from batuta.client.address import find_home, read_server_file, show_path
 from batuta.client.errors import ClientError, NoServerError
-from batuta.spec.problem import InputError, Problem
+from batuta.spec.problem import InputError, Problem, collect_problems, refuse
+from batuta.spec.quantity import parse_duration_s
 from batuta.telemetry import LogFormat
 
 if TYPE_CHECKING:
-    import subprocess
-
     from batuta.bootstrap.local_server import Server
     from batuta.engine.stragglers.rank_watch import RankRules
 
@@ -43,200 +36,101 @@ SHUTDOWN_TIMEOUT_S = 150.0
 _SHOWN_LINES = 20
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-
-class Stragglers(StrEnum):
-    """Values of --stragglers."""
-
-    MOVE = "move"
-    REPORT = "report"
-    OFF = "off"
+Stragglers = StrEnum("Stragglers", {"MOVE": "move", "REPORT": "report", "OFF": "off"})
 
 
 HangAfterOption = Annotated[
-    str,
-    typer.Option(
-        "--hang-after",
-        help="A job that used to report and says nothing for so long is restarted; off: never.",
-        metavar="TIME",
-    ),
+    str, option("A job that used to report and says nothing for so long is restarted; off: never.", "TIME")
 ]
-StragglersOption = Annotated[
-    Stragglers,
-    typer.Option("--stragglers", help="What becomes of jobs with a rank that is slower than the others."),
-]
+StragglersOption = Annotated[Stragglers, option("What becomes of jobs with a rank that is slower than the others.")]
 
+ShareOrder = StrEnum("ShareOrder", {"BIN_PACK": "bin-pack", "SPREAD": "spread"})
 
-class ShareOrder(StrEnum):
-    """Values of --shares."""
-
-    BIN_PACK = "bin-pack"
-    SPREAD = "spread"
-
-
-class IdleAction(StrEnum):
-    """Values of --idle-action."""
-
-    REPORT = "report"
-    SHRINK = "shrink"
-    PARK = "park"
+IdleAction = StrEnum("IdleAction", {"REPORT": "report", "SHRINK": "shrink", "PARK": "park"})
 
 
 def up(
     shape: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[SHAPE]",
-            help="Of virtual GPUs: NODESxGPUS[:TYPE], as in 1x8 or 2x4:A100.",
-            show_default=False,
-        ),
+        str | None, argument("[SHAPE]", "Of virtual GPUs: NODESxGPUS[:TYPE], as in 1x8 or 2x4:A100.")
     ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option("--nodes", help="How many nodes this machine is; default 1, or 2 virtual ones.", metavar="N"),
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option("--gpus", help="GPUs of each node; default all, or 4 virtual ones.", metavar="M"),
-    ] = None,
-    virtual: Annotated[
-        bool, typer.Option("--virtual", help="Virtual GPUs: everything can be tried without a real one.")
-    ] = False,
+    nodes: Annotated[int | None, option("How many nodes this machine is; default 1, or 2 virtual ones.", "N")] = None,
+    gpus: Annotated[int | None, option("GPUs of each node; default all, or 4 virtual ones.", "M")] = None,
+    virtual: Annotated[bool, flag("--virtual", "Virtual GPUs: everything can be tried without a real one.")] = False,
     gpu_type: Annotated[
-        str | None,
-        typer.Option(
-            "--gpu-type",
-            help="What virtual GPUs are, as in H100; default: they stand for every type.",
-            metavar="TYPE",
-            show_default=False,
-        ),
+        str | None, option("What virtual GPUs are, as in H100; default: they stand for every type.", "TYPE")
     ] = None,
     cpus: Annotated[
         float | None,
-        typer.Option(
-            "--cpus",
+        option(
+            "CPUs of each node; default its part of this machine's, or 16 for each virtual GPU.",
+            "N",
             min=0.001,
             max=100_000,
-            help="CPUs of each node; default its part of this machine's, or 16 for each virtual GPU.",
-            metavar="N",
         ),
     ] = None,
     memory: Annotated[
         float | None,
-        typer.Option(
-            "--memory",
+        option(
+            "GiB of memory of each node; default as for --cpus, or 128 for each virtual GPU.",
+            "GIB",
             min=0.001,
             max=10_000_000,
-            help="GiB of memory of each node; default as for --cpus, or 128 for each virtual GPU.",
-            metavar="GIB",
         ),
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option("--port", min=0, max=65535, help="TCP port; default 7077 or a free one; 0: a free one."),
+        int | None, option("TCP port; default 7077 or a free one; 0: a free one.", min=0, max=65535)
     ] = None,
-    listen: Annotated[str, typer.Option("--listen", help="Address to listen at.", metavar="ADDR")] = "127.0.0.1",
+    listen: Annotated[str, option("Address to listen at.", "ADDR")] = "127.0.0.1",
     policy: Annotated[
-        str,
-        typer.Option(
-            "--policy",
-            "-p",
-            help="Who decides; default: the last one, else rent.",
-            autocompletion=complete_policies,
-        ),
+        str, option("Who decides; default: the last one, else rent.", names="--policy -p", complete="policies")
     ] = "",
-    shadow: Annotated[
-        str,
-        typer.Option("--shadow", help="A second policy that only watches: see batuta shadow.", metavar="NAME"),
-    ] = "",
-    demo: Annotated[
-        bool, typer.Option("--demo", help="Virtual GPUs, and some elastic jobs that arrive by themselves.")
-    ] = False,
-    stay: Annotated[bool, typer.Option("--stay", help="With --demo: go on when its jobs are over.")] = False,
+    shadow: Annotated[str, option("A second policy that only watches: see batuta shadow.", "NAME")] = "",
+    demo: Annotated[bool, flag("--demo", "Virtual GPUs, and some elastic jobs that arrive by themselves.")] = False,
+    stay: Annotated[bool, flag("--stay", "With --demo: go on when its jobs are over.")] = False,
     user_priority: Annotated[
         int,
-        typer.Option(
-            "--user-priority",
+        option(
+            "The highest priority that users may give jobs where the queue has no max_priority.",
+            "N",
             min=-1000,
             max=1000,
-            help="The highest priority that users may give jobs where the queue has no max_priority.",
-            metavar="N",
         ),
     ] = 0,
-    open_metrics: Annotated[
-        bool, typer.Option("--open-metrics", help="Prometheus may read /metrics without a token.")
-    ] = False,
-    metrics_per_job: Annotated[
-        int,
-        typer.Option("--metrics-per-job", min=0, help="How many jobs have metrics of their own.", metavar="N"),
-    ] = 50,
+    open_metrics: Annotated[bool, flag("--open-metrics", "Prometheus may read /metrics without a token.")] = False,
+    metrics_per_job: Annotated[int, option("How many jobs have metrics of their own.", "N", min=0)] = 50,
     pass_env: Annotated[
         list[str] | None,
-        typer.Option(
-            "--pass-env",
-            help="A variable that jobs inherit beside PATH, HOME, PYTHON*, CUDA* and the like; repeatable.",
-            metavar="NAME",
-        ),
+        option("A variable that jobs inherit beside PATH, HOME, PYTHON*, CUDA* and the like; repeatable.", "NAME"),
     ] = None,
     shares: Annotated[
-        ShareOrder, typer.Option("--shares", help="Shares of GPUs go to full cards first, or to empty ones.")
+        ShareOrder, option("Shares of GPUs go to full cards first, or to empty ones.")
     ] = ShareOrder.BIN_PACK,
     busiest: Annotated[
         float,
-        typer.Option(
-            "--busiest",
-            min=0.0,
-            max=1.0,
-            help="A GPU is shared further while all on it together are not busier than this.",
-            metavar="SHARE",
-        ),
+        option("A GPU is shared further while all on it together are not busier than this.", "SHARE", min=0.0, max=1.0),
     ] = 0.7,
     over_allocate: Annotated[
         int,
-        typer.Option(
-            "--over-allocate",
-            min=100,
-            max=1000,
-            help="Soft shares of a GPU have so much of its compute together, in percent.",
-            metavar="PERCENT",
-        ),
+        option("Soft shares of a GPU have so much of its compute together, in percent.", "PERCENT", min=100, max=1000),
     ] = 100,
-    idle_after: Annotated[
-        str,
-        typer.Option("--idle-after", help="A job that uses none of its GPUs for so long is idle.", metavar="TIME"),
-    ] = "15m",
+    idle_after: Annotated[str, option("A job that uses none of its GPUs for so long is idle.", "TIME")] = "15m",
     idle_action: Annotated[
-        IdleAction,
-        typer.Option("--idle-action", help="What becomes of idle jobs, where their queue says nothing."),
+        IdleAction, option("What becomes of idle jobs, where their queue says nothing.")
     ] = IdleAction.REPORT,
     stragglers: StragglersOption = Stragglers.MOVE,
     hang_after: HangAfterOption = "30m",
-    retain_jobs: Annotated[
-        int, typer.Option("--retain-jobs", min=0, help="How many jobs that are over are kept.", metavar="N")
-    ] = 10_000,
-    retain_days: Annotated[
-        float, typer.Option("--retain-days", help="How long jobs that are over are kept.", metavar="D")
-    ] = 7.0,
+    retain_jobs: Annotated[int, option("How many jobs that are over are kept.", "N", min=0)] = 10_000,
+    retain_days: Annotated[float, option("How long jobs that are over are kept.", "D")] = 7.0,
     otlp: OtlpOption = None,
-    log_format: Annotated[
-        LogFormat, typer.Option("--log-format", help="How the lines of server.log look.")
-    ] = LogFormat.JSON,
+    log_format: Annotated[LogFormat, option("How the lines of server.log look.")] = LogFormat.JSON,
     health_log: Annotated[
         Path | None,
-        typer.Option(
-            "--health-log",
-            help="The kernel log with errors of GPUs; default: /dev/kmsg, or that of the virtual GPUs.",
-            metavar="FILE",
-        ),
+        option("The kernel log with errors of GPUs; default: /dev/kmsg, or that of the virtual GPUs.", "FILE"),
     ] = None,
     health_rules: Annotated[
-        Path | None,
-        typer.Option(
-            "--health-rules",
-            help="What errors of GPUs mean: an edited copy of what batuta health rules prints.",
-            metavar="FILE",
-        ),
+        Path | None, option("What errors of GPUs mean: an edited copy of what batuta health rules prints.", "FILE")
     ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
+    detach: Annotated[bool, flag("--detach -d", "Run in the background.")] = False,
     home: HomeOption = None,
 ) -> None:
     """Turn this machine into a cluster.
@@ -245,17 +139,11 @@ def up(
     another machine needs --listen and a token.
 
     Examples:
-
       batuta up -d
-
       batuta up --virtual --nodes 2 --gpus 4 --policy afs-l
-
       batuta up --virtual 2x8:H100
-
       batuta up --demo
     """
-    from batuta.client.address import find_home
-
     folder = find_home(home)
     virtual = virtual or demo
     problems: list[Problem] = []
@@ -280,8 +168,7 @@ def up(
             read_health(health_log, health_rules)
     hang_after_s = parse_hang_after(hang_after, problems)
     check_otlp_option(otlp, problems)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     if not virtual:
         from batuta.gpu.devices import find_devices
 
@@ -290,9 +177,8 @@ def up(
     if detach:
         start_detached(folder, sys.argv[1:])
         return
-    from batuta.bootstrap.local_facts import run_server
     from batuta.bootstrap.local_server import UpOptions
-    from batuta.core.quota import IdleAction
+    from batuta.core import quota
     from batuta.core.utilisation import IdleRules
     from batuta.engine.retention import Keep
 
@@ -314,7 +200,7 @@ def up(
         shares=shares.value,
         busiest=busiest,
         over_allocate=over_allocate,
-        idle=IdleRules(idle_after_s, IdleAction(idle_action.value)),
+        idle=IdleRules(idle_after_s, quota.IdleAction(idle_action.value)),
         keep=Keep(retain_jobs, retain_days * 86_400.0),
         health_log=None if health_log is None else health_log.absolute(),
         health_rules=None if health_rules is None else health_rules.absolute(),
@@ -330,15 +216,12 @@ def parse_hang_after(text: str, problems: list[Problem]) -> float:
     """Return the seconds of --hang-after; add what is wrong with it to `problems`."""
     from batuta.spec.task_resources import parse_hang_after_s
 
-    try:
+    with collect_problems(problems, "--hang-after"):
         return parse_hang_after_s(text)
-    except InputError as error:
-        problems.extend(replace(one, message=f"--hang-after: {one.message}") for one in error.problems)
-        return 0.0
+    return 0.0
 
 
 def rank_rules(hang_after_s: float, stragglers: Stragglers) -> RankRules:
-    """Return the rules for --hang-after and --stragglers."""
     from batuta.engine.stragglers.rank_watch import RankRules, StragglerAction
     from batuta.prediction.hang import HangRules
 
@@ -356,34 +239,26 @@ def _read_shape(
     options = zip(("--nodes", "--gpus", "--gpu-type"), given, strict=True)
     if doubled := [option for option, value in options if value is not None]:
         problems.append(Problem(f"{shape} and {', '.join(doubled)} say the same", fix="leave one of them out"))
-    try:
+    with collect_problems(problems):
         found = parse_cluster_string(shape)
-    except InputError as error:
-        problems.extend(error.problems)
-        return given
-    if len({(node.gpus, node.gpu_type) for node in found}) > 1:
-        problems.append(Problem(f"{shape} has nodes that differ", fix="one NODESxGPUS[:TYPE] for all nodes"))
-    kind = found[0].gpu_type
-    return len(found), found[0].gpus, None if kind == DEFAULT_TYPE else kind
+        if len({(node.gpus, node.gpu_type) for node in found}) > 1:
+            problems.append(Problem(f"{shape} has nodes that differ", fix="one NODESxGPUS[:TYPE] for all nodes"))
+        kind = found[0].gpu_type
+        return len(found), found[0].gpus, None if kind == DEFAULT_TYPE else kind
+    return given
 
 
 def _parse_idle_after(text: str, problems: list[Problem]) -> float:
-    from batuta.spec.quantity import parse_duration_s
-
-    try:
+    with collect_problems(problems):
         found = parse_duration_s(text, "--idle-after")
-    except InputError as error:
-        problems.extend(error.problems)
-        return 0.0
-    if not 0 < found < math.inf:
+        if 0 < found < math.inf:
+            return found
         problems.append(Problem(f"--idle-after must be more than 0, found {text}", fix="as in 15m"))
-    return found
+    return 0.0
 
 
 def _print_ready(server: Server) -> None:
     """Print where the server listens, and what to do next."""
-    from batuta.client.address import show_path
-
     home = show_path(server.state.path)
     typer.echo(f"Batuta serves at {server.url} (pid {os.getpid()}, state in {home}); Ctrl-C ends it", err=True)
     typer.echo("batuta dashboard opens the dashboard, batuta launch starts a job", err=True)
@@ -393,11 +268,6 @@ def _print_ready(server: Server) -> None:
 
 def start_detached(home: Path, words: list[str]) -> None:
     """Start `batuta up` in a session of its own, and return when it is ready; print its log where it ends."""
-    import subprocess
-
-    from batuta.bootstrap.local_facts import prepare_home, server_pid
-    from batuta.client.address import show_path
-
     prepare_home(home)
     if (pid := server_pid(home)) is not None:
         # Before its log is truncated.
@@ -424,7 +294,6 @@ def start_detached(home: Path, words: list[str]) -> None:
 
 
 def _wait_until_ready(home: Path, child: subprocess.Popen[bytes], log: Path) -> str:
-    from batuta.client.address import read_server_file
     from batuta.client.client import Client
 
     give_up = time.monotonic() + STARTUP_TIMEOUT_S
@@ -447,22 +316,16 @@ def _wait_until_ready(home: Path, child: subprocess.Popen[bytes], log: Path) -> 
 
 
 def down(
-    keep_jobs: Annotated[
-        bool, typer.Option("--keep-jobs", help="Let jobs run on; the next server takes them over.")
-    ] = False,
+    keep_jobs: Annotated[bool, flag("--keep-jobs", "Let jobs run on; the next server takes them over.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
     """Stop the server. Jobs make a checkpoint and stop as well, and go on at the next start.
 
     Examples:
-
       batuta down
-
       batuta down --keep-jobs
     """
-    from batuta.bootstrap.local_facts import server_pid
-    from batuta.client.address import find_home, show_path
     from batuta.client.client import Client
 
     folder = find_home(home)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
+from batuta.cli.options import Output, OutputOption, argument, option
 from batuta.cli.output import DASH, Column, format_mib, print_result, print_table
 from batuta.cli.verbs import CommandGroup
+from batuta.gpu.devices import find_devices
+from batuta.gpu.share.limits import LIMITS_FORMAT, read_limits
+from batuta.gpu.share.region import ContainerShare, DeviceShare, read_region
+from batuta.gpu.share.selftest import Check, run_selftest
 from batuta.spec.problem import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from batuta.gpu.share.region import ContainerShare, DeviceShare
-    from batuta.gpu.share.selftest import Check
-
 
 app = typer.Typer(cls=CommandGroup, name="share", no_args_is_help=True, rich_markup_mode=None)
 
@@ -37,8 +34,7 @@ def share() -> None:
 
 @app.command()
 def selftest(
-    gpu: Annotated[int, typer.Option("--gpu", help="On which GPU, from 0.", metavar="N")] = 0,
-    output: OutputOption = Output.TABLE,
+    gpu: Annotated[int, option("On which GPU, from 0.", "N")] = 0, output: OutputOption = Output.TABLE
 ) -> None:
     """Try on a GPU whether limits hold; fails if one does not.
 
@@ -46,9 +42,6 @@ def selftest(
 
     Example: batuta share selftest, or batuta vgpu run node.vgpu -- batuta share selftest
     """
-    from batuta.gpu.devices import find_devices
-    from batuta.gpu.share.selftest import run_selftest
-
     devices = find_devices()
     if not 0 <= gpu < len(devices):
         there = f"there are {len(devices)}" if devices else "there is none"
@@ -61,10 +54,7 @@ def selftest(
 
 @app.command()
 def status(
-    paths: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[PATH…]", help="Limits files, folders with them, or regions."),
-    ] = None,
+    paths: Annotated[list[Path] | None, argument("[PATH…]", "Limits files, folders with them, or regions.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show what containers may have and have of their GPUs.
@@ -76,9 +66,6 @@ def status(
 
 def _containers(paths: list[Path]) -> Iterator[ContainerShare]:
     """Return what containers below `paths` use. A limits file that no process has read has no region."""
-    from batuta.gpu.share.limits import LIMITS_FORMAT, read_limits
-    from batuta.gpu.share.region import read_region
-
     for path in paths:
         if not path.exists() and path != _ROOT:
             raise InputError.of(f"there is no {path}", fix="name a limits file, a folder or a region")
@@ -91,47 +78,11 @@ def _containers(paths: list[Path]) -> Iterator[ContainerShare]:
                 yield read_region(region)
 
 
-_CHECKS = (Column("CHECK"), Column("RESULT", least=20), Column("", right=True))
-_CONTAINERS = (
-    Column("CONTAINER", least=8),
-    Column("GPU", least=8),
-    Column("MEMORY", right=True),
-    Column("PEAK", right=True, drop=3),
-    Column("REFUSED", right=True, drop=2),
-    Column("COMPUTE", right=True),
-    Column("NOW", right=True),
-    Column("LAUNCHES", right=True, drop=4),
-    Column("DEVICE TIME", right=True, drop=1),
-    Column("WAITED", right=True, drop=5),
-    Column("PIDS", least=5),
+_CHECKS: tuple[Column[Check], ...] = (
+    Column("CHECK", lambda check: check.subject),
+    Column("RESULT", lambda check: check.verdict, least=20),
+    Column("", lambda check: "ok" if check.holds else "FAILS", right=True),
 )
-
-
-def print_checks(checks: Sequence[Check]) -> None:
-    """Print a row for each check of the self-test."""
-    print_table(_CHECKS, [(one.subject, one.verdict, "ok" if one.holds else "FAILS") for one in checks])
-
-
-def print_containers(containers: Sequence[ContainerShare]) -> None:
-    """Print a row for each container and GPU."""
-    rows = [_device_row(container.container, device) for container in containers for device in container.devices]
-    print_table(_CONTAINERS, rows, "no container is limited here")
-
-
-def _device_row(container: str, device: DeviceShare) -> tuple[str, ...]:
-    return (
-        container,
-        device.uuid,
-        f"{device.used_bytes >> 20}/{format_mib(device.limit_bytes)}",
-        format_mib(device.peak_bytes),
-        str(device.refusals),
-        _compute(device),
-        f"{device.rate_percent:.0f}%",
-        f"{device.launches:,}",
-        f"{device.charged_s:.1f}s",
-        f"{device.waited_s:.1f}s",
-        " ".join(str(one.pid) for one in device.processes) or DASH,
-    )
 
 
 def _compute(device: DeviceShare) -> str:
@@ -140,3 +91,27 @@ def _compute(device: DeviceShare) -> str:
     if soft is not None:
         return f"{soft:.0f}-{hard:.0f}%" if hard is not None else f"from {soft:.0f}%"
     return f"{hard:.0f}%" if hard is not None else f"weight {device.weight}"
+
+
+_DEVICES: tuple[Column[tuple[str, DeviceShare]], ...] = (
+    Column("CONTAINER", lambda own: own[0], least=8),
+    Column("GPU", lambda own: own[1].uuid, least=8),
+    Column("MEMORY", lambda own: f"{own[1].used_bytes >> 20}/{format_mib(own[1].limit_bytes)}", right=True),
+    Column("PEAK", lambda own: format_mib(own[1].peak_bytes), right=True, drop=3),
+    Column("REFUSED", lambda own: str(own[1].refusals), right=True, drop=2),
+    Column("COMPUTE", lambda own: _compute(own[1]), right=True),
+    Column("NOW", lambda own: f"{own[1].rate_percent:.0f}%", right=True),
+    Column("LAUNCHES", lambda own: f"{own[1].launches:,}", right=True, drop=4),
+    Column("DEVICE TIME", lambda own: f"{own[1].charged_s:.1f}s", right=True, drop=1),
+    Column("WAITED", lambda own: f"{own[1].waited_s:.1f}s", right=True, drop=5),
+    Column("PIDS", lambda own: " ".join(str(one.pid) for one in own[1].processes) or DASH, least=5),
+)
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    print_table(_CHECKS, checks)
+
+
+def print_containers(containers: Sequence[ContainerShare]) -> None:
+    rows = [(container.container, device) for container in containers for device in container.devices]
+    print_table(_DEVICES, rows, "no container is limited here")

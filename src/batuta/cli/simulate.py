@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from batuta.cli.options import Output, OutputOption, collect_problems, complete_policies
-from batuta.spec.problem import InputError, Problem
+from batuta.cli.options import Output, OutputOption, flag, option
+from batuta.spec.problem import Problem, collect_problems, refuse
+from batuta.spec.quantity import parse_duration_s, show_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
     from batuta.backends.sim.experiment import Experiment
@@ -25,97 +26,49 @@ if TYPE_CHECKING:
     from batuta.backends.sim.result import RunResult
 
 
-class Knowledge(StrEnum):
-    """What a policy may know in the goodput replay."""
-
-    OWN = "own"
-    HISTORY = "history"
-    HISTORY_TOTALS = "history+totals"
-    ORACLE = "oracle"
+Knowledge = StrEnum(
+    "Knowledge", {"OWN": "own", "HISTORY": "history", "HISTORY_TOTALS": "history+totals", "ORACLE": "oracle"}
+)
 
 
 ClusterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        "-c",
-        help="COUNTxGPUS[:TYPE],… as in 16x4:T4,2x8:A100, or a YAML file.",
-        metavar="CLUSTER",
-    ),
+    str | None, option("COUNTxGPUS[:TYPE],… as in 16x4:T4,2x8:A100, or a YAML file.", "CLUSTER", names="--cluster -c")
 ]
-FormatOption = Annotated[
-    str | None, typer.Option("--format", help="Format of the workload; by default told by its first line.")
-]
+FormatOption = Annotated[str | None, option("Format of the workload; by default told by its first line.")]
 ElasticOption = Annotated[
-    str,
-    typer.Option(
-        "--elastic",
-        help="Size range for jobs of rigid traces as factors of their size, as in 0.5:2, or 'rigid'.",
-        metavar="LOW:HIGH",
-    ),
+    str, option("Size range for jobs of rigid traces as factors of their size, as in 0.5:2, or 'rigid'.", "LOW:HIGH")
 ]
 SpeedOption = Annotated[
-    str,
-    typer.Option(
-        "--speed",
-        help="How jobs of rigid traces scale: linear, amdahl:F, power:E, alpha-beta:A:B, table:…",
-        metavar="MODEL",
-    ),
+    str, option("How jobs of rigid traces scale: linear, amdahl:F, power:E, alpha-beta:A:B, table:…", "MODEL")
 ]
-RoundOption = Annotated[
-    str | None,
-    typer.Option("--round", help="Decide in rounds of this length, as in 60s; default: at events."),
-]
+RoundOption = Annotated[str | None, option("Decide in rounds of this length, as in 60s; default: at events.")]
 RestartOption = Annotated[
-    str | None,
-    typer.Option("--restart", help="Time lost at a start, resize or migration, as in 30s; default: each job's."),
+    str | None, option("Time lost at a start, resize or migration, as in 30s; default: each job's.")
 ]
-IntervalOption = Annotated[
-    str, typer.Option("--min-interval", help="Not more than one change of plan in this time, as in 120s.")
-]
-WeighOption = Annotated[bool, typer.Option("--weigh/--no-weigh", help="Drop changes that cost more than they gain.")]
+IntervalOption = Annotated[str, option("Not more than one change of plan in this time, as in 120s.")]
+WeighOption = Annotated[bool, flag("--weigh/--no-weigh", "Drop changes that cost more than they gain.")]
 ProfilesOption = Annotated[
-    Path | None,
-    typer.Option("--profiles", help="Folder of measured profiles (goodput replay); default: beside the workload."),
+    Path | None, option("Folder of measured profiles (goodput replay); default: beside the workload.")
 ]
-KnowledgeOption = Annotated[
-    Knowledge, typer.Option("--knowledge", help="What a policy may know in the goodput replay.")
-]
-LengthsOption = Annotated[
-    str,
-    typer.Option(
-        "--lengths",
-        help="Shares of their epochs that jobs of the goodput replay run for.",
-        metavar="LEAST-MOST",
-    ),
-]
-FailuresOption = Annotated[
-    str | None,
-    typer.Option("--failures", help="Failures: mtbf=30d,mttr=2h or a script file.", metavar="SPEC|FILE"),
-]
-QueuesOption = Annotated[
-    Path | None,
-    typer.Option("--queues", help="Quota: a file of Kueue's objects, or of queues in short form.", metavar="FILE"),
-]
+KnowledgeOption = Annotated[Knowledge, option("What a policy may know in the goodput replay.")]
+LengthsOption = Annotated[str, option("Shares of their epochs that jobs of the goodput replay run for.", "LEAST-MOST")]
+FailuresOption = Annotated[str | None, option("Failures: mtbf=30d,mttr=2h or a script file.", "SPEC|FILE")]
+QueuesOption = Annotated[Path | None, option("Quota: a file of Kueue's objects, or of queues in short form.", "FILE")]
 LocalityOption = Annotated[
     float,
-    typer.Option(
-        "--locality",
-        help="Factor on the speed of a job that spans nodes, as in 0.9; 1 means that it does not matter.",
-        min=0.01,
-        max=1.0,
+    option(
+        "Factor on the speed of a job that spans nodes, as in 0.9; 1 means that it does not matter.", min=0.01, max=1.0
     ),
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="Only the first N jobs.", min=1, metavar="N")]
-ReportOption = Annotated[Path | None, typer.Option("--report", help="Write a self-contained HTML report here.")]
-JobsOption = Annotated[Path | None, typer.Option("--jobs", help="Write results per job here (.jsonl or .parquet).")]
+LimitOption = Annotated[int | None, option("Only the first N jobs.", "N", min=1)]
+ReportOption = Annotated[Path | None, option("Write a self-contained HTML report here.")]
+JobsOption = Annotated[Path | None, option("Write results per job here (.jsonl or .parquet).")]
 
 
 def simulate(
-    workload: Annotated[str, typer.Option("--workload", "-w", help="A workload file, or 'sample'.")] = "sample",
-    policy: Annotated[
-        str, typer.Option("--policy", "-p", help="See `batuta policies`.", autocompletion=complete_policies)
-    ] = "rent",
+    ctx: typer.Context,
+    workload: Annotated[str, option("A workload file, or 'sample'.", names="--workload -w")] = "sample",
+    policy: Annotated[str, option("See `batuta policies`.", names="--policy -p", complete="policies")] = "rent",
     cluster: ClusterOption = None,
     format: FormatOption = None,
     elastic: ElasticOption = "rigid",
@@ -131,63 +84,34 @@ def simulate(
     queues: QueuesOption = None,
     locality: LocalityOption = 1.0,
     limit: LimitOption = None,
-    seed: Annotated[int, typer.Option("--seed", help="0: the workload itself; others draw its jobs anew.", min=0)] = 0,
-    explain: Annotated[str | None, typer.Option("--explain", help="Print the story of one job.", metavar="JOB")] = None,
+    seed: Annotated[int, option("0: the workload itself; others draw its jobs anew.", min=0)] = 0,
+    explain: Annotated[str | None, option("Print the story of one job.", "JOB")] = None,
     report: ReportOption = None,
     jobs: JobsOption = None,
-    timeline: Annotated[
-        Path | None, typer.Option("--timeline", help="Write the cluster over time here (.jsonl or .parquet).")
-    ] = None,
+    timeline: Annotated[Path | None, option("Write the cluster over time here (.jsonl or .parquet).")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Replay a workload under one policy.
 
     Examples:
-
       batuta simulate --workload sample --policy afs-l --report out.html
-
       batuta simulate -w jobs.csv -c 16x4:T4 -p elastic-fifo --elastic 0.5:2 --speed amdahl:0.05
-
       batuta simulate -w sample -p tiresias --explain job-017
     """
-    from batuta.backends.sim.experiment import Experiment, workload_of
+    from batuta.backends.sim.experiment import workload_of
     from batuta.backends.sim.recorder import DecisionHistory
 
     problems: list[Problem] = []
-    times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
-    experiment = _check_experiment(
-        Experiment(
-            policy=policy,
-            workload=workload,
-            cluster=cluster or "",
-            format=format,
-            elastic=elastic,
-            speed=speed,
-            limit=limit,
-            seed=seed,
-            round_s=times.get("round"),
-            min_interval_s=times.get("min_interval") or 0.0,
-            restart_s=times.get("restart"),
-            weigh=weigh,
-            profiles=str(profiles) if profiles else None,
-            knowledge=knowledge.value,
-            lengths=lengths,
-            failures=failures,
-            queues=str(queues) if queues else None,
-            keep_segments=report is not None,
-            locality=locality,
-        ),
-        problems,
-    )
-    if round is not None and times.get("round") == 0:
+    given = _experiment(ctx.params, problems)
+    experiment = _check_experiment(replace(given, policy=policy, workload=workload, seed=seed), problems)
+    if round is not None and given.round_s == 0:
         problems.append(Problem("--round must be longer than 0s"))
     if explain is not None and not problems:
         known = workload_of(experiment).jobs
         if all(sim.job.id != explain for sim in known):
             problems.append(Problem(f"no job {explain!r} in {workload}", fix=f"ids look like {known[0].job.id}"))
     _check_outputs(report, [jobs, timeline], problems)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
     story = DecisionHistory(explain) if explain else None
     run = _with_progress(experiment, story)
@@ -200,7 +124,9 @@ def simulate(
             summary["explain"] = _story_json(story)
         typer.echo(json.dumps(summary, indent=2))
     else:
-        _print_run(run)
+        from batuta.report.cli_table import run_view
+
+        _table_console().print(run_view(run))
         if story is not None:
             _print_story(story)
     if report is not None:
@@ -242,8 +168,6 @@ def _story_json(story: DecisionHistory) -> list[dict[str, object]]:
 
 
 def _print_story(story: DecisionHistory) -> None:
-    from batuta.spec.quantity import show_duration
-
     typer.echo(f"\nThe story of {story.job}:")
     for chapter in story.changes:
         line = f"  {show_duration(chapter.time_s):>9}  {chapter.decision.gpus:>3} GPUs  {chapter.decision}"
@@ -251,17 +175,16 @@ def _print_story(story: DecisionHistory) -> None:
 
 
 def compare(
+    ctx: typer.Context,
     workload: Annotated[
-        list[str] | None,
-        typer.Option("--workload", "-w", help="A workload file, or 'sample'; may be repeated."),
+        list[str] | None, option("A workload file, or 'sample'; may be repeated.", names="--workload -w")
     ] = None,
     policies: Annotated[
         list[str] | None,
-        typer.Option(
-            "--policies",
-            "-p",
-            help="Names with commas, or 'all' (default) for all but the replays; may be repeated.",
-            metavar="NAMES",
+        option(
+            "Names with commas, or 'all' (default) for all but the replays; may be repeated.",
+            "NAMES",
+            names="--policies -p",
         ),
     ] = None,
     cluster: ClusterOption = None,
@@ -279,14 +202,9 @@ def compare(
     queues: QueuesOption = None,
     locality: LocalityOption = 1.0,
     limit: LimitOption = None,
-    seeds: Annotated[
-        int, typer.Option("--seeds", help="How often, each time with other draws of the jobs.", min=1)
-    ] = 1,
-    parallel: Annotated[int, typer.Option("--parallel", "-j", help="Runs at the same time.", min=1)] = 2,
-    baseline: Annotated[
-        str | None,
-        typer.Option("--baseline", help="Policy that ratios are to; default: fifo, else the first."),
-    ] = None,
+    seeds: Annotated[int, option("How often, each time with other draws of the jobs.", min=1)] = 1,
+    parallel: Annotated[int, option("Runs at the same time.", names="--parallel -j", min=1)] = 2,
+    baseline: Annotated[str | None, option("Policy that ratios are to; default: fifo, else the first.")] = None,
     report: ReportOption = None,
     jobs: JobsOption = None,
     output: OutputOption = Output.TABLE,
@@ -294,17 +212,12 @@ def compare(
     """Compare policies on the same workloads and the same seeds.
 
     Examples:
-
       batuta compare --workload sample --report out.html
-
       batuta compare -p fifo,elastic-fifo,afs-l -w trace.csv -c 16x8 --elastic 0.5:2 --seeds 8
     """
-    from batuta.backends.sim.experiment import Experiment
     from batuta.policies.registry import policy_names
 
-    workloads = workload or ["sample"]
     problems: list[Problem] = []
-    times = _parse_durations(problems, round=round, restart=restart, min_interval=min_interval)
     asked = [name.strip() for text in policies or ["all"] for name in text.split(",") if name.strip()]
     every = [name for name in policy_names() if not name.endswith("-replay")]
     names = list(dict.fromkeys(name for one in asked for name in (every if one == "all" else [one])))
@@ -314,45 +227,19 @@ def compare(
     if baseline is not None and baseline not in names:
         problems.append(Problem(f"--baseline {baseline} is not among the policies"))
     experiments: list[Experiment] = []
-    for path in dict.fromkeys(workloads):
-        for name in names:
-            own: list[Problem] = []
-            base = _check_experiment(
-                Experiment(
-                    policy=name,
-                    workload=path,
-                    cluster=cluster or "",
-                    format=format,
-                    elastic=elastic,
-                    speed=speed,
-                    limit=limit,
-                    round_s=times.get("round"),
-                    min_interval_s=times.get("min_interval") or 0.0,
-                    restart_s=times.get("restart"),
-                    weigh=weigh,
-                    profiles=str(profiles) if profiles else None,
-                    knowledge=knowledge.value,
-                    lengths=lengths,
-                    failures=failures,
-                    queues=str(queues) if queues else None,
-                    keep_segments=report is not None,
-                    locality=locality,
-                ),
-                own,
-            )
-            problems.extend(problem for problem in own if problem not in problems)
-            experiments.extend(replace(base, seed=seed) for seed in range(seeds))
+    given = _experiment(ctx.params, problems)
+    for path, name in product(dict.fromkeys(workload or ["sample"]), names):
+        own: list[Problem] = []
+        base = _check_experiment(replace(given, policy=name, workload=path), own)
+        problems.extend(problem for problem in own if problem not in problems)
+        experiments.extend(replace(base, seed=seed) for seed in range(seeds))
     _check_outputs(report, [jobs], problems)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
 
     runs = _run_all(experiments, parallel)
     if runs:
         _write_results(runs, report, jobs, None, baseline=chosen_baseline)
-        if output is Output.JSON:
-            typer.echo(json.dumps(_comparison_json(runs, chosen_baseline), indent=2))
-        else:
-            _print_comparison(runs, chosen_baseline)
+        _print_comparison(runs, chosen_baseline, output)
         if report is not None:
             typer.echo(f"report: {report}", err=True)
     if len(runs) < len(experiments):
@@ -395,15 +282,20 @@ def _check_experiment(experiment: Experiment, problems: list[Problem]) -> Experi
     return replace(experiment, cluster=cluster or "")
 
 
-def _parse_durations(problems: list[Problem], **texts: str | None) -> dict[str, float | None]:
-    """Return the durations in seconds; add what is wrong with them to `problems`."""
-    from batuta.spec.quantity import parse_duration_s
+def _experiment(given: Mapping[str, Any], problems: list[Problem]) -> Experiment:
+    """Return the experiment that the options of `simulate` and `compare` alike describe, without a policy."""
+    from batuta.backends.sim.experiment import Experiment
 
-    found: dict[str, float | None] = {}
-    for name, text in texts.items():
-        with collect_problems(problems):
-            found[name] = None if text is None else parse_duration_s(text, f"--{name.replace('_', '-')}")
-    return found
+    values: dict[str, Any] = {"cluster": given["cluster"] or "", "keep_segments": given["report"] is not None}
+    for name in ("format", "elastic", "speed", "limit", "weigh", "lengths", "failures", "locality"):
+        values[name] = given[name]
+    for name in ("profiles", "queues", "knowledge"):
+        values[name] = None if given[name] is None else str(given[name])
+    for name in ("round", "restart", "min_interval"):
+        if (text := given[name]) is not None:
+            with collect_problems(problems):
+                values[f"{name}_s"] = parse_duration_s(text, f"--{name.replace('_', '-')}")
+    return Experiment(policy="", workload="", **values)
 
 
 def _check_outputs(report: Path | None, tables: Sequence[Path | None], problems: list[Problem]) -> None:
@@ -425,7 +317,6 @@ def _write_results(
     timeline: Path | None,
     baseline: str | None = None,
 ) -> None:
-    """Write the report and the tables that were asked for."""
     from batuta.report.page import Provenance, write_report
     from batuta.report.result_files import write_jobs, write_timeline
 
@@ -438,24 +329,15 @@ def _write_results(
         write_report(report, runs, baseline=baseline, origin=Provenance(command=command))
 
 
-def _print_run(run: RunResult) -> None:
-    from batuta.report.cli_table import run_view
-
-    _table_console().print(run_view(run))
-
-
-def _print_comparison(runs: Sequence[RunResult], baseline: str) -> None:
+def _print_comparison(runs: Sequence[RunResult], baseline: str, output: Output) -> None:
     from batuta.report.cli_table import comparison_view
-    from batuta.report.comparison import compare
-
-    console = _table_console()
-    console.print(comparison_view(compare(runs, baseline), width=console.width))
-
-
-def _comparison_json(runs: Sequence[RunResult], baseline: str) -> dict[str, object]:
     from batuta.report.comparison import compare, comparison_json
 
-    return comparison_json(compare(runs, baseline))
+    console, compared = _table_console(), compare(runs, baseline)
+    if output is Output.JSON:
+        typer.echo(json.dumps(comparison_json(compared), indent=2))
+    else:
+        console.print(comparison_view(compared, width=console.width))
 
 
 def _table_console() -> Console:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import webbrowser
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from batuta.cli.options import HomeOption, Output, OutputOption, connect_to_server
+from batuta.cli.options import HomeOption, Output, OutputOption, argument, connect_to_server, flag, option
 from batuta.cli.output import Column, format_time, is_interactive, print_json, print_stderr, print_table
 from batuta.cli.verbs import CommandGroup
 from batuta.client.errors import ClientError
 
-
-class Role(StrEnum):
-    """What a token may do."""
-
-    VIEWER = "viewer"
-    USER = "user"
-    ADMIN = "admin"
+Role = StrEnum("Role", {"VIEWER": "viewer", "USER": "user", "ADMIN": "admin"})
 
 
 _SHOWN = 16
@@ -39,10 +34,8 @@ def token() -> None:
 
 @app.command()
 def create(
-    user: Annotated[str, typer.Option("--user", "-u", help="Whose jobs they will be.")],
-    role: Annotated[
-        Role, typer.Option("--role", help="viewer reads, user submits and changes own jobs, admin does all.")
-    ] = Role.USER,
+    user: Annotated[str, option("Whose jobs they will be.", names="--user -u")],
+    role: Annotated[Role, option("viewer reads, user submits and changes own jobs, admin does all.")] = Role.USER,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -72,14 +65,13 @@ def list_tokens(output: OutputOption = Output.TABLE, home: HomeOption = None) ->
     if output is Output.JSON:
         print_json([{"hash": t.hash, "user": t.user, "role": t.role, "created_s": t.created_s} for t in found])
         return
-    columns = (Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1))
-    print_table(columns, [(t.hash[:_SHOWN], t.user, t.role, format_time(t.created_s)) for t in found], "no tokens")
+    rows = [(t.hash[:_SHOWN], t.user, t.role, format_time(t.created_s)) for t in found]
+    print_table((Column("HASH"), Column("USER"), Column("ROLE"), Column("CREATED", drop=1)), rows, "no tokens")
 
 
 @app.command()
 def revoke(
-    hash: Annotated[str, typer.Argument(metavar="HASH", help="From batuta token list; its beginning will do.")],
-    home: HomeOption = None,
+    hash: Annotated[str, argument("HASH", "From batuta token list; its beginning will do.")], home: HomeOption = None
 ) -> None:
     """Make a token invalid at once.
 
@@ -95,7 +87,7 @@ def revoke(
 
 
 def dashboard(
-    open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser, where there is one.")] = True,
+    open_it: Annotated[bool, flag("--open/--no-open", "Open it in a browser, where there is one.")] = True,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -105,8 +97,6 @@ def dashboard(
 
     Example: batuta dashboard
     """
-    import webbrowser
-
     with connect_to_server(home) as client:
         url = client.session_link()
     if output is Output.JSON:

@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
+import termios
 import threading
 import time
+import tty
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from batuta.apitypes.resources import Cluster, Gpu, Job, Node
+from batuta.cli import output as out
 from batuta.cli.events import command_sentences
-from batuta.cli.job_view import queue_table
-from batuta.cli.options import HomeOption, Output, OutputOption, connect
-from batuta.cli.output import console, fit_table, format_time, is_terminal, print_json, print_rich, state_text
+from batuta.cli.job_view import columns_for
+from batuta.cli.options import HomeOption, Output, OutputOption, connect, option
+from batuta.client.connection import Connection
 from batuta.client.errors import ClientError, NoServerError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from batuta.apitypes.resources import Cluster, Gpu, Job, Node
-    from batuta.client.connection import Connection
-
     Decisions = deque[tuple[float | None, str]]
 
 _SHOWN_DECISIONS = 20
+COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "bright_blue", "bright_green", "bright_magenta")
+HIDDEN_COLUMNS = ("USER", "QUEUE", "SUBMITTED", "RESTARTS")
+_CELL = 4
 
 
 def top(
-    every: Annotated[
-        float, typer.Option("--every", min=0.2, max=3600, help="Seconds between two looks.", metavar="S")
-    ] = 1.0,
+    every: Annotated[float, option("Seconds between two looks.", "S", min=0.2, max=3600)] = 1.0,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -49,9 +50,9 @@ def top(
         view = _read_view(client, decisions)
         if output is Output.JSON:
             shown = [{"time_s": time_s, "sentence": sentence} for time_s, sentence in view.decisions]
-            print_json({"cluster": view.cluster, "nodes": view.nodes, "jobs": view.jobs, "decisions": shown})
-        elif not is_terminal():
-            print_rich(render(view, 160, None))
+            out.print_json({"cluster": view.cluster, "nodes": view.nodes, "jobs": view.jobs, "decisions": shown})
+        elif not out.is_terminal():
+            out.print_rich(render(view, 160, None))
         else:
             threading.Thread(target=_follow_decisions, args=(connect(home), last, decisions), daemon=True).start()
             with suppress(KeyboardInterrupt):
@@ -60,15 +61,14 @@ def top(
 
 def _live(client: Connection, decisions: Decisions, every_s: float) -> None:
     from rich.live import Live
-    from rich.text import Text
 
-    out = console()
-    with _keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:
+    terminal = out.console()
+    with _keys() as pressed, Live(console=terminal, screen=True, auto_refresh=False) as live:
         while True:
             try:
-                screen = render(_read_view(client, decisions), out.width, out.height)
+                screen = render(_read_view(client, decisions), terminal.width, terminal.height)
             except NoServerError as error:
-                screen = Text(str(error), style="red")
+                screen = out.styled(str(error), style="red")
             live.update(screen, refresh=True)
             if pressed(every_s) in ("q", "Q"):
                 return
@@ -95,42 +95,29 @@ def _follow_decisions(client: Connection, last: int, decisions: Decisions) -> No
 
 
 @contextmanager
-def _keys() -> Iterator[KeyReader]:
-    """Read single keys without Enter and without echo, if standard input is a terminal."""
-    import termios
-    import tty
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Read single keys without Enter and without echo, if standard input is a terminal.
 
-    if not sys.stdin.isatty():
-        yield KeyReader(None)
+    What it yields waits for a key, at most so many seconds.
+    """
+    file = sys.stdin.fileno() if sys.stdin.isatty() else None
+
+    def pressed(within_s: float) -> str:
+        if file is None:
+            time.sleep(within_s)
+            return ""
+        ready, _, _ = select.select([file], [], [], within_s)
+        return os.read(file, 1).decode("ascii", "replace") if ready else ""
+
+    if file is None:
+        yield pressed
         return
-    file = sys.stdin.fileno()
     before = termios.tcgetattr(file)
     try:
         tty.setcbreak(file)
-        yield KeyReader(file)
+        yield pressed
     finally:
         termios.tcsetattr(file, termios.TCSADRAIN, before)
-
-
-class KeyReader:
-    """Waits for a key, at most `within_s`."""
-
-    def __init__(self, file: int | None) -> None:
-        self._file = file
-
-    def __call__(self, within_s: float) -> str:
-        import select
-
-        if self._file is None:
-            time.sleep(within_s)
-            return ""
-        ready, _, _ = select.select([self._file], [], [], within_s)
-        return os.read(self._file, 1).decode("ascii", "replace") if ready else ""
-
-
-COLOURS = ("blue", "green", "magenta", "cyan", "yellow", "bright_blue", "bright_green", "bright_magenta")
-HIDDEN_COLUMNS = ("USER", "QUEUE", "SUBMITTED", "RESTARTS")
-_CELL = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +128,11 @@ class ClusterView:
     nodes: Sequence[Node]
     jobs: Sequence[Job]
     decisions: Sequence[tuple[float | None, str]]
-    """Times and sentences, the newest last."""
 
 
 def render(view: ClusterView, width: int, height: int | None) -> RenderableType:
     """Return the view for a screen of this size; all of it where `height` is None."""
     from rich.console import Group
-    from rich.text import Text
 
     head, map_lines = _header(view.cluster), _map(view.nodes, width)
     decisions = [_decision(*one) for one in view.decisions[-(6 if height is None else min(6, height // 5)) :]]
@@ -158,66 +143,59 @@ def render(view: ClusterView, width: int, height: int | None) -> RenderableType:
         map_lines = map_lines[: max(3, height // 4)]
         room = max(1, height - len(head) - len(map_lines) - len(decisions) - 6)
         more, jobs = max(0, len(jobs) - room), jobs[:room]
-    columns, rows = queue_table(jobs)
-    kept = [place for place, column in enumerate(columns) if column.title not in HIDDEN_COLUMNS]
-    table, _ = fit_table([columns[place] for place in kept], [[row[place] for place in kept] for row in rows], width)
-    parts: list[RenderableType] = [*head, Text(), *map_lines, Text()]
-    parts.append(table if rows else Text("no job is running or waiting", style="dim"))
+    columns = [column for column in columns_for(jobs) if column.title not in HIDDEN_COLUMNS]
+    table, _ = out.fit_table(columns, jobs, width)
+    parts: list[RenderableType] = [*head, out.styled(), *map_lines, out.styled()]
+    parts.append(table if jobs else out.styled("no job is running or waiting", style="dim"))
     if more:
-        parts.append(Text(f"… and {more} more", style="dim"))
+        parts.append(out.styled(f"… and {more} more", style="dim"))
     if decisions:
-        parts += [Text(), Text("last decisions", style="bold"), *decisions]
+        parts += [out.styled(), out.styled("last decisions", style="bold"), *decisions]
     return Group(*parts)
 
 
 def _header(cluster: Cluster) -> list[Text]:
-    from rich.text import Text
-
     gpus = cluster.gpus
     policy = f"policy {cluster.policy}   " if cluster.policy else ""
-    line = Text.assemble(
+    line = out.assembled(
         ("Batuta", "bold"),
         f" {cluster.version}   {gpus.used}/{gpus.total} GPUs used   {policy}",
         time.strftime("%H:%M:%S", time.localtime(cluster.now_s)),
     )
-    counts = Text("  ").join(
-        Text.assemble(f"{count} ", state_text(state)) for state, count in cluster.jobs.items() if count
+    counts = out.styled("  ").join(
+        out.assembled(f"{count} ", out.state_text(state)) for state, count in cluster.jobs.items() if count
     )
     lines = [line, counts]
     if cluster.trouble:
-        lines.append(Text(f"trouble: {cluster.trouble}", style="bold red"))
+        lines.append(out.styled(f"trouble: {cluster.trouble}", style="bold red"))
     return lines
 
 
 def _map(nodes: Sequence[Node], width: int) -> list[Text]:
     """Return a line for each node with a cell for each GPU: the id of its job in the colour of the job."""
-    from rich.text import Text
-
     longest = max((len(node.name) for node in nodes), default=0)
     lines = []
     for node in nodes:
-        line = Text(f"{node.name:<{longest}}  ")
+        line = out.styled(f"{node.name:<{longest}}  ")
         for gpu in node.gpus:
             line.append_text(_cell(gpu))
             line.append(" ")
         if node.state != "ready":
-            line.append_text(state_text(node.state))
+            line.append_text(out.state_text(node.state))
         line.truncate(width, overflow="ellipsis")
         lines.append(line)
     return lines
 
 
 def _cell(gpu: Gpu) -> Text:
-    from rich.text import Text
-
     if not gpu.healthy:
-        return Text("✗".center(_CELL), style="white on red")
+        return out.styled("✗".center(_CELL), style="white on red")
     if not gpu.jobs:
-        return Text("·".center(_CELL), style="dim")
+        return out.styled("·".center(_CELL), style="dim")
     if len(gpu.jobs) > 1:
-        return Text(f"{len(gpu.jobs)}×".center(_CELL), style="black on white")
+        return out.styled(f"{len(gpu.jobs)}×".center(_CELL), style="black on white")
     job = gpu.jobs[0].id
-    return Text(job.rpartition("/")[2][-_CELL:].center(_CELL), style=f"black on {colour_of(job)}")
+    return out.styled(job.rpartition("/")[2][-_CELL:].center(_CELL), style=f"black on {colour_of(job)}")
 
 
 def colour_of(job: str) -> str:
@@ -227,8 +205,6 @@ def colour_of(job: str) -> str:
 
 
 def _decision(time_s: float | None, sentence: str) -> Text:
-    from rich.text import Text
-
-    line = Text.assemble((format_time(time_s), "dim"), "  ", sentence)
+    line = out.assembled((out.format_time(time_s), "dim"), "  ", sentence)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line

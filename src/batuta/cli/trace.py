@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.options import Output, OutputOption
+from batuta.cli.options import Output, OutputOption, argument, flag, option
 from batuta.cli.simulate import ClusterOption, ElasticOption, FormatOption, LimitOption, SpeedOption
 from batuta.cli.verbs import CommandGroup
+from batuta.spec.quantity import parse_duration_s, show_duration
 
 if TYPE_CHECKING:
     from batuta.backends.sim.workload import Workload, WorkloadSummary
@@ -26,14 +27,11 @@ app = typer.Typer(
 )
 
 
-Source = Annotated[str, typer.Argument(metavar="FILE", help="A workload file, or 'sample'.")]
-Target = Annotated[Path, typer.Argument(metavar="OUT", help="The file to write (JSON lines); - prints it.")]
-Profiles = Annotated[
-    Path | None,
-    typer.Option("--profiles", metavar="DIR", help="Folder of throughputs; default: beside FILE."),
-]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same result.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")]
+Source = Annotated[str, argument("FILE", "A workload file, or 'sample'.")]
+Target = Annotated[Path, argument("OUT", "The file to write (JSON lines); - prints it.")]
+Profiles = Annotated[Path | None, option("Folder of throughputs; default: beside FILE.", "DIR")]
+Seed = Annotated[int, option("Same seed, same result.", min=0)]
+Force = Annotated[bool, flag("--force", "Replace the file if it exists.")]
 
 
 @app.command()
@@ -51,11 +49,8 @@ def info(
     """Show how many jobs a workload has, how large and long they are, and what they ask of a cluster.
 
     Examples:
-
       batuta trace info sample --cluster 8x4
-
       batuta trace info philly/jobs.csv --cluster 64x8:V100
-
       batuta trace info workload.jsonl -o json
     """
     from batuta.backends.sim.workload import summarise_workload
@@ -85,11 +80,8 @@ def convert(
     """Convert a workload of any known format to Batuta's own.
 
     Examples:
-
       batuta trace convert philly/jobs.csv philly.jsonl
-
       batuta trace convert cluster01.csv elastic.jsonl --elastic 0.25:4 --speed elasticflow:T4
-
       batuta trace convert trace1.csv first.jsonl --limit 200 --elastic 0.5:2 --speed amdahl:0.05
     """
     workload = _read(file, format, elastic, speed, profiles, seed)
@@ -102,36 +94,30 @@ def convert(
 def generate(
     out: Target,
     *,
-    jobs: Annotated[int, typer.Option(help="How many jobs.")] = 1000,
+    jobs: Annotated[int, option("How many jobs.")] = 1000,
     seed: Seed = 0,
-    gpus: Annotated[int, typer.Option(help="GPUs of the cluster it is meant for.")] = 64,
-    load: Annotated[float, typer.Option(help="GPU time asked for over GPU time there is.")] = 0.9,
-    rate: Annotated[float | None, typer.Option(help="Jobs per hour, instead of a load.")] = None,
-    elastic_fraction: Annotated[float, typer.Option(help="Share of jobs that can change size.")] = 1.0,
-    users: Annotated[int, typer.Option(help="How many people submit (few submit most).")] = 50,
-    sizes: Annotated[
-        str | None, typer.Option(metavar="GPUS:WEIGHT,…", help="How often each size; default: as in Philly.")
-    ] = None,
-    duration_scale: Annotated[float, typer.Option(help="1: as long as in Philly; 0.1: a tenth.")] = 1.0,
-    longest: Annotated[str, typer.Option(help="No job runs longer, such as 6h or 7d.")] = "7d",
-    flat: Annotated[bool, typer.Option("--flat", help="The same rate at all hours of the week.")] = False,
-    start_hour: Annotated[float, typer.Option(help="Hours since Monday 0:00 at which it begins.")] = 0.0,
-    name: Annotated[str | None, typer.Option(help="Name of the workload; default: that of the file.")] = None,
+    gpus: Annotated[int, option("GPUs of the cluster it is meant for.")] = 64,
+    load: Annotated[float, option("GPU time asked for over GPU time there is.")] = 0.9,
+    rate: Annotated[float | None, option("Jobs per hour, instead of a load.")] = None,
+    elastic_fraction: Annotated[float, option("Share of jobs that can change size.")] = 1.0,
+    users: Annotated[int, option("How many people submit (few submit most).")] = 50,
+    sizes: Annotated[str | None, option("How often each size; default: as in Philly.", "GPUS:WEIGHT,…")] = None,
+    duration_scale: Annotated[float, option("1: as long as in Philly; 0.1: a tenth.")] = 1.0,
+    longest: Annotated[str, option("No job runs longer, such as 6h or 7d.")] = "7d",
+    flat: Annotated[bool, flag("--flat", "The same rate at all hours of the week.")] = False,
+    start_hour: Annotated[float, option("Hours since Monday 0:00 at which it begins.")] = 0.0,
+    name: Annotated[str | None, option("Name of the workload; default: that of the file.")] = None,
     force: Force = False,
 ) -> None:
     """Generate a workload with the statistics of a real cluster (Philly).
 
     Examples:
-
       batuta trace generate --jobs 500 --seed 1 --gpus 64 --load 0.9 week.jsonl
-
       batuta trace generate --jobs 100 --seed 2 --gpus 16 --duration-scale 0.1 --longest 2h short.jsonl
-
       batuta trace generate --jobs 1000 --seed 3 --rate 120 --sizes 1:5,2:3,4:2 mixed.jsonl
     """
     from batuta.backends.sim.traces.generator import JOBS_BY_GPUS, GeneratorOptions, parse_sizes
     from batuta.backends.sim.traces.generator import generate as make
-    from batuta.spec.quantity import parse_duration_s
 
     longest_s = parse_duration_s(longest, "the longest run time")
     options = GeneratorOptions(
@@ -174,8 +160,6 @@ def _show(summary: WorkloadSummary) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
-
-    from batuta.spec.quantity import show_duration
 
     table = Table(box=None, show_header=False, pad_edge=False)
     # Names come from files: `escape` keeps a bracket in them from being taken for markup.

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 import typer
 
+from batuta.apitypes.resources import Job, Trial, TrialRun
+from batuta.cli import output as out
 from batuta.cli.options import (
     HomeOption,
     Output,
     OutputOption,
-    collect_problems,
+    argument,
     command_line,
-    complete_queues,
     connect,
+    flag,
+    option,
     selected_cluster,
 )
-from batuta.cli.output import (
-    DASH,
-    Column,
-    format_gpus,
-    print_json,
-    print_notes,
-    print_result,
-    print_stderr,
-    print_table,
-    spinner,
-)
-from batuta.spec.problem import InputError, Problem
+from batuta.cli.output import DASH, Column
+from batuta.client.connection import Connection
+from batuta.spec.problem import Problem, collect_problems, refuse
+from batuta.spec.quantity import parse_duration_s
 
 if TYPE_CHECKING:
-    from batuta.apitypes.resources import Job, Trial, TrialRun
-    from batuta.client.connection import Connection
     from batuta.client.kube.client import KubeClient
 
 
@@ -43,25 +36,13 @@ _EXIT_CODES = {"SUCCEEDED": 0, "CANCELLED": 103}
 
 
 def trial(
-    task: Annotated[Path, typer.Argument(metavar="TASK.yaml", help="A task file.")],
-    sizes: Annotated[
-        str | None,
-        typer.Option("--sizes", metavar="N,…", help="Numbers of GPUs; default: 1, 2, 4 … as far as it may."),
-    ] = None,
-    budget: Annotated[str | None, typer.Option("--budget", metavar="TIME", help="For all of it; default: 5m.")] = None,
-    each: Annotated[
-        str | None,
-        typer.Option("--each", metavar="TIME", help="At each size; default: its part of it, 1m at most."),
-    ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option("--priority", metavar="P", help="Of the trial runs, -1000 to 1000; default: the task's."),
-    ] = None,
-    queue: Annotated[
-        str | None,
-        typer.Option("--queue", "-q", help="The queue they wait in.", autocompletion=complete_queues),
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return at once.")] = False,
+    task: Annotated[Path, argument("TASK.yaml", "A task file.")],
+    sizes: Annotated[str | None, option("Numbers of GPUs; default: 1, 2, 4 … as far as it may.", "N,…")] = None,
+    budget: Annotated[str | None, option("For all of it; default: 5m.", "TIME")] = None,
+    each: Annotated[str | None, option("At each size; default: its part of it, 1m at most.", "TIME")] = None,
+    priority: Annotated[int | None, option("Of the trial runs, -1000 to 1000; default: the task's.", "P")] = None,
+    queue: Annotated[str | None, option("The queue they wait in.", names="--queue -q", complete="queues")] = None,
+    detach: Annotated[bool, flag("--detach -d", "Return at once.")] = False,
     output: OutputOption = Output.TABLE,
     home: HomeOption = None,
 ) -> None:
@@ -71,11 +52,8 @@ def trial(
     what it showed; the task itself is not launched. At a cluster it is a TrialRun. Ctrl-C detaches.
 
     Examples:
-
       batuta trial train.yaml
-
       batuta trial train.yaml --sizes 1,2,4 --budget 3m
-
       batuta --context prod trial train.yaml
     """
     from batuta.client.submission import Submission
@@ -99,8 +77,6 @@ def _is_cluster(client: Connection) -> TypeGuard[KubeClient]:
 
 def _parse_options(sizes: str | None, budget: str | None, each: str | None, priority: int | None) -> dict[str, Any]:
     """Return the values of the options; raise all their problems together."""
-    from batuta.spec.quantity import parse_duration_s
-
     problems: list[Problem] = []
     if priority is not None and (cluster := selected_cluster()) is not None and cluster.explicit:
         problems.append(
@@ -117,24 +93,19 @@ def _parse_options(sizes: str | None, budget: str | None, each: str | None, prio
         if text is not None:
             with collect_problems(problems):
                 found[key] = parse_duration_s(text, name)
-    if problems:
-        raise InputError(problems)
+    refuse(problems)
     return found
 
 
 def _follow(client: Connection, submission: Any, output: Output, *, detach: bool) -> int:
     submitted = client.send_submission(submission)
     job = submitted.job
-    print_notes(submitted.notes)
+    out.print_notes(submitted.notes)
+    later = f"{command_line('explain', job.id)} shows what is measured so far"
     if detach:
-        if output is Output.JSON:
-            print_json(job)
-        else:
-            typer.echo(f"job {job.label} is tried out")
-            print_stderr(f"{command_line('explain', job.id)} shows what is measured so far")
-        return 0
+        return _detached(job, output, f"job {job.label} is tried out", later)
     try:
-        with spinner(f"job {job.label} is tried out") as status:
+        with out.spinner(f"job {job.label} is tried out") as status:
             printed: set[int] = set()
 
             def look(now: Job) -> None:
@@ -143,14 +114,23 @@ def _follow(client: Connection, submission: Any, output: Output, *, detach: bool
 
             job = client.wait(job, tell=look)
     except KeyboardInterrupt:
-        print_stderr(f"\ndetached; {command_line('explain', job.id)} shows what is measured so far")
+        out.print_stderr(f"\ndetached; {later}")
         return 0
     found = client.explain(job).trial
     if output is Output.JSON:
-        print_json(found)
+        out.print_json(found)
     elif found is not None:
         print_trial(found)
     return _EXIT_CODES.get(job.state, 100)
+
+
+def _detached(made: Any, output: Output, sentence: str, later: str) -> int:
+    if output is Output.JSON:
+        out.print_json(made)
+    else:
+        typer.echo(sentence)
+        out.print_stderr(later)
+    return 0
 
 
 def print_new_runs(found: Trial, printed: set[int], show: Callable[[str], None]) -> None:
@@ -159,60 +139,55 @@ def print_new_runs(found: Trial, printed: set[int], show: Callable[[str], None])
 
     for run in found.runs:
         if run.state in ("waits", "runs"):
-            show(escape(f"{format_gpus(run.gpus)}: {run.state} (job {run.run})"))
+            show(escape(f"{out.format_gpus(run.gpus)}: {run.state} (job {run.run})"))
         elif run.state not in ("planned", "not tried") and run.gpus not in printed:
             printed.add(run.gpus)
-            print_stderr(f"{format_gpus(run.gpus)}: {_speed(run) or run.state}")
-
-
-def print_trial(found: Trial) -> None:
-    """Print a row for each size, and the conclusion."""
-    columns = (
-        *(Column("GPUS", right=True), Column("TYPE", drop=3), Column("STEPS/S", right=True)),
-        *(Column("SPEED", right=True, drop=1), Column("MEMORY", right=True), Column("BUSY", right=True)),
-        *(Column("EFFICIENCY", right=True), Column("RESULT", least=12, fold=True)),
-    )
-    print_table(columns, [_row(run) for run in found.runs])
-    if found.sentence:
-        typer.echo(f"\n{found.sentence}")
-
-
-def _row(run: TrialRun) -> Sequence[str]:
-    return (
-        str(run.gpus),
-        run.gpu_type or DASH,
-        DASH if run.steps_per_s is None else f"{run.steps_per_s:.3g}",
-        _speed(run) or DASH,
-        DASH if run.memory_mib is None else _memory(run.memory_mib),
-        DASH if run.utilisation is None else f"{run.utilisation:.0%}",
-        DASH if run.efficiency is None else f"{run.efficiency:.0%}",
-        f"{run.state}: {run.detail}" if run.detail and run.units_per_s is None else run.state,
-    )
+            out.print_stderr(f"{out.format_gpus(run.gpus)}: {_speed(run) or run.state}")
 
 
 def _speed(run: TrialRun) -> str:
     return "" if run.units_per_s is None else f"{run.units_per_s:.3g} {run.unit}/s"
 
 
-def _memory(mib: int) -> str:
+def _memory(mib: int | None) -> str:
+    if mib is None:
+        return DASH
     return f"{mib} MiB" if mib < 1024 else f"{mib / 1024:.1f} GiB"
+
+
+def _result(run: TrialRun) -> str:
+    return f"{run.state}: {run.detail}" if run.detail and run.units_per_s is None else run.state
+
+
+_RUNS: tuple[Column[TrialRun], ...] = (
+    Column("GPUS", lambda run: str(run.gpus), right=True),
+    Column("TYPE", lambda run: run.gpu_type or DASH, drop=3),
+    Column("STEPS/S", lambda run: out.format_number(run.steps_per_s, ".3g"), right=True),
+    Column("SPEED", lambda run: _speed(run) or DASH, right=True, drop=1),
+    Column("MEMORY", lambda run: _memory(run.memory_mib), right=True),
+    Column("BUSY", lambda run: out.format_number(run.utilisation, ".0%"), right=True),
+    Column("EFFICIENCY", lambda run: out.format_number(run.efficiency, ".0%"), right=True),
+    Column("RESULT", _result, least=12, fold=True),
+)
+
+
+def print_trial(found: Trial) -> None:
+    """Print a row for each size, and the conclusion."""
+    out.print_table(_RUNS, found.runs)
+    if found.sentence:
+        typer.echo(f"\n{found.sentence}")
 
 
 def follow_trial_run(client: KubeClient, submission: Any, output: Output, *, detach: bool) -> int:
     """Create a TrialRun, print its runs as they are measured, and return the exit code. Ctrl-C detaches."""
     name, notes = client.try_out(submission)
-    print_notes(notes)
+    out.print_notes(notes)
     later = f"kubectl get trialrun -n {client.namespace} {name} -o yaml shows what is measured so far"
     if detach:
-        if output is Output.JSON:
-            print_json({"trial": f"{client.namespace}/{name}"})
-        else:
-            typer.echo(f"trial {name} is made")
-            print_stderr(later)
-        return 0
+        return _detached({"trial": f"{client.namespace}/{name}"}, output, f"trial {name} is made", later)
     printed: set[int] = set()
     try:
-        with spinner(f"{name} is tried out") as status:
+        with out.spinner(f"{name} is tried out") as status:
             state, found = client.trial(name)
             while not found.over:
                 print_new_runs(found, printed, status.update)
@@ -220,7 +195,7 @@ def follow_trial_run(client: KubeClient, submission: Any, output: Output, *, det
                 state, found = client.trial(name)
             print_new_runs(found, printed, status.update)
     except KeyboardInterrupt:
-        print_stderr(f"\ndetached; {later}")
+        out.print_stderr(f"\ndetached; {later}")
         return 0
-    print_result(found, output, print_trial)
+    out.print_result(found, output, print_trial)
     return _EXIT_CODES.get(state, 100)

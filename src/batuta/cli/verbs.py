@@ -6,6 +6,7 @@ the verbs' own help; a test compares them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -27,14 +28,12 @@ class Verb:
     section: str
     sentence: str
     module: str
-    """The module of this package that has the code."""
     attribute: str = ""
     """The function, or the Typer of a family; empty: the name of the verb."""
     command_class: str = ""
     """A class of the same module that parses the command line, if not the default one."""
 
     def load(self) -> Any:
-        """Import the code and return the command."""
         module = import_module(f"batuta.cli.{self.module}")
         found = getattr(module, self.attribute or self.name)
         if isinstance(found, typer.Typer):
@@ -45,8 +44,14 @@ class Verb:
             chosen = {"cls": getattr(module, self.command_class)} if self.command_class else {}
             alone.command(name=self.name, **chosen)(found)
             command = get_command(alone)
+            command.help = _spaced(command.help)
         command.rich_help_panel = self.section
         return command
+
+
+def _spaced(help: str | None) -> str | None:
+    """Make a paragraph of each indented line, such as an example: the others are wrapped together."""
+    return help and re.sub(r"\n(?= +\S)", "\n\n", help)
 
 
 VERBS = (
@@ -67,13 +72,7 @@ VERBS = (
     Verb("nodes", CLUSTER, "List nodes; take them out of service and back.", "nodes", "app"),
     Verb("gpus", CLUSTER, "Show every GPU, and which job has it.", "nodes"),
     Verb("health", CLUSTER, "Show the rules about errors of GPUs, and try them on a log.", "health", "app"),
-    Verb(
-        "share",
-        CLUSTER,
-        "Try out limits on GPU memory and compute, and see who has how much.",
-        "share",
-        "app",
-    ),
+    Verb("share", CLUSTER, "Try out limits on GPU memory and compute, and see who has how much.", "share", "app"),
     Verb("queues", CLUSTER, "List queues, describe one; try out quota, and apply it.", "queues", "app"),
     Verb("policy", CLUSTER, "Show or change the policy that decides.", "policy", "app"),
     Verb("shadow", CLUSTER, "Tell what the policy that only watches would have done.", "replay"),
@@ -134,6 +133,11 @@ class LazyCommands(MutableMapping[str, Any]):
 
 class CommandGroup(TyperGroup):
     """A verb with verbs of its own, such as `batuta nodes`; its help lists whole first sentences."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for one in (self, *self.commands.values()):
+            one.help = _spaced(one.help)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         rows = [

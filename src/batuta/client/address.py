@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from batuta.client.errors import ClientError, NoServerError
 
@@ -33,7 +33,6 @@ class Address:
 
     @property
     def name(self) -> str:
-        """A short name of the server."""
         return show_path(self.home) if self.home is not None else self.url
 
 
@@ -59,7 +58,6 @@ def find_address(
 
 
 def find_home(home: Path | str | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The state directory that is meant."""
     try:
         return Path(home or environ.get(HOME_VARIABLE) or DEFAULT_HOME).expanduser().absolute()
     except RuntimeError:
@@ -87,7 +85,6 @@ def no_server(home: Path) -> NoServerError:
 
 
 def show_path(path: Path) -> str:
-    """A path as its owner would write it."""
     try:
         return f"~/{path.relative_to(Path.home())}"
     except (ValueError, RuntimeError):
@@ -101,13 +98,18 @@ def _read_token(home: Path) -> str:
         return ""  # the server says what it thinks of that
 
 
-def _checked_url(text: str) -> str:
-    url = text if "://" in text else f"http://{text}"
+def parse_url(text: str) -> SplitResult | None:
+    """The parts of a URL, with http:// where it has no scheme; None when it is not that of a server."""
     try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        is_sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        sound = False
-    if not sound:
+        return None
+    return parts if is_sound else None
+
+
+def _checked_url(text: str) -> str:
+    parts = parse_url(text)
+    if parts is None:
         raise ClientError(f"{text!r} is not the address of a server: write it like http://127.0.0.1:7077")
-    return url.rstrip("/").removesuffix("/api/v1")
+    return parts.geturl().rstrip("/").removesuffix("/api/v1")

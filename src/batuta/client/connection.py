@@ -1,182 +1,81 @@
-"""The interface that the command line uses for a Batuta server and for a Kubernetes cluster alike."""
+"""What the clients of a Batuta server and of a Kubernetes cluster share: the command line uses both alike."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
 
-from batuta.apitypes import queues as q
-from batuta.apitypes import resources as a
+from batuta.apitypes.resources import Job
 from batuta.client.errors import ApiError
-from batuta.client.submission import Submission
+
+if TYPE_CHECKING:
+    from batuta.client.client import Client
+    from batuta.client.kube.client import KubeClient
+
+Connection: TypeAlias = "Client | KubeClient"
+"""A server or cluster that runs jobs. What it cannot do raises a ClientError with the reason."""
 
 
-class Connection(Protocol):
-    """A server or cluster that runs jobs. What it cannot do raises a ClientError with the reason."""
+class Closable(ABC):
+    """Is closed at the end of a `with` statement."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
-    @property
-    def where(self) -> str:
-        """The name of the server or cluster; known once it has answered."""
-        ...
+    @abstractmethod
+    def close(self) -> None: ...
 
-    # ------------------------------------------------------------------------------------------------- submit
 
-    def send_submission(self, submission: Submission, *, dry_run: bool = False) -> a.Submitted: ...
+class JobClient(Closable):
+    """Waits for jobs."""
 
-    def manifest(self, submission: Submission) -> Mapping[str, Any] | None:
-        """The object that would be written; None where it is not the client that makes it."""
-        ...
-
-    # --------------------------------------------------------------------------------------------------- look
-
-    def job(self, job: a.Job | str) -> a.Job: ...
-
-    def jobs(
+    @abstractmethod
+    def wait_until(
         self,
-        *,
-        states: Sequence[str] = (),
-        active: bool | None = None,
-        user: str | None = None,
-        queue: str | None = None,
-        name: str | None = None,
-        since_s: float | None = None,
-        newest_first: bool = False,
-        limit: int | None = None,
-    ) -> tuple[a.Job, ...]: ...
-
-    def explain(self, job: a.Job | str) -> a.Explanation: ...
-
-    def suggestions(self, job: a.Job | str) -> tuple[a.SuggestedChange, ...]: ...
-
-    def result(self, job: a.Job | str) -> Any: ...
+        job: Job | str,
+        done: Callable[[Job], bool],
+        timeout_s: float | None = None,
+        tell: Callable[[Job], None] | None = None,
+    ) -> Job:
+        """Return the job when `done`. It outlasts a restart of the server."""
 
     def wait(
         self,
-        job: a.Job | str,
+        job: Job | str,
         until: Literal["running", "ended"] = "ended",
         timeout_s: float | None = None,
-        tell: Callable[[a.Job], None] | None = None,
-    ) -> a.Job: ...
+        tell: Callable[[Job], None] | None = None,
+    ) -> Job:
+        """Return when the job runs, or has ended (however: look at its state).
 
-    def wait_until(
-        self,
-        job: a.Job | str,
-        done: Callable[[a.Job], bool],
-        timeout_s: float | None = None,
-        tell: Callable[[a.Job], None] | None = None,
-    ) -> a.Job: ...
+        `tell` gets the job each time something happened to it. Raises WaitTimeoutError.
+        """
+        if until not in ("running", "ended"):
+            raise ValueError(f"until must be 'running' or 'ended', got {until!r}")
 
-    def log_bytes(
-        self,
-        job: a.Job | str,
-        *,
-        follow: bool = False,
-        rank: int = 0,
-        tail: int | None = None,
-        since_s: float | None = None,
-    ) -> Iterator[bytes]:
-        """What a replica printed. Only a cluster knows when, so `since_s` is for clusters."""
-        ...
+        def done(now: Job) -> bool:
+            return now.is_over or (until == "running" and now.state == "RUNNING")
 
-    def rank_logs(
-        self,
-        job: a.Job | str,
-        *,
-        follow: bool = False,
-        tail: int | None = None,
-        since_s: float | None = None,
-    ) -> Iterator[tuple[int, bytes]]:
-        """What all replicas printed, as pairs of a rank and some bytes."""
-        ...
-
-    # ------------------------------------------------------------------------------------------------- change
-
-    def cancel(self, job: a.Job | str) -> a.Job: ...
-
-    def park(self, job: a.Job | str) -> a.Job: ...
-
-    def resume(self, job: a.Job | str) -> a.Job: ...
-
-    def resize(
-        self,
-        job: a.Job | str,
-        nodes: int | None = None,
-        *,
-        min_nodes: int | None = None,
-        max_nodes: int | None = None,
-    ) -> a.Job: ...
-
-    def unpin(self, job: a.Job | str) -> a.Job:
-        """Leaves the size to the scheduler again."""
-        ...
-
-    # ------------------------------------------------------------------------------------------------ cluster
-
-    def cluster(self) -> a.Cluster: ...
-
-    def nodes(self) -> tuple[a.Node, ...]: ...
-
-    def cordon(self, node: str) -> a.Node: ...
-
-    def uncordon(self, node: str) -> a.Node: ...
-
-    def drain(self, node: str) -> a.Node: ...
-
-    def mended(self, node: str, gpu: int | None = None) -> a.Node: ...
-
-    def queues(self) -> tuple[q.Queue, ...]: ...
-
-    def queue_tree(self) -> q.Queues: ...
-
-    def queue(self, name: str, limit: int = 100) -> q.QueueDetail: ...
-
-    def set_queue(self, name: str, queue: Mapping[str, Any]) -> q.Queue: ...
-
-    def quota_objects(self) -> list[dict[str, Any]]: ...
-
-    def apply_quota(self, files: Sequence[tuple[str, str]], *, dry_run: bool = False) -> q.QuotaChanged: ...
-
-    def delete_quota_object(self, kind: str, name: str, namespace: str = "") -> q.QuotaChanged: ...
-
-    def policy(self) -> a.PolicyAnswer: ...
-
-    def set_policy(self, name: str) -> a.PolicyAnswer: ...
-
-    # ------------------------------------------------------------------------------------------------- events
-
-    def last_event(self) -> int:
-        """The number of the newest event."""
-        ...
-
-    def events(
-        self, after: int | None = None, types: Sequence[str] = (), job: str | None = None
-    ) -> Iterator[a.Event]: ...
-
-    def recent_events(
-        self, count: int, types: Sequence[str] = (), job: str | None = None, skip: Sequence[str] = ()
-    ) -> tuple[a.Event, ...]: ...
+        return self.wait_until(job, done, timeout_s, tell)
 
 
 RankPiece: TypeAlias = tuple[int, bytes]
-"""Whose, and some bytes of it."""
 MAX_RANKS: Final = 64
 """So many are followed at once: each takes a connection and a thread. `--node-rank` shows the others."""
 _POLL_S: Final = 0.5
 
 
 def follow_ranks(
-    read: Callable[[int], Iterator[bytes]],
-    count: Callable[[], int],
-    is_over: Callable[[], bool],
+    read: Callable[[int], Iterator[bytes]], count: Callable[[], int], is_over: Callable[[], bool]
 ) -> Iterator[RankPiece]:
     """Yield what all ranks print until the job is over, including ranks that a resize adds.
 

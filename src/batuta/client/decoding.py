@@ -24,7 +24,6 @@ def decode(kind: type[T], data: object) -> T:
 
 
 def decode_list(kind: type[T], data: object, key: str) -> tuple[T, ...]:
-    """The list below a key."""
     if not isinstance(data, dict) or not isinstance(data.get(key), list):
         raise AnswerError(f"the server's answer has no list of {key}")
     return tuple(decode(kind, one) for one in data[key])

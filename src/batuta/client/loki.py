@@ -8,12 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx2
 
+from batuta.client.address import parse_url
+from batuta.client.connection import Closable
 from batuta.client.errors import ClientError
 from batuta.client.kube.logs import ReportFilter, last_lines
 
@@ -27,7 +28,6 @@ PAUSES_S: Final = (0.5, 1.0, 2.0)
 """Between tries, when Loki says that it has too much to do."""
 LONGEST_PAUSE_S: Final = 5.0
 MAX_RESPONSE_BYTES: Final = 64 << 20
-"""Of one answer."""
 _BUSY: Final = frozenset({429, 502, 503, 504})
 _PATH: Final = "/loki/api/v1/query_range"
 _EXCERPT: Final = 300
@@ -50,15 +50,11 @@ class LokiAddress:
     @classmethod
     def of(cls, text: str, token: str = "", tenant: str = "") -> Self:
         """Parse a URL, with or without the path of the API or of a push endpoint."""
-        url = text if "://" in text else f"http://{text}"
-        try:
-            parts = urlsplit(url)
-            sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        except ValueError:
-            sound = False
-        if not sound or parts.query or parts.fragment:
+        parts = parse_url(text)
+        if parts is None or parts.query or parts.fragment:
             raise LokiError(f"{text!r} is not the address of a Loki: write it like http://loki.example:3100")
-        return cls(re.sub(r"(/loki/api/v1(/[a-z_]+)?|/otlp(/v1/logs)?)?/*$", "", url), token, tenant)
+        path = r"(/loki/api/v1(/[a-z_]+)?|/otlp(/v1/logs)?)?/*$"
+        return cls(re.sub(path, "", parts.geturl()), token, tenant)
 
     @property
     def name(self) -> str:
@@ -76,7 +72,7 @@ class Line:
     stream: str = ""
 
 
-class Loki:
+class Loki(Closable):
     """A connection to one Loki. Opens nothing before it is used."""
 
     def __init__(
@@ -95,12 +91,7 @@ class Loki:
         self._over = over
         self._http: httpx2.Client | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._http is not None:
             self._http.close()
             self._http = None
@@ -111,19 +102,11 @@ class Loki:
 
     def page(self, query: str, from_ns: int, to_ns: int, *, limit: int, direction: Direction = "forward") -> list[Line]:
         """At most `limit` lines with `from_ns` <= time < `to_ns`, in the order of `direction`."""
-        params = {
-            "query": query,
-            "start": str(from_ns),
-            "end": str(to_ns),
-            "limit": str(limit),
-            "direction": direction,
-        }
+        params = {"query": query, "start": str(from_ns), "end": str(to_ns), "limit": str(limit), "direction": direction}
         lines = self._read(self._with_retries(params))
         # Streams come one after another. Lines of one nanosecond keep the order that Loki gives them.
         lines.sort(key=lambda line: line.time_ns, reverse=direction == "backward")
         return lines[:limit]
-
-    # -------------------------------------------------------------------------------------------- the request
 
     def _with_retries(self, params: Mapping[str, str]) -> bytes:
         for pause_s in (*self._pauses_s, None):
@@ -183,8 +166,6 @@ class Loki:
             )
         return self._http
 
-    # --------------------------------------------------------------------------------------------- the answer
-
     def _read(self, body: bytes) -> list[Line]:
         try:
             answer = json.loads(body)
@@ -214,7 +195,6 @@ class Loki:
 
 
 def quote_logql(text: str) -> str:
-    """Return a text as a LogQL string."""
     return json.dumps(text, ensure_ascii=False)
 
 
@@ -260,18 +240,10 @@ def read_lines(
     note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Line]:
     """Yield every line once, by time. `note` is called if lines cannot be read."""
-    for from_ns, to_ns in _windows(asked, newest_first=newest_first):
-        window = RangeQuery(asked.query, from_ns, to_ns)
-        if newest_first:
-            yield from _in_window(loki, window, "backward", page_lines, note)
-        else:
-            yield from _in_window(loki, window, "forward", page_lines, note)
-
-
-def _windows(asked: RangeQuery, *, newest_first: bool) -> Iterator[tuple[int, int]]:
     starts = range(asked.from_ns, asked.to_ns, WINDOW_NS)
     for from_ns in reversed(starts) if newest_first else starts:
-        yield from_ns, min(from_ns + WINDOW_NS, asked.to_ns)
+        window = RangeQuery(asked.query, from_ns, min(from_ns + WINDOW_NS, asked.to_ns))
+        yield from _in_window(loki, window, "backward" if newest_first else "forward", page_lines, note)
 
 
 def _in_window(
@@ -307,7 +279,6 @@ REPLICA_LABEL: Final = "batuta_replica"
 LAUNCHER: Final = "launcher"
 MAX_OUTPUT_LINES: Final = 1_000_000
 MAX_OUTPUT_BYTES: Final = 512 << 20
-"""Of what is printed in all."""
 _NS_PER_S: Final = 10**9
 _PIECE_BYTES: Final = 64 << 10
 

@@ -31,7 +31,6 @@ class Submission:
     file: str = ""
     """Where the task was read from; problems name it."""
     file_dir: str = ""
-    """The folder of that file."""
     like: str = ""
     """The id of the job whose task runs again."""
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -71,7 +70,6 @@ class Submission:
         return Submission(read_text(path), str(Path.cwd()), file=str(task), file_dir=beside, **rest)
 
     def body(self) -> bytes:
-        """As the server takes it."""
         what = {"like": self.like} if self.like else {"task": self.task}
         body: dict[str, Any] = what | {"overrides": dict(self.overrides), "base_dir": self.base_dir}
         if self.file:

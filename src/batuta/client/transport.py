@@ -71,6 +71,7 @@ class Transport:
         *,
         repeatable: bool | None = None,
         pauses_s: tuple[float, ...] | None = None,
+        params: Params | None = None,
         **request: Any,
     ) -> httpx2.Response:
         """Sends, and sends again where a lost connection leaves open whether the first one arrived."""
@@ -78,44 +79,40 @@ class Transport:
             repeatable = method in ("GET", "PUT", "DELETE")
         for tried, pause_s in enumerate((*(pauses_s or self._pauses_s), None)):
             try:
-                return self._checked(self._client().request(method, _full(path), **request))
+                return self._checked(self._client().request(method, _full(path), params=_known(params), **request))
             except (httpx2.ConnectError, httpx2.ConnectTimeout, NoServerError) as error:
                 # Nothing was sent, so this is safe for all requests. A server that ended properly takes its
                 # address with it, and is not waited for as long as one that was killed.
                 ended = isinstance(error, NoServerError) and tried >= len(self._pauses_s)
                 if pause_s is None or not self._met or ended:
-                    self._leave()  # the next try may find a server that was started since
+                    self.close()  # the next try may find a server that was started since
                     raise self._unreachable(error) from None
             except httpx2.TransportError as error:
                 if pause_s is None or not repeatable:
-                    self._leave()
+                    self.close()
                     raise ClientError(f"lost the connection to the server: {error}") from None
-            self._leave()
+            self.close()
             time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
     @contextmanager
     def stream(
-        self,
-        path: str,
-        *,
-        quiet_s: float,
-        headers: Mapping[str, str] | None = None,
-        params: Params | None = None,
+        self, path: str, *, quiet_s: float, headers: Mapping[str, str] | None = None, params: Params | None = None
     ) -> Iterator[httpx2.Response]:
         """An answer that goes on. A silence of `quiet_s` raises httpx2.ReadTimeout; nothing is repeated."""
-        limits = httpx2.Timeout(self._timeout_s, read=quiet_s)
-        with self._client().stream("GET", _full(path), headers=headers, params=params, timeout=limits) as response:
+        limits, asked = httpx2.Timeout(self._timeout_s, read=quiet_s), _known(params)
+        with self._client().stream("GET", _full(path), headers=headers, params=asked, timeout=limits) as response:
             if response.is_error:
                 response.read()
             yield self._checked(response)
 
     def wait_for_server(self) -> None:
         """After a stream broke off: returns when the server answers again, or raises NoServerError."""
-        self._leave()
+        self.close()
         self.send("GET", "/cluster", pauses_s=self._long_pauses_s)
 
     def close(self) -> None:
+        """Forget the connection: the next request looks anew for the server."""
         if self._http is not None:
             self._http.close()
             self._http = None
@@ -139,10 +136,6 @@ class Transport:
             trust_env=not local,
             verify=parts.scheme == "https",
         )
-
-    def _leave(self) -> None:
-        """Forgets the connection, so that the next request looks anew for the server."""
-        self.close()
 
     def _checked(self, response: httpx2.Response) -> httpx2.Response:
         self._met = True
@@ -171,9 +164,7 @@ def read_problem(response: httpx2.Response) -> ApiError:
     known = body if isinstance(body, dict) else {}
     found = known.get("problems")
     problems = [_problem(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-    detail = str(known.get("detail") or "")
-    if not detail:
-        detail = _HINTS.get(response.status_code, "")
+    detail = str(known.get("detail") or _HINTS.get(response.status_code, ""))
     title = str(known.get("title") or response.reason_phrase)
     return ApiError(response.status_code, title, detail, problems)
 
@@ -190,6 +181,11 @@ def _problem(data: dict[str, Any]) -> Problem:
 
 def _full(path: str) -> str:
     return path if path in ("/healthz", "/readyz", "/metrics") else PREFIX + path
+
+
+def _known(params: Params | None) -> Params:
+    """Parameters that are None are left out."""
+    return {name: value for name, value in (params or {}).items() if value is not None}
 
 
 def read_events(chunks: Iterable[bytes]) -> Iterator[Event | None]:
@@ -233,9 +229,7 @@ def _parse(text: str) -> dict[str, object]:
 QUIET_S = 40.0
 """The server sends a comment every 15 s: a connection that is silent for longer is dead."""
 OFFSET = "Batuta-Log-Offset"
-"""The header that says where in the log an answer begins."""
 RANKS = "Batuta-Log-Ranks"
-"""The header that says how many ranks have printed something."""
 
 
 def follow_events(transport: Transport, after: int | None, params: Params) -> Iterator[Event]:

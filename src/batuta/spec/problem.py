@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -37,6 +37,33 @@ class InputError(Exception):
     @staticmethod
     def of(message: str, **place: str | int) -> InputError:
         return InputError([Problem(message, **place)])  # type: ignore[arg-type]
+
+
+class _Collector:
+    """Adds the problems of an InputError that ends the body of a `with` statement to a list."""
+
+    def __init__(self, problems: list[Problem], where: str) -> None:
+        self._problems, self._where = problems, f"{where}: " if where else ""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, InputError):
+            return False
+        self._problems += (replace(one, message=self._where + one.message) for one in error.problems)
+        return True
+
+
+def collect_problems(problems: list[Problem], where: str = "") -> _Collector:
+    """Collect problems, so that the user sees all of them at once; `where` begins their messages."""
+    return _Collector(problems, where)
+
+
+def refuse(problems: Sequence[Problem]) -> None:
+    """Raise InputError if there are problems."""
+    if problems:
+        raise InputError(problems)
 
 
 def sorted_problems(problems: Iterable[Problem]) -> list[Problem]:

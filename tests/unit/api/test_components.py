@@ -205,9 +205,9 @@ def test_times_of_cycles_are_counted() -> None:
         watch.decided(World(), Plan(0, 0.0, "x", (), (), no_decisions()))
         watch.saw(World(), ev.TimePassed(1.0))
         watch.postponed(World())
-    assert watch.count == sum(watch.buckets) == 3
-    assert 0 <= watch.last_s <= watch.total_s
-    assert len(watch.buckets) == len(CYCLE_BUCKETS_S) + 1
+    assert watch.count == sum(watch.times.buckets) == 3
+    assert 0 <= watch.last_s <= watch.times.total_s
+    assert len(watch.times.buckets) == len(CYCLE_BUCKETS_S) + 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.api import models
-from batuta.api.job_list import JobFilter, page_of_jobs, read_cursor, write_cursor
+from batuta.api.job_list import JobQuery, page_of_jobs, read_cursor, write_cursor
 from batuta.api.responses import HttpProblem
 from batuta.api.snapshot import WorldSnapshot, key_of
 from batuta.core.apply import apply
@@ -28,7 +28,7 @@ def snapshot() -> WorldSnapshot:
     return snapshot_of(world)
 
 
-def expected(snapshot: WorldSnapshot, wanted: JobFilter, newest: bool) -> list[str]:
+def expected(snapshot: WorldSnapshot, wanted: JobQuery, newest: bool) -> list[str]:
     """All jobs that match, one by one."""
     found: list[tuple[Job, JobState, float | None]] = []
     for row, job in enumerate(snapshot.jobs):
@@ -40,7 +40,7 @@ def expected(snapshot: WorldSnapshot, wanted: JobFilter, newest: bool) -> list[s
     kept = [
         job
         for job, state, end_s in found
-        if (not wanted.states or state in wanted.states)
+        if (not wanted.state or state in wanted.state)
         and (not wanted.user or job.user == wanted.user)
         and (not wanted.queue or job.queue == wanted.queue)
         and (
@@ -51,8 +51,8 @@ def expected(snapshot: WorldSnapshot, wanted: JobFilter, newest: bool) -> list[s
 
 
 FILTERS = st.builds(
-    JobFilter,
-    states=st.lists(st.sampled_from(JobState), max_size=3).map(tuple),
+    JobQuery,
+    state=st.lists(st.sampled_from(JobState), max_size=3),
     active=st.sampled_from((None, True, False)),
     queue=st.sampled_from(("", "default", "research", "nowhere")),
     since_s=st.none() | st.floats(0, 50_000),
@@ -61,12 +61,13 @@ FILTERS = st.builds(
 
 @given(wanted=FILTERS, limit=st.integers(1, 60), newest=st.booleans())
 def test_pages_have_all_that_match_once_and_in_order(
-    snapshot: WorldSnapshot, wanted: JobFilter, limit: int, newest: bool
+    snapshot: WorldSnapshot, wanted: JobQuery, limit: int, newest: bool
 ) -> None:
     found: list[str] = []
     cursor: str | None = ""
+    order = "newest" if newest else "oldest"
     while cursor is not None:
-        page = page_of_jobs(snapshot, wanted, cursor, limit, newest=newest, now_s=1e6)
+        page = page_of_jobs(snapshot, wanted.model_copy(update={"cursor": cursor, "limit": limit, "order": order}), 1e6)
         assert len(page["jobs"]) <= limit
         found += [job["id"] for job in page["jobs"]]
         cursor = page["next"]
@@ -75,7 +76,7 @@ def test_pages_have_all_that_match_once_and_in_order(
 
 
 def test_every_job_is_as_the_contract_says(snapshot: WorldSnapshot) -> None:
-    page = page_of_jobs(snapshot, JobFilter(), "", 5000, newest=False, now_s=1e6)
+    page = page_of_jobs(snapshot, JobQuery.model_construct(limit=5000), 1e6)
     models.JobPage.model_validate(page)
     assert page["next"] is None
     assert page["total"] == len(snapshot.jobs) + len(snapshot.past)

@@ -3,7 +3,7 @@
 import pytest
 
 from batuta.apitypes.resources import Gpus, Job, ProgressSeen, ReasonGiven
-from batuta.cli.job_view import exit_code_of, gpus_of, progress_of, queue_row, reason_text
+from batuta.cli.job_view import exit_code_of, gpus_of, progress_of, reason_text, state_of
 
 
 @pytest.mark.parametrize(
@@ -58,5 +58,5 @@ def test_exit_codes(state, code):
 
 
 def test_a_wish_is_part_of_the_state():
-    assert str(queue_row(Job("1", state="PREEMPTED", wish="park"))[4]) == "PREEMPTED (parked)"
-    assert str(queue_row(Job("1", state="CANCELLED", wish="cancel"))[4]) == "CANCELLED"
+    assert str(state_of(Job("1", state="PREEMPTED", wish="park"))) == "PREEMPTED (parked)"
+    assert str(state_of(Job("1", state="CANCELLED", wish="cancel"))) == "CANCELLED"

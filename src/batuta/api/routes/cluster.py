@@ -52,10 +52,7 @@ async def get_cluster(state: StateDep, caller: Viewer) -> Response:
 
 @router.get("/timeline", response_model=Timeline, responses=problems())
 async def get_timeline(
-    state: StateDep,
-    caller: Viewer,
-    since_s: TimeS | None = None,
-    limit: Annotated[int, Query(ge=1, le=5_000)] = 1_000,
+    state: StateDep, caller: Viewer, since_s: TimeS | None = None, limit: Annotated[int, Query(ge=1, le=5_000)] = 1_000
 ) -> Response:
     """How many GPUs each job had when; the last hour without `since_s`."""
     snapshot, now_s = await state.snapshot(), state.now_s()

@@ -33,8 +33,7 @@ async def get_doctor(state: StateDep, caller: Viewer, full: bool = False) -> Res
         return list(run_checks(state, full))
 
     found = await anyio.to_thread.run_sync(work, limiter=state.slow_questions)
-    views = [{"check": one.check, "severity": one.severity.value, "found": one.found, "fix": one.fix} for one in found]
-    return json_response({"version": state.deps.version, "now_s": state.now_s(), "findings": views})
+    return json_response({"version": state.deps.version, "now_s": state.now_s(), "findings": found})
 
 
 def run_checks(state: AppState, full: bool = False) -> Iterator[Finding]:

@@ -100,7 +100,5 @@ async def follow_events(
         after = int(last_event_id)
     frames = stream_events(state.feed, state.journal, after, EventFilter(job or "", wanted), follow=follow)
     return StreamingResponse(
-        frames,
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+        frames, media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     )

@@ -34,7 +34,8 @@ from batuta.api.request_models import JobPatch
 from batuta.api.responses import HttpProblem, bad_input, json_response, not_found
 from batuta.api.routes import CHANGES, JobIdPath, Limit, problems
 from batuta.api.state import AppState, StateDep
-from batuta.api.views import JsonObject, emulated_gpu_types, endpoints_of, find_trial, view_job, view_trial
+from batuta.api.views import JsonObject, emulated_gpu_types, endpoints_of, filled, find_trial, view_job, view_trial
+from batuta.apitypes import resources as a
 from batuta.core.event import JobEnded
 from batuta.core.job import JobId
 from batuta.engine.suggest import Suggestion, suggest
@@ -59,13 +60,10 @@ async def find_job(state: AppState, job: str) -> JsonObject:
 @router.get("", response_model=JobPage, responses=problems())
 async def list_jobs(state: StateDep, caller: Viewer, query: Annotated[JobQuery, Query()]) -> Response:
     """Jobs that are alive and those that are over, by submit time."""
-    snapshot, wanted = await state.snapshot(), query.filter()
+    snapshot = await state.snapshot()
 
     def page() -> Response:
-        newest = query.order == "newest"
-        return json_response(
-            page_of_jobs(snapshot, wanted, query.cursor, query.limit, newest=newest, now_s=state.now_s())
-        )
+        return json_response(page_of_jobs(snapshot, query, state.now_s()))
 
     is_long = len(snapshot.jobs) + len(snapshot.past) > _LONG_LIST
     return await anyio.to_thread.run_sync(page) if is_long else page()
@@ -162,7 +160,6 @@ async def explain_job(state: StateDep, caller: Viewer, job: JobIdPath) -> Respon
 
 
 def _start_of(state: AppState, job: str) -> dict[str, float | None] | None:
-    """Return when a job will start, by the last forecast."""
     found = None if state.forecasts is None else state.forecasts.last_of(job)
     if found is None:
         return None
@@ -229,7 +226,6 @@ async def get_result(state: StateDep, caller: Viewer, job: JobIdPath) -> Respons
 
 
 MAX_PROGRESS_BYTES = 4 << 20
-"""Of a longer file, only some blocks are read."""
 _BLOCK_BYTES = 8 << 10
 _WINDOW = 5
 """Reports over which speed is measured."""
@@ -237,38 +233,22 @@ _WINDOW = 5
 
 def read_progress_curve(path: Path, points: int) -> list[dict[str, Any]]:
     """Return at most `points` reports, in the order of the file, with the first and the last one."""
-    reports = [
-        report
-        for part in (path.with_name(path.name + ".1"), path)
-        for report in _reports(part)
-        if not report.is_checkpoint
-    ]
-    one = _one_rank(reports)
-    chosen = thin(range(len(one)), points)
-    return [_point(one, k) for k in chosen]
+    parts = (path.with_name(path.name + ".1"), path)
+    read = (parse_line(line) for part in parts for line in _lines(part))
+    reports = [report for report in read if report is not None and not report.is_checkpoint]
+    # All ranks do the same steps.
+    lowest = min((report.rank or 0 for report in reports), default=0)
+    own = [report for report in reports if (report.rank or 0) == lowest]
+    return [_point(own, k) for k in thin(range(len(own)), points)]
 
 
 def thin(numbers: Sequence[int], points: int) -> list[int]:
-    """Return evenly spread elements of a sequence."""
     count = len(numbers)
     if count <= points:
         return list(numbers)
     if points == 1:
         return [numbers[-1]]
     return [numbers[round(k * (count - 1) / (points - 1))] for k in range(points)]
-
-
-def _one_rank(reports: list[ProgressReport]) -> list[ProgressReport]:
-    """Return the reports of the lowest rank: all ranks do the same steps."""
-    rank = min((report.rank or 0 for report in reports), default=0)
-    return [report for report in reports if (report.rank or 0) == rank]
-
-
-def _reports(path: Path) -> Iterator[ProgressReport]:
-    for line in _lines(path):
-        report = parse_line(line)
-        if report is not None:
-            yield report
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -295,16 +275,9 @@ def _lines(path: Path) -> Iterator[bytes]:
         os.close(file)
 
 
-def _point(reports: list[ProgressReport], k: int) -> dict[str, Any]:
-    report = reports[k]
-    return {
-        "time_s": report.time_s,
-        "step": report.step,
-        "epoch": report.epoch,
-        "loss": report.loss,
-        "samples_per_s": _speed(reports[max(0, k - _WINDOW) : k + 1]),
-        "metrics": dict(report.metrics),
-    }
+def _point(reports: list[ProgressReport], k: int) -> JsonObject:
+    speed = _speed(reports[max(0, k - _WINDOW) : k + 1])
+    return filled(a.ProgressPoint, reports[k], samples_per_s=speed, metrics=dict(reports[k].metrics))
 
 
 def _speed(window: list[ProgressReport]) -> float | None:
@@ -352,13 +325,6 @@ def _within_s(found: Suggestion, ends_s: Mapping[JobId, float], now_s: float) ->
     return max(0.0, *(ends_s[job] - now_s for job in ending))
 
 
-def _view_suggestion(found: Suggestion, within_s: float | None) -> dict[str, Any]:
-    return {
-        "code": found.remedy.name,
-        "sentence": str(found),
-        "facts": dict(found.facts),
-        "gpus": found.gpus,
-        "stops": list(found.stops),
-        "shrinks": list(found.shrinks),
-        "within_s": within_s,
-    }
+def _view_suggestion(found: Suggestion, within_s: float | None) -> JsonObject:
+    facts = dict(found.facts)
+    return filled(a.SuggestedChange, found, code=found.remedy.name, sentence=str(found), facts=facts, within_s=within_s)

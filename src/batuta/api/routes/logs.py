@@ -95,7 +95,6 @@ async def search_logs(
 
 
 def _search(log: ReplicaLog, text: str, limit: int) -> dict[str, Any]:
-    """Goes through the whole log, a piece at a time."""
     sought, span = text.casefold(), log.span()
     found: deque[dict[str, Any]] = deque(maxlen=limit)
     total, number = 0, 0

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import anyio.to_thread
 from fastapi import APIRouter, Response
 
@@ -14,7 +11,8 @@ from batuta.api.request_models import MendedPost
 from batuta.api.responses import HttpProblem, json_response, not_found
 from batuta.api.routes import CHANGES, NodePath, problems
 from batuta.api.state import AppState, StateDep
-from batuta.api.views import view_node, view_nodes
+from batuta.api.views import JsonObject, filled, view_node, view_nodes
+from batuta.apitypes import resources as a
 from batuta.core.health_record import WHOLE_NODE, Alert, Cordon, Record, State, Target
 from batuta.core.health_rules import Action
 from batuta.engine.health import HealthSeen
@@ -29,7 +27,7 @@ async def list_nodes(state: StateDep, caller: Viewer) -> Response:
     """All nodes, with their GPUs and who is on them."""
     seen = await _node_health(state)
     nodes = [with_health(node, seen) for node in view_nodes(await state.snapshot(), state.deps.nodes)]
-    return json_response({"nodes": nodes, "alerts": view_alerts(seen.alerts)})
+    return json_response({"nodes": nodes, "alerts": list(map(view_alert, seen.alerts))})
 
 
 @router.post("/{node}/cordon", response_model=Node, responses=_PROBLEMS)
@@ -83,36 +81,25 @@ async def _node_health(state: AppState) -> HealthSeen:
     return await anyio.to_thread.run_sync(state.deps.node_health.seen)
 
 
-def view_health(record: Record | None) -> dict[str, Any] | None:
+def view_health(record: Record | None) -> JsonObject | None:
     """Return a health record as JSON; None for a healthy one without history."""
     if record is None or (record.state is State.HEALTHY and not record.reason):
         return None
-    return {
-        "state": record.state.value,
-        "reason": record.reason,
-        "since_s": record.since_s,
-        "who": record.who,
-        "remedy": "" if record.remedy is Action.IGNORE else record.remedy.value,
-        "held": record.held,
-        "until_s": record.ends_s if record.state is State.PROBATION else None,
-        "flaps": record.flaps,
-        "incidents": len(record.incidents),
-    }
+    return filled(
+        a.HealthShown,
+        record,
+        remedy="" if record.remedy is Action.IGNORE else record.remedy,
+        until_s=record.ends_s if record.state is State.PROBATION else None,
+        incidents=len(record.incidents),
+    )
 
 
-def view_alerts(alerts: Sequence[Alert]) -> list[dict[str, Any]]:
-    return [
-        {
-            "pool": alert.pool,
-            "node": alert.target.node,
-            "gpu": None if alert.target.gpu == WHOLE_NODE else alert.target.gpu,
-            "reason": alert.reason,
-        }
-        for alert in alerts
-    ]
+def view_alert(alert: Alert) -> JsonObject:
+    target = alert.target
+    return filled(a.HealthAlert, alert, node=target.node, gpu=None if target.gpu == WHOLE_NODE else target.gpu)
 
 
-def with_health(node: dict[str, Any], seen: HealthSeen) -> dict[str, Any]:
+def with_health(node: JsonObject, seen: HealthSeen) -> JsonObject:
     """Return a node of `view_nodes` with its health."""
     name = node["name"]
     own, cordon = seen.records.get(Target(name)), seen.cordons.get(name, Cordon())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio.to_thread
 from fastapi import APIRouter, Response
@@ -13,6 +14,8 @@ from batuta.api.request_models import PolicyPut, ShadowPut
 from batuta.api.responses import bad_input, json_response, not_found
 from batuta.api.routes import CHANGES, problems
 from batuta.api.state import AppState, StateDep
+from batuta.api.views import JsonObject, filled
+from batuta.apitypes import forecasts as f
 from batuta.engine.shadow import Shadow, ShadowReport
 
 router = APIRouter(prefix="/policy", tags=["policy"])
@@ -33,8 +36,15 @@ async def put_policy(state: StateDep, caller: Admin, put: PolicyPut) -> Response
 
 
 def _check_policy(state: AppState, name: str) -> None:
-    try:
+    with _refused():
         state.deps.check_policy(name)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Answer 422 where a policy cannot be used."""
+    try:
+        yield
     except (LookupError, ValueError, RuntimeError) as error:
         # Of a LookupError, the sentence and not its repr.
         raise bad_input(str(error.args[0]) if error.args else repr(error)) from error
@@ -65,12 +75,10 @@ async def put_shadow(state: StateDep, caller: Admin, put: ShadowPut) -> Response
 
 def _watch(state: AppState, policy: str) -> None:
     shadow = _shadow(state)
-    try:
+    with _refused():
         if policy:
             state.deps.check_policy(policy)
         shadow.watch(policy)
-    except (LookupError, ValueError, RuntimeError) as error:
-        raise bad_input(str(error.args[0]) if error.args else repr(error)) from error
 
 
 async def _show_shadow(state: AppState) -> Response:
@@ -78,23 +86,9 @@ async def _show_shadow(state: AppState) -> Response:
     return json_response(view_shadow(shadow.report, snapshot.policy or state.deps.policy))
 
 
-def view_shadow(report: ShadowReport, active: str) -> dict[str, Any]:
-    return {
-        "policy": report.policy,
-        "active_policy": active,
-        "since_s": report.since_s,
-        "cycles": report.cycles,
-        "skipped": report.skipped,
-        "agreed": report.agreed,
-        "failed": report.failed,
-        "would": report.would,
-        "did": report.did,
-        "differences": [
-            {"id": one.job, "has": one.has, "would_have": one.would_have, "since_s": one.since_s}
-            for one in report.differences[:MAX_DIFFERENCES]
-        ],
-        "trouble": report.trouble,
-    }
+def view_shadow(report: ShadowReport, active: str) -> JsonObject:
+    differences = [filled(f.ShadowDifference, one, id=one.job) for one in report.differences[:MAX_DIFFERENCES]]
+    return filled(f.ShadowAnswer, report, active_policy=active, differences=differences)
 
 
 def _shadow(state: AppState) -> Shadow:

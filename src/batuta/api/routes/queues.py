@@ -17,6 +17,8 @@ from batuta.api.responses import HttpProblem, json_response, not_found
 from batuta.api.routes import CHANGES, Limit, QueuePath, problems
 from batuta.api.snapshot import WorldSnapshot
 from batuta.api.state import AppState, StateDep
+from batuta.api.views import JsonObject, filled
+from batuta.apitypes.queues import ChangedObject
 from batuta.core import event as ev
 from batuta.core.quota import DEFAULT_QUEUE, Quota, effective_quota, rest_of, tell_rest
 from batuta.core.world import World
@@ -131,15 +133,13 @@ class QuotaEdit:
         self.default_queue_notes = _default_queue_notes(world, self.after)
         return (ev.QuotaSet(max(now_s, world.now_s), self.after),)
 
-    def summary(self, change: QuotaChange | None = None) -> list[dict[str, str]]:
+    def summary(self, change: QuotaChange | None = None) -> list[JsonObject]:
         """Return what became of each object."""
         found = [(key, _outcome(find_object(self.before, key), find_object(self.after, key))) for key in self.keys]
         if change is not None and change.fair_sharing is not None:
             same = self.before.fair_sharing is self.after.fair_sharing
             found.append((ObjectKey(CONFIGURATION, "fairSharing"), "unchanged" if same else "changed"))
-        return [
-            {"kind": key.kind, "name": key.name, "namespace": key.namespace, "change": became} for key, became in found
-        ]
+        return [filled(ChangedObject, key, change=became) for key, became in found]
 
 
 def _outcome(before: object, after: object) -> str:

@@ -17,7 +17,7 @@ from batuta.api.auth import Caller, User
 from batuta.api.models import Submitted
 from batuta.api.operations import Submission, check_named_queue
 from batuta.api.request_models import Submit
-from batuta.api.responses import HttpProblem, json_response, not_found, unprocessable
+from batuta.api.responses import HttpProblem, json_response, not_found
 from batuta.api.routes import CHANGES, problems
 from batuta.api.state import AppState, StateDep
 from batuta.api.views import view_dry_run, view_job
@@ -116,21 +116,23 @@ def _task_notes(state: AppState, task: Task) -> list[str]:
 def _notes(state: AppState, task: Task) -> list[str]:
     """Return the notes for the user. An unknown queue was refused before, where there are queues."""
     notes = _task_notes(state, task)
-    if task.queue not in ("", DEFAULT_QUEUE):
-        with state.service.reading() as (world, _):
-            if not world.quota:
-                notes.append(f"no queues are set up: {task.queue} has no limits (batuta queues apply)")
-    if task.priority_class and not task.priority:
-        with state.service.reading() as (world, _):
-            if is_without_class(task, world.quota.priority_classes):
-                notes.append(f"no priority classes are set up: {task.priority_class} is not used (batuta queues apply)")
+    with state.service.reading() as (world, _):
+        quota = world.quota
+    if task.queue not in ("", DEFAULT_QUEUE) and not quota:
+        notes.append(f"no queues are set up: {task.queue} has no limits (batuta queues apply)")
+    if task.priority_class and not task.priority and is_without_class(task, quota.priority_classes):
+        notes.append(f"no priority classes are set up: {task.priority_class} is not used (batuta queues apply)")
     return notes
 
 
 def _read(state: AppState, caller: Caller, body: bytes, kind: str) -> tuple[Task, str]:
     """Return the task in a body, and its stored form."""
     task = _parse(state, caller, body, kind)
-    return task, _stored(task)
+    try:
+        return task, task_to_json(task)
+    except ValueError:
+        # Half of a character pair, which JSON can escape and no file can hold.
+        raise InputError.of("a text of the task is not Unicode") from None
 
 
 def _parse(state: AppState, caller: Caller, body: bytes, kind: str) -> Task:
@@ -144,8 +146,12 @@ def _parse(state: AppState, caller: Caller, body: bytes, kind: str) -> Task:
     try:
         asked = Submit.model_validate_json(body)
     except ValidationError as error:
-        raise unprocessable(
-            InputError([_problem_of(one) for one in error.errors(include_input=False, include_url=False)])
+        # Without the values: they may be secrets.
+        raise InputError(
+            [
+                Problem(f"{'.'.join(map(str, one['loc'])) or 'the body'}: {one['msg']}", file="body")
+                for one in error.errors(include_input=False, include_url=False)
+            ]
         ) from None
     overrides, rules = overrides_of(asked), paths_of(asked, rules)
     with state.service.reading() as (world, _):
@@ -184,16 +190,3 @@ def _task_of(state: AppState, caller: Caller, job: str) -> Task:
     if stored is None:
         raise HttpProblem(409, f"the task of job {job} is not kept: submit its task file again")
     return task_from_json(stored)
-
-
-def _problem_of(error: Any) -> Problem:
-    return Problem(f"{'.'.join(map(str, error['loc'])) or 'the body'}: {error['msg']}", file="body")
-
-
-def _stored(task: Task) -> str:
-    """Return the stored form of a task."""
-    try:
-        return task_to_json(task)
-    except ValueError:
-        # Half of a character pair, which JSON can escape and no file can hold.
-        raise unprocessable(InputError([Problem("a text of the task is not Unicode")])) from None

@@ -60,12 +60,7 @@ def _revoke(state: AppState, hash_: str) -> None:
 
 
 def _view_token(token: Token) -> dict[str, Any]:
-    return {
-        "hash": token.hash,
-        "user": token.user,
-        "role": token.role.value,
-        "created_s": token.created_s,
-    }
+    return {"hash": token.hash, "user": token.user, "role": token.role.value, "created_s": token.created_s}
 
 
 session_router = APIRouter(tags=["session"])

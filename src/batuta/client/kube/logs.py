@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import suppress
 from typing import Final
 
 from batuta.apitypes.resources import FINAL_STATES
@@ -52,7 +53,6 @@ class ReportFilter:
 
 
 def last_lines(log: bytes, count: int) -> bytes:
-    """The last lines of a log."""
     return b"".join(log.splitlines(keepends=True)[-count:]) if count > 0 else b""
 
 
@@ -123,11 +123,7 @@ async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None, sinc
     news = asyncio.Event()
     pods = Informer(api, POD, lambda _: news.set(), namespace=meta.namespace, labels=labels_of(uj))
     jobs = Informer(
-        api,
-        UNIFIED_JOB,
-        lambda _: news.set(),
-        namespace=meta.namespace,
-        fields=f"metadata.name={meta.name}",
+        api, UNIFIED_JOB, lambda _: news.set(), namespace=meta.namespace, fields=f"metadata.name={meta.name}"
     )
     watching = [asyncio.create_task(one.run()) for one in (pods, jobs)]
     try:
@@ -151,7 +147,8 @@ async def follow_log(api: Api, uj: UnifiedJob, rank: int, tail: int | None, sinc
                     ended.add(uid)
                     yield log.rest()
                 else:
-                    await _pause(news)
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(news.wait(), _PAUSE_S)
             elif known is None or known.status.state in FINAL_STATES:
                 return
             else:
@@ -248,11 +245,3 @@ def _refuse_rank(uj: UnifiedJob, rank: int) -> None:
     most = uj.spec.replica_spec.largest
     if rank >= most:
         raise ClientError(f"job {uj.id} has no replica {rank}: it has at most {most}, counted from 0")
-
-
-async def _pause(news: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(_PAUSE_S):
-            await news.wait()
-    except TimeoutError:
-        return

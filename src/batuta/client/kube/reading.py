@@ -71,7 +71,6 @@ def event_view(event: KubeEvent) -> a.Event:
     """An event with its number: versions of one cluster only grow."""
     about = event.involved_object
     namespace = about.namespace or event.metadata.namespace
-    version = event.metadata.resource_version
     data = {
         "time_s": event.time_s,
         "object": f"{about.kind} {namespace}/{about.name}",
@@ -80,7 +79,7 @@ def event_view(event: KubeEvent) -> a.Event:
     }
     if about.kind == names.KIND:
         data["job"] = f"{namespace}/{about.name}"
-    return a.Event(int(version) if version.isdecimal() else 0, event.reason, data)
+    return a.Event(_number(event.metadata.resource_version), event.reason, data)
 
 
 def sentence_of(event: KubeEvent) -> str:
@@ -217,7 +216,6 @@ async def list_jobs(api: Api, namespace: str, choice: JobFilter) -> list[a.Job]:
 
 
 async def list_nodes(api: Api) -> tuple[a.Node, ...]:
-    """Nodes with GPUs, and who has them."""
     found = await api.list(NODE, page=PAGE)
     pods = await api.list(POD, fields="spec.nodeName!=", page=PAGE)
     return node_views(found.items, pods.items)
@@ -271,11 +269,7 @@ async def wait_for(
     """Return the job when `done`; it is read again whenever it changes."""
     meta, news = uj.metadata, asyncio.Event()
     informer = Informer(
-        api,
-        UNIFIED_JOB,
-        lambda _: news.set(),
-        namespace=meta.namespace,
-        fields=f"metadata.name={meta.name}",
+        api, UNIFIED_JOB, lambda _: news.set(), namespace=meta.namespace, fields=f"metadata.name={meta.name}"
     )
     watching = asyncio.create_task(informer.run())
     try:
@@ -298,18 +292,15 @@ async def wait_for(
 async def past_events(api: Api, namespace: str) -> tuple[list[KubeEvent], int]:
     """Return the events that the cluster still has, the oldest first, and the version of the list."""
     listed = await api.list(EVENT, namespace, page=PAGE)
-    version = listed.resource_version
-    ordered = sorted(listed.items, key=lambda event: event.time_s)
-    return ordered, int(version) if version.isdecimal() else 0
+    return sorted(listed.items, key=lambda event: event.time_s), _number(listed.resource_version)
 
 
 async def watch_events(api: Api, namespace: str, after: int | None) -> AsyncIterator[KubeEvent]:
-    """Yield events as they happen, for ever."""
     queue: asyncio.Queue[KubeEvent] = asyncio.Queue()
 
     def take(changes: Sequence[Change[KubeEvent]]) -> None:
         for change in changes:
-            if _number(change.object) > (after or 0):
+            if _number(change.object.metadata.resource_version) > (after or 0):
                 queue.put_nowait(change.object)
 
     _, now = await past_events(api, namespace)  # raises Forbidden here, not in the watch
@@ -322,6 +313,5 @@ async def watch_events(api: Api, namespace: str, after: int | None) -> AsyncIter
         watching.cancel()
 
 
-def _number(event: KubeEvent) -> int:
-    version = event.metadata.resource_version
+def _number(version: str) -> int:
     return int(version) if version.isdecimal() else 0

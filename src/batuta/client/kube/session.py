@@ -115,7 +115,8 @@ def translated_errors() -> Iterator[None]:
     except kube.NotFound as error:
         raise ClientError(_missing(error)) from error
     except kube.Invalid as error:
-        raise ApiError(422, "refused", error.message, _problems(error)) from error
+        causes = [f"{cause.field}: {cause.message}".removeprefix(": ") for cause in error.causes if cause.message]
+        raise ApiError(422, "refused", error.message, list(map(Problem, causes))) from error
     except kube.Conflict as error:
         raise ClientError(f"it was changed meanwhile, try again: {error.message}") from error
     except kube.ApiError as error:
@@ -134,11 +135,3 @@ def _missing(error: kube.NotFound) -> str:
     if error.details.kind == "namespaces":
         return f"there is no namespace {error.details.name}"
     return error.message
-
-
-def _problems(error: kube.Invalid) -> list[Problem]:
-    return [
-        Problem(f"{cause.field}: {cause.message}" if cause.field else cause.message)
-        for cause in error.causes
-        if cause.message
-    ]

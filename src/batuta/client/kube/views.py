@@ -77,7 +77,6 @@ def result_of(uj: UnifiedJob) -> Any:
 
 
 def wish_of(uj: UnifiedJob) -> str:
-    """What its user wants to become of it."""
     if uj.metadata.annotations.get(names.CANCEL, "") not in ("", "false"):
         return "cancel"
     return "park" if uj.spec.suspend or pinned_replicas(uj) == 0 else "run"
@@ -175,7 +174,7 @@ def _placement(uj: UnifiedJob, pods: Iterable[objects.Pod]) -> tuple[a.Span, ...
 def _progress(said: TrainerStatus | None) -> a.ProgressSeen | None:
     if said is None:
         return None
-    metrics = {one.name: _number(one.value) for one in said.metrics}
+    metrics = {one.name: read_number(one.value) for one in said.metrics}
     step = metrics.get("step")
     percent = said.progress_percentage
     return a.ProgressSeen(
@@ -195,7 +194,7 @@ def _eta_s(said: TrainerStatus | None, now_s: float) -> float | None:
     return max(0.0, said.estimated_remaining_seconds - since_s)
 
 
-def _number(text: Any) -> float | None:
+def read_number(text: Any) -> float | None:
     try:
         value = float(text)
     except ValueError:
@@ -204,11 +203,8 @@ def _number(text: Any) -> float | None:
 
 
 def node_views(
-    nodes: Iterable[objects.Node],
-    pods: Iterable[objects.Pod],
-    gpu_resources: Sequence[str] = names.GPU_RESOURCES,
+    nodes: Iterable[objects.Node], pods: Iterable[objects.Pod], gpu_resources: Sequence[str] = names.GPU_RESOURCES
 ) -> tuple[a.Node, ...]:
-    """The nodes that have GPUs, by name."""
     guests: dict[str, list[objects.Pod]] = {}
     for pod in pods:
         if pod.spec.node_name and not is_over(pod):

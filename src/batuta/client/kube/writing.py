@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 import yaml
@@ -26,6 +26,7 @@ from batuta.backends.kube.unified_job.from_task import DOCKER, TaskManifests, fr
 from batuta.backends.kube.unified_job.model import UnifiedJob
 from batuta.backends.kube.unified_job.to_job import pinned_replicas
 from batuta.client.errors import ClientError
+from batuta.client.kube.views import read_number
 from batuta.client.submission import Submission
 from batuta.core.health_record import WHOLE_NODE, State
 from batuta.spec.problem import InputError, Problem
@@ -34,6 +35,7 @@ from batuta.spec.task_env import Overrides
 from batuta.spec.task_paths import PathRules
 from batuta.spec.task_resources import ANY_GPU
 
+Owner = TypeVar("Owner", UnifiedJob, TrialRun)
 SECRET: Final = Kind("", "v1", "secrets", "Secret", Batch)
 _TRIED_OUT: Final = ("InTrial", "OutOfMemory")
 """Reasons of jobs that wait for their trial, or have had one in vain."""
@@ -42,19 +44,28 @@ _WHO_AM_I: Final = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 async def submit(api: Api, found: TaskManifests, *, dry_run: bool = False) -> UnifiedJob:
     """Creates the job, and before it the Secret of its variables, which goes when the job is deleted."""
-    body, namespace = found.job, found.job["metadata"]["namespace"]
     try:
-        # A dry run first: a job that is refused must not leave or change a Secret.
-        checked = await api.create(UNIFIED_JOB, body, namespace, dry_run=True)
-        if dry_run:
-            return checked
-        if found.secret is not None:
-            await api.apply(SECRET, found.secret, force=True)
-        made = await api.create(UNIFIED_JOB, body, namespace)
+        return await _create(api, UNIFIED_JOB, found.job, found.secret, dry_run=dry_run)
     except AlreadyExists as error:
-        raise ClientError(await _name_taken(api, body["metadata"]["name"], namespace)) from error
-    if found.secret is not None:
-        await _set_owner(api, found.secret, made)
+        metadata = found.job["metadata"]
+        raise ClientError(await _name_taken(api, metadata["name"], metadata["namespace"])) from error
+
+
+async def _create(
+    api: Api, kind: Kind[Owner], body: dict[str, Any], secret: dict[str, Any] | None, *, dry_run: bool = False
+) -> Owner:
+    namespace = body["metadata"]["namespace"]
+    # A dry run first: an object that is refused must not leave or change a Secret.
+    checked = await api.create(kind, body, namespace, dry_run=True)
+    if dry_run:
+        return checked
+    if secret is not None:
+        await api.apply(SECRET, secret, force=True)
+    made = await api.create(kind, body, namespace)
+    if secret is not None:
+        meta = made.metadata
+        owner = {"apiVersion": names.API_VERSION, "kind": body["kind"], "name": meta.name, "uid": meta.uid}
+        await api.patch(SECRET, secret["metadata"]["name"], {"metadata": {"ownerReferences": [owner]}}, namespace)
     return made
 
 
@@ -69,18 +80,6 @@ async def _name_taken(api: Api, name: str, namespace: str) -> str:
     )
 
 
-async def _set_owner(api: Api, secret: dict[str, Any], owner: UnifiedJob) -> None:
-    reference = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "name": owner.metadata.name,
-        "uid": owner.metadata.uid,
-    }
-    meta = secret["metadata"]
-    patch = {"metadata": {"ownerReferences": [reference]}}
-    await api.patch(SECRET, meta["name"], patch, meta["namespace"])
-
-
 async def cancel(api: Api, uj: UnifiedJob) -> UnifiedJob:
     return await _patch(api, uj, {"metadata": {"annotations": {names.CANCEL: "true"}}})
 
@@ -91,32 +90,24 @@ async def park(api: Api, uj: UnifiedJob) -> UnifiedJob:
 
 async def resume(api: Api, uj: UnifiedJob) -> UnifiedJob:
     """Let a job run, without its trial runs; a size pinned to 0 is left to the scheduler again."""
-    patch: dict[str, Any] = {"spec": {"suspend": False}}
     if uj.status.reason in _TRIED_OUT and not uj.spec.suspend:
         return await _patch(api, uj, {"metadata": {"annotations": {names.TRIAL: "false"}}})
-    if pinned_replicas(uj) == 0:
-        patch = patch | _unpinned(uj)
-        patch["spec"] = {"suspend": False, **patch["spec"]}
-    return await _patch(api, uj, patch)
+    patch = _unpinned(uj) if pinned_replicas(uj) == 0 else {}
+    return await _patch(api, uj, {**patch, "spec": {"suspend": False, **patch.get("spec", {})}})
 
 
 async def resize(api: Api, uj: UnifiedJob, replicas: int | None, least: int | None, most: int | None) -> UnifiedJob:
     """Pins the size, or changes the range within which the scheduler chooses."""
-    changed: dict[str, Any] = {}
-    if least is not None:
-        changed["minReplicas"] = least
-    if most is not None:
-        changed["maxReplicas"] = most
+    asked = {"minReplicas": least, "maxReplicas": most, "targetReplicas": replicas}
+    changed = {name: value for name, value in asked.items() if value is not None}
     patch: dict[str, Any] = {"spec": {"replicaSpec": changed}}
     if replicas is not None:
-        changed["targetReplicas"] = replicas
         # A target that differs from what the scheduler noted was written by a person.
         patch["metadata"] = {"annotations": {names.TARGET: None}}
     return await _patch(api, uj, patch)
 
 
 async def unpin(api: Api, uj: UnifiedJob) -> UnifiedJob:
-    """Let the scheduler change a size that a user set."""
     return uj if pinned_replicas(uj) is None else await _patch(api, uj, _unpinned(uj))
 
 
@@ -124,10 +115,7 @@ def _unpinned(uj: UnifiedJob) -> dict[str, Any]:
     target = uj.spec.replica_spec.target_replicas
     return {
         # Only as long as it is that target: the scheduler may be writing another one just now.
-        "metadata": {
-            "annotations": {names.TARGET: str(target)},
-            "resourceVersion": uj.metadata.resource_version,
-        },
+        "metadata": {"annotations": {names.TARGET: str(target)}, "resourceVersion": uj.metadata.resource_version},
         "spec": {"replicaSpec": {"targetReplicas": target}},
     }
 
@@ -238,7 +226,6 @@ def _completed_unified_job(unified: dict[str, Any], given: Mapping[str, Any], co
 
 
 async def cordon(api: Api, node: str) -> None:
-    """Start nothing new there; what runs stays."""
     await _get_node(api, node)
     await api.patch(NODE, node, {"spec": {"unschedulable": True}})
 
@@ -281,10 +268,7 @@ async def _get_node(api: Api, node: str) -> objects.Node:
 
 
 _LONGEST_STEM: Final = 40
-_ANNOTATIONS: Final = {
-    names.TRIAL_BUDGET: "budgetSeconds",
-    names.TRIAL_EACH: "eachSeconds",
-}
+_ANNOTATIONS: Final = {names.TRIAL_BUDGET: "budgetSeconds", names.TRIAL_EACH: "eachSeconds"}
 _OF_TRIALS: Final = (names.TRIAL, names.TRIAL_SIZES, *_ANNOTATIONS)
 _NO_TRIALS: Final = "the cluster does not know TrialRuns: `batuta install --apply` adds them"
 
@@ -347,27 +331,13 @@ def _trial_options(annotations: Mapping[str, str], said: Mapping[str, Any]) -> d
 
 async def create_trial(api: Api, found: TrialManifests) -> TrialRun:
     """Writes the trial, and its Secret, which goes when the trial is deleted."""
-    namespace = found.trial["metadata"]["namespace"]
     try:
-        await api.create(TRIAL_RUN, found.trial, namespace, dry_run=True)
-        if found.secret is not None:
-            await api.apply(SECRET, found.secret, force=True)
-        made = await api.create(TRIAL_RUN, found.trial, namespace)
+        return await _create(api, TRIAL_RUN, found.trial, found.secret)
     except NotFound as error:
         raise ClientError(_NO_TRIALS) from error
-    if found.secret is not None:
-        owner = {
-            "apiVersion": names.API_VERSION,
-            "kind": names.TRIAL_KIND,
-            "name": made.metadata.name,
-            "uid": made.metadata.uid,
-        }
-        await api.patch(SECRET, found.secret["metadata"]["name"], {"metadata": {"ownerReferences": [owner]}}, namespace)
-    return made
 
 
 async def find_trial(api: Api, name: str, namespace: str) -> TrialRun:
-    """A trial as it is now."""
     try:
         return await api.get(TRIAL_RUN, name, namespace)
     except NotFound:
@@ -386,7 +356,6 @@ async def trial_of(api: Api, job: str, namespace: str) -> a.Trial | None:
 
 
 def trial_view(run: TrialRun) -> a.Trial:
-    """Return a TrialRun as the API type."""
     status = run.status
     return a.Trial(
         over=run.is_over,
@@ -407,21 +376,14 @@ def _run_view(one: MeasuredRun, namespace: str) -> a.TrialRun:
         gpu_type=one.gpu_type,
         nodes=one.nodes,
         batch=one.batch or None,
-        steps_per_s=_number(one.steps_per_second),
-        units_per_s=_number(one.units_per_second),
+        steps_per_s=read_number(one.steps_per_second),
+        units_per_s=read_number(one.units_per_second),
         unit=one.unit,
         efficiency=_fraction(one.efficiency_percentage),
         memory_mib=one.memory_mib,
         utilisation=_fraction(one.utilisation_percentage),
         detail=one.message,
     )
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None
 
 
 def _fraction(percent: int | None) -> float | None:
