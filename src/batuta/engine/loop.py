@@ -136,9 +136,14 @@ class Engine:
         if not waiting:
             return False
         for request in waiting:
-            with self._guard, request.refusing():
-                for event in request.make(self.world):
-                    self._take(event)
+            with self._guard:
+                try:
+                    request.events = request.make(self.world)
+                    for event in request.events:
+                        self._take(event)
+                except Exception as error:
+                    # The caller's to know, not the engine's to die of.
+                    request.done.set_exception(error)
         self._journal.commit()
         requests.answer(waiting)
         return True

@@ -11,7 +11,6 @@ from batuta.core.job import Job, JobState
 from batuta.core.plan import Decisions, Plan, Preempt, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.world import World
-from batuta.engine.journal import replay
 from batuta.engine.ports import Journal
 from batuta.engine.profile import profile_for
 from batuta.store import journal as journal_module
@@ -19,6 +18,7 @@ from batuta.store.codec import decode, without_decisions
 from batuta.store.errors import CodecError, UnknownEventError
 from batuta.store.journal import JournalWriter
 from tests.support.deep import deep
+from tests.support.memory_journal import replay
 from tests.support.stories import Story
 from tests.support.walks import Walk
 

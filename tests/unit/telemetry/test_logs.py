@@ -12,11 +12,12 @@ from batuta.bootstrap.telemetry import log_to_stderr, open_log
 from batuta.core import event as ev
 from batuta.core.apply import apply
 from batuta.core.world import World
-from batuta.engine.journal import JournaledWorld, MemoryJournal
+from batuta.engine.journal import JournaledWorld
 from batuta.engine.loop import Engine
 from batuta.engine.profile import profile_for
 from batuta.telemetry import LogFormat
 from batuta.telemetry.logs import BackgroundLogHandler, CycleLog
+from tests.support.memory_journal import MemoryJournal
 from tests.support.sims import sim_job
 from tests.support.worlds import make_nodes
 

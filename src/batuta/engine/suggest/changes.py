@@ -1,17 +1,21 @@
-"""Changes that could start a waiting job: in the cluster, in what its user asks for, in quota."""
+"""Finds the smallest changes that would start a waiting job now: in the cluster, in what its user asks for, in quota.
+
+Each way to change something yields what it tried: a suggestion, or None where that does not start the job.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from batuta.core.arrays import bits
 from batuta.core.cluster import Node
-from batuta.core.event import Event, JobChanged, JobEnded, NodeAdded, NodeReturned, NodeUncordoned, QuotaSet
-from batuta.core.job import ANY_TYPE, ANYWHERE, Job, JobState
+from batuta.core.decide import SchedulerProfile
+from batuta.core.event import Event, JobChanged, JobEnded, JobWished, NodeAdded, NodeReturned, NodeUncordoned, QuotaSet
+from batuta.core.job import ANY_TYPE, ANYWHERE, DesiredState, Job, JobId, JobState
 from batuta.core.node_table import OFFERS_SHARES
 from batuta.core.quota import (
     MILLI,
@@ -23,30 +27,140 @@ from batuta.core.quota import (
     counts_gpus,
     flavor_resources_of,
 )
+from batuta.core.world import World
 from batuta.engine.suggest.suggestion import Facts, Remedy, Suggestion, Trials, first_that_works
 from batuta.quota.workload import demand
 
+MOST_TRIALS = 80
+"""A trial is a whole decision: in a cluster with ten thousand jobs it takes a good part of a second."""
+_LARGE, _FEW_TRIALS = 2_000, 30
 _NEXT = 8
 """So many of those that end next are tried one by one."""
-_NODES = 4
-_MOST_NODES = 64
+_NODES, _MOST_NODES = 4, 64
+_QUEUES = 8
+_GIB = MILLI * (1 << 30)
+_CAUSE = "suggestion"
 
 
-def jobs_that_end(trials: Trials) -> Iterator[Suggestion]:
+def suggest(
+    world: World,
+    now_s: float,
+    job: JobId,
+    rules_of: Callable[[], SchedulerProfile],
+    most_trials: int | None = None,
+) -> tuple[Suggestion, ...]:
+    """Return changes of which each alone starts a waiting job; what its user can do comes first.
+
+    Nothing for a job that has GPUs, is not there, or starts anyway. With `most_trials` used up the rest is
+    not looked at.
+    """
+    if job not in world.jobs or world.jobs.placements[world.jobs.row(job)] is not None:
+        return ()
+    if most_trials is None:
+        most_trials = MOST_TRIALS if world.jobs.n <= _LARGE else _FEW_TRIALS
+    trials = Trials(world, now_s, job, rules_of, most_trials)
+    if trials.start_after(()) is not None:
+        return ()
+    ways = (
+        _start_again,
+        _fewer_gpus,
+        _other_types,
+        _other_queues,
+        _without_wishes,
+        _jobs_that_end,
+        _queue_released,
+        _more_quota,
+        _nodes_back,
+        _more_nodes,
+    )
+    return tuple(found for way in ways for found in way(trials) if found is not None)
+
+
+def _start_again(trials: Trials) -> Iterator[Suggestion | None]:
+    """For a job that is parked, is tried out first, or waits after a failure."""
+    jobs = trials.world.jobs
+    row = jobs.row(trials.job.id)
+    if jobs.wish_of(row) in (DesiredState.PARK, DesiredState.TRY) or jobs.not_before_s[row] > trials.now_s:
+        again = JobWished(trials.now_s, trials.job.id, DesiredState.RUN, cause=_CAUSE)
+        yield trials.suggestion(Remedy.STARTED_AGAIN, (), [again])
+
+
+def _fewer_gpus(trials: Trials) -> Iterator[Suggestion | None]:
+    """The largest size below what was asked for with which it starts."""
+    job = trials.job
+    if job.cpu_only:
+        return
+    legal = job.sizes or range(job.min, job.max + 1, job.gpus_per_replica)
+    smaller = range(job.gpus_per_replica, job.min, job.gpus_per_replica)
+    below = sorted({*smaller, *(gpus for gpus in legal if gpus < job.size)}, reverse=True)
+
+    def try_nth(n: int) -> Suggestion | None:
+        gpus = below[n - 1]
+        return _changed(trials, Remedy.FEWER_GPUS, (("gpus", gpus), ("asked", job.size)), resized(job, gpus))
+
+    yield first_that_works(len(below), try_nth)
+
+
+def resized(job: Job, gpus: int) -> Job:
+    """The same request for this size, and for fewer at least if that is below its `min`."""
+    if gpus >= job.min:
+        return replace(job, size=gpus)
+    sizes = None if job.sizes is None else (gpus, *job.sizes)
+    return replace(job, min=gpus, size=gpus, sizes=sizes)
+
+
+def _other_types(trials: Trials) -> Iterator[Suggestion | None]:
+    """GPU types that it does not accept; one at a time."""
+    job = trials.job
+    accepted = dict(job.gpu_types)
+    for name in trials.world.nodes.types if job.gpu_types != ANY_TYPE else ():
+        if name not in accepted:
+            other = replace(job, gpu_types=(*job.gpu_types, (name, 1.0)))
+            yield _changed(trials, Remedy.ANOTHER_TYPE, (("gpu_type", name),), other)
+
+
+def _without_wishes(trials: Trials) -> Iterator[Suggestion | None]:
+    """Without wishes for where its GPUs are."""
+    job = trials.job
+    if job.topology != ANYWHERE:
+        yield _changed(trials, Remedy.WITHOUT_TOPOLOGY, (), replace(job, topology=ANYWHERE))
+    needed = tuple(label for label in job.node_labels if label == OFFERS_SHARES)
+    if job.node_labels != needed or job.node_terms:
+        yield _changed(trials, Remedy.WITHOUT_NODE_WISHES, (), replace(job, node_labels=needed, node_terms=()))
+
+
+def _other_queues(trials: Trials) -> Iterator[Suggestion | None]:
+    """Queues that its user could have named instead."""
+    quota, job = trials.world.effective_quota, trials.job
+    names = [door.name for door in quota.local_queues if door.namespace in ("", job.namespace)]
+    if not job.namespace:
+        names += [queue.name for queue in quota.cluster_queues]
+    own = quota.way(job.namespace, job.queue)
+    tried = {own.cluster_queue} if own else set()
+    for name in [name for name in dict.fromkeys(names) if name != job.queue][:_QUEUES]:
+        way = quota.way(job.namespace, name)
+        if way is not None and way.cluster_queue not in tried:
+            tried.add(way.cluster_queue)
+            facts: Facts = (("queue", name), ("own", job.queue))
+            yield _changed(trials, Remedy.ANOTHER_QUEUE, facts, replace(job, queue=name))
+
+
+def _changed(trials: Trials, remedy: Remedy, facts: Facts, job: Job) -> Suggestion | None:
+    return trials.suggestion(remedy, facts, [JobChanged(trials.now_s, job, cause=_CAUSE)])
+
+
+def _jobs_that_end(trials: Trials) -> Iterator[Suggestion | None]:
     """The next job whose end makes enough room; if that of none does, as many of the next as it takes."""
     jobs, now_s = trials.world.jobs, trials.now_s
     rows = np.flatnonzero(jobs.held > 0)
-    if not rows.size:
-        return
     rate = jobs.rate[rows]
-    elapsed_s = now_s - jobs.anchor_s[rows]
-    left_s = np.maximum(jobs.remaining_s[rows] - rate * elapsed_s, 0.0)
+    left_s = np.maximum(jobs.remaining_s[rows] - rate * (now_s - jobs.anchor_s[rows]), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ends_s = np.where(rate > 0, left_s / rate, np.inf)
     order = np.argsort(ends_s, kind="stable")
     ids = [jobs.ids[row] for row in rows[order].tolist()]
     within_s = [float(s) if np.isfinite(s) else None for s in ends_s[order]]
-    ended: list[Event] = [JobEnded(now_s, one, JobState.SUCCEEDED, cause="suggestion") for one in ids]
+    ended: list[Event] = [JobEnded(now_s, one, JobState.SUCCEEDED, cause=_CAUSE) for one in ids]
     for n in range(min(_NEXT, len(ids))):
         alone = trials.suggestion(Remedy.JOB_ENDS, (("job", ids[n]),), [ended[n]], within_s[n])
         if alone is not None:
@@ -57,27 +171,23 @@ def jobs_that_end(trials: Trials) -> Iterator[Suggestion]:
         facts: Facts = (("jobs", n), ("last", ids[n - 1]))
         return trials.suggestion(Remedy.JOBS_END, facts, ended[:n], within_s[n - 1])
 
-    found = first_that_works(len(ids), try_nth)
-    if found is not None:
-        yield found
+    yield first_that_works(len(ids), try_nth)
 
 
-def nodes_back(trials: Trials) -> Iterator[Suggestion]:
+def _nodes_back(trials: Trials) -> Iterator[Suggestion | None]:
     """Nodes that are out of service."""
     world, now_s = trials.world, trials.now_s
     for i in list(bits(world.cordoned | world.lost))[:_NODES]:
         name = world.nodes.nodes[i].name
         events: list[Event] = []
         if world.lost >> i & 1:
-            events.append(NodeReturned(now_s, name, cause="suggestion"))
+            events.append(NodeReturned(now_s, name, cause=_CAUSE))
         if world.cordoned >> i & 1:
-            events.append(NodeUncordoned(now_s, name, cause="suggestion"))
-        found = trials.suggestion(Remedy.NODE_BACK, (("node", name),), events)
-        if found is not None:
-            yield found
+            events.append(NodeUncordoned(now_s, name, cause=_CAUSE))
+        yield trials.suggestion(Remedy.NODE_BACK, (("node", name),), events)
 
 
-def more_nodes(trials: Trials) -> Iterator[Suggestion]:
+def _more_nodes(trials: Trials) -> Iterator[Suggestion | None]:
     """Nodes like the usual ones; of the type that needs the fewest."""
     kinds = Counter(_kind(node) for node in trials.world.nodes.nodes)
     best: Suggestion | None = None
@@ -91,8 +201,7 @@ def more_nodes(trials: Trials) -> Iterator[Suggestion]:
         found = first_that_works(most, lambda n, like=like: _with_nodes(trials, like, n))  # type: ignore[misc]
         if found is not None and (best is None or len(found.events) < len(best.events)):
             best = found
-    if best is not None:
-        yield best
+    yield best
 
 
 def _kind(node: Node) -> tuple[str, int, tuple[tuple[str, str], ...], tuple[str, ...]]:
@@ -102,103 +211,12 @@ def _kind(node: Node) -> tuple[str, int, tuple[tuple[str, str], ...], tuple[str,
 
 
 def _with_nodes(trials: Trials, like: Node, count: int) -> Suggestion | None:
-    facts: Facts = (("nodes", count), ("like", like.name))
-    events = [
-        NodeAdded(trials.now_s, replace(like, name=f"{like.name}+{n}"), cause="suggestion") for n in range(1, count + 1)
-    ]
-    return trials.suggestion(Remedy.MORE_NODES, facts, events)
+    nodes = [replace(like, name=f"{like.name}+{n}") for n in range(1, count + 1)]
+    events = [NodeAdded(trials.now_s, node, cause=_CAUSE) for node in nodes]
+    return trials.suggestion(Remedy.MORE_NODES, (("nodes", count), ("like", like.name)), events)
 
 
-def fewer_gpus(trials: Trials) -> Iterator[Suggestion]:
-    """The largest size below what was asked for with which it starts."""
-    job = trials.job
-    if job.cpu_only:
-        return
-    below = sorted({*range(job.gpus_per_replica, job.min, job.gpus_per_replica), *_legal_below_size(job)})
-    below.reverse()
-
-    def try_nth(n: int) -> Suggestion | None:
-        gpus = below[n - 1]
-        facts: Facts = (("gpus", gpus), ("asked", job.size))
-        return trials.suggestion(Remedy.FEWER_GPUS, facts, [_changed(trials, resized(job, gpus))])
-
-    found = first_that_works(len(below), try_nth)
-    if found is not None:
-        yield found
-
-
-def resized(job: Job, gpus: int) -> Job:
-    """The same request for this size, and for fewer at least if that is below its `min`."""
-    if gpus >= job.min:
-        return replace(job, size=gpus)
-    sizes = None if job.sizes is None else (gpus, *job.sizes)
-    return replace(job, min=gpus, size=gpus, sizes=sizes)
-
-
-def _legal_below_size(job: Job) -> list[int]:
-    legal = job.sizes or range(job.min, job.max + 1, job.gpus_per_replica)
-    return [gpus for gpus in legal if gpus < job.size]
-
-
-def other_types(trials: Trials) -> Iterator[Suggestion]:
-    """GPU types that it does not accept; one at a time."""
-    job = trials.job
-    if job.gpu_types == ANY_TYPE:
-        return
-    accepted = dict(job.gpu_types)
-    for name in trials.world.nodes.types:
-        if name in accepted:
-            continue
-        changed = replace(job, gpu_types=(*job.gpu_types, (name, 1.0)))
-        found = trials.suggestion(Remedy.ANOTHER_TYPE, (("gpu_type", name),), [_changed(trials, changed)])
-        if found is not None:
-            yield found
-
-
-def without_wishes(trials: Trials) -> Iterator[Suggestion]:
-    """Without wishes for where its GPUs are."""
-    job = trials.job
-    ways: list[tuple[Remedy, Job]] = []
-    if job.topology != ANYWHERE:
-        ways.append((Remedy.WITHOUT_TOPOLOGY, replace(job, topology=ANYWHERE)))
-    needed = tuple(label for label in job.node_labels if label == OFFERS_SHARES)
-    if job.node_labels != needed or job.node_terms:
-        ways.append((Remedy.WITHOUT_NODE_WISHES, replace(job, node_labels=needed, node_terms=())))
-    for remedy, changed in ways:
-        found = trials.suggestion(remedy, (), [_changed(trials, changed)])
-        if found is not None:
-            yield found
-
-
-def _changed(trials: Trials, job: Job) -> JobChanged:
-    return JobChanged(trials.now_s, job, cause="suggestion")
-
-
-_QUEUES = 8
-_GIB = MILLI * (1 << 30)
-
-
-def other_queues(trials: Trials) -> Iterator[Suggestion]:
-    """Queues that its user could have named instead."""
-    quota, job = trials.world.effective_quota, trials.job
-    names = [door.name for door in quota.local_queues if door.namespace in ("", job.namespace)]
-    if not job.namespace:
-        names += [queue.name for queue in quota.cluster_queues]
-    own = quota.way(job.namespace, job.queue)
-    tried = {own.cluster_queue} if own else set()
-    for name in [name for name in dict.fromkeys(names) if name != job.queue][:_QUEUES]:
-        way = quota.way(job.namespace, name)
-        if way is None or way.cluster_queue in tried:
-            continue
-        tried.add(way.cluster_queue)
-        event = JobChanged(trials.now_s, replace(job, queue=name), cause="suggestion")
-        facts: Facts = (("queue", name), ("own", job.queue))
-        found = trials.suggestion(Remedy.ANOTHER_QUEUE, facts, [event])
-        if found is not None:
-            yield found
-
-
-def queue_released(trials: Trials) -> Iterator[Suggestion]:
+def _queue_released(trials: Trials) -> Iterator[Suggestion | None]:
     """For a queue that is held."""
     quota, way = trials.world.effective_quota, _way_of(trials)
     if way is None:
@@ -207,40 +225,29 @@ def queue_released(trials: Trials) -> Iterator[Suggestion]:
     if queue.stop is door.stop is StopPolicy.NONE:
         return
     released = replace(
-        quota,
-        cluster_queues=tuple(
-            replace(one, stop=StopPolicy.NONE) if one.name == queue.name else one for one in quota.cluster_queues
-        ),
+        _with_queue(quota, replace(queue, stop=StopPolicy.NONE)),
         local_queues=tuple(replace(one, stop=StopPolicy.NONE) if one == door else one for one in quota.local_queues),
     )
-    found = trials.suggestion(
-        Remedy.QUEUE_RELEASED,
-        (("queue", queue.name),),
-        [QuotaSet(trials.now_s, released, cause="suggestion")],
-    )
-    if found is not None:
-        yield found
+    event = QuotaSet(trials.now_s, released, cause=_CAUSE)
+    yield trials.suggestion(Remedy.QUEUE_RELEASED, (("queue", queue.name),), [event])
 
 
-def more_quota(trials: Trials) -> Iterator[Suggestion]:
+def _more_quota(trials: Trials) -> Iterator[Suggestion | None]:
     """The least that a flavor of its queue lacks, of the one resource that it lacks."""
     quota, way = trials.world.effective_quota, _way_of(trials)
     if way is None:
         return
     _, queue = way
     for cell, _ in flavor_resources_of(queue.groups):
-        whole = demand(trials.job, cell.resource, trials.job.min)
         unit, name = _unit(cell.resource)
-        steps = -(-whole // unit)
+        steps = -(-demand(trials.job, cell.resource, trials.job.min) // unit)
 
         def try_nth(n: int, cell: FlavorResource = cell, unit: int = unit, name: str = name) -> Suggestion | None:
             facts: Facts = (("queue", queue.name), ("amount", n), ("unit", name), ("flavor", cell.flavor))
-            richer = QuotaSet(trials.now_s, _with_more(quota, queue, cell, n * unit), cause="suggestion")
-            return trials.suggestion(Remedy.MORE_QUOTA, facts, [richer])
+            richer = _with_queue(quota, _with_more(queue, cell, n * unit))
+            return trials.suggestion(Remedy.MORE_QUOTA, facts, [QuotaSet(trials.now_s, richer, cause=_CAUSE)])
 
-        found = first_that_works(steps, try_nth)
-        if found is not None:
-            yield found
+        yield first_that_works(steps, try_nth)
 
 
 def _way_of(trials: Trials) -> tuple[LocalQueue, ClusterQueue] | None:
@@ -260,26 +267,23 @@ def _unit(resource: str) -> tuple[int, str]:
     return MILLI, {"cpu": "CPUs"}.get(resource, resource)
 
 
-def _with_more(quota: Quota, queue: ClusterQueue, cell: FlavorResource, amount: int) -> Quota:
-    """The same quota, but for a larger nominal amount in one cell of one queue."""
-    groups = tuple(
-        replace(
-            group,
-            flavors=tuple(
-                replace(
-                    own,
-                    limits=tuple(
-                        limits._replace(nominal=limits.nominal + amount) if (own.flavor, resource) == cell else limits
-                        for resource, limits in zip(group.resources, own.limits, strict=True)
-                    ),
-                )
-                for own in group.flavors
-            ),
-        )
-        for group in queue.groups
-    )
-    richer = replace(queue, groups=groups)
+def _with_queue(quota: Quota, queue: ClusterQueue) -> Quota:
+    """The same quota with this queue in place of the one of its name."""
     return replace(
-        quota,
-        cluster_queues=tuple(richer if one.name == queue.name else one for one in quota.cluster_queues),
+        quota, cluster_queues=tuple(queue if one.name == queue.name else one for one in quota.cluster_queues)
     )
+
+
+def _with_more(queue: ClusterQueue, cell: FlavorResource, amount: int) -> ClusterQueue:
+    """The same queue with a larger nominal amount in one cell."""
+    groups = []
+    for group in queue.groups:
+        flavors = []
+        for own in group.flavors:
+            limits = tuple(
+                limits._replace(nominal=limits.nominal + amount) if (own.flavor, resource) == cell else limits
+                for resource, limits in zip(group.resources, own.limits, strict=True)
+            )
+            flavors.append(replace(own, limits=limits))
+        groups.append(replace(group, flavors=tuple(flavors)))
+    return replace(queue, groups=tuple(groups))

@@ -78,7 +78,7 @@ class Trials:
         self._rules_of = rules_of
 
     def start_after(self, events: Iterable[Event]) -> Plan | None:
-        """The plan that starts the job once these have happened; None if it does not start, or none is left.
+        """The plan that starts the job once these have happened; None if it does not start, or no trial is left.
 
         Rules are made anew, because admission remembers what it saw last.
         """
@@ -119,9 +119,7 @@ def first_that_works(count: int, try_nth: Callable[[int], T | None]) -> T | None
 
     Where that does not hold it is one that works, maybe not the smallest.
     """
-    if count < 1:
-        return None
-    best = try_nth(count)
+    best = try_nth(count) if count >= 1 else None
     if best is None:
         return None
     low, high = 0, count
