@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from operator import attrgetter
 from statistics import median
@@ -56,9 +56,10 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressUpdate(Progress):
-    """Where a job is and how fast. None: not known; a `curve` or `restart_s` of None has not changed."""
+class ProgressUpdate:
+    """Where a job is and how fast. A `curve` or `restart_s` of None has not changed."""
 
+    progress: Progress
     remaining_s: float | None = None
     """Seconds left on one GPU of the reference type; None: no better estimate than the World's own."""
     curve: SpeedCurve | None = None
@@ -75,8 +76,7 @@ class SizeSpeed:
     epoch_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """A stretch of a run between two reports, and what was done in it."""
 
     seconds: float
@@ -88,6 +88,46 @@ class Window:
     """Part of the warm-up after a start: caches are cold, kernels are being chosen."""
 
 
+@dataclass(slots=True)
+class _Ratio:
+    """How much of one count goes with one unit of work."""
+
+    above: float = 0.0
+    below: float = 0.0
+
+    def add(self, count: float | None, units: float) -> None:
+        if count is not None and 0 <= count < math.inf:
+            self.above += count
+            self.below += units
+
+    def value(self) -> float | None:
+        return self.above / self.below if self.below > 0 and self.above > 0 else None
+
+
+@dataclass(slots=True)
+class _Marks:
+    """Units per epoch, from one end of an epoch to another: between them the count stands still."""
+
+    has_begun: bool = False
+    open_units: float = 0.0
+    units: float = 0.0
+    epochs: float = 0.0
+
+    def add(self, epochs: float | None, units: float) -> None:
+        if epochs is None or not 0 <= epochs < math.inf:
+            return
+        self.open_units += units
+        if epochs > 0:
+            if self.has_begun:
+                self.units += self.open_units
+                self.epochs += epochs
+            self.has_begun, self.open_units = True, 0.0
+
+    def value(self) -> float | None:
+        return self.units / self.epochs if self.epochs > 0 else None
+
+
+@dataclass(slots=True, eq=False)
 class SizeRecord:
     """Windows at one size, in bounded memory: a short run is seen finely, a long one by its last hour.
 
@@ -96,17 +136,14 @@ class SizeRecord:
     the speed, and a median of single steps would leave them out.
     """
 
-    __slots__ = ("_early", "_epochs", "_samples", "_settled", "_steps", "version", "window_s")
-
-    def __init__(self) -> None:
-        self.window_s = SHORTEST_WINDOW_S
-        self.version = 0
-        """Grows with every change."""
-        self._early: list[tuple[float, float]] = []
-        self._settled: list[tuple[float, float]] = []
-        self._steps = _Ratio()
-        self._samples = _Ratio()
-        self._epochs = _Marks()
+    window_s: float = SHORTEST_WINDOW_S
+    version: int = 0
+    """Grows with every change."""
+    _early: list[tuple[float, float]] = field(default_factory=list)
+    _settled: list[tuple[float, float]] = field(default_factory=list)
+    _steps: _Ratio = field(default_factory=_Ratio)
+    _samples: _Ratio = field(default_factory=_Ratio)
+    _epochs: _Marks = field(default_factory=_Marks)
 
     def add(self, window: Window) -> None:
         self.version += 1
@@ -162,119 +199,42 @@ class SizeRecord:
             windows[:] = [(units * factor, seconds) for units, seconds in windows]
         self._steps.below *= factor
         self._samples.below *= factor
-        self._epochs.rescale(factor)
-
-
-class _Ratio:
-    """How much of one count goes with one unit of work."""
-
-    __slots__ = ("above", "below")
-
-    def __init__(self) -> None:
-        self.above = 0.0
-        self.below = 0.0
-
-    def add(self, count: float | None, units: float) -> None:
-        if count is not None and 0 <= count < math.inf:
-            self.above += count
-            self.below += units
-
-    def value(self) -> float | None:
-        return self.above / self.below if self.below > 0 and self.above > 0 else None
-
-
-class _Marks:
-    """Units per epoch, from one end of an epoch to another: between them the count stands still."""
-
-    __slots__ = ("_epochs", "_has_begun", "_open_units", "_units")
-
-    def __init__(self) -> None:
-        self._has_begun = False
-        self._open_units = 0.0
-        self._units = 0.0
-        self._epochs = 0.0
-
-    def add(self, epochs: float | None, units: float) -> None:
-        if epochs is None or not 0 <= epochs < math.inf:
-            return
-        self._open_units += units
-        if epochs > 0:
-            if self._has_begun:
-                self._units += self._open_units
-                self._epochs += epochs
-            self._has_begun, self._open_units = True, 0.0
-
-    def value(self) -> float | None:
-        return self._units / self._epochs if self._epochs > 0 else None
-
-    def rescale(self, factor: float) -> None:
-        self._open_units *= factor
-        self._units *= factor
+        self._epochs.open_units *= factor
+        self._epochs.units *= factor
 
 
 class ReportEffect(Enum):
-    """What a report meant."""
+    """What a report meant. From the second on it is known how much lies between two."""
 
     NOTHING = auto()
     FIRST = auto()
     SECOND = auto()
-    """Now it is known how much lies between two reports."""
     MOVED = auto()
-    FELL_BACK = auto()
-    """The script started again by itself, from an older checkpoint."""
 
 
+@dataclass(slots=True, eq=False)
 class RunTrack:
     """Follows one run at one size. All ranks do the same steps: one is enough, and has one clock."""
 
-    __slots__ = (
-        "_doubt",
-        "_first_s",
-        "_first_units",
-        "_open",
-        "_open_s",
-        "_open_units",
-        "_record",
-        "began_s",
-        "due_s",
-        "gap_s",
-        "gap_units",
-        "has_reported",
-        "last_s",
-        "lost_units",
-        "rank",
-        "units",
-    )
-
-    def __init__(self, began_s: float, record: SizeRecord) -> None:
-        self.began_s = began_s
-        self.rank: int | None = None
-        self.has_reported = False
-        self.units = 0.0
-        """How far it is; reached at `last_s`."""
-        self.last_s = math.inf
-        self.due_s = -math.inf
-        """A report before that only moves the open window's end; the caller may take this short way."""
-        self.gap_units = 0.0
-        self.gap_s = 0.0
-        self.lost_units = 0.0
-        """How much has to be done again because of the last fall."""
-        self._record = record
-        self._first_s = 0.0
-        self._first_units = 0.0
-        self._open: Sample | None = None
-        self._open_s = 0.0
-        self._open_units = 0.0
-        self._doubt: tuple[Sample, float, float] | None = None
-        """A report with a smaller count, that count, and how far the run was then."""
-
-    @property
-    def first_s(self) -> float:
-        return self._first_s
-
-    @property
-    def first_units(self) -> float:
-        return self._first_units
+    began_s: float
+    _record: SizeRecord
+    rank: int | None = None
+    has_reported: bool = False
+    units: float = 0.0
+    """How far it is; reached at `last_s`."""
+    last_s: float = math.inf
+    due_s: float = -math.inf
+    """A report before that only moves the open window's end; the caller may take this short way."""
+    first_s: float = 0.0
+    first_units: float = 0.0
+    gap_s: float = 0.0
+    """Between the first report and the second; so is `gap_units`."""
+    gap_units: float = 0.0
+    _open: Sample | None = None
+    _open_s: float = 0.0
+    _open_units: float = 0.0
+    _doubt: tuple[Sample, float, float] | None = None
+    """A report with a smaller count, that count, and how far the run was then."""
 
     def see(self, sample: Sample, units: float) -> ReportEffect:
         """Takes one report in; `units` is its count."""
@@ -294,7 +254,7 @@ class RunTrack:
         return ReportEffect.NOTHING
 
     def _begin(self, sample: Sample, units: float) -> None:
-        self._first_s, self._first_units = sample.time_s, units
+        self.first_s, self.first_units = sample.time_s, units
         self.gap_units = self.gap_s = 0.0
         self._anchor(sample, sample.time_s, units)
         self.due_s = -math.inf
@@ -307,13 +267,13 @@ class RunTrack:
         self.due_s = self._open_s + length_s
 
     def _is_warming_up(self) -> bool:
-        return self._open_s < self._first_s + WARMUP_S
+        return self._open_s < self.first_s + WARMUP_S
 
     def _advance(self, sample: Sample, units: float) -> ReportEffect:
         if sample.time_s < self.last_s - SKEW_S:
             # The clock was set back: the real time is unknown.
             if self.gap_units:
-                self._first_s += sample.time_s - self.last_s
+                self.first_s += sample.time_s - self.last_s
                 self._anchor(sample, sample.time_s, units)
             else:
                 self._begin(sample, units)
@@ -321,7 +281,7 @@ class RunTrack:
         self.last_s, self.units = max(self.last_s, sample.time_s), units
         is_second = not self.gap_units
         if is_second:
-            self.gap_units, self.gap_s = units - self._first_units, self.last_s - self._first_s
+            self.gap_units, self.gap_s = units - self.first_units, self.last_s - self.first_s
             self.due_s = self._open_s + SHORTEST_WINDOW_S
         if self.last_s >= self.due_s:
             self._close(sample)
@@ -349,14 +309,13 @@ class RunTrack:
         if doubt is None or doubt[2] != self.units or units < doubt[1]:
             self._doubt = sample, units, self.units
             return ReportEffect.NOTHING
-        start, start_units, before = doubt
+        start, start_units, _ = doubt
         if units == start_units or sample.time_s <= start.time_s:
             return ReportEffect.NOTHING
         self._doubt = None
         self._begin(start, start_units)
         self._advance(sample, units)
-        self.lost_units = before - start_units + self.gap_units
-        return ReportEffect.FELL_BACK
+        return ReportEffect.MOVED
 
 
 def _difference(start: float | None, end: float | None) -> float | None:
@@ -380,38 +339,27 @@ class Unit(Enum):
         self.field = field
         self.total_field = total_field
         self.value_of: Callable[[Sample], float | None] = attrgetter(field)
-        """What a sample says in this unit, unchecked."""
+        """Returns what a sample says in this unit, unchecked."""
 
     def count(self, sample: Sample) -> float | None:
-        """What a sample says in this unit, if that is a count."""
+        """Return what a sample says in this unit, if that is a count."""
         value = self.value_of(sample)
         return value if value is not None and 0 <= value < BEYOND_ALL else None
 
 
+@dataclass(slots=True, eq=False)
 class LatestReport:
     """The last value of each kind: a script need not repeat in every report what it has said once."""
 
-    __slots__ = (
-        "epoch",
-        "has_update",
-        "loss",
-        "noise_scale",
-        "step",
-        "time_s",
-        "total_epochs",
-        "total_steps",
-    )
-
-    def __init__(self) -> None:
-        self.time_s = -math.inf
-        self.step: int | None = None
-        self.total_steps: int | None = None
-        self.epoch: float | None = None
-        self.total_epochs: float | None = None
-        self.loss: float | None = None
-        self.noise_scale: float | None = None
-        self.has_update = False
-        """Set by every new report; the meter resets it when it publishes an update."""
+    time_s: float = -math.inf
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+    total_epochs: float | None = None
+    loss: float | None = None
+    noise_scale: float | None = None
+    has_update: bool = False
+    """Set by every new report; the meter resets it when it publishes an update."""
 
     def note(self, sample: Sample) -> None:
         """Takes over what the sample says."""

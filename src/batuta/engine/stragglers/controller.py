@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from batuta.core import event as ev
 from batuta.core.arrays import bits
@@ -39,26 +40,24 @@ LEAST_S = 60.0
 """… but no rank is cleared in less than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
-    """What follows from all that was tried."""
+class Lead(NamedTuple):
+    """What follows from all that was tried: the nodes to blame, and those to do without in the next run."""
 
     guilty: frozenset[NodeName] = frozenset()
     avoid: frozenset[NodeName] = frozenset()
-    """What the next run should do without."""
 
 
 @dataclass(slots=True)
 class _Search:
     tried: list[GangTest] = field(default_factory=list)
     longest_s: float = 0.0
-    """It took to hang."""
+    """The longest that a run took to hang."""
     judged_s: float = -1.0
     """The start of the run that was judged last."""
 
 
 class HangSearch:
-    """Of all jobs that have hung without anybody to blame. For the engine's thread."""
+    """The searches for the nodes that make jobs hang, of all jobs that have hung. For the engine's thread."""
 
     def __init__(self) -> None:
         self._searches: dict[JobId, _Search] = {}
@@ -113,7 +112,7 @@ _NEVER = Worth((0.0, float("inf")))
 def room_without(world: World, row: int, nodes: Iterable[NodeName]) -> int:
     """How many GPUs of one type a job could have now on other nodes, if it left all that it has.
 
-    None for a CPU-only job: it is told where it is slow, and stays.
+    No room for a CPU-only job: it is told where it is slow, and stays.
     """
     jobs, layout, table = world.jobs, world.layout, world.nodes
     job, held = jobs.jobs[row], jobs.placements[row]
@@ -172,7 +171,7 @@ class StragglerController:
         self._told: dict[JobId, tuple[float, tuple[NodeName, ...]]] = {}
         self._last_hang: dict[JobId, ev.JobHeldUp] = {}
         self._moved: dict[JobId, frozenset[int]] = {}
-        """By job: ranks because of which it has left a node. Who is slow elsewhere too has more work."""
+        """By job: ranks because of which it has left a node. A rank that is slow elsewhere too has more work."""
 
     def found(self, found: HeldUp) -> None:
         """A backend has found something."""
@@ -181,23 +180,17 @@ class StragglerController:
             self._ask(lambda world: self._answer(world, found))
 
     def after_step(self, world: World) -> None:
-        """Sees whether jobs that once hung go on now, which tells who was to blame."""
+        """See whether jobs that once hung go on now, which tells which nodes were to blame."""
         if not self._search.searched:
             return
         now_s = self._now_s(world)
         for job, lead in self._search.survivors(world, now_s).items():
             if lead.guilty:
-                event = replace(
-                    self._last_hang[job],
-                    time_s=now_s,
-                    nodes=tuple(sorted(lead.guilty)),
-                    avoid=tuple(sorted(lead.avoid)),
-                    until_s=now_s + AVOID_S,
-                )
+                nodes, avoid = tuple(sorted(lead.guilty)), tuple(sorted(lead.avoid))
+                last = self._last_hang[job]
+                event = replace(last, time_s=now_s, nodes=nodes, avoid=avoid, until_s=now_s + AVOID_S)
                 with suppress(EngineStopped):
                     self._ask(lambda world, event=event: self._told_of(world, event))  # type: ignore[misc]
-
-    # ------------------------------------------------------------------------------- in the engine's thread
 
     def _answer(self, world: World, found: HeldUp) -> Sequence[ev.Event]:
         """What follows at this moment; nothing if the job is elsewhere by now."""
@@ -227,11 +220,7 @@ class StragglerController:
         goes = bool(blamed) and found.may_move and worth.pays
         if goes and room_without(world, row, blamed) >= held.units:
             self._moved[found.job] = moved | set(slow.ranks)
-            event = replace(event, avoid=blamed, until_s=now_s + AVOID_S)
-            return (
-                *self._told_of(world, event),
-                ev.JobWished(now_s, found.job, DesiredState.EVICT, ev.HELD_UP_CAUSE),
-            )
+            return self._evict(world, replace(event, avoid=blamed, until_s=now_s + AVOID_S))
         told_s, nodes = self._told.get(found.job, (-TELL_AGAIN_S, ()))
         if nodes == blamed and now_s < told_s + TELL_AGAIN_S:
             return ()
@@ -251,33 +240,25 @@ class StragglerController:
             least = jobs.jobs[row].min if nodes else held.units
         if room_without(world, row, avoid) < least:
             avoid = frozenset()
-        numbers: Evidence = (
-            ("silent_s", silence.silent_s),
-            ("usual_s", silence.usual_s),
-            ("ranks", silence.of),
-        )
+        numbers: Evidence = (("silent_s", silence.silent_s), ("usual_s", silence.usual_s), ("ranks", silence.of))
+        until_s = now_s + AVOID_S if avoid else 0.0
         event = ev.JobHeldUp(
-            now_s,
-            found.job,
-            Reason.HANG,
-            numbers,
-            silence.ranks,
-            nodes,
-            tuple(sorted(avoid)),
-            now_s + AVOID_S if avoid else 0.0,
+            now_s, found.job, Reason.HANG, numbers, silence.ranks, nodes, tuple(sorted(avoid)), until_s
         )
         self._last_hang[found.job] = event
-        return (
-            *self._told_of(world, event),
-            ev.JobWished(now_s, found.job, DesiredState.EVICT, ev.HELD_UP_CAUSE),
-        )
+        return self._evict(world, event)
+
+    def _evict(self, world: World, event: ev.JobHeldUp) -> Sequence[ev.Event]:
+        """Tell of what holds the job up, and let it leave its GPUs."""
+        wished = ev.JobWished(event.time_s, event.job, DesiredState.EVICT, ev.HELD_UP_CAUSE)
+        return (*self._told_of(world, event), wished)
 
     def _told_of(self, world: World, event: ev.JobHeldUp) -> Sequence[ev.Event]:
         if event.job not in world.jobs:
             return ()
-        self._told = {job: one for job, one in self._told.items() if job in world.jobs}
-        self._last_hang = {job: one for job, one in self._last_hang.items() if job in world.jobs}
-        self._moved = {job: one for job, one in self._moved.items() if job in world.jobs}
+        for known in (self._told, self._last_hang, self._moved):
+            for job in known.keys() - world.jobs.key_of.keys():
+                del known[job]
         self._told[event.job] = event.time_s, event.nodes
         kind = "hang" if event.reason is Reason.HANG else "straggler"
         why = f"{kind}: job {event.job} {event.reason.sentence(event.evidence)}"
@@ -291,12 +272,5 @@ class StragglerController:
 
 
 def _numbers(slow: StragglerReport) -> Evidence:
-    return (
-        ("rank", slow.ranks[0]),
-        ("ranks", slow.of),
-        ("slow", len(slow.ranks)),
-        ("slowdown", slow.slowdown),
-        ("own_s", slow.own_s),
-        ("usual_s", slow.usual_s),
-        ("steps", slow.steps),
-    )
+    measured = tuple((name, getattr(slow, name)) for name in ("slowdown", "own_s", "usual_s", "steps"))
+    return (("rank", slow.ranks[0]), ("ranks", slow.of), ("slow", len(slow.ranks)), *measured)

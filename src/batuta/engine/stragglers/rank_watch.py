@@ -1,7 +1,7 @@
-"""What the ranks of one job say of themselves: who is slower than the others, and whether none goes on.
+"""Watches the ranks of one job by their reports: which are slower than the others, and whether none goes on.
 
-For every backend that hears reports, as `report_meter.py` is. Ranks are processes of the job; nodes are found
-by the replica that a rank belongs to.
+Every backend that hears reports uses it. Ranks are processes of the job; nodes are found by the replica that
+a rank belongs to.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from batuta.core.arrays import FloatArray
 from batuta.core.cluster import NodeName
 from batuta.core.job import JobId
 from batuta.prediction.hang import HangMeter, HangReport, HangRules
@@ -22,10 +23,9 @@ from batuta.spec.task_resources import RankSettings
 
 
 class StragglerAction(StrEnum):
-    """What is done about slow ranks."""
+    """What is done about slow ranks: with MOVE they are reported, and the job leaves their node when that pays."""
 
     MOVE = "move"
-    """They are told of, and the job leaves their node when that pays."""
     REPORT = "report"
     OFF = "off"
 
@@ -47,14 +47,13 @@ class RankRules:
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """A job is held up."""
+    """A job is held up on the nodes of its gang."""
 
     job: JobId
     found: StragglerReport | HangReport
     nodes: tuple[NodeName, ...]
     """Where the ranks are that are to blame; empty when the cause is unknown."""
     gang: frozenset[NodeName]
-    """All nodes of the run."""
     may_move: bool = True
     """Whether something may be done about it."""
 
@@ -98,16 +97,13 @@ class RankWatch:
             self._compare(rank, report)
 
     def _compare(self, rank: int, report: ProgressReport) -> None:
-        if len(report.own_s) > 1:
-            count = len(report.own_s)
+        count = len(report.own_s)
+        if count > 1:
             self._replicas |= {one: one * len(self._places) // count for one in range(count)}
-            row = np.array(report.own_s) / report.own_steps
+            row: FloatArray | None = np.array(report.own_s) / report.own_steps
         else:
-            completed = self._rounds.add(rank, report.own_s[0], report.own_steps)
-            if completed is None:
-                return
-            row = completed
-        found = self._stragglers.see(row)
+            row = self._rounds.add(rank, report.own_s[0], report.own_steps)
+        found = None if row is None else self._stragglers.see(row)
         if found is not None:
             self._slow.append(found)
 

@@ -38,9 +38,11 @@ from batuta.spec.task_serialization import task_from_json, task_to_json
 
 MARK = "BATUTA_TRIAL"
 """Set to 1 for a trial run, so that a script may leave out what is of no use then."""
-
 GRACE_S = 5.0
 """A run that is to end has nothing to save."""
+LOOK_EVERY_S = 1.0
+CAUSE = "trial"
+_log = logging.getLogger(__name__)
 
 
 def trial_job(job: Job, gpus: int) -> Job:
@@ -93,21 +95,14 @@ def trial_task(stored: str, job: Job, gpus: int) -> str:
     )
 
 
-_log = logging.getLogger(__name__)
-LOOK_EVERY_S = 1.0
-CAUSE = "trial"
-
-
 class Sight(Protocol):
     """What a backend can tell of a run beside what the World knows."""
 
     def look(self, placement: Placement) -> Look:
-        """How its GPUs are used now."""
-        ...
+        """Return how its GPUs are used now."""
 
     def output(self, run: JobId) -> str:
-        """The end of what it has printed."""
-        ...
+        """Return the end of what it has printed."""
 
 
 class TrialController:
@@ -162,12 +157,10 @@ class TrialController:
         for job in _tried(world):
             for gpus in job.trial.sizes if job.trial is not None else ():
                 run = run_id(job.id, gpus)
-                if run in world.jobs:
-                    row = world.jobs.row(run)
-                    placement = world.jobs.placements[row]
-                    # A process that still loads says nothing of how busy the GPUs will be.
-                    if placement is not None and run in world.progress:
-                        self._seen.setdefault(run, Seen()).add(self._sight.look(placement))
+                placement = world.jobs.placements[world.jobs.row(run)] if run in world.jobs else None
+                # A process that still loads says nothing of how busy the GPUs will be.
+                if placement is not None and run in world.progress:
+                    self._seen.setdefault(run, Seen()).add(self._sight.look(placement))
 
     def _make(self, world: World) -> Sequence[ev.Event]:
         now_s = max(self._clock(), world.now_s)
@@ -184,26 +177,18 @@ class TrialController:
     def _next(self, world: World, job: Job, now_s: float) -> list[ev.Event]:
         events: list[ev.Event] = []
         for action in next_of(world, job, self._watched_s, now_s).actions:
-            match action:
-                case Begin(gpus):
-                    events += self._begin(job, gpus, now_s)
-                case Measure(gpus):
-                    events += self._measure(world, job, run_id(job.id, gpus), now_s)
-                case End(gpus):
-                    events.append(_cancel(run_id(job.id, gpus), now_s))
-                case Conclude():
-                    events += conclude(world, job, now_s)
-        return events
-
-    def _begin(self, job: Job, gpus: int, now_s: float) -> list[ev.Event]:
-        task = trial_task(self._task_of(job.id) or "", job, gpus)
-        return [ev.JobSubmitted(now_s, trial_job(job, gpus), cause=CAUSE, task=task)]
-
-    def _measure(self, world: World, job: Job, run: JobId, now_s: float) -> list[ev.Event]:
-        found = read_run(world, run, self._seen.pop(run, Seen()), self._sight.output(run))
-        events: list[ev.Event] = [ev.TrialMeasured(now_s, job.id, found)]
-        if run in world.jobs:
-            events.append(_cancel(run, now_s))
+            if isinstance(action, Conclude):
+                events += conclude(world, job, now_s)
+                continue
+            run = run_id(job.id, action.gpus)
+            if isinstance(action, Begin):
+                task = trial_task(self._task_of(job.id) or "", job, action.gpus)
+                events.append(ev.JobSubmitted(now_s, trial_job(job, action.gpus), cause=CAUSE, task=task))
+            if isinstance(action, Measure):
+                found = read_run(world, run, self._seen.pop(run, Seen()), self._sight.output(run))
+                events.append(ev.TrialMeasured(now_s, job.id, found))
+            if isinstance(action, Measure | End) and run in world.jobs:
+                events.append(ev.JobWished(now_s, run, DesiredState.CANCEL, cause=CAUSE))
         return events
 
 
@@ -231,10 +216,6 @@ def _observed(world: World, job: Job, gpus: int, is_measured: bool) -> ObservedR
     started_s = world.jobs.first_start_s.item(row)
     is_cancelled = world.jobs.wish_of(row) is DesiredState.CANCEL
     return ObservedRun(started_s=None if math.isnan(started_s) else started_s, is_leaving=is_measured and is_cancelled)
-
-
-def _cancel(run: JobId, now_s: float) -> ev.Event:
-    return ev.JobWished(now_s, run, DesiredState.CANCEL, cause=CAUSE)
 
 
 def conclude(world: World, job: Job, now_s: float) -> list[ev.Event]:

@@ -51,7 +51,7 @@ def plan_trial(
 def ladder(legal: Sequence[int]) -> tuple[int, ...]:
     """The smallest size, each next that is at least twice the one before, and the largest.
 
-    Where the largest is close to the last of these, it takes its place: two that are alike teach nothing.
+    The largest takes the place of the last of these where it is close to it: two that are alike teach nothing.
     """
     found = [legal[0]]
     for gpus in legal:
@@ -140,7 +140,7 @@ class NextActions:
 def next_actions(
     plan: TrialPlan, parallelism: int, began_s: float, standing: TrialProgress, now_s: float
 ) -> NextActions:
-    """The smallest sizes first; no more at a time than may run beside each other."""
+    """Return what comes next: the smallest sizes first; no more at a time than may run beside each other."""
     end_s = began_s + plan.budget_s
     is_over = now_s >= end_s
     actions: list[Action] = []
