@@ -24,16 +24,16 @@ from batuta.core.world import PastJob, World
 from batuta.engine.fence import Fence
 from batuta.engine.observers import Observer
 from batuta.engine.trials.measurement import remember
-from batuta.prediction.application_history import ApplicationHistory, KnownSpeed
+from batuta.prediction.application_history import ApplicationHistory, KnownSpeed, choose_size, settle
 from batuta.prediction.duration import (
     Calibration,
     CalibrationRecord,
     DurationHistory,
+    JobFeatures,
     RunningJobs,
     outcome_of,
 )
 from batuta.prediction.duration_model import FEWEST_JOBS, DurationModel, learn
-from batuta.prediction.initial_size import choose_size, settle
 
 _log = logging.getLogger(__name__)
 SETTING = "application-history"
@@ -150,7 +150,7 @@ class History(Observer):
             job = replace(job, curve=known.curve(job.curve, job.max))
         model = self._model
         if model is not None:
-            expected = model.expect(job)
+            expected = model.predict(JobFeatures.of(job))
             job = replace(job, work_s=expected.p50_s, expected=expected)
         return job
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray
-from batuta.core.job import ExpectedWork, Job, JobId, JobState
+from batuta.core.job import Job, JobId, JobState
 from batuta.core.world import PastJob, World
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -191,13 +191,12 @@ class DurationHistory:
         """How many were ever added."""
 
     def add(self, past: PastJob) -> bool:
-        """Takes in a job that is over; False when it says nothing, because it never ran."""
+        """Take in a job that is over; False when it says nothing, because it never ran."""
         outcome = outcome_of(past)
-        if outcome is None:
-            return False
-        self._ended.append(outcome)
-        self.count += 1
-        return True
+        if outcome is not None:
+            self._ended.append(outcome)
+            self.count += 1
+        return outcome is not None
 
     def ended(self) -> list[Outcome]:
         return list(self._ended)
@@ -273,7 +272,9 @@ def remaining_work(world: World, job: JobId) -> Quantiles:
     left_s = jobs.remaining_s.item(row) - jobs.rate.item(row) * since_s
     progress = world.progress.get(job)
     fraction = None if progress is None else progress.fraction
-    by_history = _by_history(jobs.jobs[row].expected, jobs.jobs[row].work_s, spent_s(world, job))
+    expected, work_s = jobs.jobs[row].expected, max(jobs.jobs[row].work_s, LEAST_S)
+    prior = Quantiles.around(work_s, UNKNOWN_SD) if expected is None else Quantiles.of(expected.seconds)
+    by_history = prior.left_after(spent_s(world, job))
     if fraction is None or not math.isfinite(left_s):
         return by_history
     return combine(remaining_by_report(max(left_s, LEAST_S), fraction), by_history)
@@ -293,20 +294,11 @@ def combine(a: Quantiles, b: Quantiles) -> Quantiles:
     return Quantiles.around(median, total**-0.5)
 
 
-def _by_history(expected: ExpectedWork | None, work_s: float, spent: float) -> Quantiles:
-    if expected is not None:
-        prior = Quantiles.of(expected.seconds)
-    else:
-        prior = Quantiles.around(max(work_s, LEAST_S), UNKNOWN_SD)
-    return prior.left_after(spent)
-
-
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """The share of the last jobs that took no longer than each quantile said."""
 
     jobs: int = 0
-    """How many are counted."""
     total: int = 0
     """How many with a forecast have ended since the start."""
     coverage: tuple[tuple[float, float], ...] = ()

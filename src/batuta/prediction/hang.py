@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
-from typing import TypeAlias
+from typing import NamedTuple
 
 from batuta.core.cluster import NodeName
 
@@ -66,7 +66,6 @@ class HangMeter:
     def __init__(self, rules: HangRules = HangRules()) -> None:  # noqa: B008  (frozen)
         self.rules = rules
         self._longest_s = 0.0
-        """Through all runs."""
         self._gaps: deque[float] = deque(maxlen=_REMEMBERED)
         self.began()
 
@@ -117,8 +116,7 @@ class HangMeter:
 
     def _limit_s(self) -> float:
         rules = self.rules
-        usual_s, longest_s = rules.times_usual * self._usual_s(), rules.times_longest * self._longest_s
-        return max(rules.after_s, usual_s, longest_s)
+        return max(rules.after_s, rules.times_usual * self._usual_s(), rules.times_longest * self._longest_s)
 
 
 def blocking_ranks(waits: Mapping[int, bool]) -> tuple[int, ...]:
@@ -127,34 +125,20 @@ def blocking_ranks(waits: Mapping[int, bool]) -> tuple[int, ...]:
     return tuple(busy) if 2 * len(busy) <= len(waits) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class GangTest:
+class GangTest(NamedTuple):
     """The result of running the gang on these nodes."""
 
     nodes: frozenset[NodeName]
     hung: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NodesToTest:
-    """The suspects to run together next, with nodes that are not suspects."""
+class Finding(NamedTuple):
+    """What follows from tests. Nothing where neither one node nor two explain them: the program, or more nodes, do."""
 
-    nodes: frozenset[NodeName]
-
-
-@dataclass(frozen=True, slots=True)
-class FaultyNodes:
+    faulty: frozenset[NodeName] = frozenset()
     """The gang runs without this node; or without one of these two, which hang only together."""
-
-    nodes: frozenset[NodeName]
-
-
-@dataclass(frozen=True, slots=True)
-class Unexplained:
-    """Neither one node nor two explain the results: the cause is the program, or more than two nodes."""
-
-
-Finding: TypeAlias = NodesToTest | FaultyNodes | Unexplained
+    to_test: frozenset[NodeName] = frozenset()
+    """The suspects to run together next, with nodes that are not suspects."""
 
 
 def find_faulty_nodes(tests: Sequence[GangTest]) -> Finding:
@@ -168,11 +152,11 @@ def find_faulty_nodes(tests: Sequence[GangTest]) -> Finding:
     if len(singles) == 1:
         (alone,) = singles
         is_proven = all(alone < pair for pair in pairs)
-        return FaultyNodes(alone) if is_proven else NodesToTest(suspects - alone)
+        return Finding(faulty=alone) if is_proven else Finding(to_test=suspects - alone)
     possible = singles or pairs
     if len(possible) == 1:
-        return FaultyNodes(possible[0])
-    return NodesToTest(_half(possible)) if possible else Unexplained()
+        return Finding(faulty=possible[0])
+    return Finding(to_test=_half(possible)) if possible else Finding()
 
 
 def _possible(

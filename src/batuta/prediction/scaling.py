@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from statistics import median
 from typing import NamedTuple
 
@@ -49,7 +49,7 @@ class ScalePoint(NamedTuple):
     gpus: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SpeedMeasurements:
     """Units per second by footprint, and the prior."""
 
@@ -62,23 +62,19 @@ class SpeedMeasurements:
     """Units of work in one step, by GPUs; for a script that takes larger steps on more of them."""
     noise_units: float | None = None
     """The gradient noise scale: how many units in a step carry as much noise as signal."""
-    spots: Mapping[ScalePoint, float] = field(init=False)
-    """Units per second by place, as if on GPUs of the reference type within one rack; in order."""
-    key: Hashable = field(init=False)
-    """Equal for what need not be fitted twice: a job that becomes faster by as much everywhere is not."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "spots", self._find_spots())
-        object.__setattr__(self, "key", self._make_key())
-
-    def _find_spots(self) -> dict[ScalePoint, float]:
+    @cached_property
+    def spots(self) -> dict[ScalePoint, float]:
+        """Units per second by place, as if on GPUs of the reference type within one rack; in order."""
         found: dict[ScalePoint, list[float]] = {}
         for footprint, rate in self.rates.items():
             one = rate / footprint.gpu_speed / self.prior.spread(1, footprint.racks)
             found.setdefault(ScalePoint(footprint.nodes > 1, footprint.gpus), []).append(one)
         return {spot: median(found[spot]) for spot in sorted(found)}
 
-    def _make_key(self) -> Hashable:
+    @cached_property
+    def key(self) -> Hashable:
+        """Equal for what need not be fitted twice: a job that becomes faster by as much everywhere is not."""
         first = math.log(next(iter(self.spots.values()), 1.0))
         rates = tuple((spot, _noticed(math.log(rate) - first)) for spot, rate in self.spots.items())
         steps = tuple((n, _noticed(math.log(units))) for n, units in sorted(self.step_units.items()))
@@ -138,10 +134,7 @@ class Scaling:
 
 
 class FitCache:
-    """Fits that were made, to be used again as long as nothing has changed that is worth another.
-
-    Any thread may ask.
-    """
+    """Fits that were made, to be used again as long as nothing has changed that is worth another. For any thread."""
 
     __slots__ = ("_known", "_most")
 
@@ -229,9 +222,6 @@ def _steps_s(measured: SpeedMeasurements, rates: Mapping[ScalePoint, float]) -> 
     }
 
 
-# -------------------------------------------------------------------------------- what comes out
-
-
 def _by_prior(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float]) -> Scaling:
     """The prior's shape through the only point."""
     ((spot, rate),) = spots.items()
@@ -263,22 +253,22 @@ def _rates(
     wide: bool,
 ) -> FloatArray:
     """Units per second at each size by the form, moved so that it goes through what was measured."""
-    step = measured.step(n)
-    rates: FloatArray = step / form.fitted_s(Shapes(n, step / n, np.full(len(n), wide)))
+    rates = _fitted(measured, form, n, wide=wide)
     own = [spot for spot in spots if spot.wide == wide]
     if not own:
         # How much faster the job is than its form can only be seen on the other side.
-        return rates * spots[next(iter(spots))] / _rate_there(measured, form, next(iter(spots)))
+        spot, rate = next(iter(spots.items()))
+        return rates * rate / float(_fitted(measured, form, np.array([float(spot.gpus)]), wide=spot.wide)[0])
     gpus = [spot.gpus for spot in own]
     misses = np.log([spots[spot] for spot in own]) - np.log(rates[np.array(gpus) - 1])
     moved: FloatArray = rates * np.exp(np.interp(np.log(n), np.log(gpus), misses))
     return moved
 
 
-def _rate_there(measured: SpeedMeasurements, form: StepModel, spot: ScalePoint) -> float:
-    n = np.array([float(spot.gpus)])
+def _fitted(measured: SpeedMeasurements, form: StepModel, n: FloatArray, *, wide: bool) -> FloatArray:
     step = measured.step(n)
-    return float((step / form.fitted_s(Shapes(n, step / n, np.array([spot.wide]))))[0])
+    rates: FloatArray = step / form.fitted_s(Shapes(n, step / n, np.full(len(n), wide)))
+    return rates
 
 
 def _across(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], near: FloatArray, far: FloatArray) -> float:

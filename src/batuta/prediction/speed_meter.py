@@ -194,9 +194,6 @@ class SpeedMeter:
       was submitted: with a curve from this meter as its prior it would learn from itself.
     """
 
-    __slots__ = ("_ahead", "_before", "_footprint", "_learned", "_records", "_run", "_said", "_size_changed")
-    __slots__ += ("_throttle", "_unit", "_waiting", "_work_s", "transitions")
-
     def __init__(self, job: Job) -> None:
         self.transitions = TransitionMeter()
         """The caller reports requests for checkpoints; the meter reports all else."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -176,8 +176,8 @@ def fit(
 
     `expected` has what each problem expects of synchronising; None: the usual.
     """
-    target, weight = _prior(points, expected or [DEFAULT_SYNC_PRIOR] * len(points.step_s))
-    problem = _Problem(points, target, weight)
+    target = _prior(points, expected or [DEFAULT_SYNC_PRIOR] * len(points.step_s))
+    problem = _Problem(points, target)
     begin = _first_look(points, target)
     if steps is None:
         steps = COLD_STEPS if start is None or not np.isfinite(start).all() else WARM_STEPS
@@ -212,11 +212,10 @@ def _first_look(points: Points, target: FloatArray) -> FloatArray:
     return begin
 
 
-def _prior(points: Points, expected: Sequence[SyncPrior]) -> tuple[FloatArray, FloatArray]:
-    """What to expect before anything is measured (problems, 7), and the precision of it (7, 7).
+def _prior(points: Points, expected: Sequence[SyncPrior]) -> FloatArray:
+    """What to expect before anything is measured (problems, 7). It is weak: a few points override it.
 
-    Half of a pass is fixed; synchronising is as expected and grows slowly with the GPUs. All of this is
-    weak: a few points override it.
+    Half of a pass is fixed; synchronising is as expected and grows slowly with the GPUs.
     """
     sync, across = np.array(expected).reshape(-1, 2).T
     shapes = points.shapes
@@ -230,11 +229,11 @@ def _prior(points: Points, expected: Sequence[SyncPrior]) -> tuple[FloatArray, F
     target[:, _WIDE] = target[:, _NEAR] + np.log(across)
     target[:, _WIDE_N] = target[:, _WIDE] - 4.0
     target[:, _OVERLAP] = -2.0
-    return target, _PRECISION
+    return target
 
 
 def _make_precision() -> FloatArray:
-    """Beliefs on single parameters and on differences of two, each with its standard deviation."""
+    """The precision of the prior (7, 7): of single parameters and of differences of two, by standard deviation."""
     single = {_FIXED: 2.0, _BATCH: 2.0, _NEAR: 4.0, _OVERLAP: 2.0}
     paired = {(_NEAR_N, _NEAR): 1.5, (_WIDE_N, _WIDE): 1.5, (_WIDE, _NEAR): 1.0}
     precision = np.zeros((PARAMETERS, PARAMETERS))
@@ -255,17 +254,14 @@ def _median(values: FloatArray) -> FloatArray:
     count = np.isfinite(ordered).sum(axis=1)
     rows = np.arange(len(values))
     middle = (ordered[rows, np.maximum(count - 1, 0) // 2] + ordered[rows, count // 2 - (count == 0)]) / 2
-    low = ordered[rows, np.maximum(count - 1, 0) // 2]
-    middle = np.where(count % 2 == 1, low, middle)
     return np.where((count > 0) & (middle > 0), middle, 1.0)
 
 
 class _Problem:
     """All problems side by side."""
 
-    def __init__(self, points: Points, target: FloatArray, precision: FloatArray) -> None:
-        self.shapes = points.shapes
-        self.target, self.precision = target, precision
+    def __init__(self, points: Points, target: FloatArray) -> None:
+        self.shapes, self.target = points.shapes, target
         self.has_pass, self.has_step = _usable(points.pass_s), _usable(points.step_s)
         self.error = points.error
         self.log_pass = np.log(np.where(self.has_pass, points.pass_s, 1.0))
@@ -291,8 +287,7 @@ class _Problem:
         return parameters
 
     def errors(self, parameters: FloatArray) -> tuple[FloatArray, FloatArray]:
-        log_pass, log_step = log_times(parameters[:, None, :], self.shapes)
-        return self._scaled(log_pass, log_step)
+        return self._scaled(*log_times(parameters[:, None, :], self.shapes))
 
     def _scaled(self, log_pass: FloatArray, log_step: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Errors in units of what is nothing special; 0 where nothing was measured."""
@@ -303,7 +298,7 @@ class _Problem:
 
     def loss(self, parameters: FloatArray) -> FloatArray:
         away = parameters - self.target
-        total: FloatArray = np.einsum("bi,ij,bj->b", away, self.precision, away)
+        total: FloatArray = np.einsum("bi,ij,bj->b", away, _PRECISION, away)
         for error in self.errors(parameters):
             size = np.abs(error)
             huber = np.where(size <= OUTLIER, size**2, OUTLIER * (2 * size - OUTLIER))
@@ -313,8 +308,8 @@ class _Problem:
     def normal(self, parameters: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Second and first derivatives of half the loss, with outliers counted less."""
         log_pass, log_step, of_pass, of_step = log_times_and_slopes(parameters[:, None, :], self.shapes)
-        hessian = np.broadcast_to(self.precision, (len(parameters), PARAMETERS, PARAMETERS)).copy()
-        gradient = (parameters - self.target) @ self.precision
+        hessian = np.broadcast_to(_PRECISION, (len(parameters), PARAMETERS, PARAMETERS)).copy()
+        gradient = (parameters - self.target) @ _PRECISION
         errors = self._scaled(log_pass, log_step)
         for error, slope, there in zip(errors, (of_pass, of_step), (self.has_pass, self.has_step), strict=True):
             weight = there / np.maximum(np.abs(error) / OUTLIER, 1.0) / self.error**2
@@ -355,45 +350,31 @@ class Point(NamedTuple):
     batch: float
 
 
+@dataclass(slots=True, eq=False)
 class StepModel:
     """What is known of step times. Points come in one by one; `refit` fits many models at once."""
 
-    __slots__ = (
-        "_fits",
-        "_fitted",
-        "_measured",
-        "_misses",
-        "_place",
-        "_prior",
-        "expected",
-        "largest",
-        "stale",
-        "version",
-    )
-
-    def __init__(self, expected: SyncPrior = DEFAULT_SYNC_PRIOR) -> None:
-        self.expected = expected
-        """What it expects of synchronising before that was measured."""
-        self._measured: dict[Point, tuple[float, float]] = {}
-        self._prior: dict[Point, tuple[float, float]] = {}
-        self._fits: Fits | None = None
-        self._place = 0
-        self._fitted = 0
-        self._misses: tuple[FloatArray, FloatArray] | None = None
-        self.largest = 0
-        """The most GPUs that were measured."""
-        self.stale = False
-        self.version = 0
-        """Grows whenever a prediction may be another than before."""
+    expected: SyncPrior = DEFAULT_SYNC_PRIOR
+    """What it expects of synchronising before that was measured."""
+    largest: int = 0
+    """The most GPUs that were measured."""
+    stale: bool = False
+    version: int = 0
+    """Grows whenever a prediction may be another than before."""
+    _measured: dict[Point, tuple[float, float]] = field(default_factory=dict)
+    _prior: dict[Point, tuple[float, float]] = field(default_factory=dict)
+    _fits: Fits | None = None
+    _place: int = 0
+    _fitted: int = 0
+    _misses: tuple[FloatArray, FloatArray] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._measured)
 
     def add(self, point: Point, pass_s: float, step_s: float) -> None:
         """Takes a measurement in; a later one at the same point replaces it. What is no time is ignored."""
-        if not (0 < step_s < math.inf and point.gpus > 0 and point.batch > 0):
-            return
-        if self._measured.get(point) == (pass_s, step_s):
+        is_time = 0 < step_s < math.inf and point.gpus > 0 and point.batch > 0
+        if not is_time or self._measured.get(point) == (pass_s, step_s):
             return
         self.stale |= (
             self._fits is None
@@ -415,9 +396,7 @@ class StepModel:
         self.stale = True
 
     def _is_off(self, point: Point, step_s: float) -> bool:
-        assert self._fits is not None
-        _, log_step = log_times(self._fits.parameters[self._place], shapes_of([point]))
-        return abs(float(log_step[0]) - math.log(step_s)) > OFF
+        return abs(float(self._fit_at(shapes_of([point]))[1][0]) - math.log(step_s)) > OFF
 
     def times_s(self, shapes: Shapes, places: dict[Point, list[int]] | None = None) -> tuple[FloatArray, FloatArray]:
         """Seconds of a pass and of a step at each shape: as measured, else predicted. Fit it first.
@@ -485,8 +464,7 @@ def refit(models: Iterable[StepModel]) -> None:
     wide = np.zeros((len(rows), width), dtype=bool)
     times, error = np.full((len(rows), width, 2), np.nan), np.full((len(rows), width), ERROR)
     for row, (points, measured) in enumerate(rows):
-        own = shapes_of(points)
-        n = len(points)
+        own, n = shapes_of(points), len(points)
         gpus[row, :n], batch[row, :n], wide[row, :n] = own.gpus, own.batch, own.wide
         times[row, :n] = measured
         error[row, len(stale[row]._measured) : n] = PRIOR_ERROR
@@ -494,11 +472,8 @@ def refit(models: Iterable[StepModel]) -> None:
     for row, model in enumerate(stale):
         if model._fits is not None:
             start[row] = model._fits.parameters[model._place]
-    fits = fit(
-        Points(Shapes(gpus, batch, wide), times[..., 0], times[..., 1], error),
-        start,
-        expected=[model.expected for model in stale],
-    )
+    points = Points(Shapes(gpus, batch, wide), times[..., 0], times[..., 1], error)
+    fits = fit(points, start, expected=[model.expected for model in stale])
     for row, model in enumerate(stale):
         model._take(fits, row)
 

@@ -30,7 +30,7 @@ from batuta.core.weigh import Costs, Worth, worth_of_change
 from batuta.core.world import ExcludedNodes, World
 from batuta.engine.requests import EngineStopped, RequestFn
 from batuta.engine.stragglers.rank_watch import HeldUp
-from batuta.prediction.hang import FaultyNodes, GangTest, HangReport, NodesToTest, find_faulty_nodes
+from batuta.prediction.hang import GangTest, HangReport, find_faulty_nodes
 from batuta.prediction.straggler import StragglerReport
 
 MOST_TRIED = 64
@@ -95,12 +95,12 @@ def _lead(search: _Search, tried: GangTest) -> Lead:
     if not any(one.hung for one in search.tried):
         return Lead()
     finding = find_faulty_nodes(search.tried)
-    if isinstance(finding, FaultyNodes):
+    if finding.faulty:
         # Of two that only hang together it is enough to leave one out.
-        return Lead(finding.nodes, frozenset(sorted(finding.nodes)[:1]))
-    if isinstance(finding, NodesToTest):
+        return Lead(finding.faulty, frozenset(sorted(finding.faulty)[:1]))
+    if finding.to_test:
         suspects = frozenset.intersection(*(one.nodes for one in search.tried if one.hung))
-        return Lead(avoid=suspects - finding.nodes)
+        return Lead(avoid=suspects - finding.to_test)
     # What was seen contradicts itself: it begins anew with what was seen last.
     search.tried = [tried] if tried.hung else []
     return Lead()

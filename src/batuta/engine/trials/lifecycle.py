@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from batuta.core.job import Job
 from batuta.core.trial import TrialPlan
-from batuta.prediction.initial_size import legal_sizes
+from batuta.prediction.application_history import legal_sizes
 from batuta.spec.problem import InputError
 from batuta.spec.task_elastic import TRIAL_BUDGET_S, TrialSpec
 
