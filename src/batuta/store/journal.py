@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,35 +65,30 @@ class JournalReader:
 
     def read(self, from_seq: int = 0, limit: int = PAGE, *, decisions: bool = True) -> list[JournalEntry]:
         """Return up to `limit` events from number `from_seq` on. Plans are faster without decisions."""
-        found = self._database.rows("SELECT seq, body FROM events WHERE seq >= ? ORDER BY seq LIMIT ?", from_seq, limit)
-        return self._entries(found, decisions)
-
-    def events_after(self, seq: int, limit: int = PAGE, *, decisions: bool = True) -> list[JournalEntry]:
-        """Return the events after `seq`, as for a client that reconnects with Last-Event-ID."""
-        return self.read(seq + 1, limit, decisions=decisions)
+        texts = self.texts_after(from_seq - 1, limit)
+        return [JournalEntry(seq, self._event(seq, body, decisions)) for seq, body in texts]
 
     def texts_after(self, seq: int, limit: int = PAGE) -> list[StoredEvent]:
-        """Return the same as stored JSON, without decoding it."""
+        """Return the events after `seq` as stored JSON, as for a client that reconnects with Last-Event-ID."""
         sql = "SELECT seq, body FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
         return [StoredEvent(*row) for row in self._database.rows(sql, seq, limit)]
 
     def all_after(self, seq: int = 0, *, decisions: bool = True) -> Iterator[JournalEntry]:
         """Yield all events after `seq`, a page at a time."""
-        while page := self.events_after(seq, decisions=decisions):
+        while page := self.read(seq + 1, decisions=decisions):
             yield from page
             seq = page[-1].seq
 
-    def of_job(self, job: JobId, after: int = 0, limit: int = PAGE) -> list[JournalEntry]:
-        """Return events about one job, and plans that change it (without decisions), oldest first."""
-        return self._entries(self._rows_of_job(job, after, limit), decisions=False)
-
     def texts_of_job(self, job: JobId, after: int = 0, limit: int = PAGE) -> list[StoredEvent]:
-        return [StoredEvent(*row) for row in self._rows_of_job(job, after, limit)]
-
-    def decisions_at(self, seq: int) -> Decisions | None:
-        """Return the decisions of the last plan up to and including event `seq`; None when there is none."""
-        row = self._database.row("SELECT seq FROM plans WHERE seq <= ? ORDER BY seq DESC LIMIT 1", seq)
-        return None if row is None else self._decisions(row[0])
+        """Return events about one job, and plans that change it, oldest first."""
+        key = storable_text(job)
+        rows = self._database.rows(
+            "SELECT seq, body FROM events WHERE job = ? AND seq > ? UNION ALL "
+            "SELECT seq, body FROM plan_jobs JOIN events USING (seq) WHERE plan_jobs.job = ? AND seq > ? "
+            "ORDER BY seq LIMIT ?",
+            *(key, after, key, after, limit),
+        )
+        return [StoredEvent(*row) for row in rows]
 
     def seq_at(self, time_s: float) -> int:
         """Return the number of the last event before a time; the one before the oldest when there is none.
@@ -109,18 +104,6 @@ class JournalReader:
 
     def _one(self, sql: str, *values: Any) -> tuple[Any, ...]:
         return self._database.rows(sql, *values)[0]
-
-    def _rows_of_job(self, job: JobId, after: int, limit: int) -> list[tuple[Any, ...]]:
-        key = storable_text(job)
-        return self._database.rows(
-            "SELECT seq, body FROM events WHERE job = ? AND seq > ? UNION ALL "
-            "SELECT seq, body FROM plan_jobs JOIN events USING (seq) WHERE plan_jobs.job = ? AND seq > ? "
-            "ORDER BY seq LIMIT ?",
-            *(key, after, key, after, limit),
-        )
-
-    def _entries(self, rows: Iterable[tuple[Any, ...]], decisions: bool) -> list[JournalEntry]:
-        return [JournalEntry(seq, self._event(seq, body, decisions)) for seq, body in rows]
 
     def _event(self, seq: int, body: str, decisions: bool) -> Event:
         try:

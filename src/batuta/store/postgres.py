@@ -232,8 +232,6 @@ class PostgresWriter:
             self._connection.close()
             self._connection = None
 
-    # ------------------------------------------------------------------------------------------------ sending
-
     def _send(self, connection: Connection, batch: Batch) -> None:
         # The client waits only at the end of the pipeline. An error in it skips the COMMIT too.
         with connection.pipeline():
@@ -259,8 +257,6 @@ class PostgresWriter:
             except psycopg.Error as found:
                 return translate_error(found, self._name)
         return translate_error(error, self._name)
-
-    # --------------------------------------------------------------------------------------------- connection
 
     def _disconnect(self, batch: Batch) -> None:
         self._unconfirmed = batch
@@ -374,16 +370,6 @@ class PostgresDatabase(Database):
         if self._writer is None:
             raise StoreError(f"{self.name} is {'closed' if self._closed else 'opened for reading only'}")
         self._writer.write(batch)
-
-    def size_bytes(self) -> int:
-        """Return the space that the tables and their indexes take on the server."""
-        (size,) = self.rows(
-            "SELECT coalesce(sum(pg_total_relation_size(pg_class.oid)), 0)::bigint "
-            "FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace "
-            "WHERE nspname = ? AND relkind = 'r'",
-            self.schema,
-        )[0]
-        return int(size)
 
     def reclaim_space(self) -> None:
         """Do nothing: the server's autovacuum frees the space for new rows."""

@@ -54,7 +54,8 @@ class _TextTable:
     def _statement(self, key: str, value: str) -> tuple[str, tuple[str, str]]:
         return self.PUT, (storable_text(key), require_storable(value))
 
-    def _stage(self, key: str, value: str) -> None:
+    def stage(self, key: str, value: str) -> None:
+        """Set a text with the next commit."""
         self._database.stage([self._statement(key, value)], (self._table, storable_text(key)), value)
 
 
@@ -62,9 +63,6 @@ class Tasks(_TextTable):
     """What each job runs, as JSON. The journal fills it from the task of `JobSubmitted`."""
 
     _table, _key, _value = "tasks", "job_id", "task_json"
-
-    def stage(self, job: JobId, task_json: str) -> None:
-        self._stage(job, task_json)
 
     def largest_number(self) -> int:
         """Return the largest committed id that is a decimal number; 0 when there is none."""
@@ -80,9 +78,6 @@ class Results(_TextTable):
     """What each job returned, as JSON."""
 
     _table, _key, _value = "results", "job_id", "value"
-
-    def stage(self, job: JobId, value: str) -> None:
-        self._stage(job, value)
 
 
 class Settings(_TextTable):
@@ -138,12 +133,13 @@ class Tokens:
 
     def find(self, token: str) -> Token | None:
         """Return the user and role of a token; None for an unknown one."""
-        sql = 'SELECT hash, "user", role, created FROM tokens WHERE hash = ?'
-        row = self._database.row(sql, hash_of(token))
-        return None if row is None else Token(row[0], row[1], Role(row[2]), row[3])
+        return next(iter(self._select("WHERE hash = ?", hash_of(token))), None)
 
     def all(self) -> list[Token]:
-        rows = self._database.rows('SELECT hash, "user", role, created FROM tokens ORDER BY created, hash')
+        return self._select("ORDER BY created, hash")
+
+    def _select(self, which: str, *values: str) -> list[Token]:
+        rows = self._database.rows(f'SELECT hash, "user", role, created FROM tokens {which}', *values)
         return [Token(hash_, user, Role(role), created) for hash_, user, role, created in rows]
 
     def revoke(self, hash_: str) -> bool:

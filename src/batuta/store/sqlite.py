@@ -53,17 +53,14 @@ class SqliteDatabase(Database):
         self._closed = False
         with translate_errors(self.path):
             if read_only:
-                self._check_reader(self.reader())
+                _reject_foreign(self.reader(), self.path)
+                require_newest_schema(self.reader(), self.name)
             else:
                 self._writer = self._open_writer(check)
 
-    # ------------------------------------------------------------------------------------------------ opening
-
     def _open_writer(self, check: bool) -> sqlite3.Connection:
         is_new = _create(self.path)
-        connection = sqlite3.connect(
-            self.path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
-        )
+        connection = self._connect("rw")
         try:
             if is_new:
                 connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -86,12 +83,6 @@ class SqliteDatabase(Database):
             raise
         return connection
 
-    def _check_reader(self, connection: sqlite3.Connection) -> None:
-        _reject_foreign(connection, self.path)
-        require_newest_schema(connection, self.name)
-
-    # ------------------------------------------------------------------------------------------------ reading
-
     def reader(self) -> sqlite3.Connection:
         """Return the read-only connection of this thread. It sees what is committed and never waits."""
         held: _ThreadConnection | None = getattr(self._local, "held", None)
@@ -99,23 +90,24 @@ class SqliteDatabase(Database):
             if self._closed:
                 raise StoreError(f"{self.path} is closed")
             with translate_errors(self.path):
-                connection = sqlite3.connect(
-                    f"{self.path.as_uri()}?mode=ro",
-                    uri=True,
-                    timeout=self._busy_timeout_s,
-                    isolation_level=None,
-                    check_same_thread=False,
-                )
+                connection = self._connect("ro")
             connection.execute("PRAGMA query_only = ON")
             held = self._local.held = _ThreadConnection(connection)
         return held.connection
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        return sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            timeout=self._busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+        )
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return all rows at once: an open cursor would block the checkpoint of the write-ahead log."""
         with translate_errors(self.path):
             return self.reader().execute(sql, values).fetchall()
-
-    # ------------------------------------------------------------------------------------------------ writing
 
     def count_now(self, sql: str, *values: Any) -> int:
         with self._lock, translate_errors(self.path):
@@ -142,23 +134,11 @@ class SqliteDatabase(Database):
             raise StoreError(f"{self.path} is {'closed' if self._closed else 'opened for reading only'}")
         return self._writer
 
-    # -------------------------------------------------------------------------------------------- maintenance
-
-    def size_bytes(self) -> int:
-        """Return the space on disk, write-ahead log included."""
-        parts = (self.path, Path(f"{self.path}-wal"), Path(f"{self.path}-shm"))
-        return sum(part.stat().st_size for part in parts if part.exists())
-
     def reclaim_space(self, pages: int = 2_000) -> None:
         """Return the space of deleted rows to the disk, some pages at a time."""
         with self._lock, translate_errors(self.path):
             # Each step of this statement frees one page, and `execute` takes but one step.
             self._connection().executescript(f"PRAGMA incremental_vacuum({int(pages)})")
-
-    def checkpoint(self) -> None:
-        """Move the write-ahead log into the database file and empty it, unless a reader blocks that."""
-        with self._lock, translate_errors(self.path):
-            self._connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         """Close this thread's reader and the writer. What is staged and not committed is dropped."""

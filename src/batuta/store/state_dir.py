@@ -24,10 +24,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 
 from batuta.store.errors import AlreadyRunningError, StateDirError, StoreFullError
 
+VARIABLE = "BATUTA_HOME"
+DEFAULT = "~/.batuta"
+NEEDED_BYTES = 64 << 20
+"""Free space that a start requires: for the write-ahead log and some logs."""
+_FOLDER_MODE, _SECRET_MODE = 0o700, 0o600
+_OTHERS = 0o077
+_FILE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 _LOCK_WAIT_S = 0.5
 """`lock_holder` takes the lock for an instant, and a new holder needs time to write its content."""
 _PAUSE_S = 0.02
@@ -97,9 +103,7 @@ class StateLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 
@@ -159,15 +163,6 @@ def _read(file: int) -> LockHolder | None:
         return None
 
 
-VARIABLE = "BATUTA_HOME"
-DEFAULT = "~/.batuta"
-NEEDED_BYTES = 64 << 20
-"""Free space that a start requires: for the write-ahead log and some logs."""
-_FOLDER_MODE, _SECRET_MODE = 0o700, 0o600
-_OTHERS = 0o077
-_FILE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
-
-
 def default_home(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the state directory that applies when none is given."""
     named = environment.get(VARIABLE)
@@ -222,19 +217,12 @@ class StateDir:
         if not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
             raise StateDirError(f"{self.path} is not writable")
 
-    # -------------------------------------------------------------------------------------------------- space
-
-    def free_bytes(self) -> int:
-        """Return the space that this user may still write."""
-        room = os.statvfs(self.path)
-        return room.f_bavail * room.f_frsize
-
     def check_space(self, needed_bytes: int = NEEDED_BYTES) -> None:
-        free = self.free_bytes()
+        """Raise StoreFullError when this user may write less than this."""
+        room = os.statvfs(self.path)
+        free = room.f_bavail * room.f_frsize
         if free < needed_bytes:
             raise StoreFullError(f"{self.path} has {free >> 20} MiB free, at least {needed_bytes >> 20} MiB are needed")
-
-    # ------------------------------------------------------------------------------------------------ secrets
 
     def secret(self, name: str = "token") -> Path:
         if not _FILE_NAME.fullmatch(name):

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from batuta.core.apply import apply
@@ -20,6 +19,12 @@ from batuta.store.journal import JournalReader, JournalWriter
 from batuta.store.records import IdempotencyKeys, Results, Settings, Tasks, Tokens
 from batuta.store.snapshots import Snapshots
 from batuta.store.sqlite import SqliteDatabase
+
+SNAPSHOT_EVERY = 20_000
+"""Events between snapshots: about what a start replays in a second."""
+KEEP_S = 30 * 86_400.0
+_PRUNE_EVERY_S = 3_600.0
+URL_SCHEMES = ("postgresql://", "postgres://")
 
 
 def recover(journal: JournalReader, snapshots: Snapshots) -> RecoveredWorld:
@@ -78,16 +83,8 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-SNAPSHOT_EVERY = 20_000
-"""Events between snapshots: about what a start replays in a second."""
-KEEP_S = 30 * 86_400.0
-_PRUNE_EVERY_S = 3_600.0
 
 
 class JournalMaintenance:
@@ -148,9 +145,6 @@ class SqliteStore(Store):
 
     def __init__(self, path: Path | str, *, check: bool = True) -> None:
         super().__init__(SqliteDatabase(path, check=check))
-
-
-URL_SCHEMES = ("postgresql://", "postgres://")
 
 
 def is_url(address: Path | str) -> bool:
