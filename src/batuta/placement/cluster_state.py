@@ -325,11 +325,7 @@ class ClusterState:
 
     @staticmethod
     def of(
-        world: World,
-        within: Mapping[JobId, int] = EVERYWHERE,
-        *,
-        busiest: float = BUSIEST,
-        spreads: bool = False,
+        world: World, within: Mapping[JobId, int] = EVERYWHERE, *, busiest: float = BUSIEST, spreads: bool = False
     ) -> ClusterState:
         """A copy of what the World has, to place on for as long as it does not change."""
         room = ClusterState(world.layout.sketch(), world.missing(), world.avoided, within, world.jobs.beside)

@@ -129,11 +129,7 @@ class CardLevels:
                     left, here = left & ~node, here & ~node
             if found:
                 return min(
-                    found,
-                    key=lambda card: (
-                        room.stranding.added(card[0], 1, job) if counts else 0,
-                        busy.of(*card),
-                    ),
+                    found, key=lambda card: (room.stranding.added(card[0], 1, job) if counts else 0, busy.of(*card))
                 )
         return None
 

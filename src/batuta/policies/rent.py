@@ -25,15 +25,7 @@ from batuta.core.policy import PlacerKind, PolicyTraits, ReplayTraits
 from batuta.core.view import Choice, PoolView, TypedView
 from batuta.policies import rent_types
 from batuta.policies.order import admit_in_order
-from batuta.policies.rent_options import (
-    SizeOptions,
-    count_longer,
-    hold_still,
-    is_tired,
-    list_sizes,
-    unrest,
-    urgency,
-)
+from batuta.policies.rent_options import SizeOptions, count_longer, hold_still, is_tired, list_sizes, unrest, urgency
 
 NEARLY = 1e-3
 """How exactly the price is found: what it leaves open is found in another way."""

@@ -137,11 +137,7 @@ def fair_share(view: PoolView, gpus: int, left_s: FloatArray) -> FloatArray:
 
 
 def lateness(
-    view: PoolView,
-    work_s: FloatArray,
-    left_s: FloatArray,
-    fair_speed: FloatArray,
-    unit: FloatArray | float = 1.0,
+    view: PoolView, work_s: FloatArray, left_s: FloatArray, fair_speed: FloatArray, unit: FloatArray | float = 1.0
 ) -> FloatArray:
     """The same from the work that is left, the least time for it, and the speed on a fair share.
 

@@ -245,12 +245,7 @@ def _by_fit(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], form
 
 
 def _rates(
-    measured: SpeedMeasurements,
-    spots: Mapping[ScalePoint, float],
-    form: StepModel,
-    n: FloatArray,
-    *,
-    wide: bool,
+    measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], form: StepModel, n: FloatArray, *, wide: bool
 ) -> FloatArray:
     """Units per second at each size by the form, moved so that it goes through what was measured."""
     rates = _fitted(measured, form, n, wide=wide)

@@ -218,10 +218,7 @@ def require_newest_schema(connection: Connection, name: str, dialect: Dialect = 
 
 
 def migrate(
-    connection: Connection,
-    name: str,
-    migrations: Sequence[Migration] | None = None,
-    dialect: Dialect = SQLITE,
+    connection: Connection, name: str, migrations: Sequence[Migration] | None = None, dialect: Dialect = SQLITE
 ) -> list[int]:
     """Migrate a database to the newest schema; return the versions that were applied.
 

@@ -26,12 +26,7 @@ import psycopg
 from psycopg import errors as pg
 
 from batuta.store.database import Batch, Database, Statement, to_postgres_query
-from batuta.store.errors import (
-    JournalRewoundError,
-    StoreError,
-    StoreUnavailableError,
-    WriterReplacedError,
-)
+from batuta.store.errors import JournalRewoundError, StoreError, StoreUnavailableError, WriterReplacedError
 from batuta.store.postgres_connection import (
     Connection,
     Connector,

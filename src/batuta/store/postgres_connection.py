@@ -249,8 +249,7 @@ def already_running(connection: Connection, address: PostgresAddress) -> Already
         holder = connection.execute(_HOLDER, (lock_key(address.schema),)).fetchone()
     who = f"{holder[0]}, from {holder[1]}, since {holder[2]}" if holder else "it did not say which"
     return AlreadyRunningError(
-        f"another server writes to {address.name} ({who}); stop it, or name another schema with ?schema=",
-        None,
+        f"another server writes to {address.name} ({who}); stop it, or name another schema with ?schema=", None
     )
 
 

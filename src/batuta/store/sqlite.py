@@ -14,14 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from batuta.store.database import (
-    Batch,
-    Database,
-    known_migrations,
-    migrate,
-    reject_newer_schema,
-    require_newest_schema,
-)
+from batuta.store.database import Batch, Database, known_migrations, migrate, reject_newer_schema, require_newest_schema
 from batuta.store.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError
 
 APPLICATION_ID = 0x42415455
@@ -36,12 +29,7 @@ class SqliteDatabase(Database):
     """A journal in a file of this machine."""
 
     def __init__(
-        self,
-        path: Path | str,
-        *,
-        read_only: bool = False,
-        check: bool = True,
-        busy_timeout_s: float = BUSY_TIMEOUT_S,
+        self, path: Path | str, *, read_only: bool = False, check: bool = True, busy_timeout_s: float = BUSY_TIMEOUT_S
     ) -> None:
         super().__init__()
         self.path = Path(path).absolute()

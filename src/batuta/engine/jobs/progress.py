@@ -175,13 +175,7 @@ class JobProgress:
         return self._reports
 
     def began(
-        self,
-        job: Job,
-        run: int,
-        gpus: int,
-        nodes: Collection[NodeName],
-        places: Sequence[NodeName],
-        time_s: float,
+        self, job: Job, run: int, gpus: int, nodes: Collection[NodeName], places: Sequence[NodeName], time_s: float
     ) -> None:
         """A run begins, or goes on at another size, since then; `places`: the node of each rank, if known."""
         self.checkpoints.began(run)

@@ -43,11 +43,7 @@ _CAUSE = "suggestion"
 
 
 def suggest(
-    world: World,
-    now_s: float,
-    job: JobId,
-    rules_of: Callable[[], SchedulerProfile],
-    most_trials: int | None = None,
+    world: World, now_s: float, job: JobId, rules_of: Callable[[], SchedulerProfile], most_trials: int | None = None
 ) -> tuple[Suggestion, ...]:
     """Return changes of which each alone starts a waiting job; what its user can do comes first.
 
