@@ -8,7 +8,7 @@ of asking for one pool after the other.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,6 +16,12 @@ from batuta.core.arrays import BoolArray, FloatArray, IntArray, Partitions
 from batuta.core.curve import NO_SET, LegalSizes
 from batuta.core.view import PoolView
 from batuta.policies.order import admit_in_order
+
+NOISE = 1e-12
+"""A bend of a curve by less than this, relative to its speed, is rounding and not shape."""
+_MANY = 256
+"""So many jobs are worth a look at their first steps before all steps are listed."""
+_ENOUGH = np.int64(1 << 62)
 
 
 def climb(sizes: LegalSizes, gpus: IntArray, steps: int) -> IntArray:
@@ -156,12 +162,7 @@ def _whole_rounds(sizes: LegalSizes, gpus: IntArray, free: int) -> IntArray:
     return climb(sizes, gpus, fits)
 
 
-NOISE = 1e-12
-"""A bend of a curve by less than this, relative to its speed, is rounding and not shape."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(NamedTuple):
     """Choices of job 0, then of job 1, … each ascending in cost and in speed; the first costs nothing.
 
     Flat, because one job with a thousand sizes would make a table of ten thousand jobs a thousand wide.
@@ -173,7 +174,14 @@ class Options:
     speed: FloatArray
 
     def keep(self, wanted: BoolArray) -> Options:
-        return Options(self.job[wanted], self.extra[wanted], self.speed[wanted])
+        return Options(*(column[wanted] for column in self))
+
+    def only_better(self) -> Options:
+        """Without options that a smaller one of the same job equals or beats."""
+        options = self
+        while not (better := (np.diff(options.speed, prepend=-np.inf) > 0) | (options.extra == 0)).all():
+            options = options.keep(better)
+        return options
 
     def starts(self) -> IntArray:
         """Where each job's first option is: the one that costs nothing."""
@@ -204,13 +212,7 @@ def list_options(view: PoolView, rows: IntArray, free: int) -> Options:
     curves = view.speed.subset(rows)
     # Adding per job first and looking up per option once is three times as fast as `curves.of`.
     place = np.minimum((curves.start + low)[job] + extra, (curves.start + curves.last)[job])
-    options = Options(job, extra, curves.flat[place])
-    while True:
-        better = np.diff(options.speed, prepend=-np.inf) > 0
-        better |= options.extra == 0
-        if better.all():
-            return options
-        options = options.keep(better)
+    return Options(job, extra, curves.flat[place]).only_better()
 
 
 def keep_corners(options: Options) -> Options:
@@ -266,20 +268,19 @@ def add_listed(
     return job[order], extra[order]
 
 
-@dataclass(frozen=True, slots=True)
-class StepList:
-    """Steps of the first job in their order, then of the second, …: each from one legal size to the next."""
+class StepList(NamedTuple):
+    """Steps of the first job in their order, then of the second, …: each from one legal size to the next.
+
+    Of each step: the row of the view that takes it, its sizes before and after it, how many steps it takes before
+    this one, and its speed before and after it.
+    """
 
     row: IntArray
-    """The row of the view that takes the step."""
     before: IntArray
     after: IntArray
     number: IntArray
-    """Steps that the job takes before this one."""
     slow: FloatArray
-    """Its speed before the step."""
     fast: FloatArray
-    """Its speed after the step."""
 
     @property
     def width(self) -> IntArray:
@@ -287,14 +288,7 @@ class StepList:
         return self.after - self.before
 
     def keep(self, wanted: BoolArray | IntArray) -> StepList:
-        return StepList(
-            self.row[wanted],
-            self.before[wanted],
-            self.after[wanted],
-            self.number[wanted],
-            self.slow[wanted],
-            self.fast[wanted],
-        )
+        return StepList(*(column[wanted] for column in self))
 
 
 def list_steps(view: PoolView, rows: IntArray, gpus: IntArray, free: int) -> StepList:
@@ -319,17 +313,10 @@ def list_steps(view: PoolView, rows: IntArray, gpus: IntArray, free: int) -> Ste
     if not view.sizes.regular:
         before[1:] = after[:-1]
     before[first] = gpus[job[first]]
-    start, last = view.speed.start[rows], view.speed.last[rows]
-    flat, end_of = view.speed.flat, (start + last)[job]
-    base_of = start[job]
-    return StepList(
-        rows[job],
-        before,
-        after,
-        number,
-        flat[np.minimum(base_of + before, end_of)],
-        flat[np.minimum(base_of + after, end_of)],
-    )
+    start, flat = view.speed.start[rows], view.speed.flat
+    base_of, end_of = start[job], (start + view.speed.last[rows])[job]
+    slow, fast = (flat[np.minimum(base_of + size, end_of)] for size in (before, after))
+    return StepList(rows[job], before, after, number, slow, fast)
 
 
 def _legal_sizes(view: PoolView, rows: IntArray, high: IntArray, end: IntArray) -> tuple[IntArray, IntArray]:
@@ -351,10 +338,8 @@ def _places(job: IntArray) -> IntArray:
     return places
 
 
-Gain = Callable[[StepList], FloatArray]
+Gain: TypeAlias = Callable[[StepList], FloatArray]
 """What each step of a list is worth; one that is not above zero is not taken."""
-_MANY = 256
-"""So many jobs are worth a look at their first steps before all steps are listed."""
 
 
 def speed_gain(steps: StepList) -> FloatArray:
@@ -390,7 +375,7 @@ def grow_by_gain(
     width = steps.width
     grown = gpus.copy()
     if (width == 1).all():
-        taken = _highest(key, free)
+        taken = highest(key, free)
         grown += np.bincount(steps.row[taken], minlength=len(gpus))
         return grown
     taken = _fitting(steps, width, key, free)
@@ -423,7 +408,7 @@ def _lowest_so_far(steps: StepList, gain: FloatArray) -> FloatArray:
     return key
 
 
-def _highest(key: FloatArray, count: int) -> IntArray:
+def highest(key: FloatArray, count: int) -> IntArray:
     """Where the highest keys are, so many at most; of equal ones the first."""
     if count >= len(key):
         return np.arange(len(key))
@@ -456,9 +441,6 @@ def _fitting(steps: StepList, width: IntArray, key: FloatArray, free: int) -> In
     return np.concatenate(taken) if taken else order[:0]
 
 
-_ENOUGH = np.int64(1 << 62)
-
-
 def lowest_first(column: FloatArray, parts: Partitions) -> IntArray:
     """The rows of each part by a column, ties in row order."""
     return np.lexsort((column, parts.number))
@@ -469,9 +451,8 @@ def admit_in_parts(asked: IntArray, parts: Partitions, order: IntArray | None = 
     got = asked.copy()
     # Mostly there is enough for everybody's request, and a part where there is not is looked at by itself.
     for at in np.flatnonzero(parts.sums(asked) > parts.capacity).tolist():
-        got[parts.rows(at)] = admit_in_order(
-            asked[parts.rows(at)], int(parts.capacity[at]), _own(order, parts.rows(at))
-        )
+        rows = parts.rows(at)
+        got[rows] = admit_in_order(asked[rows], int(parts.capacity[at]), _own(order, rows))
     return got
 
 

@@ -56,13 +56,9 @@ class Themis:
         return gpus
 
 
-def _fair_share(view: PoolView) -> float:
-    return view.capacity / max(len(view), 1)
-
-
 def _speed_on_fair_share(view: PoolView) -> FloatArray:
     """The speed with 1/N of the GPUs, or with the smallest size for a part of the time."""
-    share = _fair_share(view)
+    share = view.capacity / max(len(view), 1)
     within = view.sizes.floor(np.full(len(view), int(share), dtype=np.int64))
     part = np.minimum(share / view.min, 1.0)
     speed = np.where(within > 0, view.speed.at(within), view.speed.at(view.min) * part)

@@ -16,6 +16,15 @@ from batuta.policies.ffdl import choose_by_price, choose_exactly
 from batuta.policies.growth import Options, list_steps
 from batuta.policies.order import admit_in_order
 
+_NOISE = 1e-12
+"""A total that is better by less is as good."""
+_CUTS = 200
+_GAP = 1e-6
+"""Prices are right when the bound that they give can fall by no more than this part of it."""
+_EXACT_CELLS = 20_000_000
+"""Up to so many cells a dynamic programme is worth its time: options × different numbers of free GPUs."""
+_LEAST = 1e-3
+
 
 @dataclass(frozen=True, slots=True)
 class TypeOptions:
@@ -88,13 +97,6 @@ def usual_sizes(view: TypedView, options: TypeOptions) -> TypeOptions:
     usual |= (width > 0) & (size % np.maximum(width, 1) == 0)
     usual |= (width == 0) | (size == view.jobs.min[options.row]) | options.held(view)
     return options.keep(usual)
-
-
-_NOISE = 1e-12
-"""A total that is better by less is as good."""
-_CUTS = 200
-_GAP = 1e-6
-"""Prices are right when the bound that they give can fall by no more than this part of it."""
 
 
 def choose_exactly_of_types(options: TypeOptions, gain: FloatArray, capacity: IntArray) -> BoolArray:
@@ -223,10 +225,6 @@ def fill(options: TypeOptions, gain: FloatArray, capacity: IntArray, taken: Bool
         taken[chosen] = True
 
 
-_EXACT_CELLS = 20_000_000
-"""Up to so many cells a dynamic programme is worth its time: options × different numbers of free GPUs."""
-
-
 def best_choice(options: TypeOptions, gain: FloatArray, capacity: IntArray, rows: int) -> Choice:
     """The options to take; a job without one gets nothing.
 
@@ -235,51 +233,34 @@ def best_choice(options: TypeOptions, gain: FloatArray, capacity: IntArray, rows
     """
     worth = (gain > 0) & (options.gpus <= capacity[options.kind])
     options, gain = options.keep(worth), gain[worth]
+    gpus, kinds = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
     if not len(options):
-        return Choice(np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64))
+        return Choice(gpus, kinds)
     if len(capacity) == 1:
-        gpus = _of_one_type(options, gain, int(capacity[0]), rows)
-        return Choice(gpus, np.zeros(rows, dtype=np.int64))
+        named, chosen = _of_one_type(options, gain, int(capacity[0]))
+        gpus[named] = chosen
+        return Choice(gpus, kinds)
     if len(options) * int((capacity + 1).prod()) <= _EXACT_CELLS:
         taken = choose_exactly_of_types(options, gain, capacity)
     else:
         taken = choose_at_prices(options, gain, capacity)
-    return _as_choice(options, taken, rows)
-
-
-def _as_choice(options: TypeOptions, taken: BoolArray, rows: int) -> Choice:
-    gpus, kinds = np.zeros(rows, dtype=np.int64), np.zeros(rows, dtype=np.int64)
-    gpus[options.row[taken]] = options.gpus[taken]
-    kinds[options.row[taken]] = options.kind[taken]
+    gpus[options.row[taken]], kinds[options.row[taken]] = options.gpus[taken], options.kind[taken]
     return Choice(gpus, kinds)
 
 
-def _of_one_type(options: TypeOptions, gain: FloatArray, capacity: int, rows: int) -> IntArray:
+def _of_one_type(options: TypeOptions, gain: FloatArray, capacity: int) -> tuple[IntArray, IntArray]:
+    """The rows that have options, and what each of them gets."""
     named, job = np.unique(options.row, return_inverse=True)
     nothing = np.arange(len(named))
     job = np.concatenate((nothing, job))
     extra = np.concatenate((np.zeros_like(nothing), options.gpus))
     order = np.lexsort((extra, job))
     worth = np.concatenate((np.zeros(len(named)), gain))
-    listed = _only_better(Options(job[order], extra[order], worth[order]))
+    listed = Options(job[order], extra[order], worth[order]).only_better()
     chosen, best = choose_by_price(listed, capacity)
     if not best and len(listed.extra) * (capacity + 1) <= _EXACT_CELLS:
         chosen = choose_exactly(listed, capacity)
-    gpus = np.zeros(rows, dtype=np.int64)
-    gpus[named] = chosen
-    return gpus
-
-
-def _only_better(options: Options) -> Options:
-    """Without options that a smaller one of the same job equals or beats."""
-    while True:
-        better = (np.diff(options.speed, prepend=-np.inf) > 0) | (options.extra == 0)
-        if better.all():
-            return options
-        options = options.keep(better)
-
-
-_LEAST = 1e-3
+    return named, chosen
 
 
 def restart_factor(view: PoolView) -> FloatArray:
