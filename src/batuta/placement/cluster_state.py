@@ -13,6 +13,7 @@ one that is really used the least wins, where measured use is known and fresh.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -25,15 +26,24 @@ from batuta.core.node_table import NodeTable
 from batuta.core.placer import EVERYWHERE
 from batuta.core.utilisation import expected_load
 from batuta.core.world import ExcludedNodes, World
-from batuta.placement.utilisation import BUSIEST, BusyCards
+from batuta.placement.utilisation import BUSIEST, UNKNOWN, BusyCards
 
 if TYPE_CHECKING:
     from batuta.placement.sharing import CardLevels
-    from batuta.placement.utilisation import BusyCards
-
 
 Groups: TypeAlias = tuple[int, ...]
 """For each GPU of a node the number of its group, as nodes state NVLink and NUMA; empty: one group."""
+Part: TypeAlias = tuple[int, int]
+"""A node, and how many of its GPUs."""
+Profile: TypeAlias = tuple[int, ...]
+"""Of a rack: how many of its nodes have 0, 1, 2, … GPUs for a job."""
+TENTHS = 10
+_TENTH_UNKNOWN = round(TENTHS * UNKNOWN)
+"""What a node counts as of which nothing is known."""
+WHOLE = 100
+"""Percent of a card."""
+NOTHING_ASKED = Beside(0, 0, 0)
+NOTHING_KNOWN = BusyCards({}, dict, 0.0, 0)
 
 
 class Chosen(NamedTuple):
@@ -47,7 +57,7 @@ class Chosen(NamedTuple):
 def choose_gpus(nvlink: Groups, numa: Groups, free: int, count: int, own: int = 0, single_numa: bool = False) -> Chosen:
     """Takes `count` of the free GPUs: beside its `own`, in the smallest group that suffices, else few.
 
-    The caller has made sure that they fit (`Room.capacity`).
+    The caller has made sure that they fit (`ClusterState.capacity`).
     """
     if single_numa and numa:
         free = numa_part(numa, free, count, own)
@@ -117,9 +127,6 @@ def lowest(mask: int, count: int) -> int:
     return taken
 
 
-TENTHS = 10
-
-
 class LeastUtilisedNodes:
     """The nodes by how busy those of their free GPUs are that a job would get."""
 
@@ -155,13 +162,13 @@ class LeastUtilisedNodes:
         for i in self._busy.nodes:
             known |= 1 << i
             tiers[self._tenth(i, gpus)] |= 1 << i
-        tiers[self._busy.tenth_unknown] |= self._layout.table.all & ~known
+        tiers[_TENTH_UNKNOWN] |= self._layout.table.all & ~known
         return tiers
 
     def _tenth(self, i: int, gpus: int) -> int:
         """How busy the calmest so many free GPUs of a node are on the average, in tenths."""
         if i not in self._busy.nodes:
-            return self._busy.tenth_unknown
+            return _TENTH_UNKNOWN
         busy = sorted([self._busy.of(i, gpu) for gpu in bits(self._layout.free[i])])[:gpus]
         return round(TENTHS * sum(busy) / len(busy)) if busy else TENTHS
 
@@ -200,10 +207,6 @@ def _shape(groups: tuple[int, ...], free: int, taken: int, own: int) -> list[tup
     )
 
 
-WHOLE = 100
-"""Percent of a card."""
-
-
 class Stranding:
     """What a GPU needs beside it, and how many would lack it on a node."""
 
@@ -220,9 +223,8 @@ class Stranding:
         cpus, memory = self._layout.cpus_milli[i], self._layout.memory_mib[i]
         promised = self._layout.table.nodes[i].gpu_compute_percent
         takes = WHOLE * gpus if job.share is None else job.share.booked_percent(promised)
-        after = self._stranded(
-            free - takes, cpus - job.cpus_milli_per_gpu * gpus, memory - job.memory_mib_per_gpu * gpus
-        )
+        wants_cpus, wants_memory = job.cpus_milli_per_gpu * gpus, job.memory_mib_per_gpu * gpus
+        after = self._stranded(free - takes, cpus - wants_cpus, memory - wants_memory)
         return after - self._stranded(free, cpus, memory)
 
     def least(self, nodes: Iterable[int], gpus: int, job: Job) -> int:
@@ -230,13 +232,10 @@ class Stranding:
         return min(nodes, key=lambda i: self.added(i, gpus, job))
 
     def _free_percent(self, i: int) -> int:
-        layout = self._layout
-        node, free = layout.table.nodes[i], WHOLE * layout.free[i].bit_count()
-        for gpu in range(node.gpus if layout.cards else 0):
-            card = layout.cards.get((i, gpu))
-            if card is not None:
-                free += max(WHOLE - card.booked_percent(node.gpu_compute_percent), 0)
-        return free
+        node, cards = self._layout.table.nodes[i], self._layout.cards
+        shared = [cards[i, gpu] for gpu in range(node.gpus if cards else 0) if (i, gpu) in cards]
+        whole = WHOLE * self._layout.free[i].bit_count()
+        return whole + sum(max(WHOLE - card.booked_percent(node.gpu_compute_percent), 0) for card in shared)
 
     def _stranded(self, free_percent: int, cpus_milli: int, memory_mib: int) -> float:
         served = float(free_percent)
@@ -245,11 +244,6 @@ class Stranding:
         if self._memory_mib and memory_mib < UNCOUNTED // 2:
             served = min(served, max(memory_mib, 0) / self._memory_mib)
         return free_percent - served
-
-
-NOTHING_ASKED = Beside(0, 0, 0)
-NOTHING_KNOWN = BusyCards({}, dict, 0.0, 0)
-NOTHING_AVOIDED: Mapping[JobId, ExcludedNodes] = {}
 
 
 def _still_used(world: World) -> dict[int, int]:
@@ -262,66 +256,37 @@ def _still_used(world: World) -> dict[int, int]:
     return found
 
 
-Part = tuple[int, int]
-"""A node, and how many of its GPUs."""
-
-
+@dataclass(slots=True, eq=False)
 class ClusterState:
     """A working copy of the layout. What it remembers are upper bounds: true while GPUs are only taken."""
 
-    __slots__ = (
-        "_asked",
-        "_avoided",
-        "_busy",
-        "_calm",
-        "_know",
-        "_leaving",
-        "_levels",
-        "_missing",
-        "_stranding",
-        "_suited",
-        "_widest",
-        "_within",
-        "cards",
-        "layout",
-        "loads",
-        "racks",
-        "spreads",
-        "table",
-    )
+    layout: Layout
+    _missing: Mapping[int, int]
+    _avoided: Mapping[JobId, ExcludedNodes] = field(default_factory=dict)
+    _within: Mapping[JobId, int] = field(default_factory=dict)
+    _asked: Beside = NOTHING_ASKED
+    _widest: dict[int, int] = field(default_factory=dict)
+    _suited: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _levels: dict[tuple[int, int, int, bool], list[int]] = field(default_factory=dict)
+    _stranding: Stranding | None = None
+    _know: Callable[[], BusyCards] | None = None
+    """Finds out how busy GPUs really are; None where it is unknown."""
+    _leaving: Mapping[int, int] = field(default_factory=dict)
+    """By node: GPUs that are free and that another job may still be on, for a while."""
+    _busy: BusyCards | None = None
+    _calm: LeastUtilisedNodes | None = None
+    loads: Callable[[Job], float] = lambda _: 0.0
+    """How busy a job will keep a GPU."""
+    spreads: bool = False
+    """Whether shares go to empty cards first, and not to full ones."""
+    cards: CardLevels | None = None
+    """Made when the first job that shares a card is placed."""
+    racks: dict[int, RackProfiles] = field(default_factory=dict)
+    """By set of nodes: how full the racks are, as it was when it was last read."""
+    table: NodeTable = field(init=False)
 
-    def __init__(
-        self,
-        layout: Layout,
-        missing: Mapping[int, int],
-        avoided: Mapping[JobId, ExcludedNodes] = NOTHING_AVOIDED,
-        within: Mapping[JobId, int] = EVERYWHERE,
-        asked: Beside = NOTHING_ASKED,
-    ) -> None:
-        self.layout = layout
-        self.table = layout.table
-        self._missing = missing
-        self._avoided = avoided
-        self._within = within
-        self._widest: dict[int, int] = {}
-        self._suited: dict[tuple[object, ...], int] = {}
-        self._levels: dict[tuple[int, int, int, bool], list[int]] = {}
-        self._asked = asked
-        self._stranding: Stranding | None = None
-        self._know: Callable[[], BusyCards] | None = None
-        """Finds out how busy GPUs really are; None where it is unknown."""
-        self._leaving: Mapping[int, int] = {}
-        """By node: GPUs that are free and that another job may still be on, for a while."""
-        self._busy: BusyCards | None = None
-        self._calm: LeastUtilisedNodes | None = None
-        self.loads: Callable[[Job], float] = _unknown
-        """How busy a job will keep a GPU."""
-        self.spreads = False
-        """Whether shares go to empty cards first, and not to full ones."""
-        self.cards: CardLevels | None = None
-        """Made when the first job that shares a card is placed."""
-        self.racks: dict[int, RackProfiles] = {}
-        """By set of nodes: how full the racks are, as it was when it was last read."""
+    def __post_init__(self) -> None:
+        self.table = self.layout.table
 
     @staticmethod
     def of(
@@ -329,9 +294,7 @@ class ClusterState:
     ) -> ClusterState:
         """A copy of what the World has, to place on for as long as it does not change."""
         room = ClusterState(world.layout.sketch(), world.missing(), world.avoided, within, world.jobs.beside)
-        room.spreads = spreads
-        if world.leaving:
-            room._leaving = _still_used(world)
+        room.spreads, room._leaving = spreads, _still_used(world)
         if world.usage or world.loads:
             room._know = partial(BusyCards.of_world, world, busiest)
             room.loads = partial(expected_load, world)
@@ -375,8 +338,7 @@ class ClusterState:
             key = (gpu_type, job.node_labels, job.node_terms, job.tolerations)
             known = self._suited.get(key)
             if known is None:
-                known = self.layout.usable & self.table.by_type[gpu_type] & self.table.matching(job)
-                self._suited[key] = known
+                known = self._suited[key] = self.layout.usable & self.table.by_type[gpu_type] & self.table.matching(job)
             nodes = known
         if self._avoided and job.id in self._avoided:
             nodes &= ~self._avoided[job.id].nodes
@@ -493,14 +455,6 @@ class ClusterState:
             i = index[name]
             found[i] = found.get(i, 0) | mask_of(gpus)
         return found
-
-
-def _unknown(job: Job) -> float:
-    return 0.0
-
-
-Profile = tuple[int, ...]
-"""Of a rack: how many of its nodes have 0, 1, 2, … GPUs for a job."""
 
 
 class RackProfiles:

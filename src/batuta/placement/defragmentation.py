@@ -33,6 +33,10 @@ from batuta.placement.attempt import (
 from batuta.placement.cluster_state import ClusterState, choose_gpus
 
 FORBIDDEN = -1e9
+NODES_TRIED = 8
+"""How many nodes, those with the most free GPUs, are considered for clearing."""
+# NumPy takes three times as long to compare with a member of an enumeration.
+RUNNING = int(Phase.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +211,6 @@ class Tenants:
     Jobs with a share stay: two moves of shares seldom free a card.
     """
 
-    __slots__ = ("_draft", "_kinds", "by_node", "placements")
-
     def __init__(self, draft: PlacementAttempt) -> None:
         jobs, index = draft.world.jobs, draft.room.table.index
         self._draft = draft
@@ -218,7 +220,7 @@ class Tenants:
         }
         # A placer that does not weigh moves no running job; the jobs of this cycle are not there yet.
         if draft.costs.enabled:
-            for row in np.flatnonzero(jobs.phase == int(Phase.RUNNING)).tolist():
+            for row in np.flatnonzero(jobs.phase == RUNNING).tolist():
                 placement = jobs.placements[row]
                 job = jobs.jobs[row]
                 if placement is None or row in self._kinds or row in draft.moves or job.share or job.cpu_only:
@@ -246,10 +248,6 @@ class Tenants:
         inside = {row for i, rows in self.by_node.items() if nodes >> i & 1 for row in rows}
         outside = {row for i, rows in self.by_node.items() if not nodes >> i & 1 for row in rows}
         return [self.get(row) for row in sorted(inside - outside) if row not in but]
-
-
-NODES_TRIED = 8
-"""How many nodes, those with the most free GPUs, are considered for clearing."""
 
 
 def make_room(draft: PlacementAttempt, targets: Sequence[Target]) -> None:
@@ -419,8 +417,8 @@ def _agree(
 ) -> bool:
     """Takes over the trial if what the job gains exceeds what the moves cost."""
     job, now = draft.world.jobs.jobs[row], draft.placements.get(row)
-    gain_s = gain_of_place(draft, row, 0.0 if now is None else draft.speed(job, now), place)
-    cost_s = 0.0
+    without = 0.0 if now is None else draft.speed(job, now)
+    gain_s, cost_s = _worth(draft, row, without, draft.speed(job, place), 0.0).gain_s, 0.0
     moved = {other: new for other, new in after.items() if new != tenants.placements[other]}
     for other, new in moved.items():
         worth = worth_of_move(draft, other, tenants.placements[other], new)
@@ -453,11 +451,6 @@ def worth_of_move(draft: PlacementAttempt, row: int, before: Placement, after: P
     return _worth(draft, row, *speeds, lost_work_s(draft.world, row, draft.now_s))
 
 
-def gain_of_place(draft: PlacementAttempt, row: int, without: float, after: Placement) -> float:
-    """What a place is worth to a job that would run at the speed `without` if it did not get it."""
-    return _worth(draft, row, without, draft.speed(draft.world.jobs.jobs[row], after), 0.0).gain_s
-
-
 def evidence_of(gain_s: float, cost_s: float) -> Evidence:
     return (("gain_s", gain_s), ("cost_s", cost_s))
 
@@ -467,10 +460,6 @@ def _worth(draft: PlacementAttempt, row: int, before: float, after: float, lost_
     elapsed_s = draft.now_s - float(jobs.anchor_s[row])
     remaining_s = max(0.0, float(jobs.remaining_s[row]) - float(jobs.rate[row]) * elapsed_s)
     return worth_of_change(before, after, remaining_s, float(jobs.restart_s[row]), lost_s, draft.costs)
-
-
-# NumPy takes three times as long to compare with a member of an enumeration.
-RUNNING = int(Phase.RUNNING)
 
 
 def consolidate(draft: PlacementAttempt) -> None:
@@ -510,7 +499,12 @@ def _losses(draft: PlacementAttempt) -> Iterator[tuple[int, float]]:
         if not draft.minds_spread(job) or draft.is_tight(job, placement):
             continue
         loss, size = _loss(draft, row, job, placement), int(gpus[row])
-        if loss > 0 and (size > table.largest or _fits_somewhere(draft, placement, size, widest)):
+        if loss <= 0:
+            continue
+        # A quick look whether one node could take the whole job, before its GPUs are given back to try.
+        own = draft.room.masks(placement).items()
+        fits = widest >= size or any(layout.free[i].bit_count() + mask.bit_count() >= size for i, mask in own)
+        if size > table.largest or fits:
             yield row, loss
 
 
@@ -521,12 +515,6 @@ def _loss(draft: PlacementAttempt, row: int, job: Job, placement: Placement) -> 
     if curve.across_nodes == 1.0 and nodes > fewest:
         factor *= draft.options.scattered
     return curve.spread(fewest, 1) - factor
-
-
-def _fits_somewhere(draft: PlacementAttempt, placement: Placement, size: int, widest: int) -> bool:
-    """A quick look whether one node could take the whole job, before its GPUs are given back to try."""
-    free, own = draft.room.layout.free, draft.room.masks(placement)
-    return widest >= size or any(free[i].bit_count() + own[i].bit_count() >= size for i in own)
 
 
 def _move_closer(draft: PlacementAttempt, row: int) -> bool:

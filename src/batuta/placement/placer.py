@@ -22,15 +22,13 @@ from batuta.placement.attempt import (
     legal_above,
     legal_floor,
     most,
-    pack,
     shrink,
     tighten,
     whole_replicas,
     why,
 )
-from batuta.placement.cluster_state import ClusterState
 from batuta.placement.defragmentation import consolidate, make_room
-from batuta.placement.sharing import place_share
+from batuta.placement.sharing import place_new
 
 # NumPy takes three times as long to compare with a member of an enumeration.
 BROKEN = int(Phase.BROKEN)
@@ -173,7 +171,7 @@ def _exchange(draft: PlacementAttempt, targets: list[Target]) -> None:
 
 def _swap(draft: PlacementAttempt, target: Target, gpus: int) -> bool:
     job, held = _running(draft, target)
-    placement = _fresh(draft.room, job, gpus, target.gpu_type)
+    placement = place_new(draft.room, job, gpus, target.gpu_type)
     if placement is None:
         return False
     draft.room.vacate(held, job)
@@ -188,7 +186,7 @@ def _swap_all(draft: PlacementAttempt, targets: list[Target]) -> bool:
         job, held = _running(draft, target)
         room.vacate(held, job)
     for target in sorted(targets, key=_largest_first):
-        placement = _fresh(room, draft.world.jobs.jobs[target.row], target.gpus, target.gpu_type)
+        placement = place_new(room, draft.world.jobs.jobs[target.row], target.gpus, target.gpu_type)
         if placement is None:
             break
         found[target.row] = placement
@@ -201,14 +199,6 @@ def _swap_all(draft: PlacementAttempt, targets: list[Target]) -> bool:
         job, held = _running(draft, target)
         room.occupy(held, job)
     return False
-
-
-def _fresh(room: ClusterState, job: Job, gpus: int, gpu_type: int) -> Placement | None:
-    nodes = room.suited(job, gpu_type)
-    if job.share is not None:
-        return place_share(room, job, job.share, nodes)
-    parts = pack(room, job, gpus, nodes)
-    return None if parts is None else room.seat(job, parts)
 
 
 def _start_and_grow(draft: PlacementAttempt, targets: list[Target]) -> None:
@@ -228,10 +218,10 @@ def _start(draft: PlacementAttempt, target: Target) -> bool:
     """Places a job that has no GPUs; where the target does not fit, the largest smaller size that does."""
     row, gpus, kind = target
     room, job = draft.room, draft.world.jobs.jobs[row]
-    placement = _fresh(room, job, gpus, kind)
+    placement = place_new(room, job, gpus, kind)
     if placement is None and gpus > job.min:
         size = legal_floor(job, min(gpus - 1, most(room, job, room.suited(job, kind))))
-        placement = _fresh(room, job, size, kind) if size else None
+        placement = place_new(room, job, size, kind) if size else None
     if placement is None:
         draft.failures[row] = why(room, job, job.min, kind)
         return False

@@ -6,33 +6,23 @@ is another place, and of cards that are equal otherwise the one that is really l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import accumulate
 from operator import or_
+from typing import TypeAlias
 
 from batuta.core.arrays import bits
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.layout import EMPTY_CARD, Card, Layout
-from batuta.placement.attempt import COMPARED, fitting_at, fullest
-from batuta.placement.cluster_state import ClusterState
+from batuta.placement.attempt import COMPARED, fitting_at, fullest, pack
+from batuta.placement.cluster_state import WHOLE, ClusterState, Part
 
-WHOLE = 100
-"""Percent of a card."""
+ChooseNodes: TypeAlias = Callable[[ClusterState, Job, int, int], list[Part] | None]
 
 
 class CardLevels:
     """The shared cards by how full they are, one bit each, so that thousands of shares are placed fast."""
-
-    __slots__ = (
-        "_cards_of",
-        "_compute",
-        "_memory",
-        "_most_promised",
-        "_nodes_by_memory",
-        "_starved",
-        "_width",
-        "levels",
-    )
 
     def __init__(self, layout: Layout) -> None:
         self._width = layout.table.largest
@@ -96,11 +86,7 @@ class CardLevels:
 
     def roomy(self, share: Share) -> int:
         """Nodes whose cards are large enough for a share."""
-        nodes = 0
-        for memory_mib, own in self._nodes_by_memory.items():
-            if memory_mib >= share.memory_mib:
-                nodes |= own
-        return nodes
+        return sum(own for memory_mib, own in self._nodes_by_memory.items() if memory_mib >= share.memory_mib)
 
     def best(self, room: ClusterState, job: Job, share: Share, nodes: int, without: int = 0) -> tuple[int, int] | None:
         """The fullest card on these nodes with room for a share; the emptiest, where shares are spread.
@@ -148,6 +134,15 @@ class CardLevels:
             whole = (1 << self._width) - 1
             cards = self._cards_of[nodes] = sum(whole << i * self._width for i in bits(nodes))
         return cards
+
+
+def place_new(room: ClusterState, job: Job, gpus: int, gpu_type: int, choose: ChooseNodes = pack) -> Placement | None:
+    """Place a job that has no GPUs of this type; None when there is no room. `choose` finds nodes for whole GPUs."""
+    nodes = room.suited(job, gpu_type)
+    if job.share is not None:
+        return place_share(room, job, job.share, nodes)
+    parts = choose(room, job, gpus, nodes)
+    return None if parts is None else room.seat(job, parts)
 
 
 def place_share(room: ClusterState, job: Job, share: Share, nodes: int) -> Placement | None:

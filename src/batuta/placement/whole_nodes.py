@@ -73,8 +73,7 @@ class _Tight:
         self.moved: set[int] = set()
         self.kinds = {target.row: target.gpu_type for target in targets}
         self._small: dict[int, list[int]] | None = None
-        fixed = in_motion_or_left_alone(world.jobs, now_s) if costs.freeze_transitions else None
-        self.fixed = fixed
+        self.fixed = in_motion_or_left_alone(world.jobs, now_s) if costs.freeze_transitions else None
 
     def place(self) -> Placed | None:
         jobs, room = self.world.jobs, self.room
