@@ -115,10 +115,7 @@ class Fence:
         return answer
 
     def start(self, part: str, run: Callable[[], None]) -> FencedThread:
-        """Runs something in a thread of its own, which is started as soon as that is possible.
-
-        One that ends by an exception is started again, after a pause.
-        """
+        """Run something in a thread of its own, started when that is possible, and again after an exception."""
         thread = FencedThread(self, part, run, self._pause_s)
         thread.try_start()
         return thread

@@ -50,10 +50,7 @@ def levelling(world: World, out: Mapping[GpuPlace, str], now_s: float) -> Iterat
 
 
 def restarts(world: World, orders: Iterable[tuple[RestartJob, float]], now_s: float) -> Iterator[ev.Event]:
-    """Yield the events that restart jobs from a checkpoint; `orders` say since when there is a reason for it.
-
-    One that does not run, or has begun since, needs nothing more.
-    """
+    """Yield the events that restart jobs that run since before the reason for it, which `orders` name."""
     jobs, done = world.jobs, set[JobId]()
     for order, found_s in orders:
         if order.job in done or order.job not in jobs:

@@ -1,7 +1,4 @@
-"""The World that an engine owns together with its journal.
-
-`JournaledWorld` is the only place that applies events to the World of an engine.
-"""
+"""The World that an engine owns together with its journal; here alone events are applied to it."""
 
 from __future__ import annotations
 

@@ -44,10 +44,7 @@ class Requests:
         """Called in the engine's thread once what was asked for is durable, before any caller is told so."""
 
     def ask(self, make: RequestFn) -> Future[Sequence[Event]]:
-        """Return the answer, which comes when what was asked for is durable.
-
-        A future that is cancelled before the engine gets to it leaves nothing behind.
-        """
+        """Return the answer, which comes when all is durable. Cancelled before that begins, it leaves nothing."""
         request = Request(make)
         with self._lock:
             if self._closed:

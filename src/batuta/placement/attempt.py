@@ -388,10 +388,7 @@ def whole_replicas(held: Placement, step: int) -> Placement:
 
 
 def enlarge(draft: PlacementAttempt, job: Job, held: Placement, gpus: int, nodes: int) -> Placement | None:
-    """More GPUs for a job: where it is, or elsewhere if it fits only there, or on one node. None: no room.
-
-    A resize restarts the job anyway, so another place costs nothing more.
-    """
+    """More GPUs for a job: where it is, or elsewhere, since a resize restarts it anyway. None: no room."""
     room = draft.room
     if draft.minds_spread(job) and (i := fullest(room, job, gpus, nodes)) >= 0:
         placement = room.seat(job, [(i, gpus)])

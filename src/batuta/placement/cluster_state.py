@@ -55,10 +55,7 @@ class Chosen(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def choose_gpus(nvlink: Groups, numa: Groups, free: int, count: int, own: int = 0, single_numa: bool = False) -> Chosen:
-    """Takes `count` of the free GPUs: beside its `own`, in the smallest group that suffices, else few.
-
-    The caller has made sure that they fit (`ClusterState.capacity`).
-    """
+    """Takes `count` of the free GPUs, which fit: beside its `own`, in the smallest group that suffices, else few."""
     if single_numa and numa:
         free = numa_part(numa, free, count, own)
     if free.bit_count() < count:
@@ -176,10 +173,7 @@ class LeastUtilisedNodes:
 def calmest_gpus(
     nvlink: Groups, numa: Groups, free: int, count: int, own: int, single_numa: bool, tenths: list[int]
 ) -> Chosen:
-    """The same as `choose_gpus`, and of choices that are as close together the one with the calmest GPUs.
-
-    `tenths`: how busy each GPU of the node is.
-    """
+    """The same, and of choices as close together the one with the calmest GPUs, by `tenths` that each is busy."""
     first = choose_gpus(nvlink, numa, free, count, own, single_numa)
     groups = group_masks(nvlink or numa)
     calm = 0

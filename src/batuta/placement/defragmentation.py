@@ -70,10 +70,7 @@ class LogicalNode:
 
 
 def repack(room: ClusterState, items: Sequence[Item], nodes: int) -> dict[int, Placement] | None:
-    """By row a new place for every item on these nodes; None if they cannot be packed.
-
-    In `room` the items have given back what they hold, and nothing is taken by this call.
-    """
+    """By row a new place for every item, which has given back what it holds; None if they cannot be packed."""
     held = [room.masks(item.held) for item in items]
     logical = _pack_all(room.fork(), items)
     if logical is None:
@@ -118,10 +115,7 @@ def match(
     logical: Sequence[LogicalNode],
     physical: Sequence[int],
 ) -> list[int]:
-    """For every logical node a physical one, so that as many GPUs as possible stay with their job.
-
-    This is the assignment problem, solved by the Hungarian method.
-    """
+    """For every logical node a physical one, so that most GPUs stay with their job: the assignment problem."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415  (0.2 s that most runs never need)
 
     column = {i: c for c, i in enumerate(physical)}
@@ -206,10 +200,7 @@ class Tenant:
 
 
 class Tenants:
-    """Running jobs and those that this cycle places. Finding them looks at every job: only on need.
-
-    Jobs with a share stay: two moves of shares seldom free a card.
-    """
+    """Running jobs and those that this cycle places, but for shares: two moves of shares seldom free a card."""
 
     def __init__(self, draft: PlacementAttempt) -> None:
         jobs, index = draft.world.jobs, draft.room.table.index
@@ -252,7 +243,8 @@ class Tenants:
 
 def make_room(draft: PlacementAttempt, targets: Sequence[Target]) -> None:
     """Helps jobs that found no place, then those that start on more nodes than they need."""
-    stuck = [target for target in targets if _is_stuck(draft, target)] if draft.failures else []
+    failures = draft.failures
+    stuck = [target for target in targets if target.row in failures and failures[target.row].reason in ARRANGEMENT]
     spread = [target for target in targets if _is_spread(draft, target)]
     may_repack = draft.options.repack == "when-needed"
     tenants: Tenants | None = None
@@ -263,11 +255,6 @@ def make_room(draft: PlacementAttempt, targets: Sequence[Target]) -> None:
             helped, may_repack = _repack_nodes(draft, target, tenants), False
         if helped:
             tenants = None
-
-
-def _is_stuck(draft: PlacementAttempt, target: Target) -> bool:
-    failure = draft.failures.get(target.row)
-    return failure is not None and failure.reason in ARRANGEMENT
 
 
 def _is_spread(draft: PlacementAttempt, target: Target) -> bool:

@@ -20,6 +20,8 @@ from batuta.placement.attempt import PlacerOptions, why
 from batuta.placement.cluster_state import ClusterState, Part
 from batuta.placement.sharing import place_new
 
+BROKEN = int(Phase.BROKEN)
+
 
 @dataclass(frozen=True, slots=True)
 class MostFreePlacer:
@@ -40,8 +42,10 @@ class MostFreePlacer:
         stays: set[int] = set()
         while True:
             placed = _place_all(world, order, stays, self.options.room(world, within))
-            # Who runs and found nothing keeps what it has: that must not be given to others then.
-            stuck = {row for row in placed.failures if _keeps_gpus(world, row)} - stays
+            # A running job that found nothing keeps what it has: that must not be given to others then. One that
+            # lost GPUs cannot: it is preempted.
+            holds, phase = world.jobs.placements, world.jobs.phase
+            stuck = {row for row in placed.failures if holds[row] is not None and phase[row] != BROKEN} - stays
             if not stuck:
                 return placed
             stays |= stuck
@@ -78,11 +82,6 @@ def _place_all(world: World, order: Sequence[Target], stays: set[int], room: Clu
         else:
             placements[target.row] = found
     return Placed(placements, failures, {}, room.layout)
-
-
-def _keeps_gpus(world: World, row: int) -> bool:
-    """Whether a job that cannot be placed stays as it is. One that lost GPUs cannot: it is preempted."""
-    return world.jobs.placements[row] is not None and int(world.jobs.phase[row]) != Phase.BROKEN
 
 
 def _emptiest_first(room: ClusterState, job: Job, gpus: int, nodes: int) -> list[Part] | None:

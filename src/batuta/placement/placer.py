@@ -240,10 +240,7 @@ def _grow_at_home(draft: PlacementAttempt, target: Target) -> bool:
 
 
 def _grow(draft: PlacementAttempt, target: Target) -> bool:
-    """Gives a running job more GPUs, as many of the wanted ones as fit; it keeps what it has if none do.
-
-    True if it leaves GPUs behind.
-    """
+    """Gives a running job more GPUs, as many of the wanted ones as fit; whether it leaves GPUs behind."""
     job, held = _running(draft, target)
     placement = _grown(draft, job, held, target)
     if placement is None:

@@ -35,10 +35,7 @@ class PolicyAnswerError(Exception):
 
 
 class CheckedPolicy:
-    """A policy of another package. An answer that breaks the contract never reaches the cluster.
-
-    Such a policy needs a `name` and `allocate(view)`; `traits` declares what it can do beyond that.
-    """
+    """A policy of another package: needs `name` and `allocate(view)`. An answer that breaks the contract is refused."""
 
     def __init__(self, inner: Any, origin: str) -> None:
         """`origin` says where the policy comes from, for messages. Raises BrokenPolicyError."""

@@ -51,10 +51,7 @@ def _rungs(table: IntArray, gpus: IntArray) -> IntArray:
 
 
 class Steps:
-    """Next sizes and speeds of one job at a time, for loops that give one step after the other.
-
-    Plain lists and a memory view: a NumPy scalar would cost more than the step itself.
-    """
+    """Next sizes and speeds of one job at a time, as plain lists: a NumPy scalar would cost more than the step."""
 
     __slots__ = ("_flat", "_last", "_lists", "_lowest", "_max", "_sizes", "_start")
 
@@ -307,7 +304,8 @@ def list_steps(view: PoolView, rows: IntArray, gpus: IntArray, free: int) -> Ste
         job, after = _legal_sizes(view, rows, high, end)
         above = after > gpus[job]
         job, after = job[above], after[above]
-        number = _places(job)
+        starts = np.flatnonzero(np.diff(job, prepend=-1))
+        number = np.arange(len(job)) - np.repeat(starts, np.diff(starts, append=len(job)))
     before = after - 1
     first = number == 0
     if not view.sizes.regular:
@@ -329,13 +327,6 @@ def _legal_sizes(view: PoolView, rows: IntArray, high: IntArray, end: IntArray) 
     job, place = count_up(count)
     job, extra = add_listed(view, rows, reach, job, place * step[job])
     return job, low[job] + extra
-
-
-def _places(job: IntArray) -> IntArray:
-    """How many entries of the same job stand before each; those of one job stand together."""
-    starts = np.flatnonzero(np.diff(job, prepend=-1))
-    places: IntArray = np.arange(len(job)) - np.repeat(starts, np.diff(starts, append=len(job)))
-    return places
 
 
 Gain: TypeAlias = Callable[[StepList], FloatArray]
@@ -366,7 +357,9 @@ def grow_by_gain(
     if tier is not None:
         rows = rows[tier[rows].argsort(kind="stable")]
     if _MANY < len(rows) > free and view.sizes.regular and gpus[rows].all():
-        rows = _promising(view, rows, gpus, free, gain)
+        # Only those may get something whose first step gains as much as the first steps of the best so many jobs.
+        first = _numbers(gain(list_steps(view, rows, gpus[rows], 1)))
+        rows = rows[first >= np.partition(first, len(first) - free)[len(first) - free]]
     steps = list_steps(view, rows, gpus[rows], free)
     key = _lowest_so_far(steps, _numbers(gain(steps)))
     useful = key > 0
@@ -381,13 +374,6 @@ def grow_by_gain(
     taken = _fitting(steps, width, key, free)
     np.maximum.at(grown, steps.row[taken], steps.after[taken])
     return grown
-
-
-def _promising(view: PoolView, rows: IntArray, gpus: IntArray, free: int, gain: Gain) -> IntArray:
-    """The jobs that may get something when as many as there are GPUs gain more by their first step."""
-    first = _numbers(gain(list_steps(view, rows, gpus[rows], 1)))
-    promising: IntArray = rows[first >= np.partition(first, len(first) - free)[len(first) - free]]
-    return promising
 
 
 def _numbers(gain: FloatArray) -> FloatArray:

@@ -124,10 +124,7 @@ def urgency(view: PoolView, options: SizeOptions) -> FloatArray:
 
 
 def fair_share(view: PoolView, gpus: int, left_s: FloatArray) -> FloatArray:
-    """The GPUs that are due to each job from its submission to its end, if it stays as crowded as now.
-
-    Who has been here in a rush was due less than what is due now that it is over.
-    """
+    """The GPUs due to each job from submission to its end, if it stays as crowded as now: less after a rush."""
     share = np.full(len(view), gpus / len(view))
     if view.crowd is None:
         return share
@@ -139,10 +136,7 @@ def fair_share(view: PoolView, gpus: int, left_s: FloatArray) -> FloatArray:
 def lateness(
     view: PoolView, work_s: FloatArray, left_s: FloatArray, fair_speed: FloatArray, unit: FloatArray | float = 1.0
 ) -> FloatArray:
-    """The same from the work that is left, the least time for it, and the speed on a fair share.
-
-    `unit` is how many of the view's seconds of work make one of these.
-    """
+    """The same from work left, least time for it and fair speed; `unit`: the view's seconds in one of these."""
     done_s = 0.0 if view.done_s is None else np.maximum(np.nan_to_num(view.done_s), 0.0) / unit
     fair_s = (work_s + done_s) / fair_speed + view.restart_s
     age_s = np.maximum(view.now_s - view.submit_s, 0.0)

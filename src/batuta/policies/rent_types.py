@@ -50,10 +50,7 @@ class _Terms:
 
 
 def allocate_types(view: TypedView, own_place: float, min_first: bool) -> Choice:
-    """A type and a size for each job so that the work of the next while is worth most.
-
-    With `min_first` no job grows while another waits that would fit at its `min`.
-    """
+    """A type and a size for each job so that the work of the next while is worth most; see `Rent.min_first`."""
     jobs = len(view)
     gpus, kinds = np.zeros(jobs, dtype=np.int64), np.maximum(view.gpu_type, 0)
     # What a job has is an option even if it says that it gets nowhere with it: so it can be held still.
@@ -85,17 +82,11 @@ def _terms(view: TypedView, options: TypeOptions, own_place: float) -> _Terms:
     price = (1.0 + (longer[row] + own_place) * options.gpus * rent[options.kind]) / speed
     prices = np.full(len(view), np.inf)
     np.minimum.at(prices, row, price)
-    fair = _fair_speed(fair_share(jobs, cluster, shortest), options, speed)
+    # How fast each job would be with its share of the cluster; a part of its least size, if that is less.
+    share, fair = fair_share(jobs, cluster, shortest), np.full(len(view), 1e-9)
+    np.maximum.at(fair, row, speed * np.minimum(share[row] / options.gpus, 1.0))
     urgent = lateness(jobs, work_s, shortest, fair, mean)
     return _Terms(options, left_s, speed, np.where(np.isfinite(prices), prices, 0.0) * urgent)
-
-
-def _fair_speed(share: FloatArray, options: TypeOptions, speed: FloatArray) -> FloatArray:
-    """How fast each job would be with its share of the cluster; a part of its least size, if that is less."""
-    reached = speed * np.minimum(share[options.row] / options.gpus, 1.0)
-    fair = np.full(len(share), 1e-9)
-    np.maximum.at(fair, options.row, reached)
-    return fair
 
 
 def _values(view: TypedView, terms: _Terms, steady: BoolArray, held: BoolArray | None) -> FloatArray:

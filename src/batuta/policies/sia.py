@@ -63,11 +63,9 @@ def _normalised(view: TypedView, options: TypeOptions) -> FloatArray:
     places = np.flatnonzero(at_worst)[::-1]
     scale[options.row[places]] = options.gpus[places]
     goodput: FloatArray = options.speed / worst[options.row] * scale[options.row]
-    goodput[~options.held(view)] *= _factor(view.jobs)[options.row[~options.held(view)]]
-    return goodput
-
-
-def _factor(jobs: PoolView) -> FloatArray:
-    """What a change leaves of the goodput; a start costs nothing, nor does a change of a young job."""
+    # A start costs nothing, nor does a change of a young job.
+    jobs, changes = view.jobs, ~options.held(view)
     young = jobs.now_s - jobs.submit_s < jobs.restart_s
-    return np.where((jobs.gpus == 0) | young, 1.0, restart_factor(jobs))
+    factor = np.where((jobs.gpus == 0) | young, 1.0, restart_factor(jobs))
+    goodput[changes] *= factor[options.row[changes]]
+    return goodput

@@ -42,7 +42,7 @@ class Themis:
     def allocate(self, view: PoolView) -> IntArray:
         if not len(view):
             return np.zeros(0, dtype=np.int64)
-        order = np.argsort(-_rho(view, _time_on_fair_share_s(view)), kind="stable")
+        order = np.argsort(-_rho(view), kind="stable")
         held = leased(view, self.lease_s)
         gpus = np.where(held > 0, view.min, 0)
         wanted = np.where(held > 0, 0, view.min)
@@ -65,16 +65,12 @@ def _speed_on_fair_share(view: PoolView) -> FloatArray:
     return np.maximum(speed, 1e-9)
 
 
-def _time_on_fair_share_s(view: PoolView) -> FloatArray:
-    """T_ideal: what a job would have taken in all on its share."""
+def _rho(view: PoolView) -> FloatArray:
+    """ρ if a job went on with its share from now on, over T_ideal: what it would have taken in all on its share."""
+    speed, age_s = _speed_on_fair_share(view), np.maximum(view.now_s - view.submit_s, 0.0)
     done_s = np.zeros(len(view)) if view.done_s is None else view.done_s
-    return np.maximum((done_s + view.remaining_s) / _speed_on_fair_share(view), _LEAST_S)
-
-
-def _rho(view: PoolView, alone_s: FloatArray) -> FloatArray:
-    """ρ if a job went on with its share from now on."""
-    age_s = np.maximum(view.now_s - view.submit_s, 0.0)
-    rho: FloatArray = (age_s + view.remaining_s / _speed_on_fair_share(view)) / alone_s
+    ideal_s = np.maximum((done_s + view.remaining_s) / speed, _LEAST_S)
+    rho: FloatArray = (age_s + view.remaining_s / speed) / ideal_s
     return rho
 
 

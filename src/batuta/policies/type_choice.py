@@ -63,10 +63,7 @@ def one_type(view: PoolView) -> TypedView:
 
 
 def list_type_options(view: TypedView, rows: IntArray | None = None, least: float = 0.0) -> TypeOptions:
-    """The legal sizes within what is there, of every type that a job may have; of no speed at all, none.
-
-    `least` is the speed that a job is thought to have at any size, whatever its curve says.
-    """
+    """The legal sizes of every type that a job may have; `least` is its speed at any size, whatever its curve says."""
     jobs, parts = view.jobs, list[TypeOptions]()
     for kind, capacity in enumerate(view.capacity.tolist()):
         able = view.speed[:, kind] > 0
@@ -195,10 +192,7 @@ def _best_at(options: TypeOptions, gain: FloatArray, price: FloatArray, starts: 
 
 
 def fill(options: TypeOptions, gain: FloatArray, capacity: IntArray, taken: BoolArray) -> BoolArray:
-    """Spends what is left: again and again the option of each job that gains most per GPU and still fits.
-
-    Who has something may get more of the same type; who has nothing may get anything.
-    """
+    """Spends what is left: again and again the option that gains most per GPU; a job keeps its type, if it has one."""
     taken = taken.copy()
     rows = int(options.row[-1]) + 1
     while True:

@@ -231,7 +231,8 @@ def choose_size(job: Job, known: KnownSpeed | None, most: int) -> SizeChoice:
     curve = known.curve(job.curve, sizes[-1])
     doubt = known.doubt(job.curve, sizes[-1]).tolist()
     sure = [n for n in sizes if n == sizes[0] or doubt[min(n, len(doubt)) - 1] <= MOST_DOUBT]
-    within = _worthwhile(sure, curve, known.largest)
+    least, reach = LEAST_EFFICIENCY * curve.at(sizes[0]) / sizes[0], BEYOND_MEASURED * known.largest
+    within = [n for n in sure if n == sizes[0] or (n <= reach and curve.at(n) / n >= least)]
     best = max(within, key=lambda n: (curve.at(n), -n))
     chosen = next(n for n in within if curve.at(n) >= ENOUGH_SPEED * curve.at(best))
     return SizeChoice(chosen, best, curve.at(chosen) / curve.at(best), job.application, known.jobs)
@@ -248,10 +249,3 @@ def settle(job: Job, choice: SizeChoice, *, for_good: bool) -> Job:
 def legal_sizes(job: Job) -> Sequence[int]:
     """All sizes that a job may have, ascending."""
     return job.sizes or range(job.min, job.max + 1, job.gpus_per_replica or 1)
-
-
-def _worthwhile(sizes: Sequence[int], curve: SpeedCurve, measured: int) -> list[int]:
-    """The sizes near what was measured at which a GPU still does its share; the smallest in any case."""
-    least = LEAST_EFFICIENCY * curve.at(sizes[0]) / sizes[0]
-    reach = BEYOND_MEASURED * measured
-    return [n for n in sizes if n == sizes[0] or (n <= reach and curve.at(n) / n >= least)]

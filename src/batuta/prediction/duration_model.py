@@ -249,10 +249,7 @@ class Backtest(NamedTuple):
 
 
 def backtest(outcomes: Sequence[Outcome], predicted: FloatArray, limit: float = LIMIT) -> Backtest:
-    """Replay a history: forecast at each submission, update at each end.
-
-    Outcomes ascend by submit time; `predicted` has a row for each, made from what was known before it.
-    """
+    """Forecast at each submission and update at each end; `predicted` has a row for each outcome, in submit order."""
     tracker = QuantileTracker(limit)
     running: list[tuple[float, int]] = []
     forecast = np.empty_like(predicted)

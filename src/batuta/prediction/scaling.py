@@ -197,7 +197,8 @@ def _unfitted(measured: SpeedMeasurements) -> StepModel:
     relative = {s: math.exp(LOG_RESOLUTION * round((math.log(r) - first) / LOG_RESOLUTION)) for s, r in spots.items()}
     for point, step_s in _steps_s(measured, relative).items():
         model.add(point, math.nan, step_s)
-    sizes = _doublings(max(measured.largest, *(spot.gpus for spot in spots)))
+    largest = max(measured.largest, *(spot.gpus for spot in spots))
+    sizes = [*(2**k for k in range(largest.bit_length()) if 2**k < largest), largest]
     shape = shape_of(measured.prior, sizes[-1])
     prior = measured.prior
     ratios = [math.log(rate / shape[spot.gpus - 1] / prior.spread(1 + spot.wide, 1)) for spot, rate in relative.items()]
@@ -207,10 +208,6 @@ def _unfitted(measured: SpeedMeasurements) -> StepModel:
         expected |= {ScalePoint(True, n): one * shape[n - 1] * prior.across_nodes for n in sizes if n > 1}
     model.set_prior(_steps_s(measured, expected))
     return model
-
-
-def _doublings(largest: int) -> list[int]:
-    return [*(2**k for k in range(largest.bit_length()) if 2**k < largest), largest]
 
 
 def _steps_s(measured: SpeedMeasurements, rates: Mapping[ScalePoint, float]) -> dict[Point, float]:

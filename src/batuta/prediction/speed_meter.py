@@ -147,10 +147,7 @@ def differs(a: SpeedCurve, b: SpeedCurve, tolerance: float) -> bool:
 
 @dataclass(slots=True, eq=False)
 class UpdateThrottle:
-    """Decides when an update is worth an event, so that reports do not fill the journal.
-
-    It knows what was published last.
-    """
+    """Decides by what was published last when an update is worth an event: reports must not fill the journal."""
 
     curve: SpeedCurve
     restart_s: float
@@ -298,10 +295,7 @@ class SpeedMeter:
         return (1.0 - fraction) * self._work_s if one_gpu is None else max(0.0, total - units) / one_gpu
 
     def news(self, now_s: float, *, at_last: bool = False) -> ProgressUpdate | None:
-        """What is worth an event; None when too little has changed since the last.
-
-        `at_last`: nothing more will come of this run, so whatever has changed is worth one.
-        """
+        """What is worth an event; None when too little has changed. `at_last`: any change, as no more will come."""
         if not self._said.has_update:
             return None
         fraction, throttle, said = self.fraction, self._throttle, self._said
@@ -341,7 +335,10 @@ class SpeedMeter:
             said.note(sample)
             return
         if sample.time_s < run.began_s - SKEW_S:
-            self._go_further(sample, units)
+            # From before the run: it says how far the job was, and nothing about speed.
+            if not run.has_reported and (self._before is None or units > self._before):
+                self._before = units
+                said.note(sample)
             return
         seen = run.see(sample, units)
         if seen is ReportEffect.NOTHING:
@@ -355,13 +352,6 @@ class SpeedMeter:
             self._count_anew(total, said.total(self._unit))
         elif seen is ReportEffect.SECOND:
             self._arrive(run)
-
-    def _go_further(self, sample: Sample, units: float) -> None:
-        """Takes in a report from before the run: it says how far the job was, and nothing about speed."""
-        has_reported = self._run is not None and self._run.has_reported
-        if not has_reported and (self._before is None or units > self._before):
-            self._before = units
-            self._said.note(sample)
 
     def _choose_unit(self, sample: Sample) -> None:
         """Takes a better unit as soon as the job reports in it, and forgets what was measured in another."""

@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from batuta.core.arrays import BoolArray, FloatArray
 
 PARAMETERS = 7
-"""In logs: α_c, β_c, α and β across nodes, α and β within a node; then the overlap, see `_overlap`."""
+"""In logs: α_c, β_c, α and β across nodes, α and β within a node; then the logit of the overlap."""
 MOST_OVERLAP = 9.0
 """γ lies between 1 and 1 + this."""
 _LOG_LIMIT = 60.0
@@ -65,10 +64,7 @@ class Shapes:
 def log_times(
     parameters: FloatArray, shapes: Shapes, slower: FloatArray | float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
-    """Logs of the seconds of a pass and of a step. Parameters broadcast over the points: (…, 1, 7).
-
-    `slower` is by how much a pass is known to take longer than by its form, in logs.
-    """
+    """Logs of the seconds of a pass, which is known to be `slower` in logs, and of a step; parameters: (…, 1, 7)."""
     forward = _Forward(parameters, shapes, slower)
     return forward.log_pass, forward.log_step
 
@@ -97,7 +93,7 @@ class _Forward:
         self.fixed_share = fixed / (fixed + by_batch)
         self.base_share = base / (base + by_gpu)
         self.log_sync = np.log(base + by_gpu)
-        self.overlap = _overlap(parameters[..., 6])
+        self.overlap = 1.0 + MOST_OVERLAP / (1.0 + np.exp(-np.clip(parameters[..., 6], -30.0, 30.0)))
         # exp(γ·(sync − pass)): how much more the one counts than the other.
         with np.errstate(over="ignore"):
             odds = np.exp(np.clip(self.overlap * (self.log_sync - self.log_pass), -500.0, 500.0))
@@ -123,12 +119,6 @@ class _Forward:
         by_logit = by_overlap * MOST_OVERLAP * part * (1.0 - part)
         of_step[..., 6] = np.where(self.alone, 0.0, by_logit)
         return of_pass, of_step
-
-
-def _overlap(logit: FloatArray) -> FloatArray:
-    """γ from its parameter."""
-    gamma: NDArray[np.float64] = 1.0 + MOST_OVERLAP / (1.0 + np.exp(-np.clip(logit, -30.0, 30.0)))
-    return gamma
 
 
 class SyncPrior(NamedTuple):
@@ -399,10 +389,7 @@ class StepModel:
         return abs(float(self._fit_at(shapes_of([point]))[1][0]) - math.log(step_s)) > OFF
 
     def times_s(self, shapes: Shapes, places: dict[Point, list[int]] | None = None) -> tuple[FloatArray, FloatArray]:
-        """Seconds of a pass and of a step at each shape: as measured, else predicted. Fit it first.
-
-        For repeated calls with the same shapes, pass their `indices_of`.
-        """
+        """Seconds of a pass and of a step at each shape: as measured, or by the fit; `places` are `indices_of`."""
         log_pass, log_step = self._corrected(shapes)
         pass_s, step_s = np.exp(log_pass), np.exp(log_step)
         if places is None:

@@ -69,10 +69,7 @@ class StragglerReport:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the slow ranks are a minority, so that the median is what is usual.
-
-        Of two ranks one is always slower, and the other may be the unusual one.
-        """
+        """Whether the slow ranks are a minority: of two ranks one is always slower, and the other may be odd."""
         return 2 * len(self.ranks) < self.of
 
 
@@ -102,7 +99,8 @@ class StragglerDetector:
         slack = math.log(self._rules.tolerated)
         self._scores[known] = np.maximum(0.0, self._scores[known] + np.minimum(behind, _MOST) - slack)
         self._slow_for[:] = np.where(self._scores > 0.0, self._slow_for + 1, 0)
-        enough = self._enough(slack)
+        # What patience asks for, or more where noise alone would get there.
+        enough = max(self._rules.patience * (_TWICE - slack), _FALSE_ALARM * self._noise**2 / (2 * slack))
         if float(self._scores[known].max()) < enough:
             return None
         return self._report(known, math.exp(usual), enough)
@@ -114,10 +112,6 @@ class StragglerDetector:
         if jumps.size:
             middle = float(np.partition(jumps, jumps.size // 2)[jumps.size // 2])
             self._noise += _NOISE_MEMORY * (_NORMAL * middle - self._noise)
-
-    def _enough(self, slack: float) -> float:
-        """How much must add up: what patience asks for, or more where noise alone would get there."""
-        return max(self._rules.patience * (_TWICE - slack), _FALSE_ALARM * self._noise**2 / (2 * slack))
 
     def _report(self, known: IntArray, usual_s: float, enough: float) -> StragglerReport:
         """Report the ranks at the threshold and those halfway: all ranks of a slow node are slow."""

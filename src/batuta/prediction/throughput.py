@@ -36,10 +36,7 @@ LEAST_NOISE = 1e-6
 
 
 class Sample(NamedTuple):
-    """One report of a training script. None: not said.
-
-    A tuple and not a dataclass, because a server that starts again makes them by the hundred thousand.
-    """
+    """One report of a training script. None: not said. A tuple: a restarted server makes hundreds of thousands."""
 
     time_s: float
     """By the clock of the process that reports; the time of reading where the report has none."""

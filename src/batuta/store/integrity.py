@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,7 +44,9 @@ def check_journal(path: Path, *, full: bool = False) -> Iterator[Finding]:
         yield note("journal", "there is none yet", "batuta up makes it")
         return
     try:
-        with _reading(path) as connection:
+        address = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True, timeout=_OPEN_S, isolation_level=None)) as connection:
+            connection.execute("PRAGMA query_only = ON")
             yield from _check(connection, path, full)
     except sqlite3.DatabaseError as trouble:
         yield error("journal", f"cannot be read: {trouble}", _MOVE_AWAY)
@@ -110,15 +112,6 @@ def _facts(connection: sqlite3.Connection, path: Path) -> JournalStats:
         snapshot or 0,
         max(0.0, last_s - first_s),
     )
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    """A read-only connection."""
-    address = f"{path.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True, timeout=_OPEN_S, isolation_level=None)) as connection:
-        connection.execute("PRAGMA query_only = ON")
-        yield connection
 
 
 def _size_of(path: Path) -> int:

@@ -181,9 +181,12 @@ class JournalWriter(JournalReader):
         body = encode(event if plan is None else without_decisions(plan))
         with self.database.exclusive():
             seq = self._last_seq + 1
-            statements: list[Statement] = [(_ADD_EVENT, (seq, _column_time(event), key, body))]
+            # NaN becomes None: SQLite stores it as NULL anyway, PostgreSQL would sort it after all others.
+            time_s = None if math.isnan(event.time_s) else float(event.time_s)
+            statements: list[Statement] = [(_ADD_EVENT, (seq, time_s, key, body))]
             if plan is not None:
-                statements += self._plan_statements(seq, plan)
+                statements.append((_ADD_PLAN, (seq, *self._pack(seq, plan.plan.decisions))))
+                statements += [(_ADD_PLAN_JOB, (seq, storable_text(job))) for job in jobs_of(plan)]
             # The task outlives its event, which may be pruned while the job still waits.
             elif isinstance(event, JobSubmitted) and event.task:
                 statements.append((Tasks.PUT, (key, require_storable(event.task))))
@@ -191,10 +194,7 @@ class JournalWriter(JournalReader):
             self._last_seq = seq
 
     def commit(self) -> int:
-        """Make all that was appended durable; return the number of the last event.
-
-        JournalUnavailable when the disk is full or the server does not answer: nothing is lost, retry.
-        """
+        """Make all that was appended durable; return its last number. JournalUnavailable when that fails: retry."""
         with self.database.exclusive():
             seq = self._last_seq
             self.database.commit()
@@ -205,23 +205,13 @@ class JournalWriter(JournalReader):
         return seq
 
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call `listener` with the last number after each commit, in that thread; it must not raise.
-
-        Return a function that unsubscribes it.
-        """
+        """Call `listener`, which must not raise, with the last number after each commit; return its unsubscribe."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def close(self) -> None:
         """Close the database. What was appended and not committed is dropped."""
         self.database.close()
-
-    def _plan_statements(self, seq: int, event: Planned) -> list[Statement]:
-        base, block = self._pack(seq, event.plan.decisions)
-        return [
-            (_ADD_PLAN, (seq, base, block)),
-            *((_ADD_PLAN_JOB, (seq, storable_text(job))) for job in jobs_of(event)),
-        ]
 
     def _pack(self, seq: int, decisions: Decisions) -> tuple[int, bytes]:
         """Pack the decisions as a change of the last full ones, unless all changes would outgrow those."""
@@ -261,9 +251,3 @@ class JournalWriter(JournalReader):
             self.database.reclaim_space()
             time.sleep(_PAUSE_S)
         return start - begin
-
-
-def _column_time(event: Event) -> float | None:
-    """Return None for NaN: SQLite stores it as NULL anyway, PostgreSQL would sort it after all others."""
-    time_s = float(event.time_s)
-    return None if math.isnan(time_s) else time_s

@@ -208,7 +208,10 @@ class PostgresWriter:
                 self._send(connection, batch)
             except psycopg.Error as error:
                 if not is_connection_lost(connection, error):
-                    self._roll_back(connection)
+                    with suppress(psycopg.Error):
+                        connection.execute(b"ROLLBACK")
+                    if connection.closed:
+                        self.close()
                     raise self._failure(connection, error) from error
                 self._disconnect(batch)
                 if is_last:
@@ -236,12 +239,6 @@ class PostgresWriter:
                 last = connection.execute(sql, values)
             connection.execute(b"COMMIT")
         batch.changed = last.rowcount
-
-    def _roll_back(self, connection: Connection) -> None:
-        with suppress(psycopg.Error):
-            connection.execute(b"ROLLBACK")
-        if connection.closed:
-            self.close()
 
     def _failure(self, connection: Connection, error: psycopg.Error) -> StoreError:
         if isinstance(error, pg.NotNullViolation) and error.diag.table_name == "writer":
@@ -324,10 +321,7 @@ def _only_row(cursor: psycopg.Cursor[tuple[Any, ...]]) -> tuple[int, int]:
 
 
 class PostgresDatabase(Database):
-    """A database on a PostgreSQL server.
-
-    While the server does not answer, reads and writes raise StoreUnavailableError; later both work again.
-    """
+    """A database on a PostgreSQL server. Reads and writes raise StoreUnavailableError while it does not answer."""
 
     def __init__(self, url: str, *, read_only: bool = False, lock_wait_s: float = LOCK_WAIT_S) -> None:
         super().__init__()

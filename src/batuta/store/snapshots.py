@@ -294,10 +294,7 @@ class Snapshots:
         return world
 
     def needed_from(self) -> int:
-        """Return the first event that recovery needs if the newest snapshot turns out to be damaged.
-
-        0 (all of them) until there are two snapshots with correct checksums.
-        """
+        """Return the first event that recovery needs if the newest snapshot is damaged; 0 without two intact ones."""
         intact: list[int] = []
         for seq in self.seqs():
             with suppress(CodecError):

@@ -62,7 +62,10 @@ class SqliteDatabase(Database):
             connection.execute("PRAGMA fullfsync = ON")
             connection.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}")
             if check and not is_new:
-                _quick_check(connection, self.path)
+                found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
+                if found != ["ok"]:
+                    what = "; ".join(found).replace("*** in database main ***\n", "").replace("\n", "; ")
+                    raise _damaged(self.path, what)
             if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             migrate(connection, self.name)
@@ -170,12 +173,6 @@ def _reject_foreign(connection: sqlite3.Connection, path: Path) -> None:
     # 0 with an empty schema: a first start that was killed early.
     if number != APPLICATION_ID and (number or connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()):
         raise StoreCorruptError(f"{path} is a database, but none of Batuta's")
-
-
-def _quick_check(connection: sqlite3.Connection, path: Path) -> None:
-    found = [row[0] for row in connection.execute("PRAGMA quick_check(3)")]
-    if found != ["ok"]:
-        raise _damaged(path, "; ".join(found).replace("*** in database main ***\n", "").replace("\n", "; "))
 
 
 def _damaged(path: Path, what: str) -> StoreCorruptError:

@@ -65,7 +65,10 @@ class StateLock:
         """Take the lock, or raise AlreadyRunningError with the pid of its holder."""
         if self._file is not None:
             raise AlreadyRunningError(f"this process has {self.path} already", os.getpid())
-        file = _open(self.path)
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateDirError(f"cannot open the lock {self.path}: {error.strerror}") from error
         try:
             self._take(file)
             self._started_s = time.time()
@@ -108,10 +111,7 @@ class StateLock:
 
 
 def lock_holder(path: Path) -> LockHolder | None:
-    """Return the server that holds the lock now; None when it is free, whatever the file says.
-
-    StateDirError when the holder of the lock does not say which process it is.
-    """
+    """Return the holder of the lock; None when it is free. StateDirError when the holder does not say who it is."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -129,13 +129,6 @@ def lock_holder(path: Path) -> LockHolder | None:
         return None
     finally:
         os.close(file)
-
-
-def _open(path: Path) -> int:
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StateDirError(f"cannot open the lock {path}: {error.strerror}") from error
 
 
 def _try(file: int, how: int, path: Path) -> bool:

@@ -119,10 +119,7 @@ class JournalMaintenance:
             self._worker.begin(self._prune)
 
     def finish(self, world: World) -> None:
-        """Wait for the thread, and save the World so that the next start is quick.
-
-        A World that is ahead of the journal, because the journal could not be written, is not saved.
-        """
+        """Wait for the thread, and save the World for a quick start, unless the journal could not follow it."""
         self._worker.join(30.0)
         seq = self._store.journal.durable_seq
         if seq > self._saved_seq and seq == self._store.journal.last_seq:

@@ -110,10 +110,7 @@ _NEVER = Worth((0.0, float("inf")))
 
 
 def room_without(world: World, row: int, nodes: Iterable[NodeName]) -> int:
-    """How many GPUs of one type a job could have now on other nodes, if it left all that it has.
-
-    No room for a CPU-only job: it is told where it is slow, and stays.
-    """
+    """How many GPUs of one type a job could have now if it left these nodes; none for a CPU-only job, which stays."""
     jobs, layout, table = world.jobs, world.layout, world.nodes
     job, held = jobs.jobs[row], jobs.placements[row]
     if job.cpu_only:
@@ -213,7 +210,9 @@ class StragglerController:
         assert held is not None
         worth = worth_of_leaving(world, row, slow)
         reason = Reason.STRAGGLER if slow.is_clear else Reason.UNEVEN_RANKS
-        numbers = (*_numbers(slow), ("gain_s", worth.gain_s), ("cost_s", worth.cost_s))
+        measured = tuple((name, getattr(slow, name)) for name in ("slowdown", "own_s", "usual_s", "steps"))
+        numbers = (("rank", slow.ranks[0]), ("ranks", slow.of), ("slow", len(slow.ranks)), *measured)
+        numbers = (*numbers, ("gain_s", worth.gain_s), ("cost_s", worth.cost_s))
         moved = self._moved.get(found.job, frozenset())
         blamed = () if moved & set(slow.ranks) else found.nodes
         event = ev.JobHeldUp(now_s, found.job, reason, numbers, slow.ranks, blamed)
@@ -269,8 +268,3 @@ class StragglerController:
     def _now_s(self, world: World) -> float:
         """Time never goes back in the journal, whatever happens to the clock."""
         return max(self._clock(), world.now_s)
-
-
-def _numbers(slow: StragglerReport) -> Evidence:
-    measured = tuple((name, getattr(slow, name)) for name in ("slowdown", "own_s", "usual_s", "steps"))
-    return (("rank", slow.ranks[0]), ("ranks", slow.of), ("slow", len(slow.ranks)), *measured)

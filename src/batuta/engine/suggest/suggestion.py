@@ -115,10 +115,7 @@ def _start_of(plan: Plan, job: JobId) -> Start | None:
 
 
 def first_that_works(count: int, try_nth: Callable[[int], T | None]) -> T | None:
-    """What the smallest n of 1 to `count` gives that gives anything, if all above it do too.
-
-    Where that does not hold it is one that works, maybe not the smallest.
-    """
+    """What the smallest n up to `count` gives that gives anything, if all above it do too; else some n that does."""
     best = try_nth(count) if count >= 1 else None
     if best is None:
         return None

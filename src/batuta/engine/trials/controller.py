@@ -172,7 +172,10 @@ class TrialController:
         except Exception as error:
             # A trial is a favour: whatever goes wrong with it, the job itself shall not wait for ever.
             _log.exception("job %s cannot be tried out", job.id, extra={"job": job.id})
-            return _abandon(job, now_s, f"it cannot be tried out: {error}")
+            if job.trial is not None and job.trial.only:
+                why = f"it cannot be tried out: {error}"
+                return [ev.JobEnded(now_s, job.id, JobState.FAILED, cause=CAUSE, detail=why)]
+            return [ev.JobWished(now_s, job.id, DesiredState.RUN, cause=CAUSE)]
 
     def _next(self, world: World, job: Job, now_s: float) -> list[ev.Event]:
         events: list[ev.Event] = []
@@ -231,12 +234,6 @@ def conclude(world: World, job: Job, now_s: float) -> list[ev.Event]:
     if lesson.job != job:
         events.append(ev.JobChanged(now_s, lesson.job, cause=CAUSE))
     return [*events, ev.JobWished(now_s, job.id, DesiredState.RUN, cause=CAUSE)]
-
-
-def _abandon(job: Job, now_s: float, why: str) -> list[ev.Event]:
-    if job.trial is not None and job.trial.only:
-        return [ev.JobEnded(now_s, job.id, JobState.FAILED, cause=CAUSE, detail=why)]
-    return [ev.JobWished(now_s, job.id, DesiredState.RUN, cause=CAUSE)]
 
 
 def _tried(world: World) -> list[Job]:

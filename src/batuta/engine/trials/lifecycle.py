@@ -28,10 +28,7 @@ LONGEST_RUN_S = 60.0
 def plan_trial(
     job: Job, wishes: TrialSpec, most: int, *, open_up_to: int | None = None, for_good: bool = False
 ) -> TrialPlan:
-    """What is to be tried out of a job that could have up to `most` GPUs.
-
-    InputError for a size that was asked for and that it cannot have.
-    """
+    """What to try out of a job that could have up to `most` GPUs; InputError for a size that it cannot have."""
     legal = [gpus for gpus in legal_sizes(job) if gpus <= most] or [job.min]
     if wishes.sizes:
         check_sizes(wishes.sizes, legal)
