@@ -450,7 +450,7 @@ register_codec(
         lambda value: Phases(*(np.array(column, np.float64) for column in value)),
     ),
 )
-OUTLOOKS = codec_of(dict[str, Outlook])
+OUTLOOKS = dict[str, Outlook]
 
 VERSION = 1
 _NONE = no_decisions()
