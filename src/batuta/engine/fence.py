@@ -49,8 +49,7 @@ class Fence:
         self._failing: set[str] = set()
         self._untold: set[str] = set()
         """Parts of whose failure there is a line in the log, and none yet of their working again."""
-        self._threads: list[FencedThread] = []
-        """Those that could not be started, or that have died."""
+        self._threads: list[FencedThread] = []  # those that could not be started, or that have died
 
     @property
     def troubles(self) -> dict[str, Trouble]:

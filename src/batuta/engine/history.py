@@ -43,8 +43,7 @@ LEARN_AFTER_S = 30.0
 LEARN_AFTER_SHARE = 0.05
 """… and not before so many more jobs have ended, as a share of those that are known."""
 SAVE_EVERY_S = 30.0
-_REMEMBERED = 256
-"""Jobs that ended last, so that an end that is told twice counts once."""
+_REMEMBERED = 256  # jobs that ended last, so that an end that is told twice counts once
 
 
 class Settings(Protocol):

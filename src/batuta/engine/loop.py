@@ -91,16 +91,14 @@ class Engine:
         self._journal = state.journal
         self._observer = observer
         self.last_plan: Plan | None = None
-        self.trouble = ""
-        """Why nothing can be decided just now; empty when all is well."""
+        self.trouble = ""  # why nothing can be decided just now; empty when all is well
         self._live = live
         self._guard: AbstractContextManager[object] = nullcontext() if live is None else live.guard
         self._last_change_s = self._last_cycle_s = -math.inf
         # The server before this one may have been killed between an event and the decision on it.
         self._owed = self._urgent = live is not None
         """Something happened that no decision has taken into account yet; more than reports of progress."""
-        self._settled = False
-        """The last decision changed nothing, and nothing has happened since."""
+        self._settled = False  # the last decision changed nothing, and nothing has happened since
 
     def run(self) -> None:
         """Goes on until nothing can happen any more."""

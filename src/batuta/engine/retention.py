@@ -16,8 +16,7 @@ from batuta.engine.requests import EngineStopped, RequestFn
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY_S = 10.0
-_AT_ONCE = 200
-"""Jobs that are forgotten in one step, so that no request has to wait for it."""
+_AT_ONCE = 200  # jobs that are forgotten in one step, so that no request has to wait for it
 
 
 @dataclass(frozen=True, slots=True)

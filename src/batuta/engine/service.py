@@ -26,10 +26,8 @@ class RetryingJournal:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.trouble = ""
-        """Why nothing can be written just now; empty when all is well."""
-        self.given_up = threading.Event()
-        """Set to let a commit that waits fail, because the server shuts down."""
+        self.trouble = ""  # why nothing can be written just now; empty when all is well
+        self.given_up = threading.Event()  # set to let a commit that waits fail, because the server shuts down
 
     def append(self, event: Event) -> None:
         self._journal.append(event)
@@ -65,15 +63,12 @@ class Service:
         self._guard = guard
         self._wake = wake
         self._after_step: list[tuple[str, Callable[[World], None]]] = []
-        self.fence = fence or Fence()
-        """Around all that the engine can do without."""
+        self.fence = fence or Fence()  # around all that the engine can do without
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-        self.failure: BaseException | None = None
-        """What the engine died of, if it did."""
+        self.failure: BaseException | None = None  # what the engine died of, if it did
         self.on_death: Callable[[BaseException], None] | None = None
-        self.cpu_s = 0.0
-        """CPU time of the engine's thread so far."""
+        self.cpu_s = 0.0  # CPU time of the engine's thread so far
 
     def after_step(self, part: str, call: Callable[[World], None]) -> None:
         """Have something called in the engine's thread after each of its steps, from its start on."""

@@ -20,10 +20,8 @@ from batuta.core.world import World
 from batuta.engine.fence import Fence, FencedThread
 from batuta.engine.observers import Observer
 
-_FORK_SHARE = 0.05
-"""Of the engine's time that forks may take."""
-_DECIDE_SHARE = 0.25
-"""Of one core that the shadow's decisions may take."""
+_FORK_SHARE = 0.05  # of the engine's time that forks may take
+_DECIDE_SHARE = 0.25  # of one core that the shadow's decisions may take
 _KINDS = {kind: kind.__name__.lower() for kind in (Start, Resize, Migrate, Preempt, Stop)}
 
 
@@ -87,8 +85,7 @@ class Shadow(Observer):
         self._lock = threading.Lock()
         self._case: _Case | None = None
         self._fork: World | None = None
-        self._ready_s = 0.0
-        """By the monotonic clock: before that it rests."""
+        self._ready_s = 0.0  # by the monotonic clock: before that it rests
         self._woken = threading.Condition(self._lock)
         self._thread: FencedThread | None = None
         self._closed = False

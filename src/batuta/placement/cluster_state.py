@@ -38,8 +38,7 @@ Part: TypeAlias = tuple[int, int]
 Profile: TypeAlias = tuple[int, ...]
 """Of a rack: how many of its nodes have 0, 1, 2, … GPUs for a job."""
 TENTHS = 10
-_TENTH_UNKNOWN = round(TENTHS * UNKNOWN)
-"""What a node counts as of which nothing is known."""
+_TENTH_UNKNOWN = round(TENTHS * UNKNOWN)  # what a node counts as of which nothing is known
 WHOLE = 100
 """Percent of a card."""
 NOTHING_ASKED = Beside(0, 0, 0)
@@ -461,8 +460,7 @@ class RackProfiles:
         self._racks = dict(zip(table.by_rack, range(len(table.by_rack)), strict=True))
         self._levels: list[int] = []
         self._of_rack: list[Profile] = [()] * len(self._racks)
-        self._alike: dict[Profile, int] = {(): (1 << len(self._racks)) - 1}
-        """The racks with a profile, as one bit each."""
+        self._alike: dict[Profile, int] = {(): (1 << len(self._racks)) - 1}  # the racks with a profile, as one bit each
 
     def by_fit(self, levels: Sequence[int], gpus: int, step: int) -> Iterator[int]:
         """The racks that could hold so many GPUs, as sets of nodes: fewest nodes first, then the fullest."""

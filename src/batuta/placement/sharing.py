@@ -26,10 +26,8 @@ class CardLevels:
 
     def __init__(self, layout: Layout) -> None:
         self._width = layout.table.largest
-        self.levels: dict[int, int] = {}
-        """By percent: cards of which so much is taken."""
-        self._compute = [0] * (WHOLE + 1)
-        """By percent: cards of which at most so much compute is taken."""
+        self.levels: dict[int, int] = {}  # by percent: cards of which so much is taken
+        self._compute = [0] * (WHOLE + 1)  # by percent: cards of which at most so much compute is taken
         self._most_promised = max((node.gpu_compute_percent for node in layout.table.nodes), default=WHOLE)
         self._nodes_by_memory: dict[int, int] = {}
         for i, node in enumerate(layout.table.nodes):
@@ -37,8 +35,7 @@ class CardLevels:
             self._nodes_by_memory[memory_mib] = self._nodes_by_memory.get(memory_mib, 0) | 1 << i
         self._memory = {memory_mib: [0] * (WHOLE + 1) for memory_mib in self._nodes_by_memory}
         """By memory of a card, then by percent: cards of which at most so much memory is taken."""
-        self._cards_of: dict[int, int] = {}
-        """By set of nodes: their cards."""
+        self._cards_of: dict[int, int] = {}  # by set of nodes: their cards
         self._starved: dict[tuple[int, int], int] = {}
         """By CPU and memory beside a GPU: cards of nodes that are known not to have that left."""
         for (i, gpu), card in layout.cards.items():

@@ -13,8 +13,7 @@ BUSIEST = 0.7
 """Sharers of a card that is busier than this disturb each other: no job joins them while there is room."""
 UNKNOWN = 0.5
 """What a GPU counts as of which nothing is known: neither idle nor busy."""
-_A_TRIFLE = 1e-9
-"""Sums of floats are not their parts: 0.4 and 0.3 are no more than 0.7."""
+_A_TRIFLE = 1e-9  # sums of floats are not their parts: 0.4 and 0.3 are no more than 0.7
 CardKey: TypeAlias = tuple[int, int]
 """A node, and one of its GPUs."""
 

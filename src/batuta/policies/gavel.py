@@ -20,10 +20,8 @@ from batuta.core.view import Choice, PoolView, TypedView
 from batuta.policies.order import admit_in_order, leased
 from batuta.policies.type_choice import one_type
 
-_NOISE = 1e-6
-"""A part of time below this is rounding."""
-_TIE = 1e-4
-"""Weight of the sum of all jobs beside the least one: what the least cannot use goes to the others."""
+_NOISE = 1e-6  # a part of time below this is rounding
+_TIE = 1e-4  # weight of the sum of all jobs beside the least one: what the least cannot use goes to the others
 
 
 @dataclass(frozen=True, slots=True)

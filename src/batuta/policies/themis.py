@@ -19,8 +19,7 @@ from batuta.core.view import PoolView
 from batuta.policies.growth import Gain, StepList, grow_by_gain
 from batuta.policies.order import admit_in_order, leased
 
-_LEAST_S = 1.0
-"""No job is taken to be shorter, so that ratios stay finite."""
+_LEAST_S = 1.0  # no job is taken to be shorter, so that ratios stay finite
 
 
 @dataclass(frozen=True, slots=True)

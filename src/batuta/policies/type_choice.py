@@ -16,11 +16,9 @@ from batuta.policies.ffdl import choose_by_price, choose_exactly
 from batuta.policies.growth import Options, list_steps
 from batuta.policies.order import admit_in_order
 
-_NOISE = 1e-12
-"""A total that is better by less is as good."""
+_NOISE = 1e-12  # a total that is better by less is as good
 _CUTS = 200
-_GAP = 1e-6
-"""Prices are right when the bound that they give can fall by no more than this part of it."""
+_GAP = 1e-6  # prices are right when the bound that they give can fall by no more than this part of it
 _EXACT_CELLS = 20_000_000
 """Up to so many cells a dynamic programme is worth its time: options × different numbers of free GPUs."""
 _LEAST = 1e-3

@@ -87,11 +87,9 @@ class ApplicationHistory:
     """The speeds of all applications. Fed with every report of progress, after it was applied."""
 
     def __init__(self) -> None:
-        self._series: dict[Series, _Sizes] = {}
-        """In the order of their last reports."""
+        self._series: dict[Series, _Sizes] = {}  # in the order of their last reports
         self._forms = FitCache(MOST_FORMS)
-        self.version = 0
-        """Grows with every change."""
+        self.version = 0  # grows with every change
 
     def saw(self, world: World, event: JobProgressed) -> None:
         """Record the speed that a running job reports."""

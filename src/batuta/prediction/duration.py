@@ -187,8 +187,7 @@ class DurationHistory:
 
     def __init__(self, most: int = MOST_JOBS) -> None:
         self._ended: deque[Outcome] = deque(maxlen=most)
-        self.count = 0
-        """How many were ever added."""
+        self.count = 0  # how many were ever added
 
     def add(self, past: PastJob) -> bool:
         """Take in a job that is over; False when it says nothing, because it never ran."""

@@ -23,8 +23,7 @@ from typing import NamedTuple
 from batuta.core.cluster import NodeName
 
 _REMEMBERED = 64
-_LATE_S = 30.0
-"""A check that is later than this proves no silence: the machine slept or was too busy to read reports."""
+_LATE_S = 30.0  # a check that is later than this proves no silence: the machine slept or was too busy to read reports
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +70,11 @@ class HangMeter:
 
     def began(self) -> None:
         """A run begins: earlier reports no longer count, the longest silence does."""
-        self._waits: dict[int, bool] = {}
-        """By rank: whether its last report says that it waits for the others."""
+        self._waits: dict[int, bool] = {}  # by rank: whether its last report says that it waits for the others
         self._reports = 0
         self._heard_s: float | None = None
-        self._look_by_s = math.inf
-        """When the last check was, or when the next one is due."""
-        self.is_done = False
-        """Whether all steps are done: what comes after is not counted in steps."""
+        self._look_by_s = math.inf  # when the last check was, or when the next one is due
+        self.is_done = False  # whether all steps are done: what comes after is not counted in steps
 
     def heard(self, now_s: float, rank: int = 0, *, waits: bool = False) -> None:
         """A rank reported: progress, a heartbeat, or that it waits for the others."""

@@ -27,8 +27,7 @@ from batuta.prediction.throughput import (
     reader_of,
 )
 
-_NOISE_STEPS = 2
-"""A noise scale is rounded to so many steps per doubling: it is noisy itself."""
+_NOISE_STEPS = 2  # a noise scale is rounded to so many steps per doubling: it is noisy itself
 REMEMBERED = 9
 """The median of so many: one slow disk does not count, and a job that has changed is soon known again."""
 EVERY_S = 5.0
@@ -192,21 +191,17 @@ class SpeedMeter:
     """
 
     def __init__(self, job: Job) -> None:
-        self.transitions = TransitionMeter()
-        """The caller reports requests for checkpoints; the meter reports all else."""
+        self.transitions = TransitionMeter()  # the caller reports requests for checkpoints; the meter reports all else
         self._learned = LearnedScaling(job.curve, min(job.max, LONGEST_CURVE))
         self._work_s = job.work_s
         self._records: dict[Footprint, SizeRecord] = {}
-        self._footprint: Footprint | None = None
-        """Of the current run, or the last one."""
+        self._footprint: Footprint | None = None  # of the current run, or the last one
         self._size_changed = False
         self._run: RunTrack | None = None
-        self._before: float | None = None
-        """How far the job was before the first report of the current run."""
+        self._before: float | None = None  # how far the job was before the first report of the current run
         self._waiting: list[Sample] = []
         """Reports that came while there was no run: late ones of the last, or early ones of the next."""
-        self._ahead: float | None = None
-        """How far the job is by them."""
+        self._ahead: float | None = None  # how far the job is by them
         self._unit: Unit | None = None
         self._said = LatestReport()
         self._throttle = UpdateThrottle(job.curve, job.restart_s)

@@ -42,10 +42,8 @@ OFF = 0.03
 GROWTH = 1.3
 """… and so do so many times as many points as it was made from, or a size larger than all of them."""
 _NEAR_GPUS, _NEAR_BATCH, _BORDER = 0.5, 1.0, 2.0
-_NEAR_PASS = 0.5
-"""Doublings within which a point corrects others; a pass bends more sharply with the batch than a sync."""
-_DOUBT = 0.3
-"""How much of nothing is mixed into the corrections: far from all points the fit stands alone."""
+_NEAR_PASS = 0.5  # doublings within which a point corrects others; a pass bends more sharply with the batch than a sync
+_DOUBT = 0.3  # how much of nothing is mixed into the corrections: far from all points the fit stands alone
 PRIOR_ERROR = 0.2
 """Relative error of a step time of the prior."""
 

@@ -20,13 +20,11 @@ SHORTEST_S = 1e-3
 """Below that a step is all noise: it counts as so long."""
 _TWICE = math.log(2.0)
 _MOST = math.log(2.5)
-_NOISE_MEMORY = 0.05
-"""The weight of a step in the running mean of the noise: as if over the last twenty."""
+_NOISE_MEMORY = 0.05  # the weight of a step in the running mean of the noise: as if over the last twenty
 _SPEED_MEMORY = 0.2
 _NORMAL = 1.4826 / math.sqrt(2.0)
 """From the median difference between two steps to a standard deviation, if noise were normal."""
-_FALSE_ALARM = 24.0
-"""-ln of how likely noise alone adds up so far, from one step on: once in 10^10."""
+_FALSE_ALARM = 24.0  # -ln of how likely noise alone adds up so far, from one step on: once in 10^10
 MOST_RANKS = 16_384
 MOST_AHEAD = 64
 """When a rank has reported so often while another was silent, that one is not waited for any more."""
@@ -145,8 +143,7 @@ class RankRounds:
     def __init__(self) -> None:
         self._said: dict[int, tuple[float, int, int]] = {}
         """By rank: seconds of its own, steps, and reports, since the last round."""
-        self._silent: set[int] = set()
-        """Ranks that have spoken before, but not in this round."""
+        self._silent: set[int] = set()  # ranks that have spoken before, but not in this round
 
     def add(self, rank: int, own_s: float, steps: int) -> FloatArray | None:
         """A rank has needed so long for so many steps. When all have spoken: by rank, seconds per step."""

@@ -256,8 +256,7 @@ def _same(value: Any) -> Any:
 
 
 _LENGTH = struct.Struct("<I")
-_LEVEL = 1
-"""Higher levels of zlib gain a tenth in size for several times the time (benchmarks/store.py)."""
+_LEVEL = 1  # higher levels of zlib gain a tenth in size for several times the time (benchmarks/store.py)
 _WIDTHS = tuple(np.dtype(name) for name in ("<i1", "<i2", "<i4", "<i8"))
 
 

@@ -53,8 +53,7 @@ class Database(ABC):
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._staged: list[Statement] = []
-        self._tried: list[Batch] = []
-        """Batches whose commit has failed, oldest first."""
+        self._tried: list[Batch] = []  # batches whose commit has failed, oldest first
         self._staged_values: dict[Hashable, Any] = {}
 
     @abstractmethod

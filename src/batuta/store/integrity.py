@@ -19,8 +19,7 @@ LARGE_WAL_BYTES = 256 << 20
 LARGE_BYTES = 8 << 30
 MUCH_PER_DAY = 5_000_000
 """Events; a cluster of ten thousand GPUs produces fewer."""
-_STALE_EVENTS = 200_000
-"""A snapshot is due every 20,000 events: at ten times that, saving fails."""
+_STALE_EVENTS = 200_000  # a snapshot is due every 20,000 events: at ten times that, saving fails
 _MOVE_AWAY = "move it away with its -wal and -shm, and put back a copy or begin with an empty one"
 _OPEN_S = 5.0
 

@@ -44,8 +44,7 @@ class JournalReader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._base: tuple[int, Decisions] | None = None
-        """Cache of the last plan that others were written as changes of."""
+        self._base: tuple[int, Decisions] | None = None  # cache of the last plan that others were written as changes of
 
     @property
     def first_seq(self) -> int:
@@ -132,8 +131,7 @@ _ADD_PLAN = "INSERT INTO plans (seq, base, decisions) VALUES (?, ?, ?)"
 _ADD_PLAN_JOB = "INSERT INTO plan_jobs (seq, job) VALUES (?, ?)"
 _CHUNK, _PAUSE_S = 2_000, 0.005
 """Events that are pruned in one transaction, and the pause after it, so that the engine never waits long."""
-_FEW = 64
-"""Fewer decisions than this are always written in full: a change would not be smaller."""
+_FEW = 64  # fewer decisions than this are always written in full: a change would not be smaller
 
 
 @dataclass(slots=True)
@@ -160,8 +158,7 @@ class JournalWriter(JournalReader):
         self.snapshots = Snapshots(self.database, self)
         self._last_seq = self._committed_seq = super().durable_seq
         self._listeners: list[Callable[[int], None]] = []
-        self._plan_base: _BasePlan | None = None
-        """None after a start: the first plan is written in full."""
+        self._plan_base: _BasePlan | None = None  # none after a start: the first plan is written in full
 
     @property
     def last_seq(self) -> int:

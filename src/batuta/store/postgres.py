@@ -174,10 +174,8 @@ class PostgresWriter:
         self._connector = connector
         self._address = connector.address
         self._name = connector.address.name
-        self._unconfirmed: Batch | None = None
-        """The batch that was sent and not answered."""
-        self._fatal: StoreError | None = None
-        """The error after which this writer never writes again."""
+        self._unconfirmed: Batch | None = None  # the batch that was sent and not answered
+        self._fatal: StoreError | None = None  # the error after which this writer never writes again
         self._connection: Connection | None = connector.writer()
         try:
             self._term, self._commits = self._begin(self._connection, lock_wait_s)

@@ -221,8 +221,7 @@ class Snapshots:
         self._database = database
         self._journal = journal
         self._saving = threading.Lock()
-        self._found_damage = False
-        """A snapshot could not be read: the next one shares no rows with those before it."""
+        self._found_damage = False  # a snapshot could not be read: the next one shares no rows with those before it
 
     def save(self, world: World, seq: int) -> None:
         """Save the World as it is after event `seq`, which must be committed; keep the last two."""

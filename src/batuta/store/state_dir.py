@@ -34,8 +34,7 @@ NEEDED_BYTES = 64 << 20
 _FOLDER_MODE, _SECRET_MODE = 0o700, 0o600
 _OTHERS = 0o077
 _FILE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
-_LOCK_WAIT_S = 0.5
-"""`lock_holder` takes the lock for an instant, and a new holder needs time to write its content."""
+_LOCK_WAIT_S = 0.5  # `lock_holder` takes the lock for an instant, and a new holder needs time to write its content
 _PAUSE_S = 0.02
 
 

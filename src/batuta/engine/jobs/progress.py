@@ -19,10 +19,8 @@ from batuta.engine.stragglers.rank_watch import RankWatch
 from batuta.prediction import Sample, SpeedMeter
 from batuta.spec.progress import ProgressReport
 
-_LEAST_LEFT_S = 1.0
-"""How long a job without a total takes is unknown, but it is not over."""
-_SAID = attrgetter(*Sample._fields[1:])
-"""What a report says, in the order of a sample's fields after its time."""
+_LEAST_LEFT_S = 1.0  # how long a job without a total takes is unknown, but it is not over
+_SAID = attrgetter(*Sample._fields[1:])  # what a report says, in the order of a sample's fields after its time
 EVERY_S = 30.0
 """A script may save at every step: unless it was asked to, it is told no more often than this."""
 

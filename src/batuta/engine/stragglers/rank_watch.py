@@ -62,8 +62,7 @@ class RankWatch:
     """Told of runs and reports, it says what holds the job up. Its state is some numbers per rank."""
 
     def __init__(self, job: JobId, rules: RankRules) -> None:
-        self.is_hung = False
-        """The run that goes on hangs, as it was told: nothing can be expected of it."""
+        self.is_hung = False  # the run that goes on hangs, as it was told: nothing can be expected of it
         self._job = job
         self._rules = rules
         self._hang = HangMeter(rules.hang)

@@ -123,8 +123,7 @@ class TrialController:
         self._task_of = task_of
         self._sight = sight
         self._clock = clock
-        self._watched_s = clock()
-        """Since when runs are watched: what a server before this one saw of them is lost."""
+        self._watched_s = clock()  # since when runs are watched: what a server before this one saw of them is lost
         self._seen: dict[JobId, Seen] = {}
         self._next_look_s = -math.inf
         self._asked: Future[Sequence[ev.Event]] | None = None
