@@ -75,8 +75,6 @@ class History(Observer):
         self._saved_version, self._next_save_s = 0, -math.inf
         self._worker = (fence or Fence()).background("learning from jobs")
 
-    # ------------------------------------------------------------------------------------------ what happens
-
     def recall(self, world: World) -> None:
         """Takes in what a World that was recovered knows, and what was kept beside it."""
         for past in world.past.values():
@@ -134,8 +132,6 @@ class History(Observer):
         if self.applications.version != self._saved_version:
             self._worker.do(self._save, self.applications.version, self.applications.dump())
 
-    # ------------------------------------------------------------------------------------------ what is told
-
     def advise(self, job: Job, *, open_up_to: int | None, for_good: bool) -> Job:
         """The job with what earlier ones say of it: its curve, its work, and its size where that is open.
 
@@ -157,10 +153,6 @@ class History(Observer):
         """The size for a job whose user left it open, up to `most` GPUs."""
         return choose_size(job, self._speed_of(job), most)
 
-    def knows(self, job: Job) -> bool:
-        """Whether the speed of a job's application is known."""
-        return self._speed_of(job) is not None
-
     def _speed_of(self, job: Job) -> KnownSpeed | None:
         return None if job.share else self.applications.of(job)
 
@@ -168,7 +160,7 @@ class History(Observer):
         return self._record.now()
 
     def advising(self, tell: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Tells what happens, with advice on every new job: for jobs that come as events of a backend."""
+        """Return a function that tells the same with advice on every new job, for jobs that come as events."""
 
         def tell_advised(event: Event) -> None:
             if isinstance(event, JobSubmitted):
@@ -176,8 +168,6 @@ class History(Observer):
             tell(event)
 
         return tell_advised
-
-    # ------------------------------------------------------------------------------------------ in background
 
     def _learn(self, running: RunningJobs, known: int) -> None:
         """Until it works, jobs are believed to take as long as before."""

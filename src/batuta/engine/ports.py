@@ -15,20 +15,16 @@ class Backend(Protocol):
     """Carries commands out and says what really happened. Nothing is assumed done."""
 
     def next_events(self, until_s: float | None) -> Sequence[Event]:
-        """Waits for what happens next, at most until the given time.
+        """Return what happens next, in order of time; `TimePassed` at the given time if nothing has until then.
 
-        At that time without anything else it answers with `TimePassed`; with no events when nothing can
-        happen any more. Events come in the order of their times.
+        No events when nothing can happen any more.
         """
-        ...
 
     def quiet(self) -> bool:
         """Whether nothing will ever happen unless a command is given; a real machine is never quiet."""
-        ...
 
     def execute(self, commands: Sequence[Command], now_s: float) -> Sequence[Event]:
-        """Begins to carry out commands, in this order; returns what is already done."""
-        ...
+        """Begin to carry out commands, in this order; return what is already done."""
 
 
 class Journal(Protocol):
@@ -37,12 +33,10 @@ class Journal(Protocol):
     def append(self, event: Event) -> None: ...
 
     def commit(self) -> int:
-        """Makes durable what was appended: before it is acknowledged, and before commands are carried out.
+        """Make durable what was appended, before it is acknowledged and before commands are carried out.
 
-        Returns the number of the last event. JournalUnavailable when that is not possible now; then
-        nothing is lost and it can be tried again.
+        Return the number of the last event. JournalUnavailable when it cannot be written now: nothing is lost.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +55,7 @@ class LiveBackend(Backend, Protocol):
     """A backend of real things: other threads may wake the engine that waits for its events."""
 
     def wake(self) -> None:
-        """Makes `next_events` return soon, with nothing if nothing happened. May be called by any thread."""
-        ...
+        """Make `next_events` return soon, with nothing if nothing happened. For any thread."""
 
 
 class JournalUnavailable(Exception):

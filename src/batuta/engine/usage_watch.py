@@ -40,15 +40,12 @@ class UseSource(Protocol):
     """Measures. For one thread."""
 
     step_s: float
-    """Seconds between two samples."""
 
     def sample(self) -> None:
-        """Takes a sample, of those of which a look gives the mean."""
-        ...
+        """Take a sample, of those of which a look gives the mean."""
 
     def look(self) -> Mapping[NodeName, NodeUse]:
-        """How busy GPUs were since the last look, or lately."""
-        ...
+        """Return how busy GPUs were since the last look, or lately."""
 
 
 class UsageWatch:
@@ -133,17 +130,11 @@ def _with_sharers(world: World, events: Sequence[GpusUsed], use: Mapping[NodeNam
     for job, placement in zip(world.jobs.jobs, world.jobs.placements, strict=True):
         if job.share is not None and placement is not None:
             on.setdefault(placement.spans[0].node, []).append(job.id)
-    now_s = world.now_s
-    return [
-        replace(event, time_s=max(event.time_s, now_s), jobs=tuple(_parts(use[event.node], on[event.node])))
-        if event.node in on
-        else replace(event, time_s=max(event.time_s, now_s))
-        for event in events
-    ]
-
-
-def _parts(use: NodeUse, jobs: Sequence[JobId]) -> list[tuple[JobId, float]]:
-    known = [(job, use.jobs[job]) for job in jobs if job in use.jobs]
-    if use.knows_all_jobs:
-        known += [(job, 0.0) for job in jobs if job not in use.jobs]
-    return known
+    found = []
+    for event in events:
+        own, jobs = use[event.node], on.get(event.node, ())
+        parts = [(job, own.jobs[job]) for job in jobs if job in own.jobs]
+        if own.knows_all_jobs:
+            parts += [(job, 0.0) for job in jobs if job not in own.jobs]
+        found.append(replace(event, time_s=max(event.time_s, world.now_s), jobs=tuple(parts)))
+    return found

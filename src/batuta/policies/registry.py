@@ -81,8 +81,6 @@ class UnknownPolicyError(LookupError):
         near = get_close_matches(name, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
         super().__init__(f"unknown policy {name!r} ({hint})")
-        self.name = name
-        self.known = tuple(known)
 
 
 def policy_names() -> list[str]:

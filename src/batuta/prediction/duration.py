@@ -84,12 +84,6 @@ class Quantiles:
         """The standard deviation of log time of a log-normal distribution with the same P10 and P90."""
         return math.log(self.p90_s / self.p10_s) / (_NORMAL[-1] - _NORMAL[0])
 
-    def at(self, level: float) -> float:
-        """The quantile of any level in [0, 1)."""
-        if not 0 <= level < 1:
-            raise ValueError(f"a level lies in [0, 1), found {level}")
-        return self._at_hazard(-math.log1p(-level))
-
     def left_after(self, spent_s: float) -> Quantiles:
         """Return the remaining time of a job that has run for `spent_s` and is not over."""
         if spent_s <= LEAST_S:

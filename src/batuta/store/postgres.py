@@ -326,7 +326,6 @@ class PostgresDatabase(Database):
         address = parse_url(url)
         self.name = address.name
         self.schema = address.schema
-        self.read_only = read_only
         connector = Connector(address)
         self._writer: PostgresWriter | None = None
         self._closed = False

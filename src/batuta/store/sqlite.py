@@ -34,7 +34,6 @@ class SqliteDatabase(Database):
         super().__init__()
         self.path = Path(path).absolute()
         self.name = str(self.path)
-        self.read_only = read_only
         self._busy_timeout_s = busy_timeout_s
         self._local = threading.local()
         self._writer: sqlite3.Connection | None = None

@@ -12,16 +12,12 @@ class RunEnd(Enum):
     """How a run has ended."""
 
     SUCCEEDED = auto()
-    STOPPED = auto()
-    """Because it was told to."""
-    FAILED = auto()
-    """By its own fault; it may be started again."""
+    STOPPED = auto()  # because it was told to
+    FAILED = auto()  # by its own fault; it may be started again
     FAILED_SETUP = auto()
     TIME_LIMIT = auto()
-    CANNOT_START = auto()
-    """To try again would not help."""
-    LOST = auto()
-    """By no fault of its own: its runner was killed, its node went away, the machine has no room."""
+    CANNOT_START = auto()  # to try again would not help
+    LOST = auto()  # by no fault of its own: its runner was killed, its node went away, the machine has no room
 
 
 _FINAL = {

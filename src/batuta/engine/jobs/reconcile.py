@@ -24,8 +24,6 @@ from batuta.core.job import JobState
 from batuta.engine.jobs.backoff import Backoff
 from batuta.engine.jobs.outcome import Outcome, RunEnd
 
-# -------------------------------------------------------------------------------------------- what is desired
-
 
 @dataclass(frozen=True, slots=True)
 class Grace:
@@ -56,7 +54,6 @@ class Desired:
     """What the scheduler and the user want of a job."""
 
     placement: Placement | None = None
-    """Where it shall run; None for nowhere."""
     is_ending: bool = False
     """It shall end for good."""
     is_closing: bool = False
@@ -66,29 +63,21 @@ class Desired:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
 
 
-# ------------------------------------------------------------------------------------------- what is observed
-
-
 class RunPhase(Enum):
     """How the replicas of a run are, together."""
 
-    STARTING = auto()
-    """Not all of them run yet."""
+    STARTING = auto()  # not all of them run yet
     RUNNING = auto()
-    INCOMPLETE = auto()
-    """Not all of them could be started, so the others are of no use."""
-    FAILING = auto()
-    """One has failed, and others are still there."""
-    OVER = auto()
-    """Nothing of it is left, or nothing that matters: its outcome is known."""
+    INCOMPLETE = auto()  # not all of them could be started, so the others are of no use
+    FAILING = auto()  # one has failed, and others are still there
+    OVER = auto()  # nothing of it is left, or nothing that matters: its outcome is known
 
 
 class Fit(Enum):
     """How a run relates to the placement that is desired."""
 
     SAME = auto()
-    IN_PLACE = auto()
-    """It can get there without a restart."""
+    IN_PLACE = auto()  # it can get there without a restart
     RESTART = auto()
 
 
@@ -96,11 +85,9 @@ class StopProgress(Enum):
     """How far a run is on its way out."""
 
     NO = auto()
-    ASKED = auto()
-    """It was asked for a checkpoint, and runs on."""
+    ASKED = auto()  # it was asked for a checkpoint, and runs on
     STOPPING = auto()
-    KILLED = auto()
-    """All its replicas were told to end now."""
+    KILLED = auto()  # all its replicas were told to end now
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +110,6 @@ class ObservedRun:
     trails_until_s: float = math.inf
     """Its first replica has ended well, and the others may follow until then."""
     outcome: Outcome | None = None
-    """How it ended, once it is over."""
     was_told_to_stop: bool = False
     streak: int = 0
     """Ends in a row that were not planned, with this one: the exponent of the back-off. 0: none is due."""
@@ -134,7 +120,6 @@ class Observed:
     """A job as its backend sees it."""
 
     run: ObservedRun | None = None
-    """There is at most one."""
     is_concluded: bool = False
     """Its end was reported: nothing more is done."""
     time_limit: str = ""
@@ -145,9 +130,6 @@ class Observed:
     """Failures of its own that count towards the limit, with that of a run that is over now."""
 
 
-# ----------------------------------------------------------------------------------------- what is to be done
-
-
 @dataclass(frozen=True, slots=True)
 class Start:
     """Start all replicas together at this placement."""
@@ -156,43 +138,40 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopt:
+class _Order:
+    """An action without arguments."""
+
+
+class Adopt(_Order):
     """Take over the run that an earlier controller began."""
 
 
-@dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(_Order):
     """Tell the scheduler that the job runs at its placement."""
 
 
-@dataclass(frozen=True, slots=True)
-class Maintain:
+class Maintain(_Order):
     """The run stays: bring it to its placement, and keep it there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(_Order):
     """Change the run to the desired placement without a restart."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCheckpoint:
+class RequestCheckpoint(_Order):
     """Ask the run to save; it has until the decision's deadline."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
+class Stay(_Order):
     """Take the request back: the run is to go on where it is."""
 
 
 class StopReason(Enum):
     """Why a run is stopped."""
 
-    LEAVE = auto()
-    """It is not wanted here any more: its end is no failure."""
+    LEAVE = auto()  # it is not wanted here any more: its end is no failure
     PEER_FAILED = auto()
-    TRAILING = auto()
-    """The others did not end with the first replica, which ended well: so the run has, too."""
+    TRAILING = auto()  # the others did not end with the first replica, which ended well: so the run has, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +197,7 @@ class Vacate:
     moves: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Detach:
+class Detach(_Order):
     """The run is over because the controller shuts down; the next one reports what became of it."""
 
 
@@ -273,9 +251,6 @@ class Decision:
     due_s: float = math.inf
     deadline_s: float = math.inf
     """Until when the run may take for the step that it is in after the actions."""
-
-
-# ----------------------------------------------------------------------------------------------- the decision
 
 
 def reconcile(desired: Desired, observed: Observed, now_s: float) -> Decision:

@@ -74,24 +74,20 @@ def check_sizes(wanted: Sequence[int], legal: Sequence[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class _OfSize:
+    gpus: int
+
+
+class Begin(_OfSize):
     """Let it run at this size."""
 
-    gpus: int
 
-
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(_OfSize):
     """Write down what the run at this size showed."""
 
-    gpus: int
 
-
-@dataclass(frozen=True, slots=True)
-class End:
+class End(_OfSize):
     """What the run at this size showed is written down: it may go."""
-
-    gpus: int
 
 
 @dataclass(frozen=True, slots=True)
