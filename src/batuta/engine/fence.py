@@ -18,10 +18,8 @@ from batuta.engine.jobs.backoff import Backoff
 from batuta.engine.requests import EngineStopped
 
 T = TypeVar("T")
-TELL_AGAIN_S = 60.0
-"""A part that goes on failing is logged no more often than this."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0
-"""Before what failed is tried again; it doubles."""
+TELL_AGAIN_S = 60.0  # a part that goes on failing is logged no more often than this
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 300.0  # before what failed is tried again; it doubles
 _log = logging.getLogger(__name__)
 
 

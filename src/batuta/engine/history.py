@@ -36,8 +36,7 @@ from batuta.prediction.duration import (
 from batuta.prediction.duration_model import FEWEST_JOBS, DurationModel, learn
 
 _log = logging.getLogger(__name__)
-SETTING = "application-history"
-"""Where the speeds of applications are kept."""
+SETTING = "application-history"  # where the speeds of applications are kept
 LEARN_AFTER_S = 30.0
 """Not sooner after the last time …"""
 LEARN_AFTER_SHARE = 0.05

@@ -15,8 +15,7 @@ from typing import TypeAlias
 from batuta.core.event import Event
 from batuta.core.world import World
 
-RequestFn: TypeAlias = Callable[[World], Sequence[Event]]
-"""Raises the error that its caller gets; then nothing happens."""
+RequestFn: TypeAlias = Callable[[World], Sequence[Event]]  # raises the error that its caller gets; then nothing happens
 
 
 class EngineStopped(Exception):

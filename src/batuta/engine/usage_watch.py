@@ -20,8 +20,7 @@ TELL_S = LOOK_S
 """A node is told of at most this often, …"""
 REFRESH_S = 300.0
 """… and at least this often, so that what is told does not grow stale."""
-CHANGE = 0.1
-"""So much busier or less busy is worth telling."""
+CHANGE = 0.1  # so much busier or less busy is worth telling
 PART = "GPU use"
 
 

@@ -21,14 +21,10 @@ from batuta.placement.utilisation import BUSIEST
 ARRANGEMENT = (Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET)
 """Enough GPUs are free, but not in the right places: moving other jobs may help."""
 NOWHERE = -1
-NO_GPUS = Placement(())
-"""What a job holds that has not started."""
-SNUG_TRIES = 8
-"""How many equally full nodes are compared for the one where the job stays within an NVLink group."""
-COMPARED = 16
-"""How many equally full nodes are compared for the one where the fewest GPUs are stranded."""
-PROFILES_KEPT = 64
-"""For how many sets of nodes it is remembered how full the racks are."""
+NO_GPUS = Placement(())  # what a job holds that has not started
+SNUG_TRIES = 8  # how many equally full nodes are compared for the one where the job stays within an NVLink group
+COMPARED = 16  # how many equally full nodes are compared for the one where the fewest GPUs are stranded
+PROFILES_KEPT = 64  # for how many sets of nodes it is remembered how full the racks are
 
 
 @dataclass(frozen=True, slots=True)

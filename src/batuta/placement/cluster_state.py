@@ -33,14 +33,11 @@ if TYPE_CHECKING:
 
 Groups: TypeAlias = tuple[int, ...]
 """For each GPU of a node the number of its group, as nodes state NVLink and NUMA; empty: one group."""
-Part: TypeAlias = tuple[int, int]
-"""A node, and how many of its GPUs."""
-Profile: TypeAlias = tuple[int, ...]
-"""Of a rack: how many of its nodes have 0, 1, 2, … GPUs for a job."""
+Part: TypeAlias = tuple[int, int]  # a node, and how many of its GPUs
+Profile: TypeAlias = tuple[int, ...]  # of a rack: how many of its nodes have 0, 1, 2, … GPUs for a job
 TENTHS = 10
 _TENTH_UNKNOWN = round(TENTHS * UNKNOWN)  # what a node counts as of which nothing is known
-WHOLE = 100
-"""Percent of a card."""
+WHOLE = 100  # percent of a card
 NOTHING_ASKED = Beside(0, 0, 0)
 NOTHING_KNOWN = BusyCards({}, dict, 0.0, 0)
 

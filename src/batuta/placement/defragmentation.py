@@ -33,8 +33,7 @@ from batuta.placement.attempt import (
 from batuta.placement.cluster_state import ClusterState, choose_gpus
 
 FORBIDDEN = -1e9
-NODES_TRIED = 8
-"""How many nodes, those with the most free GPUs, are considered for clearing."""
+NODES_TRIED = 8  # how many nodes, those with the most free GPUs, are considered for clearing
 # NumPy takes three times as long to compare with a member of an enumeration.
 RUNNING = int(Phase.RUNNING)
 

@@ -9,13 +9,10 @@ from typing import TypeAlias
 from batuta.core.utilisation import STALE_S, Usage, expected_load
 from batuta.core.world import World
 
-BUSIEST = 0.7
-"""Sharers of a card that is busier than this disturb each other: no job joins them while there is room."""
-UNKNOWN = 0.5
-"""What a GPU counts as of which nothing is known: neither idle nor busy."""
+BUSIEST = 0.7  # sharers of a card that is busier than this disturb each other: no job joins them while there is room
+UNKNOWN = 0.5  # what a GPU counts as of which nothing is known: neither idle nor busy
 _A_TRIFLE = 1e-9  # sums of floats are not their parts: 0.4 and 0.3 are no more than 0.7
-CardKey: TypeAlias = tuple[int, int]
-"""A node, and one of its GPUs."""
+CardKey: TypeAlias = tuple[int, int]  # a node, and one of its GPUs
 
 
 class BusyCards:

@@ -19,8 +19,7 @@ from batuta.core.view import PoolView
 from batuta.policies.growth import Steps
 from batuta.policies.order import admit_in_order, shortest_first
 
-FAR = 1e290
-"""Length of a job that makes no progress; jobs without GPUs stand beyond it, by rank."""
+FAR = 1e290  # length of a job that makes no progress; jobs without GPUs stand beyond it, by rank
 
 _FEW = 32  # so many jobs are looked at one by one in less time than all of them at once
 

@@ -17,8 +17,7 @@ from batuta.core.curve import NO_SET, LegalSizes
 from batuta.core.view import PoolView
 from batuta.policies.order import admit_in_order
 
-NOISE = 1e-12
-"""A bend of a curve by less than this, relative to its speed, is rounding and not shape."""
+NOISE = 1e-12  # a bend of a curve by less than this, relative to its speed, is rounding and not shape
 _MANY = 256  # so many jobs are worth a look at their first steps before all steps are listed
 _ENOUGH = np.int64(1 << 62)
 

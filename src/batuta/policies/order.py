@@ -34,8 +34,7 @@ def _ascending(column: FloatArray) -> IntArray:
     return rows
 
 
-STRETCH = 64
-"""Requests that are looked at together."""
+STRETCH = 64  # requests that are looked at together
 
 
 def admit_in_order(asked: IntArray, capacity: int, order: IntArray | None = None) -> IntArray:

@@ -29,8 +29,7 @@ from batuta.policies.themis import Themis
 from batuta.policies.tiresias import ElasticTiresias, Tiresias, TiresiasReplay
 
 GROUP = "batuta.policies"
-DEFAULT_POLICY = "rent"
-"""Decides where none was chosen."""
+DEFAULT_POLICY = "rent"  # decides where none was chosen
 BUILT_IN: dict[str, tuple[Callable[[], Policy], str]] = {
     "fifo": (Fifo, "First come, first served; every job gets the fewest GPUs that it can run on."),
     "srjf": (Srjf, "Jobs with the least work left go first; every job gets the fewest GPUs that it can run on."),

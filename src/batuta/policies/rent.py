@@ -27,13 +27,10 @@ from batuta.policies import rent_types
 from batuta.policies.order import admit_in_order
 from batuta.policies.rent_options import SizeOptions, count_longer, hold_still, is_tired, list_sizes, unrest, urgency
 
-NEARLY = 1e-3
-"""How exactly the price is found: what it leaves open is found in another way."""
-CELLS = 4_000_000
-"""Jobs × options × GPUs up to which the choice is exact."""
+NEARLY = 1e-3  # how exactly the price is found: what it leaves open is found in another way
+CELLS = 4_000_000  # jobs × options × GPUs up to which the choice is exact
 NOISE, TINY = 1e-12, 1e-300
-WORTH_LESS = 0.7
-"""Part of the jobs below which it pays to go on with them alone."""
+WORTH_LESS = 0.7  # part of the jobs below which it pays to go on with them alone
 
 
 def choose_sizes(gpus: IntArray, values: FloatArray, capacity: int) -> IntArray:

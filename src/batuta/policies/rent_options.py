@@ -13,10 +13,8 @@ from batuta.core.arrays import BoolArray, FloatArray, IntArray
 from batuta.core.curve import NO_SET, node_sizes
 from batuta.core.view import PoolView
 
-USUAL_NODE = 8
-"""GPUs of a node where it is not said how many there are."""
-UNKNOWN_EXPONENT = 0.7
-"""Speed where nothing is known: n to this power."""
+USUAL_NODE = 8  # GPUs of a node where it is not said how many there are
+UNKNOWN_EXPONENT = 0.7  # speed where nothing is known: n to this power
 LEAST_S, MOST_S = 1.0, 1e12
 
 

@@ -33,8 +33,7 @@ from batuta.policies.type_choice import (
 
 CHARGE, HORIZON_CHARGES, LEAST_HORIZON_S = 3.0, 3.0, 1000.0
 """A job that changes its type is away for longer than one that grows, and has more to gain."""
-EXACT_CELLS = 3_000_000
-"""Options × states (GPUs of each type) up to which the choice is exact."""
+EXACT_CELLS = 3_000_000  # options × states (GPUs of each type) up to which the choice is exact
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,11 @@ from batuta.prediction.scaling import FitCache, Footprint, SpeedMeasurements
 
 MOST_SERIES = 1_000
 MOST_SIZES = 64
-MOST_JOBS = 16
-"""The newest jobs whose speeds are kept for one size."""
-FEWEST_SIZES = 2
-"""With fewer sizes it is unknown how an application scales."""
-MOST_FORMS = 256
-"""Fits that are kept for jobs that come again."""
-ENOUGH_SPEED = 0.9
-"""Of the best speed."""
-LEAST_EFFICIENCY = 0.5
-"""Speed for each GPU, relative to that at the smallest size; sizes below it are not the best."""
+MOST_JOBS = 16  # the newest jobs whose speeds are kept for one size
+FEWEST_SIZES = 2  # with fewer sizes it is unknown how an application scales
+MOST_FORMS = 256  # fits that are kept for jobs that come again
+ENOUGH_SPEED = 0.9  # of the best speed
+LEAST_EFFICIENCY = 0.5  # speed for each GPU, relative to that at the smallest size; sizes below it are not the best
 BEYOND_MEASURED = 2.0
 """Sizes up to so many times the largest that was measured, …"""
 MOST_DOUBT = 0.25

@@ -21,8 +21,7 @@ from batuta.core.world import PastJob, World
 
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 MEDIAN = LEVELS.index(0.5)
-LEAST_S = 1.0
-"""The least duration, total or remaining, of any job."""
+LEAST_S = 1.0  # the least duration, total or remaining, of any job
 LONGEST_S = 1e9
 LEAST_SLOPE = 0.05
 """Least growth of log time per unit of hazard beyond the quantiles: a job that has outlasted all earlier ones
@@ -30,18 +29,15 @@ is expected to run on for some percent of its age."""
 _HAZARDS = np.array([-math.log1p(-level) for level in LEVELS])
 _NORMAL = (-1.2815515655446004, -0.6744897501960817, 0.0, 0.6744897501960817, 1.2815515655446004)
 """Of a standard normal variable, at LEVELS."""
-MOST_JOBS = 20_000
-"""Jobs of the past that are learned from, the newest ones."""
+MOST_JOBS = 20_000  # jobs of the past that are learned from, the newest ones
 _NUMBERS = re.compile(r"[0-9]+")
 _DAY_S = 86_400.0
 FIRST_SD = 0.35
 """Spread of log seconds of what a job says is left when it has just begun …"""
 LAST_SD = 0.05
 """… and when it is nearly done: it shrinks with the share of the work that is left."""
-UNKNOWN_SD = 1.5
-"""Spread for a job without any history: P90 is seven times P50."""
-LAST = 500
-"""Jobs over which it is measured, the last to end."""
+UNKNOWN_SD = 1.5  # spread for a job without any history: P90 is seven times P50
+LAST = 500  # jobs over which it is measured, the last to end
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,9 @@ from batuta.core.arrays import FloatArray
 from batuta.core.job import ExpectedWork
 from batuta.prediction.duration import LEVELS, JobFeatures, Outcome, Quantiles, survival_quantiles
 
-ENOUGH_JOBS = 5
-"""A group with so many jobs is used."""
-MOST_PER_GROUP = 1_000
-"""Jobs of a group that count, the newest ones: what people run changes."""
-WIDER = 4.0
-"""The weight of the wider group, in jobs of the group itself."""
+ENOUGH_JOBS = 5  # a group with so many jobs is used
+MOST_PER_GROUP = 1_000  # jobs of a group that count, the newest ones: what people run changes
+WIDER = 4.0  # the weight of the wider group, in jobs of the group itself
 
 KINDS: tuple[tuple[str, Callable[[JobFeatures], Hashable]], ...] = (
     ("the same user, name and size", lambda f: (f.user, f.name, f.gpus)),
@@ -55,10 +52,8 @@ KINDS: tuple[tuple[str, Callable[[JobFeatures], Hashable]], ...] = (
 ALL_JOBS = len(KINDS) - 1
 _WIDER_KIND = (1, 2, ALL_JOBS, 4, ALL_JOBS, 6, ALL_JOBS)
 """By kind: the next wider one of which every such group is a part."""
-FEWEST_TO_BOOST = 300
-"""Jobs below which the groups alone do as well."""
-MOST_TO_BOOST = 10_000
-"""Jobs that it learns from, the newest ones: more make it slower and no better."""
+FEWEST_TO_BOOST = 300  # jobs below which the groups alone do as well
+MOST_TO_BOOST = 10_000  # jobs that it learns from, the newest ones: more make it slower and no better
 MOST_CACHED = 4_096
 _SETTINGS = {
     "loss": "quantile",
@@ -69,18 +64,13 @@ _SETTINGS = {
     "early_stopping": False,
     "random_state": 0,
 }
-STEP = 0.03
-"""In log seconds. Larger follows faster, and makes every forecast wider."""
-LIMIT = 3.0
-"""In log seconds: up to twenty times as long, or as short."""
-WIDE_LIMIT = 4.0
-"""The same for a model that is surer of itself than it should be."""
+STEP = 0.03  # in log seconds. Larger follows faster, and makes every forecast wider
+LIMIT = 3.0  # in log seconds: up to twenty times as long, or as short
+WIDE_LIMIT = 4.0  # the same for a model that is surer of itself than it should be
 _EXCEEDED = 1.0 - np.array(LEVELS)
-FEWEST_JOBS = 5
-"""Jobs of the past below which nothing is said."""
+FEWEST_JOBS = 5  # jobs of the past below which nothing is said
 INTERVALS = 10
-INTERVALS_BOOSTED = 4
-"""Fewer, for boosting takes seconds."""
+INTERVALS_BOOSTED = 4  # fewer, for boosting takes seconds
 LONGEST_LOG_S = 20.0
 
 

@@ -20,13 +20,10 @@ from batuta.core.arrays import FloatArray, frozen
 from batuta.core.curve import SpeedCurve
 from batuta.prediction.step_time import ERROR, Point, Shapes, StepModel, refit
 
-PRIOR_EXPONENT = 0.9
-"""Beyond the end of the prior, speed grows with n to this power."""
+PRIOR_EXPONENT = 0.9  # beyond the end of the prior, speed grows with n to this power
 LEAST_SPEED = 1e-6
-LOG_RESOLUTION = 0.02
-"""Speeds that differ by less are fitted as one: a fit is not worth its time for less."""
-LONGEST_CURVE = 4096
-"""GPUs up to which a speed is written down; beyond, the last value holds."""
+LOG_RESOLUTION = 0.02  # speeds that differ by less are fitted as one: a fit is not worth its time for less
+LONGEST_CURVE = 4096  # GPUs up to which a speed is written down; beyond, the last value holds
 LEAST_SPREAD = 0.01
 DOUBT_PER_DOUBLING = 0.15
 """How unsure a speed is for each doubling away from the only size that was measured: log deviation."""

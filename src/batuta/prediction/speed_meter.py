@@ -28,8 +28,7 @@ from batuta.prediction.throughput import (
 )
 
 _NOISE_STEPS = 2  # a noise scale is rounded to so many steps per doubling: it is noisy itself
-REMEMBERED = 9
-"""The median of so many: one slow disk does not count, and a job that has changed is soon known again."""
+REMEMBERED = 9  # the median of so many: one slow disk does not count, and a job that has changed is soon known again
 EVERY_S = 5.0
 LEAST_FRACTION = 0.01
 LEAST_CURVE = 0.02

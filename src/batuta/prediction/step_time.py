@@ -21,22 +21,16 @@ import numpy as np
 
 from batuta.core.arrays import BoolArray, FloatArray
 
-PARAMETERS = 7
-"""In logs: α_c, β_c, α and β across nodes, α and β within a node; then the logit of the overlap."""
-MOST_OVERLAP = 9.0
-"""γ lies between 1 and 1 + this."""
+PARAMETERS = 7  # in logs: α_c, β_c, α and β across nodes, α and β within a node; then the logit of the overlap
+MOST_OVERLAP = 9.0  # γ lies between 1 and 1 + this
 _LOG_LIMIT = 60.0
-ERROR = 0.05
-"""Relative error of a measurement that is nothing special."""
-OUTLIER = 3.0
-"""From so many errors on a point counts linearly, not squared."""
+ERROR = 0.05  # relative error of a measurement that is nothing special
+OUTLIER = 3.0  # from so many errors on a point counts linearly, not squared
 COLD_STEPS, WARM_STEPS = 20, 8
-LEAST_GAIN = 1e-5
-"""The fit ends when a step reduces the loss of no problem by a larger share than this."""
+LEAST_GAIN = 1e-5  # the fit ends when a step reduces the loss of no problem by a larger share than this
 _EASY, _HARD = 1e-6, 1e8
 _FIXED, _BATCH, _WIDE, _WIDE_N, _NEAR, _NEAR_N, _OVERLAP = range(PARAMETERS)
-MOST_POINTS = 250
-"""The oldest point is forgotten when there are more."""
+MOST_POINTS = 250  # the oldest point is forgotten when there are more
 OFF = 0.03
 """A new point that the fit misses by more than this share calls for a new fit, …"""
 GROWTH = 1.3
@@ -44,8 +38,7 @@ GROWTH = 1.3
 _NEAR_GPUS, _NEAR_BATCH, _BORDER = 0.5, 1.0, 2.0
 _NEAR_PASS = 0.5  # doublings within which a point corrects others; a pass bends more sharply with the batch than a sync
 _DOUBT = 0.3  # how much of nothing is mixed into the corrections: far from all points the fit stands alone
-PRIOR_ERROR = 0.2
-"""Relative error of a step time of the prior."""
+PRIOR_ERROR = 0.2  # relative error of a step time of the prior
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,7 @@ import numpy as np
 
 from batuta.core.arrays import FloatArray, IntArray
 
-SHORTEST_S = 1e-3
-"""Below that a step is all noise: it counts as so long."""
+SHORTEST_S = 1e-3  # below that a step is all noise: it counts as so long
 _TWICE = math.log(2.0)
 _MOST = math.log(2.5)
 _NOISE_MEMORY = 0.05  # the weight of a step in the running mean of the noise: as if over the last twenty
@@ -26,8 +25,7 @@ _NORMAL = 1.4826 / math.sqrt(2.0)
 """From the median difference between two steps to a standard deviation, if noise were normal."""
 _FALSE_ALARM = 24.0  # -ln of how likely noise alone adds up so far, from one step on: once in 10^10
 MOST_RANKS = 16_384
-MOST_AHEAD = 64
-"""When a rank has reported so often while another was silent, that one is not waited for any more."""
+MOST_AHEAD = 64  # when a rank has reported so often while another was silent, that one is not waited for any more
 
 
 @dataclass(frozen=True, slots=True)

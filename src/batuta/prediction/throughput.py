@@ -19,20 +19,13 @@ LONGEST_WINDOW_S = 60.0
 OUTLIER = 4.0
 """A window so many times slower or faster than the median is no measurement: a machine slept, a clock jumped.
 What differs by less is part of the job: without its pauses every estimate would be too good."""
-LEAST_RATE = 1e-30
-"""So that one may divide by any rate."""
-ENOUGH_WINDOWS = 3
-"""Windows after the warm-up with which those of the warm-up are no longer needed."""
-WARMUP_S = 30.0
-"""After its first report a run is warming up for so long; a window ten times as long hardly feels it."""
-SKEW_S = 2.0
-"""A clock that goes back by less is only jitter."""
-SILENT_S = 60.0
-"""After so long without the rank that is followed, another that has got further takes its place."""
-BEYOND_ALL = 1e18
-"""No job counts this far; a larger number is a mistake."""
-LEAST_NOISE = 1e-6
-"""A smaller gradient noise scale is a mistake too."""
+LEAST_RATE = 1e-30  # so that one may divide by any rate
+ENOUGH_WINDOWS = 3  # windows after the warm-up with which those of the warm-up are no longer needed
+WARMUP_S = 30.0  # after its first report a run is warming up for so long; a window ten times as long hardly feels it
+SKEW_S = 2.0  # a clock that goes back by less is only jitter
+SILENT_S = 60.0  # after so long without the rank that is followed, another that has got further takes its place
+BEYOND_ALL = 1e18  # no job counts this far; a larger number is a mistake
+LEAST_NOISE = 1e-6  # a smaller gradient noise scale is a mistake too
 
 
 class Sample(NamedTuple):

@@ -39,10 +39,8 @@ from batuta.core.reason import Evidence, Reason
 from batuta.store.errors import CodecError, UnknownEventError
 
 Convert: TypeAlias = Callable[[Any], Any]
-TAG = "type"
-"""The key that says which of several dataclasses an object is."""
-RARE = "rare"
-"""In the metadata of a field that is nearly always None: then nothing is written."""
+TAG = "type"  # the key that says which of several dataclasses an object is
+RARE = "rare"  # in the metadata of a field that is nearly always None: then nothing is written
 
 
 class ValueCodec(NamedTuple):

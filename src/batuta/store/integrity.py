@@ -12,13 +12,10 @@ from pathlib import Path
 from batuta.engine.soundness import Finding, error, note, ok, warning
 from batuta.store.sqlite import APPLICATION_ID
 
-SLOW_BYTES = 512 << 20
-"""Up to this size a check reads the whole journal; that takes a few seconds."""
-LARGE_WAL_BYTES = 256 << 20
-"""SQLite checkpoints the write-ahead log at 64 MiB, unless a reader stays open for hours."""
+SLOW_BYTES = 512 << 20  # up to this size a check reads the whole journal; that takes a few seconds
+LARGE_WAL_BYTES = 256 << 20  # SQLite checkpoints the write-ahead log at 64 MiB, unless a reader stays open for hours
 LARGE_BYTES = 8 << 30
-MUCH_PER_DAY = 5_000_000
-"""Events; a cluster of ten thousand GPUs produces fewer."""
+MUCH_PER_DAY = 5_000_000  # events; a cluster of ten thousand GPUs produces fewer
 _STALE_EVENTS = 200_000  # a snapshot is due every 20,000 events: at ten times that, saving fails
 _MOVE_AWAY = "move it away with its -wal and -shm, and put back a copy or begin with an empty one"
 _OPEN_S = 5.0

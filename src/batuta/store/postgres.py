@@ -158,8 +158,7 @@ def _with_rows(sql: str, size: int) -> bytes:
     return to_postgres_query(found[1] + ", ".join([found[2]] * size))
 
 
-LOCK_WAIT_S = 5.0
-"""How long to wait for a lock whose holder may be exiting."""
+LOCK_WAIT_S = 5.0  # how long to wait for a lock whose holder may be exiting
 _RECONNECT_WAIT_S = 1.0
 _BEGIN_TERM = b"UPDATE writer SET term = term + 1 RETURNING term, commits"
 _READ_TERM = b"SELECT term, commits FROM writer"

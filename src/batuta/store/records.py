@@ -14,10 +14,8 @@ from enum import Enum
 from batuta.core.job import JobId
 from batuta.store.database import Database, require_storable, storable_text
 
-MOST_DIGITS = 15
-"""Of an id that counts as a number: every database, and JSON in a browser, represents it exactly."""
-TOKEN_PREFIX = "batuta_"
-"""Lets users and secret scanners recognise a token."""
+MOST_DIGITS = 15  # of an id that counts as a number: every database, and JSON in a browser, represents it exactly
+TOKEN_PREFIX = "batuta_"  # lets users and secret scanners recognise a token
 
 
 class _TextTable:

@@ -35,8 +35,7 @@ from batuta.store.errors import CodecError, RecoveryError, StoreError
 if TYPE_CHECKING:
     from batuta.store.journal import JournalReader
 
-IMAGE_VERSION = 2
-"""Changes when an older image would be misread; then the journal is replayed."""
+IMAGE_VERSION = 2  # changes when an older image would be misread; then the journal is replayed
 _COUNTERS = ("picky", "irregular", "moving", "broken", "narrow", "held_back", "crowd_s")
 _OF_WORLD: dict[str, Any] = {
     "version": int,

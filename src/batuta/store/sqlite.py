@@ -17,8 +17,7 @@ from typing import Any
 from batuta.store.database import Batch, Database, known_migrations, migrate, reject_newer_schema, require_newest_schema
 from batuta.store.errors import StoreBusyError, StoreCorruptError, StoreError, StoreFullError
 
-APPLICATION_ID = 0x42415455
-"""In the file header: "BATU"."""
+APPLICATION_ID = 0x42415455  # in the file header: "BATU"
 BUSY_TIMEOUT_S = 5.0
 _WAL_LIMIT_BYTES = 64 << 20
 _PRIMARY_CODE = 0xFF

@@ -29,8 +29,7 @@ from batuta.store.errors import AlreadyRunningError, StateDirError, StoreFullErr
 
 VARIABLE = "BATUTA_HOME"
 DEFAULT = "~/.batuta"
-NEEDED_BYTES = 64 << 20
-"""Free space that a start requires: for the write-ahead log and some logs."""
+NEEDED_BYTES = 64 << 20  # free space that a start requires: for the write-ahead log and some logs
 _FOLDER_MODE, _SECRET_MODE = 0o700, 0o600
 _OTHERS = 0o077
 _FILE_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")

@@ -20,8 +20,7 @@ from batuta.store.records import IdempotencyKeys, Results, Settings, Tasks, Toke
 from batuta.store.snapshots import Snapshots
 from batuta.store.sqlite import SqliteDatabase
 
-SNAPSHOT_EVERY = 20_000
-"""Events between snapshots: about what a start replays in a second."""
+SNAPSHOT_EVERY = 20_000  # events between snapshots: about what a start replays in a second
 KEEP_S = 30 * 86_400.0
 _PRUNE_EVERY_S = 3_600.0
 URL_SCHEMES = ("postgresql://", "postgres://")

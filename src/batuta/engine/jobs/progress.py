@@ -21,8 +21,7 @@ from batuta.spec.progress import ProgressReport
 
 _LEAST_LEFT_S = 1.0  # how long a job without a total takes is unknown, but it is not over
 _SAID = attrgetter(*Sample._fields[1:])  # what a report says, in the order of a sample's fields after its time
-EVERY_S = 30.0
-"""A script may save at every step: unless it was asked to, it is told no more often than this."""
+EVERY_S = 30.0  # a script may save at every step: unless it was asked to, it is told no more often than this
 
 
 class ReportMeter:

@@ -144,10 +144,8 @@ def worth_of_leaving(world: World, row: int, found: StragglerReport, costs: Cost
     return worth_of_change(speed, faster, float(jobs.remaining_s[row]), restart_s, lost_s, costs)
 
 
-AVOID_S = 3600.0
-"""For so long a job is not placed on a node that held it up."""
-TELL_AGAIN_S = 600.0
-"""What has not changed is told no more often than this."""
+AVOID_S = 3600.0  # for so long a job is not placed on a node that held it up
+TELL_AGAIN_S = 600.0  # what has not changed is told no more often than this
 _log = logging.getLogger(__name__)
 
 

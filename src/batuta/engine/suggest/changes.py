@@ -31,8 +31,7 @@ from batuta.core.world import World
 from batuta.engine.suggest.suggestion import Facts, Remedy, Suggestion, Trials, first_that_works
 from batuta.quota.workload import demand
 
-MOST_TRIALS = 80
-"""A trial is a whole decision: in a cluster with ten thousand jobs it takes a good part of a second."""
+MOST_TRIALS = 80  # a trial is a whole decision: in a cluster with ten thousand jobs it takes a good part of a second
 _LARGE, _FEW_TRIALS = 2_000, 30
 _NEXT = 8  # so many of those that end next are tried one by one
 _NODES, _MOST_NODES = 4, 64

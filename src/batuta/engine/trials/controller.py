@@ -36,10 +36,8 @@ from batuta.spec.task_elastic import NO_TRIAL, Checkpoint
 from batuta.spec.task_job import NEVER_S
 from batuta.spec.task_serialization import task_from_json, task_to_json
 
-MARK = "BATUTA_TRIAL"
-"""Set to 1 for a trial run, so that a script may leave out what is of no use then."""
-GRACE_S = 5.0
-"""A run that is to end has nothing to save."""
+MARK = "BATUTA_TRIAL"  # set to 1 for a trial run, so that a script may leave out what is of no use then
+GRACE_S = 5.0  # a run that is to end has nothing to save
 LOOK_EVERY_S = 1.0
 CAUSE = "trial"
 _log = logging.getLogger(__name__)

@@ -17,12 +17,9 @@ from batuta.prediction.application_history import legal_sizes
 from batuta.spec.problem import InputError
 from batuta.spec.task_elastic import TRIAL_BUDGET_S, TrialSpec
 
-MOST_RUNS = 6
-"""Sizes that are tried where the user does not say which: from 1 to 32 GPUs, or as far as it gets."""
-CLOSE = 1.5
-"""A size that is less than so many times another is close to it."""
-LONGEST_RUN_S = 60.0
-"""For so long a job runs at each size where that is not said; less where the budget is small."""
+MOST_RUNS = 6  # sizes that are tried where the user does not say which: from 1 to 32 GPUs, or as far as it gets
+CLOSE = 1.5  # a size that is less than so many times another is close to it
+LONGEST_RUN_S = 60.0  # for so long a job runs at each size where that is not said; less where the budget is small
 
 
 def plan_trial(
