@@ -7,19 +7,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+from batuta.core import event as ev
 from batuta.core.decide import SchedulerProfile, decide
 from batuta.core.eligibility import next_release_s
-from batuta.core.event import (
-    Event,
-    GpusUsed,
-    HealthChanged,
-    JobCheckpointed,
-    JobProgressed,
-    JobStarted,
-    Planned,
-    PolicySet,
-    TransitionTimed,
-)
 from batuta.core.plan import Plan, no_decisions
 from batuta.core.reason import Reason
 from batuta.core.utilisation import next_idle_s
@@ -29,7 +19,7 @@ from batuta.engine.observers import Observer
 from batuta.engine.ports import Backend
 from batuta.engine.requests import Requests
 
-_NEWS = (JobProgressed, JobCheckpointed, TransitionTimed, GpusUsed, HealthChanged)
+_NEWS = (ev.JobProgressed, ev.JobCheckpointed, ev.TransitionTimed, ev.GpusUsed, ev.HealthChanged)
 """What is reported all the time: good to know, but nothing waits for it."""
 
 
@@ -146,9 +136,9 @@ class Engine:
         requests.answer(waiting)
         return True
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: ev.Event) -> None:
         self._state.record(event)
-        if isinstance(event, PolicySet) and self._live is not None:
+        if isinstance(event, ev.PolicySet) and self._live is not None:
             self.profile = self._live.profile_of(event.policy)
         self._observer.saw(self.world, event)
 
@@ -186,7 +176,7 @@ class Engine:
         with self._guard:
             plan = self._decide(now_s)
             if not plan.empty:
-                self._take(Planned(now_s, plan))
+                self._take(ev.Planned(now_s, plan))
         self._last_cycle_s = now_s
         self._owed = self._urgent = False
         self._settled = plan.empty
@@ -201,7 +191,7 @@ class Engine:
                 for event_ in done:
                     self._take(event_)
                     # That a job runs was to be expected; anything else may call for another decision.
-                    self._owed |= not isinstance(event_, JobStarted)
+                    self._owed |= not isinstance(event_, ev.JobStarted)
                     self._urgent = self._owed
         self._observer.decided(self.world, plan)
 

@@ -18,7 +18,7 @@ from batuta.core.weigh import Costs
 from batuta.core.world import World
 from batuta.placement.attempt import PlacerOptions, why
 from batuta.placement.cluster_state import ClusterState, Part
-from batuta.placement.sharing import place_new
+from batuta.placement.placer import place_new
 
 BROKEN = int(Phase.BROKEN)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from batuta.core.cluster import Placement
 from batuta.core.job import Job, JobId
@@ -22,16 +23,19 @@ from batuta.placement.attempt import (
     legal_above,
     legal_floor,
     most,
+    pack,
     shrink,
     tighten,
     whole_replicas,
     why,
 )
+from batuta.placement.cluster_state import ClusterState, Part
 from batuta.placement.defragmentation import consolidate, make_room
-from batuta.placement.sharing import place_new
+from batuta.placement.sharing import place_share
 
 # NumPy takes three times as long to compare with a member of an enumeration.
 BROKEN = int(Phase.BROKEN)
+ChooseNodes: TypeAlias = Callable[[ClusterState, Job, int, int], list[Part] | None]
 PHASE, GPUS, GPU_TYPE = (JobTable.I[name] for name in ("phase", "gpus", "gpu_type"))
 
 
@@ -199,6 +203,15 @@ def _swap_all(draft: PlacementAttempt, targets: list[Target]) -> bool:
         job, held = _running(draft, target)
         room.occupy(held, job)
     return False
+
+
+def place_new(room: ClusterState, job: Job, gpus: int, gpu_type: int, choose: ChooseNodes = pack) -> Placement | None:
+    """Place a job that has no GPUs of this type; None when there is no room. `choose` finds nodes for whole GPUs."""
+    nodes = room.suited(job, gpu_type)
+    if job.share is not None:
+        return place_share(room, job, job.share, nodes)
+    parts = choose(room, job, gpus, nodes)
+    return None if parts is None else room.seat(job, parts)
 
 
 def _start_and_grow(draft: PlacementAttempt, targets: list[Target]) -> None:

@@ -6,19 +6,15 @@ is another place, and of cards that are equal otherwise the one that is really l
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import accumulate
 from operator import or_
-from typing import TypeAlias
 
 from batuta.core.arrays import bits
 from batuta.core.cluster import Placement, Span
 from batuta.core.job import Job, Share
 from batuta.core.layout import EMPTY_CARD, Card, Layout
-from batuta.placement.attempt import COMPARED, fitting_at, fullest, pack
-from batuta.placement.cluster_state import WHOLE, ClusterState, Part
-
-ChooseNodes: TypeAlias = Callable[[ClusterState, Job, int, int], list[Part] | None]
+from batuta.placement.attempt import COMPARED, fitting_at, fullest
+from batuta.placement.cluster_state import WHOLE, ClusterState
 
 
 class CardLevels:
@@ -131,15 +127,6 @@ class CardLevels:
             whole = (1 << self._width) - 1
             cards = self._cards_of[nodes] = sum(whole << i * self._width for i in bits(nodes))
         return cards
-
-
-def place_new(room: ClusterState, job: Job, gpus: int, gpu_type: int, choose: ChooseNodes = pack) -> Placement | None:
-    """Place a job that has no GPUs of this type; None when there is no room. `choose` finds nodes for whole GPUs."""
-    nodes = room.suited(job, gpu_type)
-    if job.share is not None:
-        return place_share(room, job, job.share, nodes)
-    parts = choose(room, job, gpus, nodes)
-    return None if parts is None else room.seat(job, parts)
 
 
 def place_share(room: ClusterState, job: Job, share: Share, nodes: int) -> Placement | None:

@@ -18,13 +18,12 @@ from batuta.core.policy import Policy
 from batuta.policies.afs_l import AfsL
 from batuta.policies.checked import BrokenPolicyError, CheckedPolicy
 from batuta.policies.ffdl import Ffdl
-from batuta.policies.fifo import ElasticFifo, Fifo
+from batuta.policies.fifo import ElasticFifo, ElasticSrjf, Fifo, Srjf
 from batuta.policies.gavel import Gavel
 from batuta.policies.optimus import Optimus, OptimusReplay
 from batuta.policies.pollux import Pollux
 from batuta.policies.rent import Rent
 from batuta.policies.sia import Sia
-from batuta.policies.srjf import ElasticSrjf, Srjf
 from batuta.policies.themis import Themis
 from batuta.policies.tiresias import ElasticTiresias, Tiresias, TiresiasReplay
 

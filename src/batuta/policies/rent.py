@@ -184,10 +184,8 @@ def _exactly(
     for j in range(gpus.shape[1]):
         after = best.copy() if may_wait[j] else np.full(capacity + 1, -np.inf)
         picks = np.zeros(capacity + 1, dtype=np.int64)
-        for k in np.flatnonzero(may_have[:, j]).tolist():
+        for k in np.flatnonzero(may_have[:, j] & (gpus[:, j] <= capacity)).tolist():
             n = int(gpus[k, j])
-            if n > capacity:
-                continue
             total = best[: capacity + 1 - n] + values[k, j]
             better = total > after[n:] + NOISE
             after[n:][better] = total[better]
@@ -197,7 +195,7 @@ def _exactly(
     if not best[capacity] > -np.inf:
         return None
     left, chosen = capacity, np.zeros(gpus.shape[1], dtype=np.int64)
-    for j in range(len(stages) - 1, -1, -1):
+    for j in reversed(range(len(stages))):
         chosen[j] = stages[j][left]
         left -= int(chosen[j])
     return chosen

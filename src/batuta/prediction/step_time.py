@@ -450,8 +450,8 @@ def refit(models: Iterable[StepModel]) -> None:
     for row, model in enumerate(stale):
         if model._fits is not None:
             start[row] = model._fits.parameters[model._place]
-    points = Points(Shapes(gpus, batch, wide), times[..., 0], times[..., 1], error)
-    fits = fit(points, start, expected=[model.expected for model in stale])
+    known = Points(Shapes(gpus, batch, wide), times[..., 0], times[..., 1], error)
+    fits = fit(known, start, expected=[model.expected for model in stale])
     for row, model in enumerate(stale):
         model._take(fits, row)
 
