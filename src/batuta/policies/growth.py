@@ -169,7 +169,7 @@ class Options(NamedTuple):
     speed: FloatArray
 
     def keep(self, wanted: BoolArray) -> Options:
-        return Options(*(column[wanted] for column in self))
+        return Options._make(column[wanted] for column in self)
 
     def only_better(self) -> Options:
         """Without options that a smaller one of the same job equals or beats."""
@@ -283,7 +283,7 @@ class StepList(NamedTuple):
         return self.after - self.before
 
     def keep(self, wanted: BoolArray | IntArray) -> StepList:
-        return StepList(*(column[wanted] for column in self))
+        return StepList._make(column[wanted] for column in self)
 
 
 def list_steps(view: PoolView, rows: IntArray, gpus: IntArray, free: int) -> StepList:
