@@ -57,15 +57,11 @@ class StateStore(Protocol):
 class AssemblyOptions:
     """What the user chose of the engine."""
 
-    profile_of: Callable[[str], SchedulerProfile]
-    """Returns the profile of a policy as this server applies it."""
+    profile_of: Callable[[str], SchedulerProfile]  # returns the profile of a policy as this server applies it
     default_policy: str
-    policy: str = ""
-    """Recorded at the start; empty: the one that the journal has."""
-    shadow: str = ""
-    """A second policy, which only watches."""
-    keep: Keep = field(default_factory=Keep)
-    """How long jobs that are over are kept."""
+    policy: str = ""  # recorded at the start; empty: the one that the journal has
+    shadow: str = ""  # a second policy, which only watches
+    keep: Keep = field(default_factory=Keep)  # how long jobs that are over are kept
 
 
 class Assembly:
@@ -75,8 +71,7 @@ class Assembly:
     need both; `build` puts the engine together. Nothing runs before the service is started.
     """
 
-    service: Service
-    """From `build` on."""
+    service: Service  # from `build` on
 
     def __init__(self, store: StateStore, options: AssemblyOptions) -> None:
         self.fence = Fence()

@@ -30,8 +30,7 @@ class Trouble:
     failures: int
     why: str
     last_s: float
-    is_failing: bool
-    """It has not worked since."""
+    is_failing: bool  # it has not worked since
 
 
 class Fence:

@@ -105,8 +105,7 @@ class HealthSeen:
     """The health of nodes at one moment. Records are copies."""
 
     records: Mapping[Target, Record] = field(default_factory=dict)
-    cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)
-    """Nodes that humans have cordoned."""
+    cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)  # nodes that humans have cordoned
     alerts: Sequence[Alert] = ()
     found: Mapping[tuple[Source, Action], int] = field(default_factory=dict)
     """Findings since the start, by what was to be done about them."""

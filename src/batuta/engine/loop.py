@@ -29,10 +29,8 @@ class Cadence:
 
     round_s: float | None = None
     """Only at whole multiples of this, as round-based schedulers do; None decides after every event."""
-    min_interval_s: float = 0.0
-    """Not sooner than this after the last decision that changed something."""
-    calm_s: float = 0.0
-    """After reports of progress alone, not sooner than this after the last decision."""
+    min_interval_s: float = 0.0  # not sooner than this after the last decision that changed something
+    calm_s: float = 0.0  # after reports of progress alone, not sooner than this after the last decision
     every_s: float | None = None
     """At least this often while jobs wait, for policies whose order changes with time alone."""
 
@@ -53,8 +51,7 @@ class Live:
     """What an engine needs that serves people: it never runs out of things to come."""
 
     requests: Requests
-    profile_of: Callable[[str], SchedulerProfile]
-    """Finds the profile of a policy that is chosen at run time."""
+    profile_of: Callable[[str], SchedulerProfile]  # finds the profile of a policy that is chosen at run time
     guard: AbstractContextManager[object]
     """Held while the World changes or is decided upon, so that other threads can read it in between."""
     next_due_s: Callable[[World], float] = lambda _: math.inf

@@ -49,10 +49,8 @@ class RecoveredWorld:
 
     world: World
     seq: int
-    snapshot_seq: int
-    """The snapshot that it began with; 0 when everything was replayed."""
-    unusable: tuple[str, ...] = ()
-    """Snapshots that could not be read, and why."""
+    snapshot_seq: int  # the snapshot that it began with; 0 when everything was replayed
+    unusable: tuple[str, ...] = ()  # snapshots that could not be read, and why
 
 
 class LiveBackend(Backend, Protocol):

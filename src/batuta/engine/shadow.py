@@ -52,10 +52,8 @@ class ShadowReport:
     would: dict[str, int] = field(default_factory=dict)
     """Commands that it would have given, by kind; each cycle begins with the World as it really is."""
     did: dict[str, int] = field(default_factory=dict)
-    differences: tuple[Difference, ...] = ()
-    """As of the last cycle that it has looked at, in the order of jobs."""
-    trouble: str = ""
-    """Why it could not decide, the last time that it could not."""
+    differences: tuple[Difference, ...] = ()  # as of the last cycle that it has looked at, in the order of jobs
+    trouble: str = ""  # why it could not decide, the last time that it could not
 
 
 class _Case(NamedTuple):

@@ -78,16 +78,11 @@ class Suggestion:
 
     remedy: Remedy
     facts: Facts
-    gpus: int
-    """What the job would start with."""
-    stops: tuple[JobId, ...]
-    """Jobs that would lose all their GPUs for it."""
-    shrinks: tuple[JobId, ...]
-    """Jobs that would have fewer."""
-    events: tuple[Event, ...]
-    """The change itself."""
-    within_s: float | None = None
-    """When it is expected to come about by itself; None for what a user has to do."""
+    gpus: int  # what the job would start with
+    stops: tuple[JobId, ...]  # jobs that would lose all their GPUs for it
+    shrinks: tuple[JobId, ...]  # jobs that would have fewer
+    events: tuple[Event, ...]  # the change itself
+    within_s: float | None = None  # when it is expected to come about by itself; None for what a user has to do
 
     def __str__(self) -> str:
         return self.remedy.sentence(self.facts)

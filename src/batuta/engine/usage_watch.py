@@ -29,10 +29,8 @@ class NodeUse:
     """How busy the GPUs of a node were since the last look; None where that is not known."""
 
     gpus: tuple[float | None, ...]
-    jobs: Mapping[JobId, float] = field(default_factory=dict)
-    """What each job had of its busiest GPU."""
-    knows_all_jobs: bool = False
-    """A job that is not named used nothing."""
+    jobs: Mapping[JobId, float] = field(default_factory=dict)  # what each job had of its busiest GPU
+    knows_all_jobs: bool = False  # a job that is not named used nothing
 
 
 class UseSource(Protocol):

@@ -40,14 +40,10 @@ class PlacerOptions:
     """Whether shares of GPUs go to the fullest card with room, or to the emptiest."""
     busiest: float = BUSIEST
     """A card gets no further sharer, while there is another place, if it would be busier than this."""
-    moves: int = 8
-    """Running jobs that are brought closer together in one cycle."""
-    tries: int = 32
-    """Running jobs that are looked at for that."""
-    rescues: int = 4
-    """Jobs for which others are moved in one cycle."""
-    repack_nodes: int = 64
-    """Nodes that are repacked at once: those with the most free GPUs."""
+    moves: int = 8  # running jobs that are brought closer together in one cycle
+    tries: int = 32  # running jobs that are looked at for that
+    rescues: int = 4  # jobs for which others are moved in one cycle
+    repack_nodes: int = 64  # nodes that are repacked at once: those with the most free GPUs
     scattered: float = 1.0
     """The speed factor of a job on more nodes than it needs, when its curve does not say; 1 is no loss."""
 

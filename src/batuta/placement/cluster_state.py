@@ -259,18 +259,14 @@ class ClusterState:
     _suited: dict[tuple[object, ...], int] = field(default_factory=dict)
     _levels: dict[tuple[int, int, int, bool], list[int]] = field(default_factory=dict)
     _stranding: Stranding | None = None
-    _know: Callable[[], BusyCards] | None = None
-    """Finds out how busy GPUs really are; None where it is unknown."""
+    _know: Callable[[], BusyCards] | None = None  # finds out how busy GPUs really are; None where it is unknown
     _leaving: Mapping[int, int] = field(default_factory=dict)
     """By node: GPUs that are free and that another job may still be on, for a while."""
     _busy: BusyCards | None = None
     _calm: LeastUtilisedNodes | None = None
-    loads: Callable[[Job], float] = lambda _: 0.0
-    """How busy a job will keep a GPU."""
-    spreads: bool = False
-    """Whether shares go to empty cards first, and not to full ones."""
-    cards: CardLevels | None = None
-    """Made when the first job that shares a card is placed."""
+    loads: Callable[[Job], float] = lambda _: 0.0  # how busy a job will keep a GPU
+    spreads: bool = False  # whether shares go to empty cards first, and not to full ones
+    cards: CardLevels | None = None  # made when the first job that shares a card is placed
     racks: dict[int, RackProfiles] = field(default_factory=dict)
     """By set of nodes: how full the racks are, as it was when it was last read."""
     table: NodeTable = field(init=False)

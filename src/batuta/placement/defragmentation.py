@@ -61,8 +61,7 @@ class LogicalNode:
     """What shall lie together on one node; `origin` is a physical node on which it would fit."""
 
     origin: int
-    masks: dict[int, int]
-    """By item: its GPUs, as if this were `origin`."""
+    masks: dict[int, int]  # by item: its GPUs, as if this were `origin`
 
     def count(self, item: int) -> int:
         return self.masks[item].bit_count()
@@ -190,10 +189,8 @@ class Tenant:
 
     row: int
     job: Job
-    placement: Placement
-    """Where it is, or where this cycle has put it."""
-    held: Placement
-    """Where its workers are now: nowhere if it has not started."""
+    placement: Placement  # where it is, or where this cycle has put it
+    held: Placement  # where its workers are now: nowhere if it has not started
     gpu_type: int
     cost_s: float
 

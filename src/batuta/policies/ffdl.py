@@ -112,10 +112,8 @@ class Ffdl:
     """
 
     name: str = "ffdl"
-    exact_gpus: int = 2000
-    """Up to this capacity the result is exact for all curves."""
-    exact_cells: int = 20_000_000
-    """Above it, it is still exact when the dynamic programme has at most this many cells."""
+    exact_gpus: int = 2000  # up to this capacity the result is exact for all curves
+    exact_cells: int = 20_000_000  # above it, it is still exact when the dynamic programme has at most this many cells
     traits: ClassVar[PolicyTraits] = PLAIN
 
     def allocate(self, view: PoolView) -> IntArray:

@@ -29,8 +29,7 @@ class Gavel:
     """The size that each job asked for, of the types that the programme gives it, the most deprived first."""
 
     name: str = "gavel"
-    round_s: float = 360.0
-    """So long a job keeps the GPUs that it got."""
+    round_s: float = 360.0  # so long a job keeps the GPUs that it got
     traits: ClassVar[PolicyTraits] = PolicyTraits(typed=True)
 
     def allocate(self, view: PoolView) -> IntArray:

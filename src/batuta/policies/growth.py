@@ -164,8 +164,7 @@ class Options(NamedTuple):
     """
 
     job: IntArray
-    extra: IntArray
-    """GPUs above the job's minimum."""
+    extra: IntArray  # GPUs above the job's minimum
     speed: FloatArray
 
     def keep(self, wanted: BoolArray) -> Options:

@@ -217,8 +217,7 @@ class Rent:
     """The sizes whose work is worth most, where a job's work is dear if few are longer and it scales well."""
 
     name: str = "rent"
-    charge: float = 2.0
-    """Restarts charged per change: one to make it, one because it will be undone some day."""
+    charge: float = 2.0  # restarts charged per change: one to make it, one because it will be undone some day
     horizon_charges: float = 10.0
     """A change has this many times its charge to pay for itself, …"""
     least_horizon_s: float = 600.0
@@ -228,8 +227,7 @@ class Rent:
     min_first: bool = True
     """No job grows while another waits that would fit at its `min`: prices decide about growth, and about who
     waits where the `min`s do not all fit. False lets prices decide about both at once."""
-    by_rank: bool = True
-    """False makes everybody's work worth the same: to see what prices are good for."""
+    by_rank: bool = True  # false makes everybody's work worth the same: to see what prices are good for
 
     @property
     def traits(self) -> PolicyTraits:

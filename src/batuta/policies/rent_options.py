@@ -24,12 +24,9 @@ class SizeOptions:
 
     gpus: IntArray
     legal: BoolArray
-    left_s: FloatArray
-    """Seconds to the end of the job at this size; very many where there is no option."""
-    speed: FloatArray
-    """Mean speed until then relative to one GPU; 0 where there is no option."""
-    alone_s: FloatArray
-    """Seconds to the end on one GPU, for each job."""
+    left_s: FloatArray  # seconds to the end of the job at this size; very many where there is no option
+    speed: FloatArray  # mean speed until then relative to one GPU; 0 where there is no option
+    alone_s: FloatArray  # seconds to the end on one GPU, for each job
 
 
 def list_sizes(view: PoolView, *also: IntArray) -> SizeOptions:

@@ -42,10 +42,8 @@ class _Terms:
 
     options: TypeOptions
     left_s: FloatArray
-    speed: FloatArray
-    """Relative to one GPU of average speed."""
-    prices: FloatArray
-    """What a unit of work is worth, for each job."""
+    speed: FloatArray  # relative to one GPU of average speed
+    prices: FloatArray  # what a unit of work is worth, for each job
 
 
 def allocate_types(view: TypedView, own_place: float, min_first: bool) -> Choice:

@@ -32,10 +32,8 @@ class Sia:
     """Minimises the sum of goodput to the power p over jobs that run, and a penalty for each that waits."""
 
     name: str = "sia"
-    p: float = -0.5
-    """Fairness: the lower, the more the slowest jobs count."""
-    waiting: float = 1.1
-    """The penalty λ for a job without GPUs; a job at its worst configuration costs 1."""
+    p: float = -0.5  # fairness: the lower, the more the slowest jobs count
+    waiting: float = 1.1  # the penalty λ for a job without GPUs; a job at its worst configuration costs 1
     traits: ClassVar[PolicyTraits] = PolicyTraits(
         placer=PlacerKind.WHOLE_NODES,
         typed=True,

@@ -47,8 +47,7 @@ class Tiresias:
     name: str = "tiresias"
     thresholds_gpu_s: tuple[float, ...] = (3600.0,)
     """GPU-seconds since the last start after which a job leaves each tier; one more tier than numbers."""
-    promote_after: float = 8.0
-    """A job that waits this many times as long as it last ran returns to tier 0."""
+    promote_after: float = 8.0  # a job that waits this many times as long as it last ran returns to tier 0
     traits: ClassVar[PolicyTraits] = PolicyTraits(tiered=True, decide_every_s=60.0)
 
     def allocate(self, view: PoolView) -> IntArray:
@@ -69,8 +68,7 @@ class ElasticTiresias(Tiresias):
     """
 
     name: str = "elastic-tiresias"
-    compact_above: int = 10
-    """Jobs of tier 1 and up shrink to their minimum when more than this many did not fit."""
+    compact_above: int = 10  # jobs of tier 1 and up shrink to their minimum when more than this many did not fit
 
     def allocate(self, view: PoolView) -> IntArray:
         gpus = admit_in_order(view.size, view.capacity, tier_order(view))

@@ -31,8 +31,7 @@ class TypeOptions:
     row: IntArray
     kind: IntArray
     gpus: IntArray
-    speed: FloatArray
-    """Relative to one GPU of the reference type."""
+    speed: FloatArray  # relative to one GPU of the reference type
 
     def __len__(self) -> int:
         return len(self.row)

@@ -47,21 +47,17 @@ class Series(NamedTuple):
     application: str
     gpu_type: str
     unit: str
-    batch: int = 0
-    """Samples in a step; 0 when it is not known."""
+    batch: int = 0  # samples in a step; 0 when it is not known
 
 
 @dataclass(frozen=True, slots=True)
 class KnownSpeed:
     """How an application scales, by its earlier jobs."""
 
-    rates: Mapping[Footprint, float]
-    """Units per second."""
+    rates: Mapping[Footprint, float]  # units per second
     jobs: int
-    largest: int
-    """The most GPUs that were measured."""
-    step_units: Mapping[int, float] = field(default_factory=dict)
-    """Samples in a step by GPUs, where that is known."""
+    largest: int  # the most GPUs that were measured
+    step_units: Mapping[int, float] = field(default_factory=dict)  # samples in a step by GPUs, where that is known
     forms: FitCache = field(default_factory=FitCache, compare=False)
 
     def curve(self, prior: SpeedCurve, largest: int) -> SpeedCurve:

@@ -138,13 +138,10 @@ class JobFeatures(NamedTuple):
     """What a job is known by when it is submitted."""
 
     user: str
-    name: str
-    """The application's, or the job's own, without its numbers: `train-17` and `train-18` are equal."""
+    name: str  # the application's, or the job's own, without its numbers: `train-17` and `train-18` are equal
     queue: str
-    gpus: int
-    """What it asks for; 0 for a CPU-only job."""
-    hour: int
-    """Of the day (UTC) in which it was submitted."""
+    gpus: int  # what it asks for; 0 for a CPU-only job
+    hour: int  # of the day (UTC) in which it was submitted
 
     @staticmethod
     def of(job: Job) -> JobFeatures:
@@ -158,11 +155,9 @@ class Outcome:
 
     facts: JobFeatures
     submit_s: float
-    end_s: float
-    """When it ended; for one that still runs, when it was looked at."""
+    end_s: float  # when it ended; for one that still runs, when it was looked at
     work_s: float
-    ended: bool = True
-    """False: it still runs, and will have taken longer than this."""
+    ended: bool = True  # false: it still runs, and will have taken longer than this
 
     def as_of(self, now_s: float) -> Outcome:
         """What was known of it at an earlier time, as if it had gone on evenly."""
@@ -288,10 +283,8 @@ class Calibration:
     """The share of the last jobs that took no longer than each quantile said."""
 
     jobs: int = 0
-    total: int = 0
-    """How many with a forecast have ended since the start."""
-    coverage: tuple[tuple[float, float], ...] = ()
-    """By level; empty without jobs."""
+    total: int = 0  # how many with a forecast have ended since the start
+    coverage: tuple[tuple[float, float], ...] = ()  # by level; empty without jobs
 
 
 class CalibrationRecord:

@@ -234,8 +234,7 @@ class Backtest(NamedTuple):
     """The result of replaying a history."""
 
     tracker: QuantileTracker
-    loss: float
-    """Mean pinball loss of the forecasts, in log seconds."""
+    loss: float  # mean pinball loss of the forecasts, in log seconds
 
 
 def backtest(outcomes: Sequence[Outcome], predicted: FloatArray, limit: float = LIMIT) -> Backtest:

@@ -30,14 +30,11 @@ _LATE_S = 30.0  # a check that is later than this proves no silence: the machine
 class HangRules:
     """When silence is a hang. All of these must be exceeded."""
 
-    after_s: float = 1800.0
-    """Infinite: never."""
-    times_usual: float = 20.0
-    """So many times the usual time between two reports."""
+    after_s: float = 1800.0  # infinite: never
+    times_usual: float = 20.0  # so many times the usual time between two reports
     times_longest: float = 3.0
     """So many times the longest that the job was ever silent: it may evaluate or save meanwhile."""
-    reports: int = 5
-    """A run that has reported less often than this is not known well enough."""
+    reports: int = 5  # a run that has reported less often than this is not known well enough
 
     def __post_init__(self) -> None:
         if not (self.after_s > 0 and self.times_usual >= 1 and self.times_longest >= 1 and self.reports >= 2):
@@ -49,12 +46,9 @@ class HangReport:
     """A job has not reported for too long."""
 
     silent_s: float
-    usual_s: float
-    """The usual time between two reports."""
-    ranks: tuple[int, ...] = ()
-    """The ranks that block the others; empty when unknown."""
-    of: int = 0
-    """How many ranks had ever reported."""
+    usual_s: float  # the usual time between two reports
+    ranks: tuple[int, ...] = ()  # the ranks that block the others; empty when unknown
+    of: int = 0  # how many ranks had ever reported
 
 
 class HangMeter:
@@ -133,8 +127,7 @@ class Finding(NamedTuple):
 
     faulty: frozenset[NodeName] = frozenset()
     """The gang runs without this node; or without one of these two, which hang only together."""
-    to_test: frozenset[NodeName] = frozenset()
-    """The suspects to run together next, with nodes that are not suspects."""
+    to_test: frozenset[NodeName] = frozenset()  # the suspects to run together next, with nodes that are not suspects
 
 
 def find_faulty_nodes(tests: Sequence[GangTest]) -> Finding:

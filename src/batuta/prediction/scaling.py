@@ -35,8 +35,7 @@ class Footprint(NamedTuple):
     gpus: int
     nodes: int = 1
     racks: int = 1
-    gpu_speed: float = 1.0
-    """Speed of its type of GPU relative to the reference type."""
+    gpu_speed: float = 1.0  # speed of its type of GPU relative to the reference type
 
 
 class ScalePoint(NamedTuple):
@@ -51,14 +50,11 @@ class SpeedMeasurements:
     """Units per second by footprint, and the prior."""
 
     prior: SpeedCurve
-    largest: int
-    """GPUs up to which the curve is wanted."""
-    rates: Mapping[Footprint, float]
-    """Units of work per second."""
+    largest: int  # GPUs up to which the curve is wanted
+    rates: Mapping[Footprint, float]  # units of work per second
     step_units: Mapping[int, float] = field(default_factory=dict)
     """Units of work in one step, by GPUs; for a script that takes larger steps on more of them."""
-    noise_units: float | None = None
-    """The gradient noise scale: how many units in a step carry as much noise as signal."""
+    noise_units: float | None = None  # the gradient noise scale: how many units in a step carry as much noise as signal
 
     @cached_property
     def spots(self) -> dict[ScalePoint, float]:
@@ -126,8 +122,7 @@ class Scaling:
     """A curve, and what its 1 stands for."""
 
     curve: SpeedCurve
-    units_per_s: float
-    """With one GPU of the reference type."""
+    units_per_s: float  # with one GPU of the reference type
 
 
 class FitCache:

@@ -89,8 +89,7 @@ class LearnedScaling:
     prior: SpeedCurve
     largest: int
     forms: FitCache = field(default_factory=FitCache)
-    asked: tuple[float | None, ...] = ()
-    """Empty after all records have begun anew, in another unit."""
+    asked: tuple[float | None, ...] = ()  # empty after all records have begun anew, in another unit
     answer: Scaling | None = None
 
     def of(self, records: Mapping[Footprint, SizeRecord], noise_samples: float | None) -> Scaling | None:

@@ -46,10 +46,8 @@ class Shapes:
     """What a step time depends on. Arrays of one shape; the last axis counts points."""
 
     gpus: FloatArray
-    batch: FloatArray
-    """Samples of one pass on one GPU; a relative number will do, if it is always the same one."""
-    wide: BoolArray
-    """Whether the GPUs lie on more than one node."""
+    batch: FloatArray  # samples of one pass on one GPU; a relative number will do, if it is always the same one
+    wide: BoolArray  # whether the GPUs lie on more than one node
 
 
 def log_times(
@@ -115,10 +113,8 @@ class _Forward:
 class SyncPrior(NamedTuple):
     """What to expect of synchronising before it was measured. It is weak: a few points override it."""
 
-    sync: float = 0.1
-    """Its part of a pass, within a node."""
-    across: float = 3.0
-    """So many times as long across nodes."""
+    sync: float = 0.1  # its part of a pass, within a node
+    across: float = 3.0  # so many times as long across nodes
 
 
 DEFAULT_SYNC_PRIOR = SyncPrior()
@@ -131,20 +127,16 @@ class Points:
     shapes: Shapes
     pass_s: FloatArray
     step_s: FloatArray
-    error: FloatArray | float = ERROR
-    """Relative error of each point: larger for a prior than for a measurement."""
+    error: FloatArray | float = ERROR  # relative error of each point: larger for a prior than for a measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Fits:
     """Parameters of every problem, and how sure they are."""
 
-    parameters: FloatArray
-    """(problems, 7)."""
-    covariance: FloatArray
-    """(problems, 7, 7): of the parameters, errors of the measurements and priors together."""
-    spread: FloatArray
-    """(problems,): standard deviation of the log errors that are left."""
+    parameters: FloatArray  # (problems, 7)
+    covariance: FloatArray  # (problems, 7, 7): of the parameters, errors of the measurements and priors together
+    spread: FloatArray  # (problems,): standard deviation of the log errors that are left
 
 
 def fit(
@@ -335,13 +327,10 @@ class Point(NamedTuple):
 class StepModel:
     """What is known of step times. Points come in one by one; `refit` fits many models at once."""
 
-    expected: SyncPrior = DEFAULT_SYNC_PRIOR
-    """What it expects of synchronising before that was measured."""
-    largest: int = 0
-    """The most GPUs that were measured."""
+    expected: SyncPrior = DEFAULT_SYNC_PRIOR  # what it expects of synchronising before that was measured
+    largest: int = 0  # the most GPUs that were measured
     stale: bool = False
-    version: int = 0
-    """Grows whenever a prediction may be another than before."""
+    version: int = 0  # grows whenever a prediction may be another than before
     _measured: dict[Point, tuple[float, float]] = field(default_factory=dict)
     _prior: dict[Point, tuple[float, float]] = field(default_factory=dict)
     _fits: Fits | None = None

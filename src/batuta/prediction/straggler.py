@@ -32,10 +32,8 @@ MOST_AHEAD = 64  # when a rank has reported so often while another was silent, t
 class StragglerRules:
     """When a rank counts as slow."""
 
-    tolerated: float = 1.22
-    """So many times as long as the others is nothing: ranks have unequal work, and nodes differ."""
-    patience: int = 12
-    """So many steps in a row at twice the time, or the like of it, make a straggler."""
+    tolerated: float = 1.22  # so many times as long as the others is nothing: ranks have unequal work, and nodes differ
+    patience: int = 12  # so many steps in a row at twice the time, or the like of it, make a straggler
 
     def __post_init__(self) -> None:
         if not 1.0 < self.tolerated < 2.0:
@@ -48,16 +46,13 @@ class StragglerRules:
 class StragglerReport:
     """Some ranks are slower than the others."""
 
-    ranks: tuple[int, ...]
-    """The slow ones; the slowest first."""
-    of: int
-    """How many ranks were compared."""
+    ranks: tuple[int, ...]  # the slow ones; the slowest first
+    of: int  # how many ranks were compared
     own_s: float
     """What the slowest needs for its part of a step, …"""
     usual_s: float
     """… and the median of all."""
-    steps: int
-    """For so long it has been adding up."""
+    steps: int  # for so long it has been adding up
 
     @property
     def slowdown(self) -> float:

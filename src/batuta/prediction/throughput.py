@@ -31,12 +31,10 @@ LEAST_NOISE = 1e-6  # a smaller gradient noise scale is a mistake too
 class Sample(NamedTuple):
     """One report of a training script. None: not said. A tuple: a restarted server makes hundreds of thousands."""
 
-    time_s: float
-    """By the clock of the process that reports; the time of reading where the report has none."""
+    time_s: float  # by the clock of the process that reports; the time of reading where the report has none
     step: int | None = None
     total_steps: int | None = None
-    epoch: float | None = None
-    """Epochs finished so far."""
+    epoch: float | None = None  # epochs finished so far
     total_epochs: float | None = None
     samples: float | None = None
     loss: float | None = None
@@ -74,8 +72,7 @@ class Window(NamedTuple):
     steps: float | None = None
     samples: float | None = None
     epochs: float | None = None
-    is_early: bool = False
-    """Part of the warm-up after a start: caches are cold, kernels are being chosen."""
+    is_early: bool = False  # part of the warm-up after a start: caches are cold, kernels are being chosen
 
 
 @dataclass(slots=True)
@@ -127,8 +124,7 @@ class SizeRecord:
     """
 
     window_s: float = SHORTEST_WINDOW_S
-    version: int = 0
-    """Grows with every change."""
+    version: int = 0  # grows with every change
     _early: list[tuple[float, float]] = field(default_factory=list)
     _settled: list[tuple[float, float]] = field(default_factory=list)
     _steps: _Ratio = field(default_factory=_Ratio)
@@ -210,15 +206,13 @@ class RunTrack:
     _record: SizeRecord
     rank: int | None = None
     has_reported: bool = False
-    units: float = 0.0
-    """How far it is; reached at `last_s`."""
+    units: float = 0.0  # how far it is; reached at `last_s`
     last_s: float = math.inf
     due_s: float = -math.inf
     """A report before that only moves the open window's end; the caller may take this short way."""
     first_s: float = 0.0
     first_units: float = 0.0
-    gap_s: float = 0.0
-    """Between the first report and the second; so is `gap_units`."""
+    gap_s: float = 0.0  # between the first report and the second; so is `gap_units`
     gap_units: float = 0.0
     _open: Sample | None = None
     _open_s: float = 0.0
@@ -348,8 +342,7 @@ class LatestReport:
     total_epochs: float | None = None
     loss: float | None = None
     noise_scale: float | None = None
-    has_update: bool = False
-    """Set by every new report; the meter resets it when it publishes an update."""
+    has_update: bool = False  # set by every new report; the meter resets it when it publishes an update
 
     def note(self, sample: Sample) -> None:
         """Takes over what the sample says."""

@@ -35,8 +35,7 @@ class Batch:
 
     statements: list[Statement]
     is_written: bool = False
-    changed: int | None = None
-    """Rows that its last statement changed, if the database has reported it."""
+    changed: int | None = None  # rows that its last statement changed, if the database has reported it
 
 
 class Database(ABC):
@@ -47,8 +46,7 @@ class Database(ABC):
     Exactly once: the next commit writes what a failed one left behind, unless that was written; never twice.
     """
 
-    name: str
-    """Its name in messages, without secrets."""
+    name: str  # its name in messages, without secrets
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -124,12 +122,9 @@ class Dialect:
     the name of the connected user (use `"user"`).
     """
 
-    begin: str
-    """Begins a transaction that excludes other writers."""
-    find_table: str
-    """Returns a row if the table exists whose name is its one value."""
-    translate: Callable[[str], str]
-    """Turns a statement of a migration into this database's SQL."""
+    begin: str  # begins a transaction that excludes other writers
+    find_table: str  # returns a row if the table exists whose name is its one value
+    translate: Callable[[str], str]  # turns a statement of a migration into this database's SQL
     is_statement_error: Callable[[Exception], bool]
     """Whether an error means that the statement is wrong, so that a retry would fail too."""
 

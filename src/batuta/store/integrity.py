@@ -30,8 +30,7 @@ class JournalStats:
     first_seq: int
     last_seq: int
     snapshot_seq: int
-    seconds: float
-    """Between the first event that is kept and the last."""
+    seconds: float  # between the first event that is kept and the last
 
 
 def check_journal(path: Path, *, full: bool = False) -> Iterator[Finding]:

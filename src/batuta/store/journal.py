@@ -141,8 +141,7 @@ class _BasePlan:
     seq: int
     decisions: Decisions
     size_bytes: int
-    change_bytes: int = 0
-    """The size of all changes of it since."""
+    change_bytes: int = 0  # the size of all changes of it since
 
 
 class JournalWriter(JournalReader):

@@ -40,13 +40,10 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 class PostgresAddress:
     """One journal on one server. Several may be in one database, each in a schema of its own."""
 
-    url: str
-    """For libpq; it may have a password in it."""
+    url: str  # for libpq; it may have a password in it
     schema: str
-    name: str
-    """For messages: without a password."""
-    options: frozenset[str]
-    """The options that the URL sets, which override the defaults."""
+    name: str  # for messages: without a password
+    options: frozenset[str]  # the options that the URL sets, which override the defaults
 
 
 def parse_url(url: str) -> PostgresAddress:

@@ -24,8 +24,7 @@ class _TextTable:
     _table: str
     _key: str
     _value: str
-    PUT: str
-    """Inserts a text, or replaces the one with the same key."""
+    PUT: str  # inserts a text, or replaces the one with the same key
 
     def __init_subclass__(cls) -> None:
         cls.PUT = (

@@ -205,8 +205,7 @@ class LoadedSnapshot:
 
     world: World
     seq: int
-    unusable: tuple[str, ...] = ()
-    """Newer snapshots that could not be read, and why."""
+    unusable: tuple[str, ...] = ()  # newer snapshots that could not be read, and why
 
 
 class Snapshots:

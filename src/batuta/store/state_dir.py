@@ -43,8 +43,7 @@ class LockHolder:
 
     pid: int
     started_s: float
-    url: str = ""
-    """Where it listens; empty until it does."""
+    url: str = ""  # where it listens; empty until it does
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.started_s, UTC).astimezone().isoformat(" ", "seconds")

@@ -33,8 +33,7 @@ class Outcome:
     """How a run has ended, as a code and as a sentence."""
 
     end: RunEnd
-    exit_code: int | None = None
-    """As a shell would say it: 128 and the signal's number for one that was killed."""
+    exit_code: int | None = None  # as a shell would say it: 128 and the signal's number for one that was killed
     detail: str = ""
 
     @property

@@ -29,23 +29,18 @@ from batuta.engine.jobs.outcome import Outcome, RunEnd
 class Grace:
     """How long a run may take for each step of its end. Infinite: the backend's own machinery sees to it."""
 
-    checkpoint_s: float = 30.0
-    """To answer a request for a checkpoint."""
+    checkpoint_s: float = 30.0  # to answer a request for a checkpoint
     stop_s: float = 30.0
-    cancel_s: float = math.inf
-    """To stop when the job is cancelled, if that is less."""
-    peer_s: float = math.inf
-    """To stop when another replica has failed, if that is less."""
-    overdue_s: float = math.inf
-    """Beyond its time, before it is killed by force."""
+    cancel_s: float = math.inf  # to stop when the job is cancelled, if that is less
+    peer_s: float = math.inf  # to stop when another replica has failed, if that is less
+    overdue_s: float = math.inf  # beyond its time, before it is killed by force
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
     """When a job that has failed is started again."""
 
-    failure_limit: int = 0
-    """So many failures of its own are forgiven."""
+    failure_limit: int = 0  # so many failures of its own are forgiven
     backoff: Backoff = field(default_factory=lambda: Backoff(1.0, 300.0))
 
 
@@ -54,10 +49,8 @@ class Desired:
     """What the scheduler and the user want of a job."""
 
     placement: Placement | None = None
-    is_ending: bool = False
-    """It shall end for good."""
-    is_closing: bool = False
-    """The controller shuts down and takes the run with it; the next one goes on from there."""
+    is_ending: bool = False  # it shall end for good
+    is_closing: bool = False  # the controller shuts down and takes the run with it; the next one goes on from there
     saves_on_request: bool = False
     grace: Grace = field(default_factory=Grace)
     restart: RestartPolicy = field(default_factory=RestartPolicy)
@@ -97,22 +90,15 @@ class ObservedRun:
     phase: RunPhase = RunPhase.RUNNING
     fit: Fit = Fit.SAME
     stop: StopProgress = StopProgress.NO
-    is_adopted: bool = True
-    """This controller started it, or has taken it over."""
-    is_announced: bool = False
-    """The scheduler knows that it runs at its placement."""
-    can_save: bool = False
-    """It would hear a request for a checkpoint: all replicas run, and none hangs."""
-    has_saved: bool = False
-    """The checkpoint that was asked for is complete."""
-    deadline_s: float = math.inf
-    """Until when it may take for the present step, as `Decision.deadline_s` said."""
-    trails_until_s: float = math.inf
-    """Its first replica has ended well, and the others may follow until then."""
+    is_adopted: bool = True  # this controller started it, or has taken it over
+    is_announced: bool = False  # the scheduler knows that it runs at its placement
+    can_save: bool = False  # it would hear a request for a checkpoint: all replicas run, and none hangs
+    has_saved: bool = False  # the checkpoint that was asked for is complete
+    deadline_s: float = math.inf  # until when it may take for the present step, as `Decision.deadline_s` said
+    trails_until_s: float = math.inf  # its first replica has ended well, and the others may follow until then
     outcome: Outcome | None = None
     was_told_to_stop: bool = False
-    streak: int = 0
-    """Ends in a row that were not planned, with this one: the exponent of the back-off. 0: none is due."""
+    streak: int = 0  # ends in a row that were not planned, with this one: the exponent of the back-off. 0: none is due
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +106,10 @@ class Observed:
     """A job as its backend sees it."""
 
     run: ObservedRun | None = None
-    is_concluded: bool = False
-    """Its end was reported: nothing more is done."""
-    time_limit: str = ""
-    """Why it may run no longer, as a sentence, when it has run for as long as its user allows."""
-    can_start: bool = True
-    """The GPUs of the desired placement are free of other runs, and of earlier ones of this job."""
-    failures: int = 0
-    """Failures of its own that count towards the limit, with that of a run that is over now."""
+    is_concluded: bool = False  # its end was reported: nothing more is done
+    time_limit: str = ""  # why it may run no longer, as a sentence, when it has run for as long as its user allows
+    can_start: bool = True  # the GPUs of the desired placement are free of other runs, and of earlier ones of this job
+    failures: int = 0  # failures of its own that count towards the limit, with that of a run that is over now
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +161,7 @@ class Stop:
     """Tell all replicas to end, with their grace."""
 
     reason: StopReason = StopReason.LEAVE
-    has_saved: bool = False
-    """The checkpoint that was asked for is complete."""
+    has_saved: bool = False  # the checkpoint that was asked for is complete
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +230,7 @@ class Decision:
 
     actions: tuple[Action, ...] = ()
     due_s: float = math.inf
-    deadline_s: float = math.inf
-    """Until when the run may take for the step that it is in after the actions."""
+    deadline_s: float = math.inf  # until when the run may take for the step that it is in after the actions
 
 
 def reconcile(desired: Desired, observed: Observed, now_s: float) -> Decision:

@@ -50,10 +50,8 @@ class Lead(NamedTuple):
 @dataclass(slots=True)
 class _Search:
     tried: list[GangTest] = field(default_factory=list)
-    longest_s: float = 0.0
-    """The longest that a run took to hang."""
-    judged_s: float = -1.0
-    """The start of the run that was judged last."""
+    longest_s: float = 0.0  # the longest that a run took to hang
+    judged_s: float = -1.0  # the start of the run that was judged last
 
 
 class HangSearch:

@@ -51,11 +51,9 @@ class HeldUp:
 
     job: JobId
     found: StragglerReport | HangReport
-    nodes: tuple[NodeName, ...]
-    """Where the ranks are that are to blame; empty when the cause is unknown."""
+    nodes: tuple[NodeName, ...]  # where the ranks are that are to blame; empty when the cause is unknown
     gang: frozenset[NodeName]
-    may_move: bool = True
-    """Whether something may be done about it."""
+    may_move: bool = True  # whether something may be done about it
 
 
 class RankWatch:

@@ -102,8 +102,7 @@ class ObservedRun:
     is_over: bool = False
     started_s: float | None = None
     is_leaving: bool = False
-    is_left_over: bool = False
-    """It is that of a trial of the same name before this one, and goes with it."""
+    is_left_over: bool = False  # it is that of a trial of the same name before this one, and goes with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +114,7 @@ class TrialProgress:
     written: Collection[int]
     """… and those of which that is durable: what only the controller knows would be lost with it."""
     runs: Mapping[int, ObservedRun]
-    watched_s: float = -math.inf
-    """Since when this controller watches: it has seen nothing of what a run did before."""
+    watched_s: float = -math.inf  # since when this controller watches: it has seen nothing of what a run did before
 
 
 @dataclass(frozen=True, slots=True)

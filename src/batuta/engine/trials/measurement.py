@@ -33,10 +33,8 @@ class Lesson:
 
     job: Job
     curve: SpeedCurve | None = None
-    choice: SizeChoice | None = None
-    """The size that is best asked for, whether the job's user left that open or not."""
-    fits: bool = True
-    """False: at every size that was tried it ran out of memory."""
+    choice: SizeChoice | None = None  # the size that is best asked for, whether the job's user left that open or not
+    fits: bool = True  # false: at every size that was tried it ran out of memory
 
     @property
     def sentence(self) -> str:
@@ -122,10 +120,8 @@ _OUT_OF_MEMORY = re.compile(
 class Look:
     """The GPUs of a run at one moment. None: not known."""
 
-    memory_mib: int | None = None
-    """In use, on the fullest of them."""
-    utilisation: float | None = None
-    """On the average, 0 to 1."""
+    memory_mib: int | None = None  # in use, on the fullest of them
+    utilisation: float | None = None  # on the average, 0 to 1
 
 
 @dataclass(slots=True)
