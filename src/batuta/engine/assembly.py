@@ -140,8 +140,7 @@ class Assembly:
         """End the engine, then what stands around it, in an order that loses nothing."""
         has_stopped = self.service.stop()
         for part, close in around:
-            with self.fence.around(part):
-                close()
+            self.fence.run(part, close)
         # An engine that died within an event, or still is in one, leaves a World that never was.
         if has_stopped and self.service.failure is None:
             self._maintenance.finish(self.world)

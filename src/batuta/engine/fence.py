@@ -55,7 +55,7 @@ class Fence:
             return dict(self._troubles)
 
     def failed(self, part: str, error: BaseException) -> None:
-        """Notes a failure."""
+        """Note a failure."""
         now_s = self._clock()
         with self._lock:
             before = self._troubles.get(part)
@@ -67,17 +67,11 @@ class Fence:
                 self._told_s[part] = now_s
                 self._untold.add(part)
         if is_news:
-            _log.error(
-                "%s failed (failure %d): %s; the scheduler goes on without it and tries again",
-                part,
-                count,
-                _sentence(error),
-                exc_info=error,
-                extra={"part": part},
-            )
+            text = "%s failed (failure %d): %s; the scheduler goes on without it and tries again"
+            _log.error(text, part, count, _sentence(error), exc_info=error, extra={"part": part})
 
     def worked(self, part: str) -> None:
-        """Notes that a part works, or works again."""
+        """Note that a part works, or works again."""
         if part not in self._failing:
             return
         with self._lock:

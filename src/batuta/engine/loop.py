@@ -36,12 +36,10 @@ class Cadence:
 
     def __post_init__(self) -> None:
         # Otherwise the loop would decide again and again without time going on.
-        for name in ("round_s", "every_s"):
-            seconds = getattr(self, name)
+        for name, seconds in (("round_s", self.round_s), ("every_s", self.every_s)):
             if seconds is not None and not 0 < seconds < math.inf:
                 raise ValueError(f"{name} must be a finite number of seconds > 0, found {seconds}")
-        for name in ("min_interval_s", "calm_s"):
-            seconds = getattr(self, name)
+        for name, seconds in (("min_interval_s", self.min_interval_s), ("calm_s", self.calm_s)):
             if not 0 <= seconds < math.inf:
                 raise ValueError(f"{name} must be finite and ≥ 0, found {seconds}")
 
@@ -70,13 +68,8 @@ class Engine:
         cadence: Cadence = Cadence(),  # noqa: B008  (frozen)
         live: Live | None = None,
     ) -> None:
-        self.world = state.world
-        self.backend = backend
-        self.profile = profile
-        self.cadence = cadence
-        self._state = state
-        self._journal = state.journal
-        self._observer = observer
+        self.world, self._state, self._journal = state.world, state, state.journal
+        self.backend, self.profile, self.cadence, self._observer = backend, profile, cadence, observer
         self.last_plan: Plan | None = None
         self.trouble = ""  # why nothing can be decided just now; empty when all is well
         self._live = live
@@ -88,12 +81,12 @@ class Engine:
         self._settled = False  # the last decision changed nothing, and nothing has happened since
 
     def run(self) -> None:
-        """Goes on until nothing can happen any more."""
+        """Go on until nothing can happen any more."""
         while self.step():
             pass
 
     def step(self) -> bool:
-        """Takes in what happens next and decides when that is due; False when nothing is left to come."""
+        """Take in what happens next and decide when that is due; False when nothing is left to come."""
         if self._settled and self.backend.quiet():
             return False
         events = self.backend.next_events(self._wake_s())
@@ -116,7 +109,7 @@ class Engine:
         return True
 
     def _serve(self, requests: Requests) -> bool:
-        """Takes in what people ask for; they are answered when it is durable. False without any request."""
+        """Take in requests, which are answered when all is durable; False without any."""
         waiting = requests.take()
         if not waiting:
             return False

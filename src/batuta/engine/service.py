@@ -57,11 +57,8 @@ class Service:
         wake: Callable[[], None],
         fence: Fence | None = None,
     ) -> None:
-        self._engine = engine
-        self._requests = requests
-        self._journal = journal
-        self._guard = guard
-        self._wake = wake
+        self._engine, self._requests, self._journal = engine, requests, journal
+        self._guard, self._wake = guard, wake
         self._after_step: list[tuple[str, Callable[[World], None]]] = []
         self.fence = fence or Fence()  # around all that the engine can do without
         self._stopping = threading.Event()

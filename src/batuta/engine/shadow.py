@@ -74,10 +74,8 @@ class Shadow(Observer):
         clock: Callable[[], float] = time.time,
         fence: Fence | None = None,
     ) -> None:
-        self._world = world
-        self._rules_of = rules_of
-        self._fence = fence or Fence()
-        self._clock = clock
+        self._world, self._rules_of = world, rules_of
+        self._fence, self._clock = fence or Fence(), clock
         self._rules: SchedulerProfile | None = None
         self._report = ShadowReport("")
         self._lock = threading.Lock()

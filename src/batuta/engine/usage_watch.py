@@ -55,9 +55,7 @@ class UsageWatch:
         clock: Callable[[], float] = time.time,
         fence: Fence | None = None,
     ) -> None:
-        self._source = source
-        self._tell = tell
-        self._clock = clock
+        self._source, self._tell, self._clock = source, tell, clock
         self._stop = threading.Event()
         self._fence = fence or Fence()
         self._thread: FencedThread | None = None

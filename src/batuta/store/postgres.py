@@ -170,9 +170,7 @@ class PostgresWriter:
     """Writes batches over one connection, and reconnects when it breaks. The caller serialises calls."""
 
     def __init__(self, connector: Connector, lock_wait_s: float = LOCK_WAIT_S) -> None:
-        self._connector = connector
-        self._address = connector.address
-        self._name = connector.address.name
+        self._connector, self._address, self._name = connector, connector.address, connector.address.name
         self._unconfirmed: Batch | None = None  # the batch that was sent and not answered
         self._fatal: StoreError | None = None  # the error after which this writer never writes again
         self._connection: Connection | None = connector.writer()

@@ -44,10 +44,6 @@ class _TextTable:
             text = None if row is None else row[0]
         return text
 
-    def all(self) -> dict[str, str]:
-        """Return everything that is committed."""
-        return dict(self._database.rows(f"SELECT {self._key}, {self._value} FROM {self._table}"))
-
     def _statement(self, key: str, value: str) -> tuple[str, tuple[str, str]]:
         return self.PUT, (storable_text(key), require_storable(value))
 

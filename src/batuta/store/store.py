@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -86,52 +87,46 @@ class Store:
         self.close()
 
 
+@dataclass(eq=False)
 class JournalMaintenance:
     """Saves snapshots and prunes the journal. The engine calls it after each step; a thread does the work."""
 
-    def __init__(
-        self,
-        store: Store,
-        seq: int,
-        *,
-        every: int = SNAPSHOT_EVERY,
-        keep_s: float = KEEP_S,
-        clock: Callable[[], float] = time.time,
-        fence: Fence | None = None,
-    ) -> None:
-        self._store = store
-        self._saved_seq = seq
-        self._every = every
-        self._keep_s = keep_s
-        self._clock = clock
-        self._next_prune_s = clock() + _PRUNE_EVERY_S
-        self._worker = (fence or Fence()).background("snapshots of the journal")
+    store: Store
+    _saved_seq: int
+    every: int = SNAPSHOT_EVERY
+    keep_s: float = KEEP_S
+    clock: Callable[[], float] = time.time
+    fence: Fence = field(default_factory=Fence)
+
+    def __post_init__(self) -> None:
+        self._next_prune_s = self.clock() + _PRUNE_EVERY_S
+        self._worker = self.fence.background("snapshots of the journal")
 
     def after_step(self, world: World) -> None:
         """Start what is due. For the engine's thread, when all events are committed."""
         if not self._worker.is_ready:
             return
-        seq = self._store.journal.durable_seq
-        if seq - self._saved_seq >= self._every and seq == self._store.journal.last_seq:
+        seq = self.store.journal.durable_seq
+        if seq - self._saved_seq >= self.every and seq == self.store.journal.last_seq:
             self._worker.begin(self._save, world.fork(), seq)
-        elif self._clock() >= self._next_prune_s:
+        elif self.clock() >= self._next_prune_s:
             self._worker.begin(self._prune)
 
     def finish(self, world: World) -> None:
         """Wait for the thread, and save the World for a quick start, unless the journal could not follow it."""
         self._worker.join(30.0)
-        seq = self._store.journal.durable_seq
-        if seq > self._saved_seq and seq == self._store.journal.last_seq:
+        seq = self.store.journal.durable_seq
+        if seq > self._saved_seq and seq == self.store.journal.last_seq:
             self._worker.do(self._save, world, seq)
 
     def _save(self, world: World, seq: int) -> None:
-        self._store.save_snapshot(world, seq)
+        self.store.save_snapshot(world, seq)
         self._saved_seq = seq
 
     def _prune(self) -> None:
-        self._store.journal.prune(before_s=self._clock() - self._keep_s)
-        self._store.idempotency.forget(self._clock() - self._keep_s)
-        self._next_prune_s = self._clock() + _PRUNE_EVERY_S
+        self.store.journal.prune(before_s=self.clock() - self.keep_s)
+        self.store.idempotency.forget(self.clock() - self.keep_s)
+        self._next_prune_s = self.clock() + _PRUNE_EVERY_S
 
 
 class SqliteStore(Store):

@@ -147,30 +147,25 @@ TELL_AGAIN_S = 600.0  # what has not changed is told no more often than this
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class StragglerController:
-    """For the engine's thread."""
+    """Tells of jobs that are held up, and moves or restarts them. For the engine's thread."""
 
-    def __init__(
-        self,
-        ask: Callable[[RequestFn], Future[Sequence[ev.Event]]],
-        suspect: Callable[[NodeName, JobId, str], None],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`suspect` is told of nodes that are to blame, with the job and why. It must not wait."""
-        self._ask = ask
-        self._suspect = suspect
-        self._clock = clock
-        self._search = HangSearch()
-        self._told: dict[JobId, tuple[float, tuple[NodeName, ...]]] = {}
-        self._last_hang: dict[JobId, ev.JobHeldUp] = {}
-        self._moved: dict[JobId, frozenset[int]] = {}
-        """By job: ranks because of which it has left a node. A rank that is slow elsewhere too has more work."""
+    ask: Callable[[RequestFn], Future[Sequence[ev.Event]]]
+    suspect: Callable[[NodeName, JobId, str], None]
+    """Told of nodes that are to blame, with the job and why. It must not wait."""
+    clock: Callable[[], float] = time.time
+    _search: HangSearch = field(default_factory=HangSearch)
+    _told: dict[JobId, tuple[float, tuple[NodeName, ...]]] = field(default_factory=dict)
+    _last_hang: dict[JobId, ev.JobHeldUp] = field(default_factory=dict)
+    _moved: dict[JobId, frozenset[int]] = field(default_factory=dict)
+    """By job: ranks because of which it has left a node. A rank that is slow elsewhere too has more work."""
 
     def found(self, found: HeldUp) -> None:
         """A backend has found something."""
         _log.info("job %s is held up: %s", found.job, found.found, extra={"job": found.job})
         with suppress(EngineStopped):
-            self._ask(lambda world: self._answer(world, found))
+            self.ask(lambda world: self._answer(world, found))
 
     def after_step(self, world: World) -> None:
         """See whether jobs that once hung go on now, which tells which nodes were to blame."""
@@ -183,7 +178,7 @@ class StragglerController:
                 last = self._last_hang[job]
                 event = replace(last, time_s=now_s, nodes=nodes, avoid=avoid, until_s=now_s + AVOID_S)
                 with suppress(EngineStopped):
-                    self._ask(lambda world, event=event: self._told_of(world, event))  # type: ignore[misc]
+                    self.ask(lambda world, event=event: self._told_of(world, event))  # type: ignore[misc]
 
     def _answer(self, world: World, found: HeldUp) -> Sequence[ev.Event]:
         """What follows at this moment; nothing if the job is elsewhere by now."""
@@ -258,9 +253,9 @@ class StragglerController:
         kind = "hang" if event.reason is Reason.HANG else "straggler"
         why = f"{kind}: job {event.job} {event.reason.sentence(event.evidence)}"
         for node in event.nodes:
-            self._suspect(node, event.job, why)
+            self.suspect(node, event.job, why)
         return (event,)
 
     def _now_s(self, world: World) -> float:
         """Time never goes back in the journal, whatever happens to the clock."""
-        return max(self._clock(), world.now_s)
+        return max(self.clock(), world.now_s)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from batuta.core import event as ev
@@ -103,6 +103,7 @@ class Sight(Protocol):
         """Return the end of what it has printed."""
 
 
+@dataclass(eq=False)
 class TrialController:
     """Begins, measures and ends trial runs. For the engine's thread.
 
@@ -110,27 +111,22 @@ class TrialController:
     looks at GPUs are lost with it.
     """
 
-    def __init__(
-        self,
-        ask: Callable[[RequestFn], Future[Sequence[ev.Event]]],
-        task_of: Callable[[JobId], str | None],
-        sight: Sight,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._ask = ask
-        self._task_of = task_of
-        self._sight = sight
-        self._clock = clock
-        self._watched_s = clock()  # since when runs are watched: what a server before this one saw of them is lost
-        self._seen: dict[JobId, Seen] = {}
-        self._next_look_s = -math.inf
-        self._asked: Future[Sequence[ev.Event]] | None = None
+    ask: Callable[[RequestFn], Future[Sequence[ev.Event]]]
+    task_of: Callable[[JobId], str | None]
+    sight: Sight
+    clock: Callable[[], float] = time.time
+    _seen: dict[JobId, Seen] = field(default_factory=dict)
+    _next_look_s: float = -math.inf
+    _asked: Future[Sequence[ev.Event]] | None = None
+
+    def __post_init__(self) -> None:
+        self._watched_s = self.clock()  # since when runs are watched: what a server before this one saw is lost
 
     def next_due_s(self, world: World) -> float:
         """When there is something to do even if nothing happens until then; infinite without trials."""
         if not world.trials:
             return math.inf
-        now_s = self._clock()
+        now_s = self.clock()
         found = [next_of(world, job, self._watched_s, now_s) for job in _tried(world)]
         return min((now_s if one.actions else one.due_s for one in found), default=math.inf)
 
@@ -141,13 +137,13 @@ class TrialController:
         self._watch(world)
         if self._asked is not None and not self._asked.done():
             return
-        now_s = self._clock()
+        now_s = self.clock()
         if any(next_of(world, job, self._watched_s, now_s).actions for job in _tried(world)):
             with suppress(EngineStopped):
-                self._asked = self._ask(self._make)
+                self._asked = self.ask(self._make)
 
     def _watch(self, world: World) -> None:
-        now_s = self._clock()
+        now_s = self.clock()
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + LOOK_EVERY_S
@@ -157,10 +153,10 @@ class TrialController:
                 placement = world.jobs.placements[world.jobs.row(run)] if run in world.jobs else None
                 # A process that still loads says nothing of how busy the GPUs will be.
                 if placement is not None and run in world.progress:
-                    self._seen.setdefault(run, Seen()).add(self._sight.look(placement))
+                    self._seen.setdefault(run, Seen()).add(self.sight.look(placement))
 
     def _make(self, world: World) -> Sequence[ev.Event]:
-        now_s = max(self._clock(), world.now_s)
+        now_s = max(self.clock(), world.now_s)
         return [event for job in _tried(world) for event in self._events(world, job, now_s)]
 
     def _events(self, world: World, job: Job, now_s: float) -> list[ev.Event]:
@@ -182,10 +178,10 @@ class TrialController:
                 continue
             run = run_id(job.id, action.gpus)
             if isinstance(action, Begin):
-                task = trial_task(self._task_of(job.id) or "", job, action.gpus)
+                task = trial_task(self.task_of(job.id) or "", job, action.gpus)
                 events.append(ev.JobSubmitted(now_s, trial_job(job, action.gpus), cause=CAUSE, task=task))
             if isinstance(action, Measure):
-                found = read_run(world, run, self._seen.pop(run, Seen()), self._sight.output(run))
+                found = read_run(world, run, self._seen.pop(run, Seen()), self.sight.output(run))
                 events.append(ev.TrialMeasured(now_s, job.id, found))
             if isinstance(action, Measure | End) and run in world.jobs:
                 events.append(ev.JobWished(now_s, run, DesiredState.CANCEL, cause=CAUSE))
