@@ -86,7 +86,6 @@ class Assembly:
 
     @property
     def policy(self) -> str:
-        """The policy that decides first."""
         return self.world.policy or self._options.default_policy
 
     def start(self, now_s: float, events: Iterable[ev.Event] = ()) -> None:

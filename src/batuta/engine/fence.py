@@ -55,7 +55,6 @@ class Fence:
             return dict(self._troubles)
 
     def failed(self, part: str, error: BaseException) -> None:
-        """Note a failure."""
         now_s = self._clock()
         with self._lock:
             before = self._troubles.get(part)
@@ -71,7 +70,6 @@ class Fence:
             _log.error(text, part, count, _sentence(error), exc_info=error, extra={"part": part})
 
     def worked(self, part: str) -> None:
-        """Note that a part works, or works again."""
         if part not in self._failing:
             return
         with self._lock:
@@ -224,11 +222,9 @@ class Background(_Retried):
 
     @property
     def is_ready(self) -> bool:
-        """Whether a piece may be begun."""
         return not self.is_alive() and time.monotonic() >= self.not_before_s
 
     def begin(self, work: Callable[..., None], *arguments: object) -> bool:
-        """Begin with a piece; False when that was not possible."""
         return self._spawn(self.do, work, *arguments)
 
     def do(self, work: Callable[..., None], *arguments: object) -> bool:

@@ -74,7 +74,6 @@ def jobs_on(world: World, node: NodeName, gpu: int | None) -> tuple[JobId, ...]:
 
 
 def idle_gpus(world: World) -> set[Target]:
-    """GPUs that no job has."""
     layout = world.layout
     return {Target(node.name, gpu) for i, node in enumerate(world.nodes.nodes) for gpu in bits(layout.free[i])}
 

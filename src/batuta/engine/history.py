@@ -92,7 +92,6 @@ class History(Observer):
         self.after_step(world)
 
     def saw(self, world: World, event: Event) -> None:
-        """After an event was applied."""
         if isinstance(event, JobProgressed):
             self.applications.saw(world, event)
         elif isinstance(event, TrialMeasured):

@@ -36,7 +36,6 @@ class JournaledWorld:
         apply(self.world, event)
 
     def record_all(self, events: Iterable[Event]) -> None:
-        """Record events and make them durable."""
         for event in events:
             self.record(event)
         self.journal.commit()

@@ -63,5 +63,4 @@ def profile_for(
 
 
 def live_cadence() -> Cadence:
-    """Return when a server decides."""
     return Cadence(calm_s=LIVE_CALM_S, every_s=LIVE_EVERY_S)

@@ -59,7 +59,6 @@ class Requests:
         return [request for request in taken if request.done.set_running_or_notify_cancel()]
 
     def answer(self, served: Sequence[Request]) -> None:
-        """Answer all that were not refused."""
         if self.before_answers is not None:
             self.before_answers()
         for request in served:

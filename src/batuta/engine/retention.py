@@ -59,7 +59,6 @@ class Retention:
     _next_s: float = -math.inf
 
     def after_step(self, world: World) -> None:
-        """Looks from time to time whether there is something to forget."""
         now_s = self.clock()
         if now_s < self._next_s:
             return

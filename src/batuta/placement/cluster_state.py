@@ -287,7 +287,6 @@ class ClusterState:
         return room
 
     def fork(self) -> ClusterState:
-        """A copy to try something out on."""
         twin = ClusterState(self.layout.fork(), self._missing, self._avoided, self._within, self._asked)
         twin._suited, twin._widest = self._suited, self._widest
         twin._know, twin._busy = self._know, None if self._busy is None else self._busy.fork()
@@ -398,11 +397,9 @@ class ClusterState:
         return mask
 
     def seat(self, job: Job, parts: Iterable[Part]) -> Placement:
-        """Takes GPUs on every chosen node."""
         return Placement(tuple([self.take(i, count, job) for i, count in parts]))
 
     def occupy(self, placement: Placement, job: Job) -> None:
-        """Takes exactly these GPUs."""
         self.layout.place(placement, job)
 
     def give_back(self, i: int, mask: int, job: Job) -> None:
@@ -411,7 +408,6 @@ class ClusterState:
         self._forget()
 
     def vacate(self, placement: Placement, job: Job) -> None:
-        """Gives all these GPUs back."""
         self.layout.remove(placement, job)
         self._forget()
 
@@ -435,7 +431,6 @@ class ClusterState:
         return widest
 
     def masks(self, placement: Placement) -> dict[int, int]:
-        """The GPUs of a placement as a set per node."""
         index, found = self.table.index, dict[int, int]()
         for name, gpus in placement.spans:
             i = index[name]

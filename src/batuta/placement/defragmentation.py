@@ -227,7 +227,6 @@ class Tenants:
         return Tenant(row, jobs.jobs[row], placement, jobs.placements[row] or NO_GPUS, kind, cost_s)
 
     def on(self, i: int, but: Container[int]) -> list[Tenant]:
-        """Those on a node, except for some rows."""
         return [self.get(row) for row in self.by_node.get(i, ()) if row not in but]
 
     def inside(self, nodes: int, but: Container[int]) -> list[Tenant]:

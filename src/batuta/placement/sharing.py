@@ -62,7 +62,6 @@ class CardLevels:
         return memory_mib, min(compute, WHOLE), min(memory, WHOLE)
 
     def moved(self, layout: Layout, i: int, gpu: int, before: Card) -> None:
-        """Notes that a share was put on a card."""
         bit = 1 << i * self._width + gpu
         memory_mib, *now = self._percents(layout, i, layout.cards[i, gpu])
         _, *was = self._percents(layout, i, before)

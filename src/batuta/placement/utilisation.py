@@ -41,7 +41,6 @@ class BusyCards:
         return BusyCards(world.usage, partial(_expected, world), world.now_s, world.nodes.largest, busiest)
 
     def fork(self) -> BusyCards:
-        """A copy on which others may join."""
         twin = BusyCards({}, self._expected, 0.0, self._width, self.busiest)
         twin._fresh = self._fresh
         twin._sums = None if self._sums is None else self._sums.copy()

@@ -99,7 +99,6 @@ class Contest:
         chain.append(winner)
 
     def leave(self, winner: int) -> None:
-        """The winner takes no further part."""
         self._chain.pop()
         self._standings[winner] = (-inf, -inf, inf)
         self._last[winner] = self._first[winner] = -inf

@@ -101,16 +101,14 @@ def _solve(worth: FloatArray, sizes: FloatArray, count: IntArray, capacity: IntA
     )
     if found.x is None:
         return np.where(worth > 0, 1.0 / types, 0.0)
-    parts: FloatArray = found.x[:-1].reshape(groups, types)
-    return parts
+    return found.x[:-1].reshape(groups, types)
 
 
 def _received(jobs: PoolView, should: FloatArray, round_s: float) -> FloatArray:
     """What each job has had over what it should have had since it came; 1 for one that just came."""
     age_s = np.maximum(jobs.now_s - jobs.submit_s, 0.0)
     done_s = np.zeros(len(jobs)) if jobs.done_s is None else jobs.done_s
-    had: FloatArray = (done_s + should * round_s) / np.maximum(should * (age_s + round_s), 1e-12)
-    return had
+    return (done_s + should * round_s) / np.maximum(should * (age_s + round_s), 1e-12)
 
 
 def _keep(view: TypedView, kept: IntArray, left: IntArray) -> tuple[IntArray, IntArray]:

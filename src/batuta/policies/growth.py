@@ -44,8 +44,7 @@ def most_steps(sizes: LegalSizes, gpus: IntArray) -> int:
 
 
 def _rungs(table: IntArray, gpus: IntArray) -> IntArray:
-    rungs: IntArray = (table <= gpus[:, None]).sum(axis=1) - 1
-    return rungs
+    return (table <= gpus[:, None]).sum(axis=1) - 1
 
 
 class Steps:
@@ -63,8 +62,7 @@ class Steps:
         self._lists: dict[int, dict[int, int]] = {}
 
     def speed(self, row: int, gpus: int) -> float:
-        speed: float = self._flat[self._start[row] + min(gpus, self._last[row])]
-        return speed
+        return self._flat[self._start[row] + min(gpus, self._last[row])]
 
     def after(self, row: int, gpus: int) -> int:
         """The next legal size, or 0 at the top."""
@@ -278,7 +276,6 @@ class StepList(NamedTuple):
 
     @property
     def width(self) -> IntArray:
-        """GPUs that the step takes."""
         return self.after - self.before
 
     def keep(self, wanted: BoolArray | IntArray) -> StepList:
@@ -331,9 +328,7 @@ Gain: TypeAlias = Callable[[StepList], FloatArray]
 
 
 def speed_gain(steps: StepList) -> FloatArray:
-    """Speed gained per GPU."""
-    gain: FloatArray = (steps.fast - steps.slow) / steps.width
-    return gain
+    return (steps.fast - steps.slow) / steps.width
 
 
 def grow_by_gain(

@@ -258,7 +258,6 @@ class Rent:
         return rent_types.allocate_types(view, self.own_place, self.min_first)
 
     def prices(self, options: SizeOptions, capacity: int) -> FloatArray:
-        """What a unit of each job's work is worth."""
         if not self.by_rank:
             return np.ones(len(options.alone_s))
         longer = count_longer(options.alone_s * options.left_s.min(axis=0))

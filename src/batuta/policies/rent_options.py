@@ -150,8 +150,7 @@ def unrest(view: PoolView) -> FloatArray:
 
 def is_tired(view: PoolView, often: FloatArray) -> BoolArray:
     """Who runs, and was restarted far too often."""
-    tired: BoolArray = (often >= ENOUGH) & (view.gpus > 0)
-    return tired
+    return (often >= ENOUGH) & (view.gpus > 0)
 
 
 def hold_still(values: FloatArray, stays: BoolArray, tired: BoolArray) -> FloatArray:

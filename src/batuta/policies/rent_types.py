@@ -144,8 +144,7 @@ def _choose_who_runs(options: TypeOptions, values: FloatArray, capacity: IntArra
 
 def _served(values: FloatArray) -> FloatArray:
     """The values with so much on top that to serve one more job is worth more than all growth."""
-    most: FloatArray = values + 2.0 * float(values.sum() + 1.0)
-    return most
+    return values + 2.0 * float(values.sum() + 1.0)
 
 
 def _leaves_room(options: TypeOptions, grown: BoolArray, base: BoolArray, capacity: IntArray) -> bool:

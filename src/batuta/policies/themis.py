@@ -69,8 +69,7 @@ def _rho(view: PoolView) -> FloatArray:
     speed, age_s = _speed_on_fair_share(view), np.maximum(view.now_s - view.submit_s, 0.0)
     done_s = np.zeros(len(view)) if view.done_s is None else view.done_s
     ideal_s = np.maximum((done_s + view.remaining_s) / speed, _LEAST_S)
-    rho: FloatArray = (age_s + view.remaining_s / speed) / ideal_s
-    return rho
+    return (age_s + view.remaining_s / speed) / ideal_s
 
 
 def _log_rho_saved(view: PoolView) -> Gain:

@@ -41,8 +41,7 @@ class TypeOptions:
 
     def held(self, view: TypedView) -> BoolArray:
         """Which option of each job is what it has."""
-        found: BoolArray = (self.gpus == view.jobs.gpus[self.row]) & (self.kind == view.gpu_type[self.row])
-        return found
+        return (self.gpus == view.jobs.gpus[self.row]) & (self.kind == view.gpu_type[self.row])
 
 
 def one_type(view: PoolView) -> TypedView:

@@ -83,7 +83,6 @@ class ApplicationHistory:
         self.version = 0  # grows with every change
 
     def saw(self, world: World, event: JobProgressed) -> None:
-        """Record the speed that a running job reports."""
         jobs = world.jobs
         if event.progress is None or event.job not in jobs:
             return
@@ -137,7 +136,6 @@ class ApplicationHistory:
         )
 
     def dump(self) -> list[Any]:
-        """Return everything as plain lists for JSON."""
         return [
             [*series, [[*footprint, list(own.items())] for footprint, own in sizes.items()]]
             for series, sizes in self._series.items()

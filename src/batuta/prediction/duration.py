@@ -89,8 +89,7 @@ class Quantiles:
 
     def _logs(self) -> FloatArray:
         """Strictly ascending, so that it can be inverted."""
-        logs: FloatArray = np.log(self.seconds) + 1e-9 * np.arange(len(LEVELS))
-        return logs
+        return np.log(self.seconds) + 1e-9 * np.arange(len(LEVELS))
 
     def _at_hazard(self, hazard: float) -> float:
         logs, (below, above) = self._logs(), self._slopes()
@@ -130,8 +129,7 @@ def survival_quantiles(values: FloatArray, ended: BoolArray, levels: Sequence[fl
     ordered, is_end = values[order], ended[order].astype(np.float64)
     reached = 1.0 - np.cumprod(1.0 - is_end / np.arange(n, 0, -1))
     wanted = np.array(levels) * (1.0 + 1.0 / n) - 1e-9
-    found: FloatArray = ordered[np.minimum(np.searchsorted(reached, wanted), n - 1)]
-    return found
+    return ordered[np.minimum(np.searchsorted(reached, wanted), n - 1)]
 
 
 class JobFeatures(NamedTuple):
@@ -212,7 +210,6 @@ class RunningJobs:
         return RunningJobs(list(jobs.jobs), jobs.first_start_s.copy(), attained, world.now_s)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """What they have taken so far."""
         for row in np.flatnonzero(self.attained_gpu_s > 0).tolist():
             job, held_s = self.jobs[row], self.now_s - float(self.first_start_s[row])
             work_s = work_done_s(job, float(self.attained_gpu_s[row]), held_s)

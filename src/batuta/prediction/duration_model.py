@@ -116,8 +116,7 @@ class GroupModel:
         if kind == ALL_JOBS:
             return found
         wider = self.predict(facts, _WIDER_KIND[kind])
-        mixed: FloatArray = (len(values) * found + WIDER * wider) / (len(values) + WIDER)
-        return mixed
+        return (len(values) * found + WIDER * wider) / (len(values) + WIDER)
 
 
 def can_boost() -> bool:
@@ -146,7 +145,6 @@ class BoostedModel:
         return self._threads.limit(limits=1, user_api="openmp")
 
     def predict(self, facts: JobFeatures) -> FloatArray:
-        """Log seconds at each level."""
         found = self._cache.get(facts)
         if found is None:
             if len(self._cache) >= MOST_CACHED:
@@ -159,8 +157,7 @@ class BoostedModel:
         features = np.array([self._medians.look(one) for one in facts])
         with self._alone():
             levels = [one.predict(features) for one in self._levels]
-        found: FloatArray = np.sort(np.stack(levels, axis=1))
-        return found
+        return np.sort(np.stack(levels, axis=1))
 
 
 def _log_work(outcome: Outcome, groups: GroupModel) -> float:
@@ -225,9 +222,7 @@ class QuantileTracker:
         self.offsets = np.clip(moved, -self._limit, self._limit)
 
     def move(self, logs: FloatArray) -> FloatArray:
-        """Return the shifted quantiles of the model."""
-        moved: FloatArray = np.sort(logs + self.offsets)
-        return moved
+        return np.sort(logs + self.offsets)
 
 
 class Backtest(NamedTuple):

@@ -83,7 +83,6 @@ class HangMeter:
         self._reports += 1
 
     def look(self, now_s: float) -> HangReport | None:
-        """Return a report if the job hangs now."""
         if self._heard_s is None:
             return None
         if now_s > self._look_by_s + _LATE_S:

@@ -96,8 +96,7 @@ class SpeedMeasurements:
         if self.noise_units is None:
             return np.ones(len(gpus))
         alone = float(self.step(np.ones(1))[0])
-        learned: FloatArray = (self.noise_units + alone) / (self.noise_units + self.step(gpus))
-        return learned
+        return (self.noise_units + alone) / (self.noise_units + self.step(gpus))
 
 
 @lru_cache(maxsize=256)
@@ -245,14 +244,12 @@ def _rates(
         return rates * rate / float(_fitted(measured, form, np.array([float(spot.gpus)]), wide=spot.wide)[0])
     gpus = [spot.gpus for spot in own]
     misses = np.log([spots[spot] for spot in own]) - np.log(rates[np.array(gpus) - 1])
-    moved: FloatArray = rates * np.exp(np.interp(np.log(n), np.log(gpus), misses))
-    return moved
+    return rates * np.exp(np.interp(np.log(n), np.log(gpus), misses))
 
 
 def _fitted(measured: SpeedMeasurements, form: StepModel, n: FloatArray, *, wide: bool) -> FloatArray:
     step = measured.step(n)
-    rates: FloatArray = step / form.fitted_s(Shapes(n, step / n, np.full(len(n), wide)))
-    return rates
+    return step / form.fitted_s(Shapes(n, step / n, np.full(len(n), wide)))
 
 
 def _across(measured: SpeedMeasurements, spots: Mapping[ScalePoint, float], near: FloatArray, far: FloatArray) -> float:

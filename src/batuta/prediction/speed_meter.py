@@ -56,13 +56,11 @@ class TransitionMeter:
             self._asked_s = time_s
 
     def stopped(self, time_s: float) -> None:
-        """All processes are gone."""
         if self._asked_s is not None and time_s >= self._asked_s:
             self._leave.append(time_s - self._asked_s)
         self._asked_s = self._started_s = None
 
     def started(self, time_s: float) -> None:
-        """The processes of a new run were started."""
         self._asked_s, self._started_s = None, time_s
 
     def progressed(self, time_s: float) -> None:
@@ -159,7 +157,6 @@ class UpdateThrottle:
         return curve
 
     def new_restart_s(self, restart_s: float | None) -> float | None:
-        """The same for the cost of a restart."""
         if restart_s is None or abs(restart_s - self.restart_s) <= LEAST_RESTART * self.restart_s:
             return None
         self.restart_s = restart_s

@@ -303,16 +303,14 @@ class _Problem:
 
 
 def _usable(seconds: FloatArray) -> BoolArray:
-    found: BoolArray = np.isfinite(seconds) & (seconds > 0)
-    return found
+    return np.isfinite(seconds) & (seconds > 0)
 
 
 def log_deviation(fits: Fits, rows: int, shapes: Shapes) -> FloatArray:
     """Standard deviation of the log of the step time of one problem at other shapes."""
     _, _, _, of_step = log_times_and_slopes(fits.parameters[rows], shapes)
     variance = np.einsum("pi,ij,pj->p", of_step, fits.covariance[rows], of_step)
-    deviation: FloatArray = np.sqrt(np.maximum(variance, 0.0) + fits.spread[rows] ** 2)
-    return deviation
+    return np.sqrt(np.maximum(variance, 0.0) + fits.spread[rows] ** 2)
 
 
 class Point(NamedTuple):
@@ -462,13 +460,11 @@ def indices_of(shapes: Shapes) -> dict[Point, list[int]]:
 
 def _near(there: FloatArray, here: FloatArray, width: float) -> FloatArray:
     """How near each is to each: 1 for the same, less for every doubling between them."""
-    weight: FloatArray = np.exp(-(((np.log2(there)[..., None] - np.log2(here)) / width) ** 2) / 2)
-    return weight
+    return np.exp(-(((np.log2(there)[..., None] - np.log2(here)) / width) ** 2) / 2)
 
 
 def _nearby(missed: FloatArray, near: FloatArray) -> FloatArray:
     """What was missed near each place; nothing where nothing was measured."""
     known = np.isfinite(missed)
     weight = near * known
-    mean: FloatArray = weight @ np.where(known, missed, 0.0) / (weight.sum(axis=-1) + _DOUBT)
-    return mean
+    return weight @ np.where(known, missed, 0.0) / (weight.sum(axis=-1) + _DOUBT)

@@ -244,7 +244,6 @@ class RunTrack:
         self.due_s = -math.inf
 
     def _anchor(self, sample: Sample, time_s: float, units: float) -> None:
-        """Opens a window here."""
         self._open, self._open_s, self._open_units = sample, time_s, units
         self.last_s, self.units = time_s, units
         length_s = SHORTEST_WINDOW_S if self._is_warming_up() else self._record.window_s
@@ -345,7 +344,6 @@ class LatestReport:
     has_update: bool = False  # set by every new report; the meter resets it when it publishes an update
 
     def note(self, sample: Sample) -> None:
-        """Takes over what the sample says."""
         time_s, step, total_steps, epoch, total_epochs, _, loss, _, noise_scale = sample
         if time_s != self.time_s:
             self.time_s, self.has_update = time_s, True
@@ -363,7 +361,6 @@ class LatestReport:
             self.noise_scale = noise_scale
 
     def total(self, unit: Unit | None) -> float | None:
-        """How much there is to do in this unit."""
         if unit is Unit.STEPS_OF_TOTAL:
             return self.total_steps
         return self.total_epochs if unit is Unit.EPOCHS_OF_TOTAL else None

@@ -67,7 +67,6 @@ class Store:
         self.idempotency = IdempotencyKeys(database)
 
     def recover(self) -> RecoveredWorld:
-        """Rebuild the World from the journal."""
         return recover(self.journal, self.snapshots)
 
     def save_snapshot(self, world: World, seq: int) -> None:

@@ -118,7 +118,6 @@ class CheckpointWatch:
         return self._answered >= request or self._unasked > 0
 
     def hear(self, report: ProgressReport, time_s: float) -> None:
-        """Takes in a report that was made at this time."""
         self._heard |= report.saves_on_request
         if not report.is_checkpoint:
             return
@@ -131,7 +130,6 @@ class CheckpointWatch:
             self._answered = max(self._answered, report.request)
 
     def saved(self, time_s: float) -> None:
-        """A checkpoint is complete."""
         self._heard = True
         self._saved_s = time_s if self._saved_s is None else max(self._saved_s, time_s)
 
@@ -180,17 +178,14 @@ class JobProgress:
         self.ranks.began(places, nodes, run)
 
     def ended(self, time_s: float) -> None:
-        """The run is over, or about to be."""
         if self._reports is not None:
             self._reports.ended(time_s)
 
     def changed(self, job: Job) -> None:
-        """Its user asks for something else."""
         if self._reports is not None:
             self._reports.meter.changed(job)
 
     def asked(self, time_s: float) -> None:
-        """A checkpoint was asked for; what is made from now on counts."""
         self.checkpoints.asked()
         if self._reports is not None:
             self._reports.meter.transitions.asked(time_s)
@@ -210,5 +205,4 @@ class JobProgress:
             self._reports.add([sample_of(one.report, one.made_s) for one in reports])
 
     def news(self, now_s: float, *, at_last: bool = False) -> JobProgressed | None:
-        """An event, when there is something worth one: `at_last`, whatever is new."""
         return None if self._reports is None else self._reports.news(now_s, at_last=at_last)

@@ -328,7 +328,6 @@ def _waiting(deadline_s: float, *actions: Action) -> Decision:
 
 
 def _after_run(desired: Desired, observed: Observed, run: ObservedRun, outcome: Outcome, now_s: float) -> Action:
-    """What becomes of a job whose run is over."""
     end = outcome.end
     if desired.is_closing:
         return Detach()

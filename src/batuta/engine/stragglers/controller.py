@@ -62,7 +62,6 @@ class HangSearch:
 
     @property
     def searched(self) -> Mapping[JobId, object]:
-        """The jobs that it is about."""
         return self._searches
 
     def hung(self, job: JobId, nodes: frozenset[NodeName], ran_s: float) -> Lead:
@@ -162,7 +161,6 @@ class StragglerController:
     """By job: ranks because of which it has left a node. A rank that is slow elsewhere too has more work."""
 
     def found(self, found: HeldUp) -> None:
-        """A backend has found something."""
         _log.info("job %s is held up: %s", found.job, found.found, extra={"job": found.job})
         with suppress(EngineStopped):
             self.ask(lambda world: self._answer(world, found))

@@ -82,7 +82,6 @@ class RankWatch:
         self._hang.rules = rules.hang
 
     def hear(self, report: ProgressReport, now_s: float) -> None:
-        """Takes in what was heard just now."""
         if report.restart not in (None, self._run):
             return  # of a run that is over
         rank = report.rank or 0

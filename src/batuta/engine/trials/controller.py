@@ -131,7 +131,6 @@ class TrialController:
         return min((now_s if one.actions else one.due_s for one in found), default=math.inf)
 
     def after_step(self, world: World) -> None:
-        """Looks at the runs, and asks for what is due."""
         if not world.trials:
             return
         self._watch(world)
@@ -215,7 +214,6 @@ def _observed(world: World, job: Job, gpus: int, is_measured: bool) -> ObservedR
 
 
 def conclude(world: World, job: Job, now_s: float) -> list[ev.Event]:
-    """What becomes of a job that has been tried out."""
     lesson = learn(job, world.trials[job.id])
     if job.trial is not None and job.trial.only:
         state = JobState.SUCCEEDED if lesson.fits else JobState.FAILED

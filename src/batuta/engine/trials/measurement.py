@@ -46,7 +46,6 @@ class Lesson:
 
 
 def learn(job: Job, measured: Sequence[TrialMeasurement]) -> Lesson:
-    """What the trial of a job says about it."""
     plan = job.trial
     assert plan is not None
     if _lacking(measured).issuperset(plan.sizes):
