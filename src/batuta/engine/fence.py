@@ -44,8 +44,7 @@ class Fence:
         self._troubles: dict[str, Trouble] = {}
         self._told_s: dict[str, float] = {}
         self._failing: set[str] = set()
-        self._untold: set[str] = set()
-        """Parts of whose failure there is a line in the log, and none yet of their working again."""
+        self._untold: set[str] = set()  # parts whose failure was logged, and not yet that they work again
         self._threads: list[FencedThread] = []  # those that could not be started, or that have died
 
     @property

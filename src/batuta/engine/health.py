@@ -106,8 +106,7 @@ class HealthSeen:
     records: Mapping[Target, Record] = field(default_factory=dict)
     cordons: Mapping[NodeName, Cordon] = field(default_factory=dict)  # nodes that humans have cordoned
     alerts: Sequence[Alert] = ()
-    found: Mapping[tuple[Source, Action], int] = field(default_factory=dict)
-    """Findings since the start, by what was to be done about them."""
+    found: Mapping[tuple[Source, Action], int] = field(default_factory=dict)  # since the start
 
 
 class NodeHealth(Protocol):

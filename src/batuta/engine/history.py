@@ -37,10 +37,8 @@ from batuta.prediction.duration_model import FEWEST_JOBS, DurationModel, learn
 
 _log = logging.getLogger(__name__)
 SETTING = "application-history"  # where the speeds of applications are kept
-LEARN_AFTER_S = 30.0
-"""Not sooner after the last time …"""
-LEARN_AFTER_SHARE = 0.05
-"""… and not before so many more jobs have ended, as a share of those that are known."""
+LEARN_AFTER_S = 30.0  # not sooner after the last time …
+LEARN_AFTER_SHARE = 0.05  # … and not before so many more jobs have ended, as a share of those that are known
 SAVE_EVERY_S = 30.0
 _REMEMBERED = 256  # jobs that ended last, so that an end that is told twice counts once
 

@@ -27,12 +27,10 @@ _NEWS = (ev.JobProgressed, ev.JobCheckpointed, ev.TransitionTimed, ev.GpusUsed, 
 class Cadence:
     """When to decide."""
 
-    round_s: float | None = None
-    """Only at whole multiples of this, as round-based schedulers do; None decides after every event."""
+    round_s: float | None = None  # only at whole multiples of this, in rounds; None decides after every event
     min_interval_s: float = 0.0  # not sooner than this after the last decision that changed something
     calm_s: float = 0.0  # after reports of progress alone, not sooner than this after the last decision
-    every_s: float | None = None
-    """At least this often while jobs wait, for policies whose order changes with time alone."""
+    every_s: float | None = None  # at least this often while jobs wait: some orders change with time alone
 
     def __post_init__(self) -> None:
         # Otherwise the loop would decide again and again without time going on.
@@ -50,10 +48,8 @@ class Live:
 
     requests: Requests
     profile_of: Callable[[str], SchedulerProfile]  # finds the profile of a policy that is chosen at run time
-    guard: AbstractContextManager[object]
-    """Held while the World changes or is decided upon, so that other threads can read it in between."""
-    next_due_s: Callable[[World], float] = lambda _: math.inf
-    """When another part of the server wants a step, even if nothing happens until then."""
+    guard: AbstractContextManager[object]  # held while the World changes or is decided upon: other threads read it
+    next_due_s: Callable[[World], float] = lambda _: math.inf  # when another part of the server wants a step
 
 
 class Engine:
@@ -76,8 +72,7 @@ class Engine:
         self._guard: AbstractContextManager[object] = nullcontext() if live is None else live.guard
         self._last_change_s = self._last_cycle_s = -math.inf
         # The server before this one may have been killed between an event and the decision on it.
-        self._owed = self._urgent = live is not None
-        """Something happened that no decision has taken into account yet; more than reports of progress."""
+        self._owed = self._urgent = live is not None  # what happened since the last decision; more than progress
         self._settled = False  # the last decision changed nothing, and nothing has happened since
 
     def run(self) -> None:

@@ -39,8 +39,7 @@ class Requests:
         self._lock = threading.Lock()
         self._waiting: list[Request] = []
         self._closed = False
-        self.before_answers: Callable[[], None] | None = None
-        """Called in the engine's thread once what was asked for is durable, before any caller is told so."""
+        self.before_answers: Callable[[], None] | None = None  # in the engine's thread, when all is durable
 
     def ask(self, make: RequestFn) -> Future[Sequence[Event]]:
         """Return the answer, which comes when all is durable. Cancelled before that begins, it leaves nothing."""

@@ -49,8 +49,7 @@ class ShadowReport:
     skipped: int = 0
     agreed: int = 0
     failed: int = 0
-    would: dict[str, int] = field(default_factory=dict)
-    """Commands that it would have given, by kind; each cycle begins with the World as it really is."""
+    would: dict[str, int] = field(default_factory=dict)  # commands by kind; each cycle begins with the real World
     did: dict[str, int] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()  # as of the last cycle that it has looked at, in the order of jobs
     trouble: str = ""  # why it could not decide, the last time that it could not

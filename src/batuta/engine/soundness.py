@@ -57,8 +57,7 @@ def named(names: list[str], most: int = 5) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
-STUCK_AFTER_S = 900.0
-"""A gang that has its GPUs and does not run after this long keeps them from others. Setup takes minutes."""
+STUCK_AFTER_S = 900.0  # a gang that does not run after this long keeps GPUs from others; setup takes minutes
 _SINCE = {Phase.STARTING: "last_start_s", Phase.RESIZING: "last_resize_s", Phase.STOPPING: "last_stop_s"}
 _COUNT_ANEW = "start the server anew, which counts from the journal; please report this as a bug"
 _WORDS = {Phase.STARTING: "starting", Phase.RESIZING: "being resized", Phase.STOPPING: "being stopped"}

@@ -39,8 +39,7 @@ from batuta.core.world import World
 from batuta.quota.workload import demand
 
 T = TypeVar("T")
-Facts: TypeAlias = tuple[tuple[str, str | float], ...]
-"""Names and numbers of a suggestion, in the order in which people should read them."""
+Facts: TypeAlias = tuple[tuple[str, str | float], ...]  # names and numbers of a suggestion, in reading order
 
 _ONE = re.compile(r"\b1 (more )?(GPU|node|job)s\b")
 MOST_TRIALS = 80  # a trial is a whole decision: in a cluster with ten thousand jobs it takes a good part of a second

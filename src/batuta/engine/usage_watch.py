@@ -16,10 +16,8 @@ from batuta.core.world import World
 from batuta.engine.fence import Fence, FencedThread
 
 LOOK_S = 10.0
-TELL_S = LOOK_S
-"""A node is told of at most this often, …"""
-REFRESH_S = 300.0
-"""… and at least this often, so that what is told does not grow stale."""
+TELL_S = LOOK_S  # a node is told of at most this often, …
+REFRESH_S = 300.0  # … and at least this often, so that what is told does not grow stale
 CHANGE = 0.1  # so much busier or less busy is worth telling
 PART = "GPU use"
 

@@ -18,8 +18,7 @@ from batuta.core.world import World, speed_at
 from batuta.placement.cluster_state import ClusterState, Part, RackProfiles, choose_gpus, crossings
 from batuta.placement.utilisation import BUSIEST
 
-ARRANGEMENT = (Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET)
-"""Enough GPUs are free, but not in the right places: moving other jobs may help."""
+ARRANGEMENT = (Reason.FRAGMENTED, Reason.TOPOLOGY_UNMET)  # enough GPUs are free, in the wrong places: moves may help
 NOWHERE = -1
 NO_GPUS = Placement(())  # what a job holds that has not started
 SNUG_TRIES = 8  # how many equally full nodes are compared for the one where the job stays within an NVLink group
@@ -34,18 +33,14 @@ class PlacerOptions:
     Every placer takes them and heeds those about shares; the rest is for the one that moves running jobs.
     """
 
-    repack: Literal["when-needed", "never"] = "when-needed"
-    """Whether many jobs may be moved at once for one that fits nowhere."""
-    shares: Literal["bin-pack", "spread"] = "bin-pack"
-    """Whether shares of GPUs go to the fullest card with room, or to the emptiest."""
-    busiest: float = BUSIEST
-    """A card gets no further sharer, while there is another place, if it would be busier than this."""
+    repack: Literal["when-needed", "never"] = "when-needed"  # whether many jobs may move for one that fits nowhere
+    shares: Literal["bin-pack", "spread"] = "bin-pack"  # to the fullest card with room, or to the emptiest
+    busiest: float = BUSIEST  # a card gets no further sharer if it would be busier, while there is another place
     moves: int = 8  # running jobs that are brought closer together in one cycle
     tries: int = 32  # running jobs that are looked at for that
     rescues: int = 4  # jobs for which others are moved in one cycle
     repack_nodes: int = 64  # nodes that are repacked at once: those with the most free GPUs
-    scattered: float = 1.0
-    """The speed factor of a job on more nodes than it needs, when its curve does not say; 1 is no loss."""
+    scattered: float = 1.0  # speed factor of a job on too many nodes, when its curve does not say; 1 is no loss
 
     def room(self, world: World, within: Mapping[JobId, int] = EVERYWHERE) -> ClusterState:
         """What there is to place on, with shares of GPUs treated as these options say."""

@@ -31,8 +31,7 @@ from batuta.placement.utilisation import BUSIEST, UNKNOWN, BusyCards
 if TYPE_CHECKING:
     from batuta.placement.sharing import CardLevels
 
-Groups: TypeAlias = tuple[int, ...]
-"""For each GPU of a node the number of its group, as nodes state NVLink and NUMA; empty: one group."""
+Groups: TypeAlias = tuple[int, ...]  # by GPU of a node: the number of its NVLink or NUMA group; empty: one group
 Part: TypeAlias = tuple[int, int]  # a node, and how many of its GPUs
 Profile: TypeAlias = tuple[int, ...]  # of a rack: how many of its nodes have 0, 1, 2, … GPUs for a job
 TENTHS = 10
@@ -128,8 +127,7 @@ class LeastUtilisedNodes:
     def __init__(self, busy: BusyCards, layout: Layout) -> None:
         self._busy = busy
         self._layout = layout
-        self._tiers: dict[int, list[int]] = {}
-        """By GPUs of a job, then by tenths: nodes. GPUs that are taken since may have made them busier."""
+        self._tiers: dict[int, list[int]] = {}  # by GPUs of a job, then by tenths: nodes, as busy at least
 
     def calm_first(self, nodes: int, gpus: int) -> Iterator[int]:
         """These nodes, the calmest first; of equals the lowest number. For a job with so many GPUs there."""
@@ -260,15 +258,13 @@ class ClusterState:
     _levels: dict[tuple[int, int, int, bool], list[int]] = field(default_factory=dict)
     _stranding: Stranding | None = None
     _know: Callable[[], BusyCards] | None = None  # finds out how busy GPUs really are; None where it is unknown
-    _leaving: Mapping[int, int] = field(default_factory=dict)
-    """By node: GPUs that are free and that another job may still be on, for a while."""
+    _leaving: Mapping[int, int] = field(default_factory=dict)  # by node: free GPUs that a job may still be on
     _busy: BusyCards | None = None
     _calm: LeastUtilisedNodes | None = None
     loads: Callable[[Job], float] = lambda _: 0.0  # how busy a job will keep a GPU
     spreads: bool = False  # whether shares go to empty cards first, and not to full ones
     cards: CardLevels | None = None  # made when the first job that shares a card is placed
-    racks: dict[int, RackProfiles] = field(default_factory=dict)
-    """By set of nodes: how full the racks are, as it was when it was last read."""
+    racks: dict[int, RackProfiles] = field(default_factory=dict)  # by set of nodes: how full racks were last
     table: NodeTable = field(init=False)
 
     def __post_init__(self) -> None:

@@ -32,8 +32,7 @@ class CardLevels:
         self._memory = {memory_mib: [0] * (WHOLE + 1) for memory_mib in self._nodes_by_memory}
         """By memory of a card, then by percent: cards of which at most so much memory is taken."""
         self._cards_of: dict[int, int] = {}  # by set of nodes: their cards
-        self._starved: dict[tuple[int, int], int] = {}
-        """By CPU and memory beside a GPU: cards of nodes that are known not to have that left."""
+        self._starved: dict[tuple[int, int], int] = {}  # by CPU and memory: cards of nodes without that much left
         for (i, gpu), card in layout.cards.items():
             # No job joins on a card that others are said to use.
             if layout.healthy[i] >> gpu & 1:

@@ -24,8 +24,7 @@ from batuta.placement.cluster_state import ClusterState
 from batuta.placement.defragmentation import evidence_of
 from batuta.placement.placer import TopologyPlacer
 
-Part = tuple[int, int]
-"""Minus the GPUs of a part of a node, so that the largest comes first in a heap, and the row it is for."""
+Part = tuple[int, int]  # minus the GPUs of a part, so that a heap has the largest first, and the row it is for
 
 
 @dataclass(frozen=True, slots=True)

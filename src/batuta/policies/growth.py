@@ -323,8 +323,7 @@ def _legal_sizes(view: PoolView, rows: IntArray, high: IntArray, end: IntArray) 
     return job, low[job] + extra
 
 
-Gain: TypeAlias = Callable[[StepList], FloatArray]
-"""What each step of a list is worth; one that is not above zero is not taken."""
+Gain: TypeAlias = Callable[[StepList], FloatArray]  # what each step of a list is worth; taken if above zero
 
 
 def speed_gain(steps: StepList) -> FloatArray:

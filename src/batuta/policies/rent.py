@@ -218,12 +218,9 @@ class Rent:
 
     name: str = "rent"
     charge: float = 2.0  # restarts charged per change: one to make it, one because it will be undone some day
-    horizon_charges: float = 10.0
-    """A change has this many times its charge to pay for itself, …"""
-    least_horizon_s: float = 600.0
-    """… but at least this long."""
-    own_place: float = 1.0
-    """Jobs as long as this one that are counted beside the longer ones; more favours the makespan."""
+    horizon_charges: float = 10.0  # a change has this many times its charge to pay for itself, …
+    least_horizon_s: float = 600.0  # … but at least this long
+    own_place: float = 1.0  # jobs as long as this one, counted beside the longer ones; more favours the makespan
     min_first: bool = True
     """No job grows while another waits that would fit at its `min`: prices decide about growth, and about who
     waits where the `min`s do not all fit. False lets prices decide about both at once."""

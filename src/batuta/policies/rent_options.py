@@ -92,14 +92,10 @@ def _floor(view: PoolView, wanted: IntArray) -> IntArray:
     return gpus
 
 
-LATE = 1.8
-"""From so many times the time that a fair share would have taken, a job's work becomes dearer, …"""
-URGENCY = 6.0
-"""… by this power of how much later it is."""
-FREE_RESTARTS, RESTARTS_PER_HOUR = 6.0, 6.0
-"""So many restarts are usual; who has had more is changed with more and more reluctance, …"""
-ENOUGH = 1.5
-"""… and who has had so many times as many keeps what it has for a while, whatever it says of itself."""
+LATE = 1.8  # from so many times the time on a fair share on, a job's work becomes dearer, …
+URGENCY = 6.0  # … by this power of how much later it is
+FREE_RESTARTS, RESTARTS_PER_HOUR = 6.0, 6.0  # usual; a job with more is changed with reluctance, …
+ENOUGH = 1.5  # … and one with so many times as many keeps what it has for a while, whatever it says of itself
 HOUR_S = 3600.0
 
 

@@ -32,10 +32,8 @@ class Themis:
     """
 
     name: str = "themis"
-    fairness: float = 0.8
-    """The knob f: the share 1 − f of the jobs, those with the highest ρ, bid first for what is left."""
-    lease_s: float = 1200.0
-    """So long a job keeps what it won: its `min` for certain, the rest unless others need it to run."""
+    fairness: float = 0.8  # the knob f: the share 1 − f of the jobs, those with the highest ρ, bid first
+    lease_s: float = 1200.0  # a job keeps what it won: its `min`, and the rest unless others need it to run
     traits: ClassVar[PolicyTraits] = PLAIN
 
     def allocate(self, view: PoolView) -> IntArray:

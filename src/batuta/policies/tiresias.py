@@ -45,8 +45,7 @@ class Tiresias:
     """Tier, then first start; `size` to each that still fits."""
 
     name: str = "tiresias"
-    thresholds_gpu_s: tuple[float, ...] = (3600.0,)
-    """GPU-seconds since the last start after which a job leaves each tier; one more tier than numbers."""
+    thresholds_gpu_s: tuple[float, ...] = (3600.0,)  # GPU-s since the last start after which a job leaves each tier
     promote_after: float = 8.0  # a job that waits this many times as long as it last ran returns to tier 0
     traits: ClassVar[PolicyTraits] = PolicyTraits(tiered=True, decide_every_s=60.0)
 

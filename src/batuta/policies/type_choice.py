@@ -19,8 +19,7 @@ from batuta.policies.order import admit_in_order
 _NOISE = 1e-12  # a total that is better by less is as good
 _CUTS = 200
 _GAP = 1e-6  # prices are right when the bound that they give can fall by no more than this part of it
-_EXACT_CELLS = 20_000_000
-"""Up to so many cells a dynamic programme is worth its time: options × different numbers of free GPUs."""
+_EXACT_CELLS = 20_000_000  # options × numbers of free GPUs up to which a dynamic programme is worth its time
 _LEAST = 1e-3
 
 

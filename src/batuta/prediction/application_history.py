@@ -33,10 +33,8 @@ FEWEST_SIZES = 2  # with fewer sizes it is unknown how an application scales
 MOST_FORMS = 256  # fits that are kept for jobs that come again
 ENOUGH_SPEED = 0.9  # of the best speed
 LEAST_EFFICIENCY = 0.5  # speed for each GPU, relative to that at the smallest size; sizes below it are not the best
-BEYOND_MEASURED = 2.0
-"""Sizes up to so many times the largest that was measured, …"""
-MOST_DOUBT = 0.25
-"""… whose speed is known as exactly as this: the standard deviation of its log."""
+BEYOND_MEASURED = 2.0  # sizes up to so many times the largest that was measured, …
+MOST_DOUBT = 0.25  # … whose speed is known as exactly as this: the standard deviation of its log
 
 _Sizes = dict[Footprint, dict[JobId, float]]
 

@@ -32,10 +32,8 @@ _NORMAL = (-1.2815515655446004, -0.6744897501960817, 0.0, 0.6744897501960817, 1.
 MOST_JOBS = 20_000  # jobs of the past that are learned from, the newest ones
 _NUMBERS = re.compile(r"[0-9]+")
 _DAY_S = 86_400.0
-FIRST_SD = 0.35
-"""Spread of log seconds of what a job says is left when it has just begun …"""
-LAST_SD = 0.05
-"""… and when it is nearly done: it shrinks with the share of the work that is left."""
+FIRST_SD = 0.35  # spread of log seconds of what a job says is left when it has just begun …
+LAST_SD = 0.05  # … and when it is nearly done: it shrinks with the share of the work that is left
 UNKNOWN_SD = 1.5  # spread for a job without any history: P90 is seven times P50
 LAST = 500  # jobs over which it is measured, the last to end
 
@@ -79,6 +77,12 @@ class Quantiles:
     def log_sd(self) -> float:
         """The standard deviation of log time of a log-normal distribution with the same P10 and P90."""
         return math.log(self.p90_s / self.p10_s) / (_NORMAL[-1] - _NORMAL[0])
+
+    def at(self, level: float) -> float:
+        """The quantile of any level in [0, 1)."""
+        if not 0 <= level < 1:
+            raise ValueError(f"a level lies in [0, 1), found {level}")
+        return self._at_hazard(-math.log1p(-level))
 
     def left_after(self, spent_s: float) -> Quantiles:
         """Return the remaining time of a job that has run for `spent_s` and is not over."""

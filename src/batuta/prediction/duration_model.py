@@ -50,8 +50,7 @@ KINDS: tuple[tuple[str, Callable[[JobFeatures], Hashable]], ...] = (
 )
 """From the most specific to the widest."""
 ALL_JOBS = len(KINDS) - 1
-_WIDER_KIND = (1, 2, ALL_JOBS, 4, ALL_JOBS, 6, ALL_JOBS)
-"""By kind: the next wider one of which every such group is a part."""
+_WIDER_KIND = (1, 2, ALL_JOBS, 4, ALL_JOBS, 6, ALL_JOBS)  # by kind: the next wider one that contains its groups
 FEWEST_TO_BOOST = 300  # jobs below which the groups alone do as well
 MOST_TO_BOOST = 10_000  # jobs that it learns from, the newest ones: more make it slower and no better
 MOST_CACHED = 4_096
@@ -133,8 +132,7 @@ class BoostedModel:
         features = np.array([running.look_and_add(one) for one in newest])
         logs = np.array([_log_work(one, groups) for one in newest])
         self._medians = running
-        self._cache: dict[JobFeatures, FloatArray] = {}
-        """What was asked for before: a forecast takes milliseconds, and jobs come in swarms."""
+        self._cache: dict[JobFeatures, FloatArray] = {}  # a forecast takes milliseconds, and jobs come in swarms
         regressor: Any = import_module("sklearn.ensemble").HistGradientBoostingRegressor
         self._threads: Any = import_module("threadpoolctl").ThreadpoolController()
         with self._alone():
@@ -212,8 +210,7 @@ class QuantileTracker:
     """How far the quantiles of a model have to be moved, in log seconds, by all that has ended so far."""
 
     def __init__(self, limit: float = LIMIT) -> None:
-        self.offsets: FloatArray = np.zeros(len(LEVELS))
-        """Another array after each job, never the same one changed: others may be reading it."""
+        self.offsets: FloatArray = np.zeros(len(LEVELS))  # replaced, never changed: others may be reading it
         self._limit = limit
 
     def ended(self, log_work: float, forecast: FloatArray) -> None:

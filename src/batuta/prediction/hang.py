@@ -32,8 +32,7 @@ class HangRules:
 
     after_s: float = 1800.0  # infinite: never
     times_usual: float = 20.0  # so many times the usual time between two reports
-    times_longest: float = 3.0
-    """So many times the longest that the job was ever silent: it may evaluate or save meanwhile."""
+    times_longest: float = 3.0  # so many times its longest silence: it may evaluate or save meanwhile
     reports: int = 5  # a run that has reported less often than this is not known well enough
 
     def __post_init__(self) -> None:
@@ -124,8 +123,7 @@ class GangTest(NamedTuple):
 class Finding(NamedTuple):
     """What follows from tests. Nothing where neither one node nor two explain them: the program, or more nodes, do."""
 
-    faulty: frozenset[NodeName] = frozenset()
-    """The gang runs without this node; or without one of these two, which hang only together."""
+    faulty: frozenset[NodeName] = frozenset()  # the gang runs without it; two of them hang only together
     to_test: frozenset[NodeName] = frozenset()  # the suspects to run together next, with nodes that are not suspects
 
 

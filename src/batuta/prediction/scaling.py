@@ -25,8 +25,7 @@ LEAST_SPEED = 1e-6
 LOG_RESOLUTION = 0.02  # speeds that differ by less are fitted as one: a fit is not worth its time for less
 LONGEST_CURVE = 4096  # GPUs up to which a speed is written down; beyond, the last value holds
 LEAST_SPREAD = 0.01
-DOUBT_PER_DOUBLING = 0.15
-"""How unsure a speed is for each doubling away from the only size that was measured: log deviation."""
+DOUBT_PER_DOUBLING = 0.15  # log deviation of a speed for each doubling away from the only measured size
 
 
 class Footprint(NamedTuple):
@@ -52,8 +51,7 @@ class SpeedMeasurements:
     prior: SpeedCurve
     largest: int  # GPUs up to which the curve is wanted
     rates: Mapping[Footprint, float]  # units of work per second
-    step_units: Mapping[int, float] = field(default_factory=dict)
-    """Units of work in one step, by GPUs; for a script that takes larger steps on more of them."""
+    step_units: Mapping[int, float] = field(default_factory=dict)  # by GPUs: for scripts whose steps grow with them
     noise_units: float | None = None  # the gradient noise scale: how many units in a step carry as much noise as signal
 
     @cached_property

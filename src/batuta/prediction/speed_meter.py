@@ -194,8 +194,7 @@ class SpeedMeter:
         self._size_changed = False
         self._run: RunTrack | None = None
         self._before: float | None = None  # how far the job was before the first report of the current run
-        self._waiting: list[Sample] = []
-        """Reports that came while there was no run: late ones of the last, or early ones of the next."""
+        self._waiting: list[Sample] = []  # reports without a run: late ones of the last, or early ones of the next
         self._ahead: float | None = None  # how far the job is by them
         self._unit: Unit | None = None
         self._said = LatestReport()

@@ -31,10 +31,8 @@ LEAST_GAIN = 1e-5  # the fit ends when a step reduces the loss of no problem by 
 _EASY, _HARD = 1e-6, 1e8
 _FIXED, _BATCH, _WIDE, _WIDE_N, _NEAR, _NEAR_N, _OVERLAP = range(PARAMETERS)
 MOST_POINTS = 250  # the oldest point is forgotten when there are more
-OFF = 0.03
-"""A new point that the fit misses by more than this share calls for a new fit, …"""
-GROWTH = 1.3
-"""… and so do so many times as many points as it was made from, or a size larger than all of them."""
+OFF = 0.03  # a new point that the fit misses by more than this share calls for a new fit, …
+GROWTH = 1.3  # … and so do so many times as many points as it was made from, or a size larger than all of them
 _NEAR_GPUS, _NEAR_BATCH, _BORDER = 0.5, 1.0, 2.0
 _NEAR_PASS = 0.5  # doublings within which a point corrects others; a pass bends more sharply with the batch than a sync
 _DOUBT = 0.3  # how much of nothing is mixed into the corrections: far from all points the fit stands alone

@@ -21,8 +21,7 @@ _TWICE = math.log(2.0)
 _MOST = math.log(2.5)
 _NOISE_MEMORY = 0.05  # the weight of a step in the running mean of the noise: as if over the last twenty
 _SPEED_MEMORY = 0.2
-_NORMAL = 1.4826 / math.sqrt(2.0)
-"""From the median difference between two steps to a standard deviation, if noise were normal."""
+_NORMAL = 1.4826 / math.sqrt(2.0)  # from the median difference between steps to a standard deviation of normal noise
 _FALSE_ALARM = 24.0  # -ln of how likely noise alone adds up so far, from one step on: once in 10^10
 MOST_RANKS = 16_384
 MOST_AHEAD = 64  # when a rank has reported so often while another was silent, that one is not waited for any more
@@ -48,10 +47,8 @@ class StragglerReport:
 
     ranks: tuple[int, ...]  # the slow ones; the slowest first
     of: int  # how many ranks were compared
-    own_s: float
-    """What the slowest needs for its part of a step, …"""
-    usual_s: float
-    """… and the median of all."""
+    own_s: float  # what the slowest needs for its part of a step, …
+    usual_s: float  # … and the median of all
     steps: int  # for so long it has been adding up
 
     @property
@@ -134,8 +131,7 @@ class RankRounds:
     __slots__ = ("_said", "_silent")
 
     def __init__(self) -> None:
-        self._said: dict[int, tuple[float, int, int]] = {}
-        """By rank: seconds of its own, steps, and reports, since the last round."""
+        self._said: dict[int, tuple[float, int, int]] = {}  # by rank, since the last round: own seconds, steps, reports
         self._silent: set[int] = set()  # ranks that have spoken before, but not in this round
 
     def add(self, rank: int, own_s: float, steps: int) -> FloatArray | None:

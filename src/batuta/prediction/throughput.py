@@ -39,8 +39,7 @@ class Sample(NamedTuple):
     samples: float | None = None
     loss: float | None = None
     rank: int | None = None
-    noise_scale: float | None = None
-    """Samples in a step from which on more of them bring little: the gradient noise scale."""
+    noise_scale: float | None = None  # the gradient noise scale: from so many samples in a step on more bring little
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,7 @@ class ProgressUpdate:
     """Where a job is and how fast. A `curve` or `restart_s` of None has not changed."""
 
     progress: Progress
-    remaining_s: float | None = None
-    """Seconds left on one GPU of the reference type; None: no better estimate than the World's own."""
+    remaining_s: float | None = None  # on one GPU of the reference type; None: the World's own estimate stands
     curve: SpeedCurve | None = None
     restart_s: float | None = None
 
@@ -208,8 +206,7 @@ class RunTrack:
     has_reported: bool = False
     units: float = 0.0  # how far it is; reached at `last_s`
     last_s: float = math.inf
-    due_s: float = -math.inf
-    """A report before that only moves the open window's end; the caller may take this short way."""
+    due_s: float = -math.inf  # a report before that only moves the open window's end: a short way for the caller
     first_s: float = 0.0
     first_units: float = 0.0
     gap_s: float = 0.0  # between the first report and the second; so is `gap_units`
@@ -217,8 +214,7 @@ class RunTrack:
     _open: Sample | None = None
     _open_s: float = 0.0
     _open_units: float = 0.0
-    _doubt: tuple[Sample, float, float] | None = None
-    """A report with a smaller count, that count, and how far the run was then."""
+    _doubt: tuple[Sample, float, float] | None = None  # a report with a smaller count, that count, and how far it was
 
     def see(self, sample: Sample, units: float) -> ReportEffect:
         """Takes one report in; `units` is its count."""
@@ -321,8 +317,7 @@ class Unit(Enum):
     def __init__(self, field: str, total_field: str) -> None:
         self.field = field
         self.total_field = total_field
-        self.value_of: Callable[[Sample], float | None] = attrgetter(field)
-        """Returns what a sample says in this unit, unchecked."""
+        self.value_of: Callable[[Sample], float | None] = attrgetter(field)  # of a sample, unchecked
 
     def count(self, sample: Sample) -> float | None:
         """Return what a sample says in this unit, if that is a count."""

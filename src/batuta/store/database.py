@@ -125,8 +125,7 @@ class Dialect:
     begin: str  # begins a transaction that excludes other writers
     find_table: str  # returns a row if the table exists whose name is its one value
     translate: Callable[[str], str]  # turns a statement of a migration into this database's SQL
-    is_statement_error: Callable[[Exception], bool]
-    """Whether an error means that the statement is wrong, so that a retry would fail too."""
+    is_statement_error: Callable[[Exception], bool]  # whether the statement is wrong: a retry would fail too
 
 
 def to_postgres_ddl(sql: str) -> str:

@@ -129,8 +129,7 @@ class JournalReader:
 _ADD_EVENT = "INSERT INTO events (seq, time_s, job, body) VALUES (?, ?, ?, ?)"
 _ADD_PLAN = "INSERT INTO plans (seq, base, decisions) VALUES (?, ?, ?)"
 _ADD_PLAN_JOB = "INSERT INTO plan_jobs (seq, job) VALUES (?, ?)"
-_CHUNK, _PAUSE_S = 2_000, 0.005
-"""Events that are pruned in one transaction, and the pause after it, so that the engine never waits long."""
+_CHUNK, _PAUSE_S = 2_000, 0.005  # events pruned in one transaction, and the pause after it: the engine must not wait
 _FEW = 64  # fewer decisions than this are always written in full: a change would not be smaller
 
 

@@ -78,8 +78,7 @@ def _without_values(message: str) -> str:
     return re.sub(r'"[^"]*"', "…", message).strip()
 
 
-_LOST = ("08", "57P", "25P03", "25P04")
-"""Prefixes of SQLSTATE when the connection broke, the server starts or stops, or ended the session."""
+_LOST = ("08", "57P", "25P03", "25P04")  # SQLSTATEs of a broken connection or session, and of a stopping server
 
 _BUSY = (pg.LockNotAvailable, pg.DeadlockDetected, pg.SerializationFailure, pg.QueryCanceled)
 

@@ -92,8 +92,7 @@ class CheckpointWatch:
     def __init__(self, job: JobId) -> None:
         self._job = job
         self._run = 0
-        self._answered = self._unasked = 0
-        """The last request of this run that was answered; checkpoints without a number since then."""
+        self._answered = self._unasked = 0  # last request answered in this run; checkpoints without a number since
         self._heard = self._is_urgent = False
         self._saved_s: float | None = None
         self._told: JobCheckpointed | None = None

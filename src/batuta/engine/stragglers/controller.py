@@ -34,10 +34,8 @@ from batuta.prediction.hang import GangTest, HangReport, find_faulty_nodes
 from batuta.prediction.straggler import StragglerReport
 
 MOST_TRIED = 64
-PATIENCE = 2.0
-"""A run that goes on for so many times the longest that it took to hang does not hang; …"""
-LEAST_S = 60.0
-"""… but no rank is cleared in less than this."""
+PATIENCE = 2.0  # a run that goes on for so many times the longest that it took to hang does not hang; …
+LEAST_S = 60.0  # … but no rank is cleared in less than this
 
 
 class Lead(NamedTuple):
@@ -151,8 +149,7 @@ class StragglerController:
     """Tells of jobs that are held up, and moves or restarts them. For the engine's thread."""
 
     ask: Callable[[RequestFn], Future[Sequence[ev.Event]]]
-    suspect: Callable[[NodeName, JobId, str], None]
-    """Told of nodes that are to blame, with the job and why. It must not wait."""
+    suspect: Callable[[NodeName, JobId, str], None]  # told which nodes are to blame, and why; must not wait
     clock: Callable[[], float] = time.time
     _search: HangSearch = field(default_factory=HangSearch)
     _told: dict[JobId, tuple[float, tuple[NodeName, ...]]] = field(default_factory=dict)

@@ -109,10 +109,8 @@ class ObservedRun:
 class TrialProgress:
     """How far a trial is."""
 
-    measured: Collection[int]
-    """Sizes of which it is known what they showed, …"""
-    written: Collection[int]
-    """… and those of which that is durable: what only the controller knows would be lost with it."""
+    measured: Collection[int]  # sizes of which it is known what they showed, …
+    written: Collection[int]  # … and of which that is durable: the rest would be lost with the controller
     runs: Mapping[int, ObservedRun]
     watched_s: float = -math.inf  # since when this controller watches: it has seen nothing of what a run did before
 
