@@ -149,6 +149,10 @@ class History(Observer):
         """The size for a job whose user left it open, up to `most` GPUs."""
         return choose_size(job, self._speed_of(job), most)
 
+    def knows(self, job: Job) -> bool:
+        """Whether the speed of a job's application is known."""
+        return self._speed_of(job) is not None
+
     def _speed_of(self, job: Job) -> KnownSpeed | None:
         return None if job.share else self.applications.of(job)
 

@@ -44,7 +44,8 @@ def most_steps(sizes: LegalSizes, gpus: IntArray) -> int:
 
 
 def _rungs(table: IntArray, gpus: IntArray) -> IntArray:
-    return (table <= gpus[:, None]).sum(axis=1) - 1
+    found: IntArray = (table <= gpus[:, None]).sum(axis=1) - 1
+    return found
 
 
 class Steps:

@@ -40,7 +40,8 @@ class TypeOptions:
 
     def held(self, view: TypedView) -> BoolArray:
         """Which option of each job is what it has."""
-        return (self.gpus == view.jobs.gpus[self.row]) & (self.kind == view.gpu_type[self.row])
+        found: BoolArray = (self.gpus == view.jobs.gpus[self.row]) & (self.kind == view.gpu_type[self.row])
+        return found
 
 
 def one_type(view: PoolView) -> TypedView:

@@ -93,7 +93,8 @@ class Quantiles:
 
     def _logs(self) -> FloatArray:
         """Strictly ascending, so that it can be inverted."""
-        return np.log(self.seconds) + 1e-9 * np.arange(len(LEVELS))
+        found: FloatArray = np.log(self.seconds) + 1e-9 * np.arange(len(LEVELS))
+        return found
 
     def _at_hazard(self, hazard: float) -> float:
         logs, (below, above) = self._logs(), self._slopes()

@@ -242,7 +242,8 @@ def _rates(
         return rates * rate / float(_fitted(measured, form, np.array([float(spot.gpus)]), wide=spot.wide)[0])
     gpus = [spot.gpus for spot in own]
     misses = np.log([spots[spot] for spot in own]) - np.log(rates[np.array(gpus) - 1])
-    return rates * np.exp(np.interp(np.log(n), np.log(gpus), misses))
+    found: FloatArray = rates * np.exp(np.interp(np.log(n), np.log(gpus), misses))
+    return found
 
 
 def _fitted(measured: SpeedMeasurements, form: StepModel, n: FloatArray, *, wide: bool) -> FloatArray:

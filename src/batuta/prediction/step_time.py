@@ -308,7 +308,8 @@ def log_deviation(fits: Fits, rows: int, shapes: Shapes) -> FloatArray:
     """Standard deviation of the log of the step time of one problem at other shapes."""
     _, _, _, of_step = log_times_and_slopes(fits.parameters[rows], shapes)
     variance = np.einsum("pi,ij,pj->p", of_step, fits.covariance[rows], of_step)
-    return np.sqrt(np.maximum(variance, 0.0) + fits.spread[rows] ** 2)
+    found: FloatArray = np.sqrt(np.maximum(variance, 0.0) + fits.spread[rows] ** 2)
+    return found
 
 
 class Point(NamedTuple):
@@ -465,4 +466,5 @@ def _nearby(missed: FloatArray, near: FloatArray) -> FloatArray:
     """What was missed near each place; nothing where nothing was measured."""
     known = np.isfinite(missed)
     weight = near * known
-    return weight @ np.where(known, missed, 0.0) / (weight.sum(axis=-1) + _DOUBT)
+    found: FloatArray = weight @ np.where(known, missed, 0.0) / (weight.sum(axis=-1) + _DOUBT)
+    return found
