@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TypeAlias
 
 from batuta.core.cluster import Placement
 from batuta.core.job import JobState
@@ -113,38 +112,38 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class Action:
+    """What is to be done next with a job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Action):
     """Start all replicas together at this placement."""
 
     placement: Placement
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """An action without arguments."""
-
-
-class Adopt(_Order):
+class Adopt(Action):
     """Take over the run that an earlier controller began."""
 
 
-class Announce(_Order):
+class Announce(Action):
     """Tell the scheduler that the job runs at its placement."""
 
 
-class Maintain(_Order):
+class Maintain(Action):
     """The run stays: bring it to its placement, and keep it there."""
 
 
-class Resize(_Order):
+class Resize(Action):
     """Change the run to the desired placement without a restart."""
 
 
-class RequestCheckpoint(_Order):
+class RequestCheckpoint(Action):
     """Ask the run to save; it has until the decision's deadline."""
 
 
-class Stay(_Order):
+class Stay(Action):
     """Take the request back: the run is to go on where it is."""
 
 
@@ -157,7 +156,7 @@ class StopReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Action):
     """Tell all replicas to end, with their grace."""
 
     reason: StopReason = StopReason.LEAVE
@@ -165,25 +164,25 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(Action):
     """End all replicas at once; `force`: and what was to see to that, which did not."""
 
     force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Vacate:
+class Vacate(Action):
     """The run has left its GPUs as planned: for those of the desired placement, or for none."""
 
     moves: bool
 
 
-class Detach(_Order):
+class Detach(Action):
     """The run is over because the controller shuts down; the next one reports what became of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class BackOff:
+class BackOff(Action):
     """The run is over by no plan: the job waits for another start, at least until `not_before_s`."""
 
     outcome: Outcome
@@ -191,7 +190,7 @@ class BackOff:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Action):
     """The job has failed more often than its user allows: that is its end."""
 
     outcome: Outcome
@@ -199,29 +198,11 @@ class GiveUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Conclude:
+class Conclude(Action):
     """The job is over: report this state, once."""
 
     state: JobState
     outcome: Outcome
-
-
-Action: TypeAlias = (
-    Start
-    | Adopt
-    | Announce
-    | Maintain
-    | Resize
-    | RequestCheckpoint
-    | Stay
-    | Stop
-    | Kill
-    | Vacate
-    | Detach
-    | BackOff
-    | GiveUp
-    | Conclude
-)
 
 
 @dataclass(frozen=True, slots=True)
