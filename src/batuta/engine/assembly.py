@@ -115,8 +115,7 @@ class Assembly:
         """Put the engine together and return the service that runs it.
 
         `measuring` are the observers that time a decision: the others stand within their brackets. `forget`
-        removes the files of a job that is kept no longer. At `next_due_s` the engine takes a step even if
-        nothing happens until then.
+        removes the files of a job that is kept no longer. At `next_due_s` the engine takes a step in any case.
         """
         own = (("shadow policy", self.shadow), ("learning from jobs", self.history))
         guard, profile_of = threading.RLock(), self._options.profile_of

@@ -131,8 +131,7 @@ class History(Observer):
     def advise(self, job: Job, *, open_up_to: int | None, for_good: bool) -> Job:
         """The job with what earlier ones say of it: its curve, its work, and its size where that is open.
 
-        `open_up_to` are the most GPUs that may be chosen; None where its user said a size. `for_good`: it
-        keeps the size that is chosen now.
+        `open_up_to`: the most GPUs to choose, None where its user said a size. `for_good`: it keeps that size.
         """
         known = self._speed_of(job)
         if open_up_to is not None:

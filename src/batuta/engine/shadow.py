@@ -1,7 +1,6 @@
 """A second policy beside the one that decides: it sees the same World, and touches nothing.
 
-The engine's thread only forks the World, and not even that while the shadow is busy or has to rest: so the
-loop keeps its time, and some cycles are not looked at.
+The engine's thread only forks the World, unless the shadow is busy or has to rest: some cycles are skipped.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ class Difference:
 class ShadowReport:
     """What a policy would have done, since it began to watch.
 
-    Of the cycles that it looked at, it agreed in those in which every job would have had as many GPUs as it
-    got. It skipped those in which it was busy.
+    It agreed in cycles in which every job would have had as many GPUs as it got, and skipped those while busy.
     """
 
     policy: str

@@ -156,8 +156,7 @@ def suggest(
 ) -> tuple[Suggestion, ...]:
     """Return changes of which each alone starts a waiting job; what its user can do comes first.
 
-    Nothing for a job that has GPUs, is not there, or starts anyway. With `most_trials` used up the rest is
-    not looked at.
+    Nothing for a job that has GPUs, is not there, or starts anyway. It ends when `most_trials` are used up.
     """
     if job not in world.jobs or world.jobs.placements[world.jobs.row(job)] is not None:
         return ()

@@ -157,8 +157,7 @@ def pack(room: ClusterState, job: Job, gpus: int, nodes: int, home: Sequence[int
 def fullest(room: ClusterState, job: Job, gpus: int, nodes: int) -> int:
     """The fullest node on which the whole job fits; NOWHERE without one.
 
-    Among equally full ones the one where it strands the fewest GPUs, then the really least used, then the
-    lowest number.
+    Among equally full ones the one where it strands the fewest GPUs, then the least used, then the lowest number.
     """
     if room.levels(job) is room.layout.buckets:
         for k in range(gpus, len(room.layout.buckets)):

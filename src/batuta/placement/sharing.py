@@ -82,8 +82,7 @@ class CardLevels:
     def best(self, room: ClusterState, job: Job, share: Share, nodes: int, without: int = 0) -> tuple[int, int] | None:
         """The fullest card on these nodes with room for a share; the emptiest, where shares are spread.
 
-        Among equally full ones the one where it strands the fewest GPUs, then the least busy, then the lowest
-        number. `without` are cards that will not do.
+        Among equals the one where it strands the fewest GPUs, then the least busy. `without`: cards that will not do.
         """
         layout = room.layout
         beside = job.cpus_milli_per_gpu, job.memory_mib_per_gpu

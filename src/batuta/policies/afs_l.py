@@ -134,8 +134,7 @@ class AfsL:
 def _who_waits_for_others(view: PoolView, gpus: IntArray, by_length: IntArray) -> IntArray:
     """Jobs whose turn for `min` is not simply the order of remaining time.
 
-    A job without GPUs beats one with GPUs unless the next GPU at least doubles the speed of that one. So
-    until the first job that doubles has its `min`, the contest is `srjf`, and no scan is needed.
+    A job without GPUs beats one with, unless the next GPU at least doubles its speed: until then it is `srjf`.
     """
     growing = (gpus > 0) & (gpus < view.max)
     doubles = np.zeros(len(gpus), dtype=bool)

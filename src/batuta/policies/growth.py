@@ -211,8 +211,7 @@ def list_options(view: PoolView, rows: IntArray, free: int) -> Options:
 def keep_corners(options: Options) -> Options:
     """The options on the upper hull of each job's points, where gain per GPU only falls.
 
-    A point on or below the line between its neighbours is no corner; taking all such points away at once and
-    looking again ends after a few passes.
+    A point on or below the line between its neighbours is no corner; a few passes take all such points away.
     """
     while True:
         slope = options.slopes()
@@ -264,8 +263,7 @@ def add_listed(
 class StepList(NamedTuple):
     """Steps of the first job in their order, then of the second, …: each from one legal size to the next.
 
-    Of each step: the row of the view that takes it, its sizes before and after it, how many steps it takes before
-    this one, and its speed before and after it.
+    Of each: the row that takes it, sizes before and after, steps before this one, speed before and after.
     """
 
     row: IntArray
@@ -286,8 +284,7 @@ class StepList(NamedTuple):
 def list_steps(view: PoolView, rows: IntArray, gpus: IntArray, free: int) -> StepList:
     """The steps of the jobs in `rows`, which have `gpus`, within so many free ones; jobs in the given order.
 
-    A job without GPUs begins with the step to its `min`. Past the end of a job's curve there is one step at
-    most, since from there on more GPUs bring nothing.
+    A job without GPUs begins at its `min`. Past the end of a curve there is one step at most: more bring nothing.
     """
     low, high = view.min[rows], np.minimum(view.max[rows], gpus + free)
     end = np.maximum(view.speed.last[rows], low)
@@ -399,8 +396,7 @@ def highest(key: FloatArray, count: int) -> IntArray:
 def _fitting(steps: StepList, width: IntArray, key: FloatArray, free: int) -> IntArray:
     """Which steps are taken by falling key when some take more than one GPU.
 
-    All that fit before the first that does not are taken together. That job is out then, and so are all whose
-    next step is too wide for what is left; the others go on.
+    All that fit before the first that does not are taken together; jobs whose next step is too wide are out then.
     """
     order = np.argsort(-key, kind="stable")
     taken: list[IntArray] = []

@@ -19,8 +19,7 @@ def shortest_first(view: PoolView) -> IntArray:
 def tier_order(view: PoolView) -> IntArray:
     """Rows by tier, then by first start (never started last), then by submission.
 
-    First start, not submission, within a tier: it spares running jobs needless preemptions. NumPy sorts
-    NaN, which stands for "never", to the end.
+    First start, not submission, within a tier: it spares running jobs needless preemptions. NaN is never.
     """
     return np.lexsort((view.first_start_s, view.tier))
 

@@ -98,8 +98,7 @@ def _price(gpus: IntArray, values: FloatArray, capacity: int) -> float:
 def _price_range(gpus: IntArray, values: FloatArray, capacity: int) -> tuple[float, float]:
     """A price at which more is wanted than there is, or 0, and one at which no more is.
 
-    A job wants something as long as a GPU is worth more to it than the price: then between its least size
-    and its largest.
+    A job wants something while a GPU is worth more to it than the price: between its least size and its largest.
     """
     open_ = values > 0
     worth = (values / gpus).max(axis=0)

@@ -95,8 +95,7 @@ def usual_sizes(view: TypedView, options: TypeOptions) -> TypeOptions:
 def choose_exactly_of_types(options: TypeOptions, gain: FloatArray, capacity: IntArray) -> BoolArray:
     """The best set of options, at most one for each job.
 
-    Dynamic programme over jobs: the table has the highest total for every number of GPUs of each type. What
-    each job took for which numbers is kept, and followed back from the whole cluster.
+    Dynamic programme over jobs: the highest total for every number of GPUs of each type, and what each job took.
     """
     starts = np.flatnonzero(np.diff(options.row, prepend=-1)).tolist()
     ends = [*starts[1:], len(options)]
@@ -126,8 +125,7 @@ def choose_exactly_of_types(options: TypeOptions, gain: FloatArray, capacity: In
 def choose_at_prices(options: TypeOptions, gain: FloatArray, capacity: IntArray) -> BoolArray:
     """Near the best set: what jobs take when a GPU of each type has its price, cut to what is there, filled.
 
-    At the right prices only a few jobs, about one for each type, are not sure what to take; for all others
-    it is what they have in the best set, so little is lost.
+    At the right prices only about one job for each type is not sure what to take, so little is lost.
     """
     starts = np.flatnonzero(np.diff(options.row, prepend=-1))
     price = _prices(options, gain, capacity, starts)
@@ -256,8 +254,7 @@ def _of_one_type(options: TypeOptions, gain: FloatArray, capacity: int) -> tuple
 def restart_factor(view: PoolView) -> FloatArray:
     """(T − R·S) / (T + S) with age T, restarts R and restart time S, from just above 0 to 1.
 
-    A young job, or one that restarts often, has to gain much by a change. Never 0: a job that came this very
-    moment starts where there is room.
+    A young job, or one that restarts often, has to gain much by a change. Never 0: so a new job starts at all.
     """
     age_s = np.maximum(view.now_s - view.submit_s, 0.0)
     restarts = np.zeros(len(view)) if view.restarts is None else view.restarts

@@ -125,8 +125,7 @@ class Quantiles:
 def survival_quantiles(values: FloatArray, ended: BoolArray, levels: Sequence[float] = LEVELS) -> FloatArray:
     """Quantiles of a sample in which some values are only known to be larger (Kaplan and Meier's estimate).
 
-    Levels are those of the next value, not of the sample: of nine values, the largest is the P90. A level
-    that the sample does not reach gets its largest value.
+    Levels are those of the next value: of nine, the largest is the P90. Beyond the sample it is the largest.
     """
     n = len(values)
     # At equal values an end counts before one that is still open.
@@ -236,8 +235,7 @@ def spent_s(world: World, job: JobId) -> float:
 def work_done_s(job: Job, attained_gpu_s: float, held_s: float) -> float | None:
     """GPU time as seconds on one GPU, at the efficiency of the size that the job had in the mean.
 
-    Exact for a job of one size that was never stopped. None when it had no GPU time. Of a CPU-only job: the
-    time since its first start.
+    Exact for one size without a stop. None without GPU time. Of a CPU-only job: the time since its first start.
     """
     if job.cpu_only and 0 < held_s < math.inf:
         return max(held_s, LEAST_S)
@@ -250,8 +248,7 @@ def work_done_s(job: Job, attained_gpu_s: float, held_s: float) -> float | None:
 def remaining_work(world: World, job: JobId) -> Quantiles:
     """Seconds left on one GPU of the reference type, for a job that is not over.
 
-    A job that has outlasted its forecast is expected to continue as jobs did that had lasted as long. The
-    report of a job counts more the further the job is.
+    A job that has outlasted its forecast goes on as such jobs did. Its report counts more the further it is.
     """
     jobs, row = world.jobs, world.jobs.row(job)
     since_s = max(0.0, world.now_s - jobs.anchor_s.item(row))

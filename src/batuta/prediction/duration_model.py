@@ -291,8 +291,7 @@ def learn(
 ) -> DurationModel | None:
     """A model of all these; None when there are too few. Takes seconds for many, and no lock.
 
-    The tracker of the previous model continues if it is of the same kind; else the walk-forward validation
-    makes a new one.
+    The tracker of a previous model of the same kind continues; else walk-forward validation makes a new one.
     """
     ordered = sorted(outcomes, key=lambda one: (one.submit_s, one.end_s))
     ended = sum(one.ended for one in ordered)

@@ -304,8 +304,7 @@ def _difference(start: float | None, end: float | None) -> float | None:
 class Unit(Enum):
     """Best first: steps of a known total, epochs of a known total; samples, steps, epochs without one.
 
-    Without a total, samples go first: they mean the same at every size, while a step at twice the GPUs is
-    often a batch twice as large.
+    Without a total, samples go first: a step at twice the GPUs is often a batch twice as large.
     """
 
     STEPS_OF_TOTAL = ("step", "total_steps")

@@ -211,8 +211,7 @@ class LoadedSnapshot:
 class Snapshots:
     """The last two Worlds that were saved.
 
-    Saving takes a while with many jobs. Another thread may do it, with a fork of the World: encoding needs no
-    lock, and the writer is blocked for the write alone.
+    Another thread may save, with a fork of the World: encoding needs no lock, only the write blocks the writer.
     """
 
     def __init__(self, database: Database, journal: JournalReader) -> None:

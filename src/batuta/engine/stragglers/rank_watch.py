@@ -1,7 +1,6 @@
 """Watches the ranks of one job by their reports: which are slower than the others, and whether none goes on.
 
-Every backend that hears reports uses it. Ranks are processes of the job; nodes are found by the replica that
-a rank belongs to.
+Every backend that hears reports uses it. Ranks are processes; nodes are found by the replica of a rank.
 """
 
 from __future__ import annotations

@@ -107,8 +107,7 @@ class Sight(Protocol):
 class TrialController:
     """Begins, measures and ends trial runs. For the engine's thread.
 
-    It decides from the World alone, each time anew: a server that was killed goes on where it was. Only the
-    looks at GPUs are lost with it.
+    It decides from the World alone: a server that was killed loses nothing but the looks at GPUs.
     """
 
     ask: Callable[[RequestFn], Future[Sequence[ev.Event]]]

@@ -1,7 +1,6 @@
 """The lifecycle of a trial, pure: which sizes are tried out, and what comes next, for every backend.
 
-`next_actions` is asked again after each change. Its answer follows from what is durable and what the backend
-shows, so it is the same after a restart.
+The answer of `next_actions` follows from what is durable and observed, so it is the same after a restart.
 """
 
 from __future__ import annotations
@@ -166,7 +165,6 @@ def _is_done(plan: TrialPlan, standing: TrialProgress, is_over: bool) -> bool:
 def _over_s(run: ObservedRun, plan: TrialPlan, watched_s: float, end_s: float) -> float:
     """When a run has had its time; one that waits for GPUs may do so as long as the budget lasts.
 
-    Only time in which it was watched counts: while the controller is down no report is read, and a run that
-    went on meanwhile would be judged by nothing.
+    Only time in which it was watched counts: while the controller is down no report is read.
     """
     return end_s if run.started_s is None else min(end_s, max(run.started_s, watched_s) + plan.each_s)
